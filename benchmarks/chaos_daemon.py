@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT)]
 
 import agent.daemon.daemon as daemon_module
 from agent.alerting import delivery, service
-from agent.alerting.posting import AlertmanagerClient
+from agent.alerting.delivery import AlertmanagerClient
 from agent.config.load import load
 from agent.daemon import schedule
 from agent.daemon.assembly import assemble

@@ -38,12 +38,11 @@ from fleet_stores import StoreProcess, Writer, pod_name, status_mib, store
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.status_builder import StatusInputs, status
-from agent.fleet.factory import fleet_turns
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.sources.recording import load as load_recording
 from agent.sources.recording import scrapes
-from agent.sources.store import StoreSource
+from agent.sources.store import StoreSource, fleet_turns
 from exporters.metrics import exposition
 from exporters.status.records import AgentHealth
 from rules.plan.load_bins import build_tier_context

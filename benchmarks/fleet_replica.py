@@ -13,15 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.daemon.status_builder import StatusInputs, status
 from agent.gpu.collector import GpuCollector
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 from agent.pipeline.loop import EvaluationLoop
-from agent.scrape.reader import PageReader
-from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 from exporters.metrics import exposition
 from exporters.status.records import AgentHealth
 from rules.evaluator.step import ReplicaKey
 from rules.plan.load_bins import TierContext
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 Page = tuple[float, bytes]
 """Unix seconds, and the engine's page."""

@@ -31,16 +31,13 @@ from agent.cli.backtest import durations
 from agent.durations import parse_duration
 from agent.errors import SizewatchError
 from agent.forecasting.csv_series import read_trace
-from agent.forecasting.output import write_forecasts
-from exporters.render.text_table import text_table
-from exporters.render.time_words import format_duration
-from forecast.backtest.backtest_scores import Scored, score_walk
-from forecast.backtest.scores import geometric, interval
+from agent.forecasting.results import write_forecasts
+from exporters.render.text import format_duration, text_table
+from forecast.backtest.scores import Scored, geometric, interval, score_walk
 from forecast.backtest.walk import NAMES, BacktestRun, walk
 from forecast.backtest.window import CannotTest
 from forecast.models.bin_forecaster import COMBINATION
-from forecast.series.binned import Array
-from forecast.series.binning import truncate_at
+from forecast.series.binned import Array, truncate_at
 
 BIN_SECONDS = 300.0
 NEXT, DAY = 900.0, 86_400.0

@@ -25,10 +25,16 @@ from agent.durations import duration_text, parse_duration
 from agent.forecasting.csv_file import TraceError
 from agent.forecasting.csv_series import read_trace
 from forecast.capacity.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
-from forecast.capacity.simulation_history import ShortHistoryError, TrialResult, prepare_trial, run_trial
-from forecast.capacity.simulation_minutes import Interpolation, bin_minutes
-from forecast.capacity.simulation_verdict import Choice, PolicyComparison
-from forecast.series.binning import truncate_at
+from forecast.capacity.simulation import Choice, PolicyComparison
+from forecast.capacity.simulation_history import (
+    Interpolation,
+    ShortHistoryError,
+    TrialResult,
+    bin_minutes,
+    prepare_trial,
+    run_trial,
+)
+from forecast.series.binned import truncate_at
 from rules.plan.replica_count import margin_of
 
 LATE_HELP = "cost of a minute without one replica that is needed, in minutes of a warm one (default: %(default)g)"

@@ -27,7 +27,7 @@ from stored_recordings import MemoryStore, agent_samples
 from agent.config.files import load_plan
 from agent.daemon.status_builder import StatusInputs, status
 from agent.fleet.agent_series import AgentPages, selector
-from agent.fleet.each import ReplicaReader
+from agent.fleet.tier_readers import ReplicaReader
 from agent.pipeline import loop as turns_module
 from agent.prometheus.answers import MatrixSeries
 from agent.prometheus.api import QueryCounters

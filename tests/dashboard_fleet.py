@@ -19,8 +19,7 @@ from daemon_runs import running, write
 
 from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon
-from agent.demo.engines import Player, RecordedTrack, track
-from agent.demo.gpus import StandInGpus
+from agent.demo.engines import Player, RecordedTrack, StandInGpus, track
 from agent.demo.setup import HERE, PLAN, Clock
 from agent.http_server.options import options_of
 from agent.sources.recording import load

@@ -11,7 +11,7 @@ import numpy as np
 
 from agent.forecasting.messages import ForecastRequest
 from agent.history.codec import NO_BIN
-from agent.history.rows_part import RowKey
+from agent.history.rows import RowKey
 from agent.history.store import HistoryStore
 from forecast.series.binned import Series
 from rules.plan.capacity import stated_capacity

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from forecast.models.profile import QUICK, Profiles
+from forecast.models.features import QUICK, Profiles
 from forecast.models.smoothing import Smoothed
 from forecast.series.binned import Array, Series
 from forecast.series.observed import ObservedBins

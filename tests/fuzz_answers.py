@@ -17,22 +17,18 @@ from fuzz_pages import HERE, check_snapshot, check_window, engine_pages
 from fuzz_target import Target, bounded_words, sound
 from linted import DCGM_PAGE
 
-from agent.alerting.payload import PayloadError, read
-from agent.alerting.webhook import TokenBucket, WebhookReceiver
-from agent.benchmarks import prometheus_api as telemetry
+from agent.alerting.webhook import PayloadError, TokenBucket, WebhookReceiver, read
+from agent.benchmarks import telemetry_series as telemetry
 from agent.benchmarks.telemetry_series import group_by_target, replica
 from agent.config.discovery_keys import PodTier
 from agent.config.files import load_plan
 from agent.config.load import parse_config
 from agent.fleet.agent_series import AgentPages
-from agent.fleet.engine_series import EnginePages
+from agent.fleet.engine_series import EnginePages, GpuPages, PagesWithGpus
 from agent.fleet.engine_sum_results import part_sums, replica_windows
 from agent.fleet.engine_sums import SUMS, ReleaseGroup
-from agent.fleet.gpu_pages import GpuPages, PagesWithGpus
-from agent.fleet.promql import GROUP, WHAT
-from agent.fleet.sums import COUNTED, LEVEL_NAMES, LEVELS, PART
+from agent.fleet.sums import COUNTED, GROUP, LEVEL_NAMES, LEVELS, PART, WHAT, group_sums, replica_parts
 from agent.fleet.sums import SUMS as OWN_SUMS
-from agent.fleet.sums_found import group_sums, replica_parts
 from agent.http_server.credentials import Authenticator
 from agent.http_server.options import WEBHOOK, WebOptions
 from agent.http_server.server import WebServer
@@ -426,9 +422,9 @@ TARGETS = (
                 "agent.prometheus.answers",
                 "agent.fleet.engine_series",
                 "agent.fleet.engine_sum_results",
-                "agent.fleet.gpu_pages",
+                "agent.fleet.engine_series",
             ),
-            *("agent.fleet.agent_columns", "agent.fleet.agent_series", "agent.fleet.sums_found"),
+            *("agent.fleet.agent_columns", "agent.fleet.agent_series", "agent.fleet.sums"),
             "agent.benchmarks.telemetry_series",
         ),
     ),
@@ -438,7 +434,7 @@ TARGETS = (
         seeds=_webhooks,
         declared=(PayloadError,),
         words=JSON_WORDS,
-        reads=("agent.alerting.payload",),
+        reads=("agent.alerting.webhook",),
     ),
     Target(
         name="request",

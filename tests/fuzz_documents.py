@@ -332,17 +332,17 @@ _CONFIG = (
         "agent.config.keys",
         "agent.config.problems",
         "agent.config.report_keys",
-        "agent.config.config_store",
+        "agent.config.store_keys",
     ),
-    *("agent.config.config_thresholds", "agent.config.values", "agent.config.yaml_size"),
+    *("agent.config.problems", "agent.config.values", "agent.config.files"),
 )
-_PLAN = ("agent.config.files", "agent.config.yaml_size", "rules.plan.schema", "rules.plan.validation")
+_PLAN = ("agent.config.files", "agent.config.files", "rules.plan.schema", "rules.plan.validation")
 _BENCHMARK = tuple(
     f"agent.benchmarks.{one}"
     for one in ("aiperf", "documents", "formats", "guidellm", "inference_perf", "points", "values", "vllm_bench")
 )
 _TRACE = ("agent.forecasting.csv_file", "agent.forecasting.csv_series", "agent.forecasting.timestamps")
-_CHUNK = ("agent.history.chunks", "agent.history.columns", "agent.history.codec")
+_CHUNK = ("agent.history.chunks", "agent.history.codec", "agent.history.codec")
 
 TARGETS = (
     Target(name="config", run=run_config, seeds=_configs, words=YAML_WORDS, place="/", reads=_CONFIG),

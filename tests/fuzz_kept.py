@@ -21,8 +21,8 @@ from agent.http_server.options import WebOptions
 from agent.http_server.reports import report_reply
 from agent.kubernetes.api import KubernetesApiError, _parsed
 from agent.kubernetes.lease import Leadership
-from agent.reporting import state
-from exporters.report.message import message
+from agent.reporting import storage
+from exporters.report.build import message
 from rules.replicas import starts
 
 
@@ -120,7 +120,7 @@ def run_report(data: bytes) -> None:
         for path in ("/reports/", "/reports/2026-01-05/report.json"):
             assert report_reply(Path(name), path, "").status == "200 OK"
         with suppress(ValueError):
-            state.read_state(folder / "report.json")
+            storage.read_state(folder / "report.json")
         with suppress(ValueError):
             starts.from_text(data.decode("utf-8", "replace"))
     try:
@@ -267,7 +267,7 @@ TARGETS = (
         run=run_report,
         seeds=_reports,
         words=_JSON_WORDS,
-        reads=("agent.reporting.state", "agent.http_server.reports", "exporters.report.message"),
+        reads=("agent.reporting.storage", "agent.http_server.reports", "exporters.report.build"),
     ),
     Target(name="lease", run=run_lease, seeds=_leases, words=_JSON_WORDS, reads=("agent.kubernetes.lease",)),
 )

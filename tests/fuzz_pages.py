@@ -23,7 +23,7 @@ from agent.errors import ScrapeError
 from agent.gpu.collector import samples
 from agent.replay.replay import replay
 from agent.scrape.exposition import SeriesReader
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.render.text import one_line
 from rules.gpu_sources.registry import EXPORTERS
@@ -240,8 +240,8 @@ _PAGE = (
     *(
         "agent.scrape.exposition",
         "agent.scrape.exposition_lines",
-        "agent.scrape.reader",
-        "agent.scrape.series_types",
+        "agent.scrape.scrapers",
+        "agent.scrape.exposition_lines",
     ),
     *("rules.engines.layout", "rules.engines.normalize", "rules.engines.coverage", "rules.engines.registry"),
 )

@@ -18,7 +18,7 @@ from fuzz_pages import engine_pages, thinned
 from fuzz_target import Target, bounded_words, sound
 
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
 from agent.lint.catalogue import Catalogue, catalogue, read_page
 from agent.lint.linting import lint

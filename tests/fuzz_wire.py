@@ -22,11 +22,11 @@ from pathlib import Path
 from fuzz_pages import engine_pages, thinned
 from fuzz_target import Target, message_trouble
 
-from agent.alerting.posting import PATH, AlertmanagerClient
-from agent.cli.grafana_api import GrafanaClient, GrafanaCredentials
+from agent.alerting.delivery import PATH, AlertmanagerClient
+from agent.cli.dashboards import GrafanaClient, GrafanaCredentials
 from agent.errors import ScrapeError
-from agent.http_client.pages import PageFetcher
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.connection import PageFetcher
+from agent.http_client.transport import TargetOptions
 from agent.kubernetes import pod_resources
 from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint
 from agent.prometheus.api import StoreApi
@@ -292,7 +292,7 @@ TARGETS = (
         seeds=_answers,
         words=HEAD_WORDS,
         reads=(
-            "agent.http_client.pages",
+            "agent.http_client.connection",
             "agent.http_client.connection",
             "agent.http_client.transport",
             "agent.http_client.error_text",
@@ -304,8 +304,8 @@ TARGETS = (
         seeds=_of_peers,
         words=(*HEAD_WORDS, *BODY_WORDS),
         reads=(
-            *("agent.cli.grafana_api", "agent.alerting.posting", "agent.kubernetes.api", "agent.prometheus.query"),
-            *("agent.prometheus.refusals", "agent.scrape.engine_probe"),
+            *("agent.cli.dashboards", "agent.alerting.delivery", "agent.kubernetes.api", "agent.prometheus.query"),
+            *("agent.prometheus.query", "agent.scrape.engine_probe"),
         ),
     ),
     Target(

@@ -9,7 +9,7 @@ import pytest
 from agent.gpu.collector import samples
 from agent.scrape.exposition import SeriesReader
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 MADE = Path(__file__).parent / "gpu_exporter_pages"
 SHARED = Path(__file__).parent.parent.parent / "shared" / "pages"

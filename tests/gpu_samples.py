@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 T = 1_800_000_000.0
 

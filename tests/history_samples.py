@@ -7,7 +7,7 @@ import math
 import recorded
 
 from agent.history.write_buffer import MinuteRecord
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Cumulative, Histogram
 from rules.telemetry.snapshots import Snapshot

@@ -17,7 +17,7 @@ import pynvml
 import pytest
 
 from agent.gpu.nvml_reader import NvmlReader
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 SOURCES = sorted((Path(__file__).parent / "nvml_standin").glob("*.c"))
 FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden")

@@ -7,8 +7,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from agent.demo.simulation.demand import DAY, HOUR
 from agent.demo.simulation.folder import SimulatedHistory, fill
+from agent.demo.simulation.scenario import DAY, HOUR
 
 END = 1_795_248_000.0
 """Saturday, 21 November 2026, 08:00 UTC."""

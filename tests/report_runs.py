@@ -13,11 +13,11 @@ from report_samples import START, TIER, WEEK, book, hours, plan, reported
 
 from agent.config.load import LoadedConfig, load
 from agent.history.store import HistoryStore
-from agent.reporting import state as kept
 from agent.reporting import storage, worker
+from agent.reporting import storage as kept
 from agent.reporting.jobs import Job, JobResult
-from agent.reporting.state import STATE_FILE, PendingDelivery, ReportState
-from agent.worker.process_part import JobRunner
+from agent.reporting.process import JobRunner
+from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
 from exporters.report.build import report_json
 
 DUE = START + WEEK + 7 * 3600.0

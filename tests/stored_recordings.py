@@ -15,11 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.daemon.status_builder import StatusInputs, status
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import GpuCollector
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 from agent.pipeline.loop import EvaluationLoop
 from agent.prometheus.answers import MatrixSeries
-from agent.scrape.reader import PageReader
-from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes
 from exporters.metrics import exposition
 from exporters.status.records import AgentHealth

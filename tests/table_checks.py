@@ -6,7 +6,7 @@ import re
 
 from making import START
 
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families
 from rules.engines.table import EngineTable
 from rules.telemetry.families import BY_NAME, stem

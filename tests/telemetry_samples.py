@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from rules.plan.schema import Point
 
 BENCH = Path(__file__).parent / "bench"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
 
 EXCERPT = Path(__file__).parent.parent.parent / "shared" / "bench" / "aiperf" / "doc_excerpt_profile_export_aiperf.json"

@@ -15,8 +15,7 @@ from waiting import CEILING_SECONDS, wait_for
 
 from exporters.alertmanager.sample_config import OF_THE_CASCADE, inhibitions
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
-from rules.catalogue.registry import RULES
-from rules.catalogue.rule_names import NAMES
+from rules.catalogue.registry import NAMES, RULES
 from rules.verdicts.rule import Scope
 
 SAMPLE = Path(__file__).parent.parent / "rules" / "prometheus" / "alertmanager.sample.yaml"

@@ -4,10 +4,10 @@ import recorded
 from judging_samples import gauge, minute, minutes, seen, view
 
 from agent.config.files import load_plan
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.evaluator.step import Evaluator
-from rules.plan import backlog
+from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.windows import Window
@@ -77,9 +77,9 @@ def test_load_beyond_the_curve_leaves_its_queue_behind_too() -> None:
 def test_a_queue_that_is_known_for_seconds_of_minutes_is_no_mean() -> None:
     known = queue(0, mean=3.0, most=5, change=0.0)
     unseen = replace(known, gauges={})
-    assert backlog.mean_waiting(placed(known, queue(1, mean=5.0, most=5, change=0.0))) == 4.0
-    assert backlog.mean_waiting((*placed(known), *placed(unseen))) == 3.0
-    assert backlog.mean_waiting((*placed(known), *placed(unseen), *placed(unseen))) is None
+    assert load_bins.mean_waiting(placed(known, queue(1, mean=5.0, most=5, change=0.0))) == 4.0
+    assert load_bins.mean_waiting((*placed(known), *placed(unseen))) == 3.0
+    assert load_bins.mean_waiting((*placed(known), *placed(unseen), *placed(unseen))) is None
 
 
 def test_each_replica_has_its_own_backlog() -> None:

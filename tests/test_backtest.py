@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from traffic_samples import week
 
 from agent.forecasting.csv_series import read_trace
-from forecast.backtest.backtest_scores import Scored, score_walk
+from forecast.backtest.scores import Scored, score_walk
 from forecast.backtest.walk import (
     LIVE_DAYS,
     METHODS,
@@ -28,8 +28,8 @@ from forecast.backtest.window import CannotTest
 from forecast.models.bin_forecaster import COMBINATION, Forecaster
 from forecast.models.classic import Arima
 from forecast.models.naive import LastValue
-from forecast.models.short_methods import SAME_AS_NOW
-from forecast.series.binning import truncate_at
+from forecast.models.simple_methods import SAME_AS_NOW
+from forecast.series.binned import truncate_at
 from forecast.series.observed import ObservedBins
 
 TRACES = Path(__file__).parent.parent.parent / "shared" / "traces"

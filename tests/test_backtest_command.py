@@ -19,7 +19,7 @@ from traffic_samples import week
 
 from agent.cli import main
 from agent.config.load import load
-from agent.forecasting.output import COLUMNS, must_be_writable
+from agent.forecasting.results import COLUMNS, must_be_writable
 from agent.history.store import HistoryStore
 from forecast.series.binned import Series
 

@@ -7,11 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 from traffic_samples import HOUR, week
 
-from agent.forecasting.backtest_report import backtest_report
+from agent.forecasting.results import backtest_report
 from exporters.documents.backtest import backtest_svg, backtest_text
 from forecast.backtest.walk import SAME_AS_YESTERDAY, BacktestRun, walk
 from forecast.models.bin_forecaster import COMBINATION
-from forecast.models.short_methods import SAME_AS_NOW
+from forecast.models.simple_methods import SAME_AS_NOW
 
 NEXT, DAY = 900.0, 86_400.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forecast.backtest.backtest_scores import Scored, score_walk
+from forecast.backtest.scores import Scored, score_walk
 from forecast.backtest.walk import SAME_AS_YESTERDAY, BacktestRun, MethodForecasts, select_naive
 from forecast.backtest.window import BacktestWindow
-from forecast.models.short_methods import SAME_AS_NOW
+from forecast.models.simple_methods import SAME_AS_NOW
 from forecast.series.binned import Array, Series
 
 NAN = np.nan

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.benchmarks import documents
+from agent.benchmarks import formats
 from agent.benchmarks.formats import FORMATS, NAMES, read_results
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from agent.errors import BenchmarkError
 
 BENCH = Path(__file__).parent / "bench"
@@ -133,7 +133,7 @@ def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path:
         ('{"a": ' + "9" * 5000 + "}", "holds a number with thousands of digits"),
         ("[" * 100_000, "is nested too deeply for a benchmark's result"),
         ("a: " + "[" * 5_000, "is nested too deeply for a benchmark's result"),
-        ("a: " + "b" * documents.MAX_YAML_BYTES, "is neither JSON nor YAML of less than 1 MiB"),
+        ("a: " + "b" * formats.MAX_YAML_BYTES, "is neither JSON nor YAML of less than 1 MiB"),
     ],
 )
 def test_what_cannot_be_decoded_gets_one_sentence(tmp_path: Path, content: str | bytes, said: str) -> None:
@@ -145,12 +145,12 @@ def test_a_file_that_is_missing_a_folder_or_too_large_is_refused(tmp_path: Path)
     assert refusal(tmp_path) == "cannot be read: Is a directory"
     large = tmp_path / "large.json"
     with large.open("wb") as file:
-        file.truncate(documents.MAX_BYTES + 1)
+        file.truncate(formats.MAX_BYTES + 1)
     assert refusal(large) == "is larger than 256 MiB; export it without single requests"
 
 
 def test_what_has_no_size_and_no_end_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_BYTES", 3 << 20)
+    monkeypatch.setattr(formats, "MAX_BYTES", 3 << 20)
     assert refusal(Path("/dev/zero")) == "is larger than 3 MiB; export it without single requests"
 
 

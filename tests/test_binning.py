@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from forecast.series.binned import Array, Series
-from forecast.series.binning import bin_events, last_bins, per_second, resample, truncate_at
+from forecast.series.binned import Array, Series, bin_events, last_bins, per_second, resample, truncate_at
 
 NAN = math.nan
 

@@ -7,7 +7,7 @@ import pytest
 import recorded
 
 from agent.config.files import load_plan
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.replicas.cascade import CascadeState

@@ -1,11 +1,9 @@
 import pytest
 
-from rules.catalogue.registry import BY_NAME, RULES
-from rules.catalogue.rule_names import NAMES
+from rules.catalogue.registry import BY_NAME, NAMES, RULES
 from rules.evaluator.judgements import BY_SLICES
-from rules.methods.availability import evaluate_replica_rules
+from rules.methods.availability import evaluate_replica_rules, evaluate_tier_availability
 from rules.methods.means import MEANS
-from rules.methods.whole_tier import evaluate_tier_availability
 from rules.plan.envelope import METRICS
 from rules.plan.load_bins import build_tier_context
 from rules.replicas.state import ReplicaState

@@ -19,11 +19,10 @@ from engine_server import Handler, answers_500, cuts_off, engines, give, hangs, 
 from history_samples import booking
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.alerting.delivery import AlertDelivery
-from agent.alerting.posting import AlertmanagerClient, DeliveryError
+from agent.alerting.delivery import AlertDelivery, AlertmanagerClient, DeliveryError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import Scrapers, Target
 from rules.evaluator.step import ClosedMinute
 
@@ -74,7 +73,7 @@ def python(program: str, *words: str) -> str:
 NO_ROOM_FOR_THE_NAME = """
 import logging, resource
 from pathlib import Path
-from agent.data_dir import DataDir
+from agent.files import DataDir
 from agent.errors import ConfigError
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))

@@ -15,13 +15,12 @@ from test_fleet_turns import TIER, Away, Fleet, times, told_by_agents, told_by_e
 from test_import_back_fill import loaded
 
 from agent.fleet import engine_series
-from agent.fleet.agent_clock import AgentClock
-from agent.fleet.each import ReplicaReader
+from agent.fleet.agent_series import AgentClock
+from agent.fleet.tier_readers import ReplicaReader
 from agent.history.store import HistoryStore
-from agent.prometheus.answers import MatrixSeries
+from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.trouble import StoreError, StoreErrorKind
 from agent.replay.back_fill_writer import fill_history
 from rules.telemetry import windows
 from rules.verdicts.verdict import Status

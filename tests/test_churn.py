@@ -19,7 +19,7 @@ from waiting import free_port
 from agent.config.load import load
 from agent.daemon.assembly import Assembly, assemble
 from agent.fleet import agent_series
-from agent.fleet.each import ReplicaReader
+from agent.fleet.tier_readers import ReplicaReader
 from agent.gpu.collector import GpuCollector
 from agent.gpu.owners import GpuAssignment
 from agent.pipeline.runtime_state import TREND_MINUTES
@@ -27,7 +27,7 @@ from exporters.metrics import names
 from rules.evaluator.step import Evaluator
 from rules.evaluator.tier_rules import MOST_MINUTES, SPARE, TIMES
 from rules.plan import load_bins
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 BEGIN = 1_800_000_000.0
 

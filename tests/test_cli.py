@@ -303,6 +303,6 @@ def test_python_m_agent_is_the_same_program() -> None:
 
 
 def test_a_command_is_loaded_only_when_it_is_asked_for() -> None:
-    code = "import sys; from agent.cli import main as cli; cli.main(['plan', '--help']); print('agent.daemon.daemon' in sys.modules)"
+    code = "import sys; from agent.cli import main; main.main(['plan', '--help']); print('agent.daemon.daemon' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"

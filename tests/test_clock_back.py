@@ -20,9 +20,8 @@ from waiting import free_port
 
 from agent.config.load import load
 from agent.daemon.assembly import assemble
-from agent.history.service import HistoryService
+from agent.history.service import BookedMinutes, HistoryService
 from agent.history.store import HistoryStore
-from agent.history.told import BookedMinutes
 from agent.history.write_buffer import MinuteRecord
 from agent.pipeline.runtime_state import RuntimeState
 from agent.prometheus.answers import MatrixSeries
@@ -33,8 +32,8 @@ from rules.evaluator import alert_state, tier_rules
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.step import ClosedMinute, Evaluator
 from rules.plan import load_bins
-from rules.replicas import spans
-from rules.replicas.spans import Spans
+from rules.replicas import track
+from rules.replicas.track import Spans
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
@@ -102,7 +101,7 @@ def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spa
         of_it = [one.window for one in minutes if one.replica == replica]
         # Of a minute that the clock's edge cuts less than half may be there twice.
         assert max(one.expected_seconds for one in of_it) <= 90.0
-        found[replica] = spans.add_spans((), ((one.start, one.end) for one in of_it))
+        found[replica] = track.add_spans((), ((one.start, one.end) for one in of_it))
         whole = sum(one.expected_seconds for one in of_it)
         assert abs(whole - sum(end - begin for begin, end in found[replica])) <= 60.0
     both = sum(one.window.expected_seconds for one in minutes)
@@ -114,7 +113,7 @@ def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spa
 
 def about(found: Spans, *expected: tuple[float, float]) -> bool:
     """Whether these are the spans, in minutes after BEGIN; an edge of told time, or a restart, may cost half a minute."""
-    joined = spans.add_spans((), ((begin, end + 30.0) for begin, end in found))
+    joined = track.add_spans((), ((begin, end + 30.0) for begin, end in found))
     ours = [((begin - BEGIN) / 60.0, (end - BEGIN) / 60.0 - 0.5) for begin, end in joined]
     if len(ours) != len(expected):
         return False

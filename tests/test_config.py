@@ -13,7 +13,7 @@ from agent.config.files import load_plan, read_document
 from agent.config.keys import Config
 from agent.config.load import find, load, parse_config
 from agent.errors import ConfigError, PlanError
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 from agent.scrape import scrapers
 
 TESTS = Path(__file__).parent

@@ -17,7 +17,7 @@ from agent.config.load import config_schema, load, parse_config
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
 from agent.forecasting.calendar_events import list_calendar_events, sundays
-from forecast.series.events import recurrence
+from forecast.series.calendar import recurrence
 
 TESTS = Path(__file__).parent
 GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from agent.config.load import SCHEMA_ID, config_schema, parse_config
-from exporters.docs.docs_tables import configuration_page
+from exporters.docs.command_pages import configuration_page
 from rules.plan.schema import parse_plan
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,7 @@ import pytest
 from making import PAGES, START
 
 from agent.errors import ScrapeError
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable, IgnoredFamily, Marker

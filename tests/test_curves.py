@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent.benchmarks.curve_remarks import missing_fields, remarks_of
 from agent.benchmarks.curves import ImportedCurve, add_telemetry, curve_of, pool_points, round_significant
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
 from rules.plan.curve import Curve

@@ -15,8 +15,8 @@ from report_samples import WEEK
 from report_servers import webhook
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.reporting import state as kept
-from agent.reporting.state import STATE_FILE, ReportState
+from agent.reporting import storage as kept
+from agent.reporting.storage import STATE_FILE, ReportState
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise", "resvg_py", "lightgbm"}

@@ -16,7 +16,7 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.lint.catalogue import catalogue, read_page
 from agent.lint.linting import lint
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
 
 pytestmark = pytest.mark.server

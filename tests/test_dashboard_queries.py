@@ -15,7 +15,7 @@ from agent.lint.expressions import Aggregate, Call, Node, Selector, walk
 from agent.lint.expressions import names as names_in
 from agent.lint.promql import parse
 from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
 from rules.telemetry.families import FamilyKind
 

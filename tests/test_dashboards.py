@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from exporters.grafana.dashboard_json import COLUMNS, dashboard_json
-from exporters.grafana.looks import ThresholdStep
-from exporters.grafana.records import Dashboard, Panel, PanelType
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.files import DASHBOARDS
+from exporters.grafana.records import Dashboard, Panel, PanelType, ThresholdStep
 from exporters.grafana.templating import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID
 from rules.catalogue.registry import BY_NAME
 

@@ -13,9 +13,9 @@ import trustme
 from grafana_server import PASSWORD, TOKEN, GrafanaServer, grafana
 
 from agent.cli import main
-from agent.cli.grafana_api import MOST_ANSWER_BYTES
+from agent.cli.dashboards import MOST_ANSWER_BYTES
 from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.files import DASHBOARDS
 
 JSON = {"Content-Type": "application/json"}
 

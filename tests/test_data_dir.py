@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.data_dir import LOCK_FILE, DataDir
 from agent.errors import ConfigError
+from agent.files import LOCK_FILE, DataDir
 
 NAMED = Path("/etc/sizewatch/sizewatch.yaml")
 
@@ -34,7 +34,7 @@ def test_a_folder_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path)
 
 def test_a_process_that_was_killed_leaves_the_folder_free(tmp_path: Path) -> None:
     code = (
-        "import os, signal; from pathlib import Path; from agent.data_dir import DataDir\n"
+        "import os, signal; from pathlib import Path; from agent.files import DataDir\n"
         f"DataDir(Path({str(tmp_path)!r}), Path('x')); os.kill(os.getpid(), signal.SIGKILL)"
     )
     root = Path(__file__).parent.parent

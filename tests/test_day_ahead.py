@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast.models import trees
+from forecast.models import learners
 from forecast.models.day_ahead import DayAhead
-from forecast.models.profile import QUICK, STEADY, Profiles
+from forecast.models.features import QUICK, STEADY, Profiles
 from forecast.series.binned import Array
 from forecast.series.observed import ObservedBins
 
@@ -108,7 +108,7 @@ def test_shares_sum_to_one_with_half_of_them_the_trees() -> None:
 
 
 def test_without_trees_the_median_and_the_weighted_methods_have_half_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "_lightgbm", lambda: "no OpenMP")
+    monkeypatch.setattr(learners, "_lightgbm", lambda: "no OpenMP")
     live = Live(wave(12))
     live.refit()
     shares = live.one.shares()
@@ -134,7 +134,7 @@ def test_a_missing_day_is_not_learnt_from() -> None:
 
 
 def test_what_is_kept_is_bounded_by_refits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "_lightgbm", lambda: "trees take time")
+    monkeypatch.setattr(learners, "_lightgbm", lambda: "trees take time")
     live = Live(wave(4))
     for day in range(50):
         live.refit()

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast.models.profile import QUICK, STEADY, Profiles
-from forecast.models.short_methods import PROFILE
-from forecast.models.simple_methods import DAY_METHODS, LAST_WEEK, USUAL_DAY, DayMethodInput, SlowSeason, paths
+from forecast.models.features import QUICK, STEADY, Profiles
+from forecast.models.simple_methods import DAY_METHODS, LAST_WEEK, PROFILE, USUAL_DAY, DayMethodInput, SlowSeason, paths
 from forecast.series.binned import Array
 from forecast.series.observed import ObservedBins
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast.models.conformal import FURTHEST
-from forecast.models.day_spread import DaySpread
+from forecast.models.conformal import FURTHEST, DaySpread
 from forecast.series.binned import Array
 from forecast.series.observed import ObservedBins
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rules.gpu_sources.changes import same_refresh
 from rules.gpu_sources.dcgm import FIELDS, OFF, OURS, read
-from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.gpu_sources.devices import same_refresh
+from rules.telemetry.snapshots import GPU_NAMES
 
 SHARED_PAGES = Path(__file__).parents[2] / "shared" / "pages"
 MIB = 1024 * 1024

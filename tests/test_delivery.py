@@ -18,10 +18,9 @@ import trustme
 from mortal_alertmanager import alertmanager
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.alerting import posting
-from agent.alerting.delivery import AlertDelivery
-from agent.alerting.posting import BATCH, AlertmanagerClient, DeliveryError, PostResult
-from agent.http_client.target_options import TargetOptions
+from agent.alerting import delivery as posting
+from agent.alerting.delivery import BATCH, AlertDelivery, AlertmanagerClient, DeliveryError, PostResult
+from agent.http_client.transport import TargetOptions
 from exporters.alertmanager.payload import AlertPayload, timestamp
 
 OK = (200, b"")

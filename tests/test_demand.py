@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from agent.forecasting.history_series import demand_series, settled_time
+from agent.forecasting.history_input import demand_series, settled_time
 from agent.history import schema
 from agent.history.errors import HistoryOpenError
 from agent.history.rows import COLUMNS

@@ -19,10 +19,9 @@ from engine_server import engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.files import load_plan
-from agent.demo.engines import Player, track
-from agent.demo.gpus import PRODUCT, StandInGpus
+from agent.demo.engines import PRODUCT, Player, StandInGpus, track
 from agent.demo.setup import CAST, HERE, PLAN, Clock, DemoSetup
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load
 from rules.replicas import track as tracks
 from rules.replicas.track import ScrapeTrack

@@ -20,12 +20,11 @@ from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
 from agent.demo.runner import watch
-from agent.demo.simulation.demand import DAY, HOUR, weekday
 from agent.demo.simulation.folder import CONFIG, HISTORY, PLAN, TRUTH, SimulatedHistory, fill
-from agent.demo.simulation.going_on import continue_simulation
+from agent.demo.simulation.live_fleet import continue_simulation
+from agent.demo.simulation.scenario import DAY, HOUR, weekday
 from agent.errors import ConfigError
-from agent.history.mark import NOTE, simulated_notice
-from agent.history.reader import Reader
+from agent.history.reader import NOTE, Reader, simulated_notice
 from agent.history.service import check_tier
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty

@@ -7,14 +7,13 @@ import random
 import pytest
 
 from agent.config.files import load_plan
-from agent.demo.simulation.demand import DAY, HOUR, Pattern, ScriptedDemand, weekday
 from agent.demo.simulation.engine import Conditions, SimulatedEngine
 from agent.demo.simulation.folder import PLAN
-from agent.demo.simulation.lognormal import LENGTH_EDGES, LogNormal
-from agent.demo.simulation.page import text
-from agent.demo.simulation.scenario import QUARTER, stories
+from agent.demo.simulation.live_fleet import text
+from agent.demo.simulation.loads import LENGTH_EDGES, LogNormal
+from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, Pattern, ScriptedDemand, stories, weekday
 from agent.demo.simulation.tier_run import TierRun
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from rules.plan import load_bins
 from rules.plan.curve import Curve
 from rules.telemetry import windows

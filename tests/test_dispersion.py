@@ -1,6 +1,6 @@
 import pytest
 
-from rules.dispersion import ChiSquare, check_homogeneity, check_uniformity, chi_square_below
+from rules.confidence import ChiSquare, check_homogeneity, check_uniformity, chi_square_below
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,12 @@ from agent.history import schema, write_buffer
 from agent.http_server import server
 from agent.http_server.credentials import SHORTEST_TOKEN
 from exporters.docs.command_pages import commands_page
-from exporters.docs.engines_page import engines_page
-from exporters.docs.signal_pages import signals_page
+from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.metrics import names
 from rules.confidence import CONFIDENCE
-from rules.engines.alongside import ALONGSIDE
+from rules.engines.coverage import engine_signals, exposures
 from rules.engines.registry import ENGINES, normalize_name
-from rules.engines.support import engine_signals, exposures
+from rules.engines.table import ALONGSIDE
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS
 from rules.gpu_sources.dcgm import OFF
 from rules.gpu_sources.exporter import GpuExporter

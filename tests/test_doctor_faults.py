@@ -34,8 +34,8 @@ from agent.doctor.run import run_checks
 from agent.errors import ScrapeError
 from agent.history import backup
 from agent.history.store import HistoryStore
-from agent.http_client.pages import PageFetcher
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.connection import PageFetcher
+from agent.http_client.transport import TargetOptions
 
 FORMATS = Path(__file__).parent / "history_formats"
 MODULES = sorted((Path(__file__).parent.parent / "agent").glob("doctor*.py"))

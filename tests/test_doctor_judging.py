@@ -13,11 +13,10 @@ from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, ProcessProbe
 from agent.doctor.page_probes import TargetProbe
 from agent.doctor.target_checks import TargetContext
 from agent.errors import ScrapeFailure
-from agent.http_client.target_options import TargetOptions
-from agent.scrape.reader import PageReader
-from agent.scrape.scrapers import Target
+from agent.http_client.transport import TargetOptions
+from agent.scrape.scrapers import PageReader, Target
 from rules.plan.schema import Plan, TierPlan, parse_plan
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()

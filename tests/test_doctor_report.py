@@ -8,12 +8,12 @@ from report_runs import CANARY, configured
 from report_servers import webhook
 
 from agent.config.load import LoadedConfig
-from agent.doctor import doctor_report
+from agent.doctor import background_jobs
 from agent.doctor.check_result import CheckLevel, format_text
 
 
 def told(loaded: LoadedConfig) -> list[tuple[CheckLevel, str]]:
-    found = list(doctor_report.check_report(doctor_report.probe_report(loaded.config), loaded))
+    found = list(background_jobs.check_report(background_jobs.probe_report(loaded.config), loaded))
     assert CANARY not in format_text(found)
     return [(one.level, one.text) for one in found]
 

@@ -13,8 +13,8 @@ from store_servers import victoria_metrics
 
 from agent.config.load import LoadedConfig, parse_config
 from agent.doctor.check_result import CheckLevel, CheckResult
-from agent.doctor.doctor_store import STORE_ADVICE, StoreProbe, check_store, probe_store
-from agent.prometheus.trouble import StoreErrorKind
+from agent.doctor.endpoints import STORE_ADVICE, StoreProbe, check_store, probe_store
+from agent.prometheus.answers import StoreErrorKind
 
 
 def said(url: str, tiers: dict[str, Any] | None = None) -> list[CheckResult]:

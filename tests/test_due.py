@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.reporting.due import WeeklySchedule
+from agent.reporting.storage import WeeklySchedule
 
 BERLIN = WeeklySchedule(weekday=0, at=time(7), zone="Europe/Berlin")
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0

@@ -9,15 +9,14 @@ from making import START, page_text, read
 from table_checks import misread, never_met, openmetrics, unknown, uses, without
 
 from agent.errors import ScrapeError
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import Use, explain_families
 from rules.engines.dynamo import DYNAMO_FRONTEND, DYNAMO_WORKER
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.engines.table import EngineTable
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.telemetry import windows
-from rules.telemetry.lifetime import window_since_start
-from rules.telemetry.readings import read_all
+from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import Snapshot
 

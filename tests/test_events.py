@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forecast.series.events import CalendarEvent, event_factors, occurrences, recurrence
+from forecast.series.calendar import CalendarEvent, event_factors, occurrences, recurrence
 
 BERLIN = "Europe/Berlin"
 

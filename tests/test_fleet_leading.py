@@ -21,8 +21,8 @@ from agent.config.load import parse_config
 from agent.config.store_keys import Lease
 from agent.errors import ConfigError
 from agent.fleet import agent_series
-from agent.fleet.each import ReplicaReader
-from agent.fleet.leading import LeaderElection
+from agent.fleet.factory import LeaderElection
+from agent.fleet.tier_readers import ReplicaReader
 from agent.kubernetes import lease
 from agent.kubernetes.api import KubernetesEndpoint
 from agent.sources.store import StoreSource

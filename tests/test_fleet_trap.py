@@ -10,8 +10,7 @@ import pytest
 from store_servers import Sample, victoria_metrics
 
 from agent.config.files import load_plan
-from agent.config.load import LoadedConfig, parse_config
-from agent.config.views import build_tier_contexts, plan_versions
+from agent.config.load import LoadedConfig, build_tier_contexts, parse_config, plan_versions
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi

@@ -14,17 +14,13 @@ from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 from agent.config.files import load_plan
 from agent.daemon.status_builder import StatusInputs, status
 from agent.fleet import agent_series, engine_series
-from agent.fleet.each import ReplicaReader
-from agent.fleet.sized import AdaptiveTierReader
-from agent.fleet.summed_own import AgentAggregates
-from agent.fleet.sums import AgentSums
-from agent.fleet.sums_found import group_sums
-from agent.fleet.tier_readers import AggregatedTierReader
-from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.fleet.aggregates import AgentAggregates
+from agent.fleet.sums import AgentSums, group_sums
+from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, ReplicaReader, TierReader
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.trouble import StoreError, StoreErrorKind
-from agent.sources.store import StoreSource, TierReader
+from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from exporters.status.records import AgentHealth
 from rules.plan.load_bins import build_tier_context

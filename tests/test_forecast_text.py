@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from exporters.documents.forecast import MOST_ROWS, ForecastResult, forecast_json, forecast_svg, forecast_text
-from exporters.render.forecast_picture import Picture, picture_svg
+from exporters.render.svg_charts import Picture, picture_svg
 from rules.verdicts.projection import ForecastPoint, Projection
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()

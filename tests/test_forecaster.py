@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from forecast_traffic import DAY, HOUR, MONDAY, series, wave
 
-from forecast.models import trees
+from forecast.models import learners
 from forecast.models.bin_forecaster import COMBINATION, Forecaster, Path
-from forecast.models.short_methods import SAME_AS_NOW
+from forecast.models.simple_methods import SAME_AS_NOW
 from forecast.series.binned import Array
 from forecast.series.observed import NoObservationsError
 
@@ -239,7 +239,7 @@ def test_seven_weeks_without_a_refit_are_no_trouble() -> None:
 
 
 def test_without_lightgbm_forecasts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "_lightgbm", lambda: "libgomp.so.1: cannot open shared object file")
+    monkeypatch.setattr(learners, "_lightgbm", lambda: "libgomp.so.1: cannot open shared object file")
     path = followed(wave(9), 6)[-1]
     assert path is not None
     assert path.method == COMBINATION
@@ -303,7 +303,7 @@ def test_what_no_series_can_be_is_refused() -> None:
 
 
 def test_refits_keep_memory_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "_lightgbm", lambda: "trees take time")
+    monkeypatch.setattr(learners, "_lightgbm", lambda: "trees take time")
     values = wave(48)
     one = begun(values, 5)
     for place, value in enumerate(values[120:]):

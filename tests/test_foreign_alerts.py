@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, answer
 
-from agent.alerting import foreign as memory
-from agent.alerting.foreign import ExternalAlertStore
-from agent.alerting.service import TOLD, AlertingService, alert_targets
+from agent.alerting import service as memory
+from agent.alerting.service import TOLD, AlertingService, ExternalAlertStore, alert_targets
 from agent.config.load import parse_config
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import Target
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding

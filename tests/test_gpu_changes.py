@@ -9,11 +9,11 @@ import pytest
 from gpu_samples import T, readout
 
 from rules.gpu_sources.amd import AMD
-from rules.gpu_sources.changes import PageChanges
 from rules.gpu_sources.dcgm import DCGM
+from rules.gpu_sources.devices import PageChanges
 from rules.gpu_sources.exporter import GpuExporterPage, Ticks
 from rules.telemetry import gpu_windows
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 POWER, HEAT, SECONDS = "gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_covered_seconds"
 

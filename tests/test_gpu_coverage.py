@@ -7,8 +7,7 @@ from gpu_pages import MADE_PAGES, SHARED, SHARED_PAGES, families, page_path, pag
 
 from agent.config.keys import GpusConfig
 from rules.engines.coverage import Use
-from rules.gpu_sources.coverage import explain_families
-from rules.gpu_sources.exporter import GpuExporter
+from rules.gpu_sources.exporter import GpuExporter, explain_families
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS, detect_exporter
 
 ALL_PAGES = {**MADE_PAGES, **SHARED_PAGES}

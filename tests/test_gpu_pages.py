@@ -10,9 +10,9 @@ from stored_recordings import MemoryStore, Sample, engine_samples
 from test_fleet_turns import TIER, VIEW, Away, Fleet, times
 
 from agent.config.store_keys import GpuSource, TierSource, contradictions
-from agent.fleet import gpu_pages
+from agent.fleet import engine_series
+from agent.fleet.engine_series import GpuPages
 from agent.fleet.factory import build_replica_reader
-from agent.fleet.gpu_pages import GpuPages
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS
@@ -106,7 +106,7 @@ def test_a_real_store_takes_the_selector_of_every_exporter(exporter: object, tmp
     with victoria_metrics(tmp_path) as store:
         store.write((name, {"job": "gpus"}, begin, 1.0) for name in (*names, "stranger"))
         api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
-        found = api.query_samples(gpu_pages.exporter_selector(known, 'job="gpus"'), begin - 10, begin + 10)
+        found = api.query_samples(engine_series.exporter_selector(known, 'job="gpus"'), begin - 10, begin + 10)
     assert sorted(one.labels["__name__"] for one in found) == names
 
 

@@ -10,9 +10,9 @@ from making import START, snapshot
 
 from rules.telemetry import gpu_windows, windows
 from rules.telemetry.gauges import GaugeSum
-from rules.telemetry.gpu_readout import GpuReadout
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 
 

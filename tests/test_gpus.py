@@ -16,14 +16,13 @@ from waiting import wait_for
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import UNREAD_SECONDS, ExporterPage, GpuCollector
 from agent.gpu.nvml_reader import NvmlReader
-from agent.gpu.owners import GpuAssignment, assign_gpus, owners
-from agent.gpu.processes import MOST_GENERATIONS, PidFileError, lineage, read_pid
-from agent.http_client.target_options import TargetOptions
+from agent.gpu.owners import MOST_GENERATIONS, GpuAssignment, PidFileError, assign_gpus, lineage, owners, read_pid
+from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import Target
 from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM as DCGM_EXPORTER
 from rules.gpu_sources.nvidia_smi import NVIDIA_SMI
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 
 def target(replica: str, *gpus: str, pid_file: Path | None = None) -> Target:

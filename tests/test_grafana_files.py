@@ -14,8 +14,7 @@ from agent.lint.promql import parse
 from exporters.docs.generated_files import ARTEFACTS
 from exporters.grafana.alerts import FIRES, FOUND, QUERY, uid
 from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.files import DATASOURCE_UID, FILES, FOLDER, INPUT
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FOLDER, INPUT
 from exporters.prometheus_rules.alerts import alert_groups
 from exporters.prometheus_rules.rule_files import Alert
 

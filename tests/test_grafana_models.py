@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.files import DASHBOARDS
 
 WHY = "grafana-foundation-sdk 0.0.21 is not installed: that Grafana's models keep every key was NOT checked"
 # The classic schema is what every Grafana from 10 on takes; the models recommend the next one.

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "bench"

@@ -22,9 +22,9 @@ from test_doctor import about, loaded
 
 from agent.config.load import load
 from agent.daemon.assembly import assemble
-from agent.data_dir import DataDir
 from agent.doctor.check_result import CheckLevel, CheckResult
 from agent.doctor.run import run_checks
+from agent.files import DataDir
 from agent.history.errors import HistoryOpenError
 from agent.history.schema import DAY, VERSION
 from agent.history.store import HistoryStore

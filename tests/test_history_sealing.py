@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from test_history import grouped, turns
 from waiting import CEILING_SECONDS
 
-from agent.history import chunks, columns, schema, slice_rows
+from agent.history import chunks, codec, compaction, schema
 from agent.history import store as store_module
 from agent.history.chunks import ChunkRow
 from agent.history.errors import HistoryError, HistoryErrorKind
@@ -57,7 +57,7 @@ def held(store, table):
 
 @given(st.lists(st.lists(st.floats(allow_nan=False), min_size=3, max_size=3), max_size=6))
 def test_columns_of_any_numbers_come_back_as_they_were(several):
-    assert [list(one) for one in columns.decode_columns(columns.encode_columns(several), 3, len(several))] == several
+    assert [list(one) for one in codec.decode_columns(codec.encode_columns(several), 3, len(several))] == several
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ def test_columns_of_any_numbers_come_back_as_they_were(several):
     ],
 )
 def test_a_column_takes_no_more_bytes_than_its_numbers_need(column, size):
-    assert len(columns.encode_columns([column])) == size
+    assert len(codec.encode_columns([column])) == size
 
 
 def test_a_column_that_was_there_before_is_not_written_again():
-    assert len(columns.encode_columns([[1.5, 2.5, 3.5]] * 3)) == (1 + 24) + 2 * (1 + 4)
+    assert len(codec.encode_columns([[1.5, 2.5, 3.5]] * 3)) == (1 + 24) + 2 * (1 + 4)
 
 
 @pytest.mark.parametrize("data", [b"", b"d1234", b"x", b"=\x05\x00\x00\x00", b"0more"])
 def test_bytes_that_are_no_columns_are_refused(data):
     with pytest.raises(ValueError, match=r"columns that do not unpack|behind its columns"):
-        columns.decode_columns(data, 3, 1)
+        codec.decode_columns(data, 3, 1)
 
 
 @pytest.mark.parametrize("name", ["steady", "restart", "specdecode", "lora", "sglang", "llamacpp", "cascade_slow"])
@@ -390,7 +390,7 @@ def test_a_question_for_rows_and_chunks_reads_both_by_their_key(store):
     """A table scan of hundred thousands of rows would pass every other test."""
     for kind in SUMS:
         asked = {"tier": "t", "since": 0.0, "until": 1.0, "plan": None}
-        plan = store._connection.execute(f"EXPLAIN QUERY PLAN {slice_rows.statement(kind, True)}", asked).fetchall()
+        plan = store._connection.execute(f"EXPLAIN QUERY PLAN {compaction.statement(kind, True)}", asked).fetchall()
         lines = [line for *_, line in plan]
         assert not any(line.startswith("SCAN") for line in lines), lines
 

@@ -29,13 +29,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from scaling_samples import BY_FORMAT, objects
 from waiting import CEILING_SECONDS
 
-from agent.cli.main import main
-from agent.cli.plain_output import escape_text
+from agent.cli.main import escape_text, main
 from agent.config.keys import Logging
 from agent.config.load import load
 from agent.daemon.logs import set_up
 from agent.errors import ConfigError, RecordingError
-from agent.fleet.promql import quote_value, regex_any
+from agent.fleet.sums import quote_value, regex_any
 from agent.http_server.server import ROUTES
 from agent.prometheus.answers import answer, vector
 from agent.sources.recording import load as load_recording

@@ -13,7 +13,7 @@ from stored_recordings import MemoryStore, engine_samples
 from agent.cli import main
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
-from agent.data_dir import DataDir
+from agent.files import DataDir
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history

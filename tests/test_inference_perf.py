@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
 from rules.plan.curve import Curve
 from rules.plan.schema import BenchmarkCurve, Gpu, Slo, TierPlan

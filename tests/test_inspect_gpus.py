@@ -10,9 +10,9 @@ from engine_server import engines
 from gpu_pages import MADE, MADE_PAGES, SHARED_PAGES, page_path
 
 from agent.cli import main
-from exporters.documents.inspect_gpus import LISTED
+from exporters.documents.signal_exposure import LISTED
 from rules.gpu_sources.registry import BY_NAME
-from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.telemetry.snapshots import GPU_NAMES
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from judging_samples import START, each, minute, unknown, verdict, view
 
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
 from rules.plan.load_bins import build_tier_context as view_of

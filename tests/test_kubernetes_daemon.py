@@ -28,7 +28,7 @@ from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon
 from agent.kubernetes import node_pods
 from agent.kubernetes.api import KubernetesApiError
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
 LWS = "leaderworkerset.sigs.k8s.io/"

@@ -15,8 +15,7 @@ from rules.replicas.starts import (
     update_start,
 )
 from rules.replicas.track import ScrapeTrack
-from rules.telemetry.pod_times import PodTimes
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import PodTimes, Snapshot
 
 ASKED = 1000.0
 STARTING = PodTimes(asked_at=ASKED, scheduled_at=1004.0, container_at=1060.0)

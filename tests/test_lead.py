@@ -5,11 +5,15 @@ import time
 import numpy as np
 import pytest
 
-from forecast.lead.features import REACH_MINUTES, SeasonalPrior, compute_features, fill_gaps
-from forecast.lead.lead import DAY_MINUTES, FIRST_FIT_MINUTES, LeadRun, run_lead_forecast
-from forecast.lead.lead_fits import fit
-from forecast.lead.lead_profile import profile_outlook
-from forecast.lead.online import OnlineLeadForecaster
+from forecast.lead.features import REACH_MINUTES, SeasonalPrior, compute_features, fill_gaps, fit
+from forecast.lead.online import (
+    DAY_MINUTES,
+    FIRST_FIT_MINUTES,
+    LeadRun,
+    OnlineLeadForecaster,
+    profile_outlook,
+    run_lead_forecast,
+)
 from forecast.series.binned import Array
 
 LEAD = 3

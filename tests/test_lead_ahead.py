@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from forecast_traffic import parts_of, past_of, wave
 
-from forecast.models import trees
+from forecast.models import learners
 from forecast.models.bin_ahead import LeadAhead
-from forecast.models.profile import Profiles
+from forecast.models.features import Profiles
 from forecast.models.smoothing import Smoothed
 from forecast.series.binned import Array
 from forecast.series.observed import ObservedBins
@@ -93,7 +93,7 @@ def test_shares_sum_to_one_with_half_of_them_the_trees() -> None:
 
 
 def test_without_trees_the_weighted_methods_have_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "_lightgbm", lambda: "no OpenMP")
+    monkeypatch.setattr(learners, "_lightgbm", lambda: "no OpenMP")
     live = Live(wave(12))
     live.step(100.0)
     live.refit()

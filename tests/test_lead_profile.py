@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from forecast.lead.lead_profile import DAY_MINUTES, profile_outlook, week_profile
+from forecast.lead.online import DAY_MINUTES, profile_outlook, week_profile
 
 
 def test_no_bin_that_is_not_finished_is_looked_at() -> None:

@@ -9,8 +9,7 @@ import pytest
 from making import START, gauge, histogram, window
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.pipeline.running_sums import RunningSums
-from agent.pipeline.runtime_state import OPEN_MINUTES, TREND_MINUTES, RuntimeState
+from agent.pipeline.runtime_state import OPEN_MINUTES, TREND_MINUTES, RunningSums, RuntimeState
 from agent.scrape.scrapers import ScrapeResult
 from rules.evaluator.step import ClosedMinute
 from rules.plan import load_bins

@@ -11,11 +11,10 @@ import recorded
 from making import START, page_text, read
 
 from agent.replay.replay import replay
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.engines.coverage import FamilyUse, Use, explain_families
+from rules.engines.coverage import FamilyUse, Support, Use, explain_families, exposures
 from rules.engines.llamacpp import LLAMACPP
-from rules.engines.support import Support, exposures
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem
 from rules.telemetry.readings import read_all

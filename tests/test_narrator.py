@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.demo.narrator import NARROWEST, WIDEST, DemoConsole, TerminalStyle
+from agent.demo.runner import NARROWEST, WIDEST, DemoConsole, TerminalStyle
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import Finding, RuleState, Transition

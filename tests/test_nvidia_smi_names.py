@@ -6,7 +6,7 @@ import pytest
 from gpu_pages import page_text, read_page
 
 from rules.gpu_sources.nvidia_smi import NVIDIA_SMI
-from rules.telemetry.gpu_readout import GPU_NAMES, GpuReadout
+from rules.telemetry.snapshots import GPU_NAMES, GpuReadout
 
 H200 = "made-nvidia-smi-h200.prom"
 UUID = "a1b2c3d4-0000-4000-8000-000000000001"

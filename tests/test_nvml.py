@@ -3,7 +3,7 @@
 import pytest
 from nvml_fixture import H100, nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 
-from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.telemetry.snapshots import GPU_NAMES
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 3, 4, 13
 

@@ -11,9 +11,9 @@ import pytest
 from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.gpu.nvml_errors import CODES, NvmlErrorKind, NvmlRefusedError, ask
+from agent.gpu.nvml_device import CODES, NvmlErrorKind, NvmlRefusedError, ask
 from agent.gpu.nvml_reader import NvmlReader
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 9, 12, 15, 16, 999
 FIRST_GPU = "GPU 0 (GPU-00000000-0000-4000-8000-000000000000, NVIDIA H100 80GB HBM3)"
@@ -194,7 +194,7 @@ def test_every_error_class_of_the_binding_is_classified():
     classes = {error().value: error.__name__ for error in pynvml.NVMLError.__subclasses__()}
     assert len(classes) > 30
     missing = {code: name for code, name in classes.items() if code not in CODES}
-    assert not missing, f"nvidia-ml-py has new errors: give each a row in agent.gpu.nvml_errors.CODES: {missing}"
+    assert not missing, f"nvidia-ml-py has new errors: give each a row in agent.gpu.nvml_device.CODES: {missing}"
 
 
 def test_a_code_that_nobody_knows_costs_the_gpu_its_turn_and_is_named(machine):

@@ -18,9 +18,9 @@ import urllib3
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
+from agent.http_client.connection import Backoff, PageFetcher
 from agent.http_client.error_text import closed_by_peer, translate_http_error
-from agent.http_client.pages import Backoff, PageFetcher
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 
 PAGE = b"# TYPE x gauge\nx 12\n"
 SOON = 0.3

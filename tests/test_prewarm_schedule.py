@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from forecast.capacity.prewarm_schedule import ScheduledReplicas, schedule
+from forecast.capacity.prewarm import ScheduledReplicas, schedule
 from rules.plan.capacity import stated_capacity
 
 PLAN = stated_capacity(2.0, "the plan")

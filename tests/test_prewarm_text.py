@@ -23,9 +23,8 @@ from exporters.documents.prewarm import (
     prewarm_text,
     without_old_schedule,
 )
-from exporters.documents.prewarm_count import Counted
-from exporters.documents.prewarm_demand import Highest
 from exporters.documents.prewarm_value import PrewarmValue, Strategy, worth_json, worth_lines
+from exporters.documents.prewarm_wording import Counted, Highest
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC).timestamp()

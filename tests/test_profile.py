@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, profiles_of, series, wave
 
-from forecast.models.profile import QUICK, STEADY, Profiles, ProfileSettings, week_profile
+from forecast.models.features import QUICK, STEADY, Profiles, ProfileSettings, week_profile
 from forecast.series.binned import Array
 from forecast.series.observed import ObservedBins
 

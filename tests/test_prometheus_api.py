@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from telemetry_samples import run
 
-from agent.benchmarks.prometheus_api import BenchmarkSeries, PrometheusApi
 from agent.benchmarks.telemetry import open_telemetry
+from agent.benchmarks.telemetry_series import BenchmarkSeries, PrometheusApi
 from agent.errors import BenchmarkError
 
 

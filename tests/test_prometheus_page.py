@@ -17,7 +17,7 @@ from exporters.metrics import names
 from exporters.metrics.exposition import render
 from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus
 from rules.telemetry.families import FAMILIES, FamilyKind
-from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import Window
 from rules.verdicts.verdict import SEVERITY, Unknown, Verdict
 

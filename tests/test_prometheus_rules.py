@@ -30,8 +30,7 @@ from exporters.prometheus_rules.alerts import (
     keep_seconds,
     verdict_alert,
 )
-from exporters.prometheus_rules.rule_files import Alert, duration, plain_groups
-from exporters.prometheus_rules.rule_words import SEVERITIES, UNITS, first_step
+from exporters.prometheus_rules.rule_files import SEVERITIES, UNITS, Alert, duration, first_step, plain_groups
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
 from rules.catalogue.registry import RULES
 from rules.verdicts.rule import Rule, Scope, Severity

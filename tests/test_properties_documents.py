@@ -16,13 +16,13 @@ from fuzz_target import message_trouble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.config import files
 from agent.config import load as config
-from agent.config import yaml_size
 from agent.config.files import load_plan
 from agent.errors import ConfigError, PlanError
 from agent.history import codec
 from agent.history.chunks import decode_chunk
-from agent.history.columns import decode_columns, encode_columns
+from agent.history.codec import decode_columns, encode_columns
 from agent.sources.recording import load
 from rules.engines.layout import compile_layout, is_mapped_name
 from rules.engines.normalize import snapshot
@@ -66,7 +66,7 @@ def test_a_few_bytes_that_say_billions_of_values_are_refused_at_once(name: str, 
         with pytest.raises((PlanError, ConfigError), match="once its aliases"):
             read(tmp_path / "f.yaml")
     with pytest.raises(yaml.YAMLError, match="once its aliases"):
-        yaml_size.loaded(text)
+        files.loaded(text)
 
 
 def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:

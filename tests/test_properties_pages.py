@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from waiting import CEILING_SECONDS
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.pages import PageFetcher
-from agent.http_client.target_options import TargetOptions
-from agent.scrape.reader import PageReader
+from agent.http_client.connection import PageFetcher
+from agent.http_client.transport import TargetOptions
+from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows
 
 

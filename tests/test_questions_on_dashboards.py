@@ -9,7 +9,7 @@ import pytest
 from report_samples import hours, plan, reported
 
 from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.files import DASHBOARDS
 from exporters.report.questions import QUESTIONS
 
 DOCS = Path(__file__).parent.parent / "docs" / "dashboards.md"

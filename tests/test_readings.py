@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import EDGES, START, gauge, histogram, window
 
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.plan.capacity import stated_capacity
 from rules.sizing import expected_tokens_per_round
 from rules.telemetry import windows
 from rules.telemetry.derived import PlanFacts, tokens_per_gpu_hour
-from rules.telemetry.gpu_readings import gpu_utilization
+from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate, total_rate
 from rules.telemetry.readings import NOTHING, families_of, read, read_all

@@ -14,7 +14,7 @@ import pytest
 import recorded
 
 from agent.replay.replay import replay
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.replicas import track as tracks
 from rules.telemetry import histograms, windows

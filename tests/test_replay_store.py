@@ -19,9 +19,8 @@ from agent.cli.arguments import normalize_arguments
 from agent.cli.store_arguments import moment
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
-from agent.prometheus.trouble import StoreErrorKind
-from agent.replay.replay import replay
-from agent.replay.replayed import replay_store
+from agent.prometheus.answers import StoreErrorKind
+from agent.replay.replay import replay, replay_store
 from agent.sources.recording import load
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import Finding

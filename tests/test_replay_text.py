@@ -7,7 +7,7 @@ from judging_samples import START, view
 from agent.config.files import load_plan
 from agent.replay.replay import replay
 from agent.sources.recording import load
-from exporters.documents.replay_text import WIDTH, not_exposed_text, replay_text
+from exporters.documents.replay import WIDTH, not_exposed_text, replay_text
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState, Transition, UnknownSpan

@@ -15,7 +15,7 @@ from report_servers import webhook
 
 from agent.cli import main
 from agent.config.load import find, load
-from agent.history.mark import KEPT, NOTE
+from agent.history.reader import KEPT, NOTE
 from agent.history.store import HistoryStore
 from agent.reporting.generate import load_report_inputs
 from agent.reporting.queries import ReportQuery, query_report_inputs

@@ -11,8 +11,7 @@ import resvg_py
 from report_samples import hours, plan, reported
 
 from exporters.report import picture
-from exporters.report.build import report_json
-from exporters.report.message import MOST_TIERS, message
+from exporters.report.build import MOST_TIERS, message, report_json
 from exporters.report.records import Report
 
 HOSTILE = "<script>alert(1)</script>&amp;"

@@ -11,11 +11,10 @@ from forecast_samples import question, series
 from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.prewarm_value import ValueInputs, compute_minimum_warm, simulate_last_week, worth_lately
 from agent.forecasting.tier_forecast import TierForecast
-from agent.reporting.prewarming import prewarming_from_response
+from agent.reporting.generate import prewarming_from_response
 from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.prewarm import simulate_requests
-from forecast.capacity.simulation import SimulatedDemand
-from forecast.capacity.simulation_verdict import cheapest_reacting
+from forecast.capacity.simulation import SimulatedDemand, cheapest_reacting
 from forecast.series.binned import Array
 from rules.plan.replica_count import NO_MARGIN, Margin, margin_of
 

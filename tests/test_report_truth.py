@@ -20,15 +20,14 @@ import pytest
 import yaml
 from building import build_once
 
+from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
-from agent.config.views import build_tier_contexts, plan_versions
-from agent.demo.simulation.demand import DAY, HOUR, Pattern, ScriptedDemand
 from agent.demo.simulation.engine import PREFILL_EXPONENT
 from agent.demo.simulation.folder import HISTORY, TRUTH, configuration, fill, unserved_url, write_configuration
+from agent.demo.simulation.scenario import DAY, HOUR, Pattern, ScriptedDemand
 from agent.history.store import HistoryStore
-from agent.reporting.prewarming import prewarming
+from agent.reporting.generate import files_of, prewarming
 from agent.reporting.queries import ReportQuery, query_report_inputs
-from agent.reporting.writing import files_of
 from exporters.report.records import report_schema
 from rules.plan.curve import Curve
 from rules.plan.schema import Plan, TierPlan, parse_plan

@@ -29,12 +29,11 @@ from report_servers import mail_server, webhook
 from waiting import CEILING_SECONDS
 
 from agent.config.load import load
-from agent.reporting import state as kept
-from agent.reporting import storage
+from agent.reporting import process, storage
+from agent.reporting import storage as kept
+from agent.reporting.process import JobRunner
 from agent.reporting.service import LOCK_FILE, ReportService
-from agent.reporting.state import STATE_FILE, ReportState
-from agent.worker import process_part
-from agent.worker.process_part import JobRunner
+from agent.reporting.storage import STATE_FILE, ReportState
 
 
 def looked_after(place: Path, now: float, *, reports: ReportService | None = None) -> ReportService:
@@ -127,7 +126,7 @@ def test_a_making_that_hangs_or_takes_too_much_memory_is_ended_and_told(
     kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
     reports = looked_after(tmp_path, DUE, reports=ReportService(tmp_path / "data", JobRunner(0.05)))
     assert reports.health(loaded, DUE).trouble == "it took longer than 0.05 s and was ended"
-    monkeypatch.setattr(process_part, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
+    monkeypatch.setattr(process, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
     reports = looked_after(tmp_path, DUE + 120)
     assert reports.health(loaded, DUE).failures == 1
     assert reports.health(loaded, DUE).trouble

@@ -6,8 +6,7 @@ import pytest
 from report_samples import hours, seen_of, tier_view
 
 from rules.plan.load_bins import TierContext
-from rules.resize.resize_guardrails import GuardrailRange, compute_queue_breaker, list_guardrail_ranges
-from rules.resize.workload import measure_workload
+from rules.resize.workload import GuardrailRange, compute_queue_breaker, list_guardrail_ranges, measure_workload
 
 
 def fitting(view: TierContext, **more: object) -> dict[str, GuardrailRange]:

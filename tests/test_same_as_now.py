@@ -5,7 +5,7 @@ import pytest
 from forecast_traffic import past_of, wave
 
 from forecast.models.conformal import LEAST_RESIDUALS
-from forecast.models.same_as_now import forecast_last_value
+from forecast.models.naive import forecast_last_value
 
 
 def test_it_needs_twenty_steps_from_bin_to_bin() -> None:

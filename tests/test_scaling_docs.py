@@ -12,7 +12,7 @@ from nvml_fixture import Machine, nvml_library, nvml_state, read_machine  # noqa
 from agent.config.files import load_plan
 from agent.gpu.collector import GpuCollector
 from rules.plan.load_bins import build_tier_context
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))

@@ -28,8 +28,8 @@ from engine_server import (
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.errors import ScrapeFailure
-from agent.http_client.pages import PageFetcher
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.connection import PageFetcher
+from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import Fetcher, ScrapeResult, Scrapers, Target
 
 TIMEOUT = 0.3

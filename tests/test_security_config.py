@@ -13,7 +13,7 @@ from agent.cli.main import main
 from agent.config.load import find, load, parse_config
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.http_client.hidden import secret_parameters
+from agent.http_client.error_text import secret_parameters
 
 TARGET = {"url": "http://10.0.0.7:8000/metrics", "tier": "t"}
 

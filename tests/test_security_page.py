@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.benchmarks.documents import decode_file as read_benchmark
+from agent.benchmarks.formats import decode_file as read_benchmark
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.errors import SizewatchError

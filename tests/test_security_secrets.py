@@ -17,14 +17,14 @@ from engine_server import Engine, Handler, engines
 from hostile_store import give as give_json
 from hostile_store import serving
 
-from agent.alerting.posting import AlertmanagerClient, DeliveryError
+from agent.alerting.delivery import AlertmanagerClient, DeliveryError
 from agent.errors import ConfigError, ScrapeError
-from agent.http_client.hidden import HIDDEN, redact, secrets_of, unmistakable
-from agent.http_client.pages import PageFetcher
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.connection import PageFetcher
+from agent.http_client.error_text import HIDDEN, redact, secrets_of, unmistakable
+from agent.http_client.transport import TargetOptions
+from agent.prometheus.answers import StoreError
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.trouble import StoreError
 
 TOKEN = 'aB3+/"<ä&=='
 """With all that is spelled otherwise somewhere."""

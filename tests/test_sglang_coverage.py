@@ -8,7 +8,7 @@ import pytest
 from making import PAGES, START, page_text, read
 from sglang_pages import DOCS, NEWEST, OURS, REAL, SHARED, STARTUP, TRIMMED, absent
 
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
 from rules.engines.sglang import SGLANG
 from rules.telemetry.families import BY_NAME, stem

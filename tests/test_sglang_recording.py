@@ -15,7 +15,7 @@ import pytest
 import recorded
 
 from agent.replay.replay import replay
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Reading, SignalValue

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, profiles_of, wave
 
-from forecast.models.short_methods import (
+from forecast.models.simple_methods import (
     BIN_METHODS,
     HOLT_WINTERS,
     PROFILE,

@@ -5,10 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forecast.capacity.simulation_history import PEAK_REPLICAS, ShortHistoryError, prepare_trial, run_trial
-from forecast.capacity.simulation_minutes import Interpolation
-from forecast.capacity.simulation_verdict import Choice, PolicyComparison
-from forecast.lead.lead_profile import profile_outlook
+from forecast.capacity.simulation import Choice, PolicyComparison
+from forecast.capacity.simulation_history import (
+    PEAK_REPLICAS,
+    Interpolation,
+    ShortHistoryError,
+    prepare_trial,
+    run_trial,
+)
+from forecast.lead.online import profile_outlook
 from forecast.series.binned import Array, Series
 from rules.plan.replica_count import margin_of
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from forecast.capacity.simulation_minutes import Interpolation, bin_minutes, per_minute, rates
+from forecast.capacity.simulation_history import Interpolation, bin_minutes, per_minute, rates
 from forecast.series.binned import Array, Series
 
 

@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
-from forecast.capacity.simulation import Outcome, SimulatedDemand, simulate_foresight, simulate_static
-from forecast.capacity.simulation_verdict import (
+from forecast.capacity.simulation import (
     UTILISATIONS,
     Choice,
+    Outcome,
     PolicyComparison,
+    SimulatedDemand,
     cheapest_reacting,
     compare_policies,
     hours_at,
+    simulate_foresight,
+    simulate_static,
 )
 
 PRICE = 100.0

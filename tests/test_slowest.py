@@ -3,7 +3,7 @@ import math
 import pytest
 from judging_samples import seen
 
-from rules.methods.slowest import SlowShare, slow_shares
+from rules.methods.tiers import SlowShare, slow_shares
 
 EDGES = (0.1, 0.2, 0.4, 0.8, math.inf)
 

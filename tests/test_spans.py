@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from rules.replicas import spans
+from rules.replicas import track
 
 
 def test_spans_that_touch_are_one_and_stand_in_order() -> None:
-    assert spans.add_spans((), [(30.0, 40.0), (0.0, 10.0), (10.0, 20.0), (5.0, 8.0)]) == ((0.0, 20.0), (30.0, 40.0))
-    assert spans.add_spans(((0.0, 20.0), (30.0, 40.0)), [(15.0, 35.0)]) == ((0.0, 40.0),)
+    assert track.add_spans((), [(30.0, 40.0), (0.0, 10.0), (10.0, 20.0), (5.0, 8.0)]) == ((0.0, 20.0), (30.0, 40.0))
+    assert track.add_spans(((0.0, 20.0), (30.0, 40.0)), [(15.0, 35.0)]) == ((0.0, 40.0),)
 
 
 def test_a_span_without_length_adds_nothing() -> None:
-    assert spans.add_spans(((0.0, 1.0),), [(5.0, 5.0), (float("inf"), 3.0)]) == ((0.0, 1.0),)
+    assert track.add_spans(((0.0, 1.0),), [(5.0, 5.0), (float("inf"), 3.0)]) == ((0.0, 1.0),)
 
 
 def test_of_too_many_the_smallest_holes_are_closed_and_nothing_that_was_told_is_forgotten() -> None:
     several = [(100.0 * n, 100.0 * n + (90.0 if n % 2 else 50.0)) for n in range(100)]
-    found = spans.add_spans((), several)
-    assert len(found) == spans.MOST
-    assert all(spans.is_mostly_covered(found, *one) for one in several)
+    found = track.add_spans((), several)
+    assert len(found) == track.MOST
+    assert all(track.is_mostly_covered(found, *one) for one in several)
     holes = [100.0 * n + (90.0 if n % 2 else 50.0) for n in range(99)]
-    closed = [n for n, begin in enumerate(holes) if spans.is_mostly_covered(found, begin, 100.0 * (n + 1))]
-    assert len(closed) == 100 - spans.MOST
+    closed = [n for n, begin in enumerate(holes) if track.is_mostly_covered(found, begin, 100.0 * (n + 1))]
+    assert len(closed) == 100 - track.MOST
     assert all(n % 2 for n in closed)
 
 
 def test_what_an_edge_cuts_belongs_where_most_of_it_is() -> None:
     told = ((0.0, 100.0), (200.0, 300.0))
-    assert spans.is_mostly_covered(told, 60.0, 120.0)
-    assert not spans.is_mostly_covered(told, 80.0, 140.0)
-    assert spans.is_mostly_covered(told, 40.0, 260.0)
-    assert spans.is_mostly_covered(told, 70.0, 130.0)
-    assert not spans.is_mostly_covered((), 0.0, 60.0)
+    assert track.is_mostly_covered(told, 60.0, 120.0)
+    assert not track.is_mostly_covered(told, 80.0, 140.0)
+    assert track.is_mostly_covered(told, 40.0, 260.0)
+    assert track.is_mostly_covered(told, 70.0, 130.0)
+    assert not track.is_mostly_covered((), 0.0, 60.0)

@@ -19,7 +19,7 @@ from waiting import wait_for
 
 from agent.errors import ScrapeError
 from agent.history.store import HistoryStore
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.documents.timeline import line
 from rules.evaluator import tier_rules, timeline

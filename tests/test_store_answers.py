@@ -27,10 +27,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from waiting import CEILING_SECONDS
 
-from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.trouble import StoreError, StoreErrorKind
 
 MOST_BYTES = 20_000
 UP = {"metric": {"__name__": "up"}, "value": [5, "1"]}

@@ -11,10 +11,9 @@ import pytest
 from hostile_store import give, serving, vector
 from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
 
-from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import MOST_POINTS, StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.trouble import StoreError, StoreErrorKind
 from exporters.render.text import one_line
 
 pytestmark = pytest.mark.server

@@ -12,9 +12,9 @@ import pytest
 from hostile_store import Handler, Server, Tls, give, serving, vector
 
 from agent.errors import ConfigError
+from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.trouble import StoreError, StoreErrorKind
 
 CANARY = "c4n4ry-s3cret"
 

@@ -25,9 +25,8 @@ from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.replay.back_fill_writer import fill_history
-from agent.replay.replay import ReplayResult, ReplayRun, ReplayScrape, replay
-from agent.replay.replayed import replay_store
-from agent.scrape.reader import PageReader
+from agent.replay.replay import ReplayResult, ReplayRun, ReplayScrape, replay, replay_store
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import Recording, load, scrapes
 from rules.evaluator.step import ClosedMinute
 from rules.plan.load_bins import BinnedWindow

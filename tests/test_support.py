@@ -7,10 +7,10 @@ import json
 import pytest
 
 from agent.cli import main
-from exporters.documents.engines_text import engines_json, engines_text, matrix
+from exporters.documents.signal_exposure import engines_json, engines_text, matrix
+from rules.engines.coverage import Support, engine_signals, exposures, number
 from rules.engines.registry import ENGINES
 from rules.engines.sglang import SGLANG
-from rules.engines.support import Support, engine_signals, exposures, number
 from rules.engines.table import EngineTable, SourceRow
 from rules.engines.vllm_v0 import VLLM_V0
 from rules.engines.vllm_v1 import VLLM_V1

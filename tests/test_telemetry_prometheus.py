@@ -11,10 +11,9 @@ import recorded
 from prometheus_server import Line, prometheus, recorded_lines
 from telemetry_samples import run
 
-from agent.benchmarks.prometheus_api import BenchmarkSeries
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
-from agent.benchmarks.telemetry_series import group_by_target
+from agent.benchmarks.telemetry_series import BenchmarkSeries, group_by_target
 from agent.errors import BenchmarkError
 
 SERVER = pytest.mark.server

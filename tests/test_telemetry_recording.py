@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from telemetry_samples import run
 from thinned import thin
 
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
 from agent.benchmarks.telemetry_merge import Telemetry
 from agent.errors import BenchmarkError

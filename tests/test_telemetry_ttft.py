@@ -9,7 +9,7 @@ import pytest
 from making import START, histogram, window
 from telemetry_samples import run
 
-from agent.benchmarks.results import BenchmarkMeasurement, Loop
+from agent.benchmarks.points import BenchmarkMeasurement, Loop
 from agent.benchmarks.telemetry_merge import RunTelemetry, extract_fields
 from agent.benchmarks.telemetry_ttft import disagreements
 from rules.plan.schema import Point

@@ -1,6 +1,6 @@
 """Columns of a table for a terminal."""
 
-from exporters.render.text_table import text_table
+from exporters.render.text import text_table
 
 
 def test_words_stand_left_and_numbers_right_and_nothing_trails() -> None:

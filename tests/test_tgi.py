@@ -9,9 +9,8 @@ import pytest
 from making import START, page_text, read
 
 from agent.errors import ScrapeError
-from agent.scrape.reader import PageReader
-from rules.engines.coverage import FamilyUse, Use, explain_families
-from rules.engines.support import Support, exposures
+from agent.scrape.scrapers import PageReader
+from rules.engines.coverage import FamilyUse, Support, Use, explain_families, exposures
 from rules.engines.tgi import TGI
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem

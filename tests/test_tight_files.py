@@ -14,15 +14,14 @@ from engine_server import engines
 from history_samples import booking
 from waiting import CEILING_SECONDS
 
-from agent.data_dir import LOCK_FILE, DataDir
 from agent.errors import ConfigError
-from agent.files import open_new_file
+from agent.files import LOCK_FILE, DataDir, open_new_file
 from agent.history.backup import back_up, name_of
 from agent.history.errors import HistoryOpenError
 from agent.history.store import HistoryStore
 from agent.reporting import storage
-from agent.reporting.state import STATE_FILE, ReportState, write_atomically
-from agent.reporting.state import write_state as write_state
+from agent.reporting.storage import STATE_FILE, ReportState, write_atomically
+from agent.reporting.storage import write_state as write_state
 
 
 @pytest.fixture(name="careless")

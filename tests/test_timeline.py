@@ -20,7 +20,7 @@ from agent.cli import main
 from agent.history.store import HistoryStore
 from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.page import render_page
-from exporters.status.status_timeline import SHOWN
+from exporters.status.page_tables import SHOWN
 from rules.evaluator.external_alerts import attach_finding
 from rules.evaluator.timeline import TimelineEntry, TimelineEvent, TimelineKind, list_entries
 

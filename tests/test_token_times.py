@@ -11,7 +11,7 @@ import pytest
 import recorded
 from making import EDGES, START, gauge, histogram, window
 
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.replicas import track as tracks
 from rules.replicas.track import ScrapeTrack

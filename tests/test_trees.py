@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from forecast.models import trees
-from forecast.models.trees import DAY, LEAST_ROWS, SHORT, fit_trees, missing_library
+from forecast.models import learners
+from forecast.models.learners import DAY, LEAST_ROWS, SHORT, fit_trees, missing_library
 from forecast.series.binned import Array
 
 
@@ -16,7 +16,7 @@ def rows(count: int) -> tuple[Array, Array, Array]:
 
 
 @pytest.mark.parametrize("settings", [SHORT, DAY])
-def test_they_learn_what_depends_on_a_threshold(settings: trees.TreeSettings) -> None:
+def test_they_learn_what_depends_on_a_threshold(settings: learners.TreeSettings) -> None:
     grown = fit_trees(*rows(1000), settings)
     assert grown is not None
     said = grown.predict(np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, np.nan]]))
@@ -50,7 +50,7 @@ def test_of_too_few_rows_none_grow() -> None:
 
 def test_without_lightgbm_none_grow_and_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_library() is None
-    monkeypatch.setattr(trees, "_lightgbm", lambda: "libgomp.so.1: cannot open shared object file")
+    monkeypatch.setattr(learners, "_lightgbm", lambda: "libgomp.so.1: cannot open shared object file")
     assert fit_trees(*rows(1000), SHORT) is None
     assert missing_library() == (
         "boosted trees are left out, LightGBM cannot be loaded (libgomp.so.1: cannot open shared object file); "

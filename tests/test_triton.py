@@ -13,8 +13,7 @@ from table_checks import misread, never_met, unknown, uses, without
 from agent.errors import ScrapeError
 from rules.engines.coverage import Use
 from rules.engines.triton import TRITON
-from rules.telemetry.lifetime import window_since_start
-from rules.telemetry.readings import read_all
+from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import Snapshot
 

@@ -12,10 +12,8 @@ from table_checks import misread, never_met, openmetrics, unknown, uses, without
 from agent.errors import ScrapeError
 from rules.engines.coverage import Use
 from rules.engines.table import EngineTable
-from rules.engines.trtllm import TRTLLM
-from rules.engines.trtllm_plain import TRTLLM_PLAIN
-from rules.telemetry.lifetime import window_since_start
-from rules.telemetry.readings import read_all
+from rules.engines.trtllm import TRTLLM, TRTLLM_PLAIN
+from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import Snapshot
 

@@ -16,15 +16,15 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.daemon.status_builder import StatusInputs, status
 from agent.gpu.collector import GpuCollector, GpuReader
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 from agent.pipeline import change_log
 from agent.pipeline.loop import EvaluationLoop
 from agent.scrape.scrapers import Scrapers, Target
 from exporters.status.records import AgentHealth, AgentStatus
 from rules.confidence import Certainty
 from rules.plan import load_bins
-from rules.telemetry.gpu_readout import GpuReadout
 from rules.telemetry.signals import Gap, Missing
+from rules.telemetry.snapshots import GpuReadout
 from rules.verdicts.finding import Finding, RuleState, Transition
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.config.files import load_plan
-from agent.config.load import LoadedConfig, parse_config
-from agent.config.views import build_tier_contexts, plan_versions
+from agent.config.load import LoadedConfig, build_tier_contexts, parse_config, plan_versions
 from rules.plan.schema import plan_version
 
 PLAN = load_plan(Path(__file__).parent / "plans" / "cpu-small.yaml")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from agent.errors import BenchmarkError
 from rules.sizing import expected_tokens_per_round
 

@@ -9,10 +9,9 @@ import pytest
 from making import PAGES, START, page_text, read
 
 from agent.errors import ScrapeError
-from agent.scrape.reader import PageReader
-from rules.engines.coverage import FamilyUse, Use, explain_families
+from agent.scrape.scrapers import PageReader
+from rules.engines.coverage import FamilyUse, Support, Use, explain_families, exposures
 from rules.engines.registry import ENGINES, detect_engine
-from rules.engines.support import Support, exposures
 from rules.engines.vllm_v0 import VLLM_V0
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem

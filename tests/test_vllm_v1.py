@@ -10,8 +10,7 @@ from making import START, page_text, read
 
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.telemetry import windows
-from rules.telemetry.lifetime import window_since_start
-from rules.telemetry.readings import read_all
+from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import Snapshot
 

@@ -17,15 +17,15 @@ import pytest
 from hostile_store import Handler, Tls, give, matrix, serving
 from telemetry_samples import run
 
-from agent.alerting.posting import PATH, AlertmanagerClient
+from agent.alerting.delivery import PATH, AlertmanagerClient
 from agent.benchmarks.telemetry import open_telemetry
 from agent.cli import main, plan_import
-from agent.cli.connecting import ways_in
+from agent.cli.arguments import ways_in
 from agent.config.keys import Config
 from agent.config.load import parse_config
 from agent.doctor import page_probes
 from agent.errors import BenchmarkError
-from agent.http_client.pages import PageFetcher
+from agent.http_client.connection import PageFetcher
 from agent.prometheus.api import StoreApi
 from exporters.alertmanager.payload import AlertPayload
 

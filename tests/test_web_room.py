@@ -19,11 +19,10 @@ from test_web import ask, issue, raw, serving, trusting
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.http_server import server as web
-from agent.http_server.connection_pool import NOTHING, READ, ConnectionPool
+from agent.http_server.connection_pool import MOST_BODY_BYTES, NOTHING, READ, ConnectionPool, missing
 from agent.http_server.connections import origin
+from agent.http_server.reports import text_reply
 from agent.http_server.server import WebServer
-from agent.http_server.web_head import MOST_BODY_BYTES, missing
-from agent.http_server.web_replies import text_reply
 
 CROWD = tuple(f"127.0.0.{number}" for number in range(2, 10))
 EACH = 8

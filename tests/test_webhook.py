@@ -18,9 +18,8 @@ from engine_server import engines
 from status_samples import agent_status
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.alerting import payload
-from agent.alerting.payload import PayloadError, read
-from agent.alerting.webhook import BURST, PER_SECOND, TokenBucket, WebhookReceiver
+from agent.alerting import webhook
+from agent.alerting.webhook import BURST, PER_SECOND, PayloadError, TokenBucket, WebhookReceiver, read
 from agent.daemon.daemon import Daemon
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
@@ -99,7 +98,7 @@ def test_what_is_shown_is_one_printable_line_of_a_bounded_length() -> None:
     strange = {"summary": "a\n\x1b[31mb\ud800" + "x" * 5000}
     (found,), _ = read(body(ALERT | {"annotations": strange}), NOW)
     assert found.summary.startswith("a [31mb?xxx")
-    assert len(found.summary) == payload.LONGEST_SUMMARY
+    assert len(found.summary) == webhook.LONGEST_SUMMARY
 
 
 WRONG: tuple[tuple[bytes, str], ...] = (

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from forecast.models.weights import Weights
+from forecast.models.smoothing import Weights
 
 
 def by_hand(losses: list[float], variances: list[float], boldest: float) -> list[float]:

@@ -15,7 +15,7 @@ import yaml
 from report_samples import HOUR, START, TIER, book, day_and_night, hours, plan
 
 from agent.cli import main
-from agent.history.mark import KEPT, NOTE
+from agent.history.reader import KEPT, NOTE
 from agent.history.store import HistoryStore
 from rules.telemetry.windows import Window
 

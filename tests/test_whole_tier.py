@@ -11,7 +11,7 @@ from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import AlertKey
 from rules.evaluator.step import Evaluator
-from rules.methods.whole_tier import tier_down, unknown_too_long
+from rules.methods.availability import tier_down, unknown_too_long
 from rules.replicas.state import ReplicaState
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry.signals import Gap

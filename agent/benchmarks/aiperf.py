@@ -10,9 +10,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.benchmarks import remarks
-from agent.benchmarks.points import BenchmarkRun, build_measurement
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
+from agent.benchmarks import points
+from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, Loop, build_measurement
 from agent.benchmarks.typed_fields import ResultFields
 from exporters.render.text import quote_external_text
 
@@ -116,7 +115,7 @@ def _load(part: ResultFields) -> tuple[Loop | None, float | None, float | None, 
     phase = _profiling(part)
     pattern = phase.text("type") if phase else ""
     if pattern in PATTERNS and PATTERNS[pattern] is None:
-        return None, None, None, (remarks.TRACE.format(kind=f"of pattern {pattern}"),)
+        return None, None, None, (points.TRACE.format(kind=f"of pattern {pattern}"),)
     swept = part.part("run_info", "variation_values")
     loadgen = part.part("input_config", "loadgen")
     ways = (
@@ -130,7 +129,7 @@ def _load(part: ResultFields) -> tuple[Loop | None, float | None, float | None, 
     rate, limit = (next((value for value in values if value), None) for values in (rates, clients))
     if rate:
         return "open", rate, None, ()
-    return ("closed", None, limit, ()) if limit else (None, None, None, (remarks.NO_LOAD,))
+    return ("closed", None, limit, ()) if limit else (None, None, None, (points.NO_LOAD,))
 
 
 def _profiling(part: ResultFields) -> ResultFields | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
-from agent.benchmarks.results import LengthQuantiles
+from agent.benchmarks.points import LengthQuantiles
 from rules.plan.checks import LENGTH_GAP
 from rules.plan.schema import Point, TierPlan, TokenQuantiles
 

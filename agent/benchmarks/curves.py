@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from agent.benchmarks.points import LATENCIES
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
+from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles, Loop
 from agent.errors import BenchmarkError
 from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import BenchmarkCurve, Point

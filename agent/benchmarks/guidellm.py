@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.benchmarks import remarks
-from agent.benchmarks.points import BenchmarkRun, build_measurement
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
+from agent.benchmarks import points
+from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, Loop, build_measurement
 from agent.benchmarks.typed_fields import ResultFields
 
 NAME = "guidellm"
@@ -57,7 +56,7 @@ def _beside_rates(run: BenchmarkRun) -> BenchmarkRun:
     behind nobody and stands for the lowest load; more clients are a burst. Neither makes the curve a closed loop's.
     """
     one = run.clients == 1
-    said = (remarks.BESIDE_RATES,) if one else ()
+    said = (points.BESIDE_RATES,) if one else ()
     return replace(run, loop=None, burst=not one, remarks=(*run.remarks, *said))
 
 
@@ -127,7 +126,7 @@ def _said(entry: ResultFields, loop: Loop | None) -> tuple[str, ...]:
     if loop is not None:
         return ()
     kind = _kind(strategy) if strategy else ""
-    return (remarks.TRACE.format(kind=f"of strategy {kind[:40]}") if kind else remarks.NO_LOAD,)
+    return (points.TRACE.format(kind=f"of strategy {kind[:40]}") if kind else points.NO_LOAD,)
 
 
 def _statistic(entry: ResultFields, metric: str, *keys: str) -> float | None:

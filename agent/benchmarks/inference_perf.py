@@ -7,8 +7,7 @@ every tool are in `agent.benchmarks.points`.
 
 from __future__ import annotations
 
-from agent.benchmarks.points import BenchmarkRun, build_measurement
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, build_measurement
 from agent.benchmarks.typed_fields import ResultFields
 
 NAME = "inference-perf"

@@ -2,22 +2,115 @@
 
 Owns the load of a point (Little's law for open loops), the generator as the limit, start bursts, requests too few for
 a P99, and the refusal of runs that measured nothing. It reads no file: each tool's file fills a `Run`, in base units.
+
+The words for what a reader of a measured point must know, each once.
+
+Owns texts only; which of them a point gets is decided in `agent.benchmarks.points` and, for what one tool alone can
+say, in that tool's file. A new remark is a constant here; its placeholders are filled by whoever gives it.
+
+What a benchmark's result file says, whatever tool wrote it: one record a load.
+
+Owns the record and nothing else. How a tool spells it is one file beside this one, listed in `agent.benchmarks.formats`;
+how records become a curve is `agent.benchmarks.curves`'s business. A quantity that the file does not hold is None: it is
+never guessed from another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import ValidationError
 
-from agent.benchmarks import remarks
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop, Setup
 from agent.benchmarks.typed_fields import ResultFields
 from rules.plan.checks import GENERATOR_LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import Point
 from rules.plan.validation import problems_of
+
+BURST = (
+    "{requests} requests were sent as fast as possible: a queue that drains is no load, so its latencies are left out"
+)
+CENSORED = "the generator sent {sent:.4g} of {asked:.4g} requested rps: the server is at least this bad"
+BEHIND = (
+    "completed {completed:.4g} of {asked:.4g} requested rps though the generator kept up: a backlog, or a short run"
+)
+UNTOLD_LIMIT = (
+    "completed {completed:.4g} of {asked:.4g} requested rps; whether generator or server was the limit is not told"
+)
+NO_LOAD = "the file tells neither rate nor concurrency, so neither an open nor a closed loop"
+BESIDE_RATES = "one client at a time, the lowest load of a sweep whose others are open loops"
+TRACE = "arrivals were {kind}, not a steady rate"
+LAST_ONE = "P99 of {requests} requests is that of the slowest"
+NEAR_LAST = "P99 of {requests} requests is close to the slowest"
+UNBOUNDED = "; the true P99 is above the slowest with a probability of {missed:.0%}, and nothing bounds it"
+START_KEPT = "closed loop: TTFT P99 is that of the start burst, {clients:.4g} of {requests} requests"
+START_LEFT_OUT = "TTFT is of the {rest} requests after the start burst of {clients:.4g}"
+UNSUCCESSFUL = "{failed} of {all} requests did not succeed and are not in the latencies"
+CUT_OFF = "{cut_off} of {all} requests were under way at the end and are not in the latencies"
+CHUNKED_REMARK = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
+CONTRADICTION = "which cannot be"
+"""In every sentence about counters of an engine that contradict each other: what they say is left out."""
+
+LOCAL_CLOCK = "the file's date has no time zone and was read as UTC"
+ODD_DRAFTS = (
+    "acceptance per drafted token is left out: drafts were {drafts:.3g} tokens long on average, no whole number"
+)
+NO_DRAFT_LENGTH = "acceptance per drafted token is left out: the file does not tell how long the drafts were"
+
+
+Loop = Literal["open", "closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthQuantiles:
+    """Tokens a request: what the file tells of them."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What was measured, as far as the file tells; empty or None: it does not.
+
+    `engine` is a name of `rules.engines`, `gpu` as the file spells it, `tensor_parallel` the GPUs over which a layer is split.
+    """
+
+    engine: str = ""
+    gpu: str = ""
+    tensor_parallel: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkMeasurement:
+    """One load of one run.
+
+    `source` is the file as it was named, `place` where in it (empty: the whole file). Times are unix seconds, None where
+    the file has none. `remarks` say what a reader of the curve must know of this point, a sentence each.
+    """
+
+    source: str
+    place: str = ""
+    tool: str
+    loop: Loop | None
+    point: Point
+    started_at: float | None = None
+    ended_at: float | None = None
+    model: str = ""
+    setup: Setup = Setup()
+    prompt_tokens: LengthQuantiles = LengthQuantiles()
+    generation_tokens: LengthQuantiles = LengthQuantiles()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def location(self) -> str:
+        """File and place, for messages."""
+        return f"{self.source}: {self.place}" if self.place else self.source
+
 
 FEW_FOR_P99 = 1000
 """With fewer requests the P99 rests on less than ten of them (PEERS 3.2, item 10)."""
@@ -175,22 +268,22 @@ def _refuse_failed(part: ResultFields, run: BenchmarkRun) -> None:
 
 def _remarks(run: BenchmarkRun, burst: bool, censored: bool) -> Iterator[str]:
     if burst:
-        yield remarks.BURST.format(requests=run.sent)
+        yield BURST.format(requests=run.sent)
     else:
         yield from _load_remarks(run, censored)
         yield from _tail_remarks(run)
     if run.failed:
-        yield remarks.UNSUCCESSFUL.format(failed=run.failed, all=run.sent)
+        yield UNSUCCESSFUL.format(failed=run.failed, all=run.sent)
     if run.cut_off:
-        yield remarks.CUT_OFF.format(cut_off=run.cut_off, all=run.sent)
+        yield CUT_OFF.format(cut_off=run.cut_off, all=run.sent)
 
 
 def _load_remarks(run: BenchmarkRun, censored: bool) -> Iterator[str]:
     asked, sent = run.requested_rps, sent_rps(run)
     if censored:
-        yield remarks.CENSORED.format(sent=sent, asked=asked)
+        yield CENSORED.format(sent=sent, asked=asked)
     elif asked and run.completed_rps < GENERATOR_LIMITED * asked:
-        text = remarks.UNTOLD_LIMIT if sent is None else remarks.BEHIND
+        text = UNTOLD_LIMIT if sent is None else BEHIND
         yield text.format(completed=run.completed_rps, asked=asked)
 
 
@@ -198,16 +291,16 @@ def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
     """What the P99 of this run cannot bear; nothing where the file holds none."""
     p99 = (run.ttft_p99_seconds, run.tpot_p99_seconds, run.itl_p99_seconds)
     if any(value is not None for value in p99) and run.requests < FEW_FOR_P99:
-        text = remarks.LAST_ONE if run.requests < FEW_FOR_A_P99 else remarks.NEAR_LAST
-        unbounded = remarks.UNBOUNDED if run.requests < BOUNDS_P99 else ""
+        text = LAST_ONE if run.requests < FEW_FOR_A_P99 else NEAR_LAST
+        unbounded = UNBOUNDED if run.requests < BOUNDS_P99 else ""
         yield (text + unbounded).format(requests=run.requests, missed=0.99**run.requests)
     if run.ttft_requests is not None:
-        yield remarks.START_LEFT_OUT.format(rest=run.ttft_requests, clients=run.clients)
+        yield START_LEFT_OUT.format(rest=run.ttft_requests, clients=run.clients)
     elif (
         run.loop == "closed"
         and run.ttft_p99_seconds is not None
         and (run.clients or 0) > max(1, START_SHARE * run.requests)
     ):
-        yield remarks.START_KEPT.format(clients=run.clients, requests=run.requests)
+        yield START_KEPT.format(clients=run.clients, requests=run.requests)
     if run.itl_p50_seconds is not None and run.itl_p50_seconds < CHUNKED * (run.tpot_p50_seconds or 0):
-        yield remarks.CHUNKED_REMARK
+        yield CHUNKED_REMARK

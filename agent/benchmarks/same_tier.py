@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from agent.benchmarks.curves import ImportedCurve
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from rules.plan.model_names import same_model
 from rules.plan.schema import TierPlan
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent.benchmarks.prometheus_api import PrometheusApi
 from agent.benchmarks.telemetry_merge import Telemetry
 from agent.benchmarks.telemetry_pages import SavedPages, page_files
 from agent.benchmarks.telemetry_prometheus import PrometheusTelemetry
 from agent.benchmarks.telemetry_recording import RecordedTelemetry
+from agent.benchmarks.telemetry_series import PrometheusApi
 from agent.errors import BenchmarkError
 
 

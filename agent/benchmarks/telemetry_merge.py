@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from agent.benchmarks.remarks import CONTRADICTION
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import CONTRADICTION, BenchmarkMeasurement
 from agent.benchmarks.telemetry_ttft import TTFT, disagreements
 from rules.engines.table import EngineTable
 from rules.telemetry.gauges import STEP_GAUGES
-from rules.telemetry.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
+from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading

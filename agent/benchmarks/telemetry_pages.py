@@ -11,14 +11,14 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry_merge import FINISHED, RunTelemetry, TelemetryFields, extract_fields
 from agent.errors import BenchmarkError, ScrapeError
-from agent.http_client.target_options import DEFAULT_MAX_BYTES
-from agent.scrape.reader import PageReader
+from agent.http_client.transport import DEFAULT_MAX_BYTES
+from agent.scrape.scrapers import PageReader
 from rules.engines.table import EngineTable
 from rules.telemetry import windows
-from rules.telemetry.lifetime import window_since_start
+from rules.telemetry.readings import window_since_start
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 

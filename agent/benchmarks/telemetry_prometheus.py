@@ -6,12 +6,20 @@ what series mean `telemetry_series`'s, which GPUs belong to it `telemetry_gpus`'
 
 from __future__ import annotations
 
-from agent.benchmarks import telemetry_gpus
-from agent.benchmarks.prometheus_api import PrometheusApi, missing_data_text
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks import telemetry_series
+from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry_merge import TelemetryFields, span_of, span_text
 from agent.benchmarks.telemetry_recording import NO_TIME, RecordedReplica, during_run, has_traffic
-from agent.benchmarks.telemetry_series import Target, engine_selector, engines_named, group_by_target, one_line, replica
+from agent.benchmarks.telemetry_series import (
+    PrometheusApi,
+    Target,
+    engine_selector,
+    engines_named,
+    group_by_target,
+    missing_data_text,
+    one_line,
+    replica,
+)
 from agent.errors import BenchmarkError
 
 BEYOND_SECONDS = 120.0
@@ -45,9 +53,9 @@ class PrometheusTelemetry:
         told = during_run(measured, one, start, end, self._api.place)
         if not told.values:
             return told
-        asked = telemetry_gpus.gpu_selector(self._selector)
+        asked = telemetry_series.gpu_selector(self._selector)
         series = self._api.raw(asked, start - BEYOND_SECONDS, end + BEYOND_SECONDS)
-        gpus = telemetry_gpus.mean_gpu_utilization(series, target, bool(self._selector), start, end)
+        gpus = telemetry_series.mean_gpu_utilization(series, target, bool(self._selector), start, end)
         return TelemetryFields(
             values={**told.values, **gpus.values},
             gpu_utilization_kind=gpus.gpu_utilization_kind,

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry_merge import (
     FINISHED,
     GENERATED,
@@ -23,7 +23,7 @@ from agent.benchmarks.telemetry_merge import (
     span_text,
 )
 from agent.errors import BenchmarkError, RecordingError, ScrapeError
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import RecordedTarget, Scrape, load, scrapes
 from rules.engines.table import EngineTable
 from rules.replicas import track

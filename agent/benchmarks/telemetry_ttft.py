@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement
 from rules.telemetry import histograms
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.wording import number, spread

@@ -11,9 +11,8 @@ import math
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from agent.benchmarks import remarks
-from agent.benchmarks.points import BenchmarkRun, build_measurement
-from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop, Setup
+from agent.benchmarks import points
+from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, Loop, Setup, build_measurement
 from agent.benchmarks.typed_fields import ResultFields, percentile
 from rules.sizing import acceptance_from_mean_accepted
 
@@ -78,7 +77,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         setup=_setup(part),
         prompt_tokens=_lengths(part, "total_input_tokens", "input_lens"),
         generation_tokens=_lengths(part, "total_output_tokens", "output_lens"),
-        remarks=said if loop or unlimited else (remarks.NO_LOAD, *said),
+        remarks=said if loop or unlimited else (points.NO_LOAD, *said),
     )
     return (build_measurement(part, NAME, _with_ttft(part, _with_times(part, run))),)
 
@@ -140,7 +139,7 @@ def _with_times(part: ResultFields, run: BenchmarkRun) -> BenchmarkRun:
     started_at = ended_at - run.duration_seconds if run.duration_seconds else None
     if started_at is not None and started_at < 0:
         raise part.bad(f"must be seconds, fewer than from 1970 to {text[:8]}", "duration")
-    return replace(run, started_at=started_at, ended_at=ended_at, remarks=(*run.remarks, remarks.LOCAL_CLOCK))
+    return replace(run, started_at=started_at, ended_at=ended_at, remarks=(*run.remarks, points.LOCAL_CLOCK))
 
 
 def _sent_rps(part: ResultFields) -> float | None:
@@ -212,9 +211,9 @@ def _acceptance(part: ResultFields) -> tuple[float | None, tuple[str, ...]]:
     if not accepted:
         return 0.0, ()
     if not rate:
-        return None, (remarks.NO_DRAFT_LENGTH,)
+        return None, (points.NO_DRAFT_LENGTH,)
     drafts = min(accepted / (rate / 100), 2.0 * LONGEST_DRAFT)
     whole = round(drafts)
     if not 1 <= whole <= LONGEST_DRAFT or abs(drafts - whole) > WHOLE_DRAFT * whole:
-        return None, (remarks.ODD_DRAFTS.format(drafts=drafts),)
+        return None, (points.ODD_DRAFTS.format(drafts=drafts),)
     return acceptance_from_mean_accepted(min(accepted, whole), whole), ()

@@ -63,9 +63,8 @@ def durations(text: str) -> tuple[float, ...]:
 def run(options: argparse.Namespace) -> int:
     # Before they are loaded: threads of the numbers' library only wait for each other here, and others need the cores.
     os.environ.update(ONE_THREAD)
-    from agent.forecasting.backtest_report import backtest_report
     from agent.forecasting.input_series import input_from_options
-    from agent.forecasting.output import must_be_writable, write_forecasts, write_text
+    from agent.forecasting.results import backtest_report, must_be_writable, write_forecasts, write_text
     from exporters.documents.backtest import backtest_json, backtest_svg, backtest_text
     from forecast.backtest.walk import walk
     from forecast.backtest.window import CannotTest

@@ -8,11 +8,10 @@ import sys
 import time
 
 from agent.cli.arguments import add_config, add_format, duration
-from agent.config.load import LoadedConfig, find, load
-from agent.config.views import build_tier_contexts, plan_versions
+from agent.config.load import LoadedConfig, build_tier_contexts, find, load, plan_versions
 from agent.durations import duration_text
 from agent.errors import ConfigError
-from agent.history import mark
+from agent.history import reader
 from agent.history.capacities import measured_views
 from agent.history.schema import HOURS, MINUTES
 from agent.history.service import check_tier
@@ -78,7 +77,7 @@ def _check(loaded: LoadedConfig, tier: str | None, since_seconds: float) -> list
         )
     now, versions = time.time(), plan_versions(loaded)
     with HistoryStore.open_reader(loaded.config.history_path) as store:
-        mark.print_simulated_notice(store)
+        reader.print_simulated_notice(store)
         views = measured_views(store, views, versions, now)
         return [
             check_tier(store, view, versions.get(name, ""), now - since_seconds, now)

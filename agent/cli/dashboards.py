@@ -1,20 +1,238 @@
 """`sizewatch dashboards push`: the dashboards, put into a Grafana through its HTTP API.
 
-Owns the list of parts and what is printed. Grafana is `agent.cli.grafana_api`'s, the dashboards are `exporters.grafana`'. A
+Owns the list of parts and what is printed. Grafana is `agent.cli.dashboards`'s, the dashboards are `exporters.grafana`'. A
 new part is a row of PARTS.
+
+A Grafana server by its HTTP API: find or make a folder, save a dashboard.
+
+Owns the three requests (`GET` and `POST /api/folders`, `POST /api/dashboards/db`; Grafana 9 to 13) and what their answers
+mean in words. It knows no dashboard. Token and password go into one header and into no message. A new request is a method
+of Grafana.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from agent.cli.grafana_api import GrafanaClient, GrafanaCredentials
+import requests
+import urllib3
+from requests.auth import AuthBase
+from requests.models import PreparedRequest, Response
+
+from agent.errors import SizewatchError
+from agent.http_client.error_text import redact
 from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.files import FOLDER
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.files import DASHBOARDS, FOLDER
+from exporters.render.text import quote_external_text
+
+TIMEOUT_SECONDS = (5.0, 30.0)
+"""To connect, and between two bytes of the answer."""
+
+MOST_ANSWER_BYTES = 4 * 2**20
+MOST_QUOTED = 300
+"""Signs of what Grafana says that stand in a message."""
+
+MOST_FOLDERS = 1000
+"""What Grafana gives at once; with more, one of that title may be overlooked, and Grafana then says that it exists."""
+
+HINTS: Mapping[int, str] = {
+    400: "does somebody else own the dashboard, such as file provisioning?",
+    401: "is the token in the token file still valid, and of this Grafana?",
+    403: "give its service account the role Editor, or dashboards:create, dashboards:write and folders:create",
+    404: "is the address that of Grafana itself, with the path under which it is served?",
+    412: "another dashboard has this name or uid; rename it, or choose another folder",
+    502: "does Grafana run behind this proxy?",
+    503: "is Grafana still starting?",
+}
+"""What to do about a status, where one can tell."""
+
+
+class GrafanaError(SizewatchError):
+    """A Grafana that cannot be reached, or that did not do what it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrafanaCredentials:
+    """How Grafana lets us in and what is believed of it; secrets as the files that hold them. A token, or a user and a
+    password; the client's certificate is for a proxy before Grafana that wants one, `key_file` where it is not in it."""
+
+    token_file: Path | None = None
+    username: str | None = None
+    password_file: Path | None = None
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.username is None) != (self.password_file is None):
+            raise GrafanaError("--username: needs --password-file, and that needs it")
+        if (self.token_file is None) == (self.username is None):
+            raise GrafanaError("--token-file: give it, or --username and --password-file instead")
+        if self.key_file is not None and self.cert_file is None:
+            raise GrafanaError("--client-key-file: needs --client-cert-file")
+        named = (
+            ("--ca-file", self.ca_file),
+            ("--client-cert-file", self.cert_file),
+            ("--client-key-file", self.key_file),
+        )
+        for option, path in named:
+            if path is not None and not path.is_file():
+                raise GrafanaError(f"{option}: {path}: is no file")
+
+    def authorization(self) -> str:
+        """The header; its files are read now. Raises GrafanaProblem, whose text holds no part of them."""
+        if self.token_file is not None:
+            return f"Bearer {_token(self.token_file)}"
+        assert self.password_file is not None
+        password = _read("--password-file", self.password_file).strip("\r\n")
+        return f"Basic {base64.b64encode(f'{self.username}:{password}'.encode()).decode()}"
+
+    def certificate(self) -> tuple[str, str] | str | None:
+        """As `requests` takes it."""
+        if self.cert_file is None or self.key_file is None:
+            return str(self.cert_file) if self.cert_file else None
+        return str(self.cert_file), str(self.key_file)
+
+
+def _read(option: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        # Without its cause: a decoding error holds the bytes of the secret.
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise GrafanaError(f"{option}: {path}: cannot be read: {reason}") from None
+
+
+def _token(path: Path) -> str:
+    token = _read("--token-file", path).strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise GrafanaError(f"--token-file: {path}: holds no token: one line, as Grafana shows it once")
+    return token
+
+
+class _Authorization(AuthBase):
+    """The header; given as authentication, so that no ~/.netrc takes its place."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        request.headers["Authorization"] = self._text
+        return request
+
+
+class GrafanaClient:
+    """One server. Every method raises GrafanaProblem, whose text begins with the address that was asked."""
+
+    def __init__(self, url: str, way_in: GrafanaCredentials) -> None:
+        """`url` is Grafana's own address, with a path where it is served under one."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise GrafanaError(f"--url: {url}: give an address such as https://grafana.example.com")
+        if parts.username or parts.password:
+            raise GrafanaError("--url: holds a user; give a service account's token with --token-file instead")
+        self._url = url.rstrip("/")
+        self._secret = way_in.authorization()
+        self._auth = _Authorization(self._secret)
+        self._verify: str | bool = str(way_in.ca_file) if way_in.ca_file is not None else True
+        self._certificate = way_in.certificate()
+
+    def folder(self, title: str) -> str:
+        """The uid of the folder of this title, which is made where there is none."""
+        for found in _folders(self._asked("GET", f"/api/folders?limit={MOST_FOLDERS}"), self._url):
+            if found.get("title") == title:
+                return str(found["uid"])
+        return self._uid(self._asked("POST", "/api/folders", {"title": title}), "/api/folders")
+
+    def save(self, model: Mapping[str, Any], folder: str) -> str:
+        """Saves a dashboard into the folder with this uid, over an older one; its address."""
+        body = {
+            "dashboard": {**model, "id": None},
+            "folderUid": folder,
+            "overwrite": True,
+            "message": "sizewatch dashboards push",
+        }
+        answer = self._asked("POST", "/api/dashboards/db", body)
+        path = answer.get("url") if isinstance(answer, dict) else None
+        if not isinstance(path, str) or quote_external_text(path, MOST_QUOTED) != path:
+            raise GrafanaError(f"{self._url}/api/dashboards/db: answered without the dashboard's url: is it Grafana?")
+        # Grafana's own path, where it is served under one, is part of the answer.
+        base = urlsplit(self._url)
+        return f"{base.scheme}://{base.netloc}{path}"
+
+    def _uid(self, answer: Any, path: str) -> str:
+        uid = answer.get("uid") if isinstance(answer, dict) else None
+        if not isinstance(uid, str) or not uid:
+            raise GrafanaError(f"{self._url}{path}: answered without a uid: is it Grafana?")
+        return uid
+
+    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        where = f"{self._url}{path.partition('?')[0]}"
+        try:
+            with requests.Session() as session, closing(self._sent(session, method, path, body)) as answer:
+                said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
+        except requests.exceptions.SSLError as error:
+            raise GrafanaError(f"{where}: {_tls_reason(error)}") from error
+        except requests.Timeout as error:
+            raise GrafanaError(f"{where}: did not answer within {TIMEOUT_SECONDS[1]:g} s") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise GrafanaError(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
+        try:
+            return _content(where, answer, said, self._secret)
+        except GrafanaError as problem:
+            raise GrafanaError(redact(str(problem), (self._secret,))) from None
+
+    def _sent(self, session: requests.Session, method: str, path: str, body: Mapping[str, Any] | None) -> Response:
+        """By the adapter itself: `Session.send` reads the body of a redirect without limit, and raises whatever its address
+        makes it raise, though none is followed."""
+        wanted = {"Accept": "application/json", "User-Agent": "sizewatch"}
+        url = f"{self._url}{path}"
+        request = session.prepare_request(requests.Request(method, url, wanted, json=body, auth=self._auth))
+        around: Any = session.merge_environment_settings(url, {}, True, self._verify, self._certificate)
+        return session.get_adapter(url).send(request, timeout=TIMEOUT_SECONDS, **around)
+
+
+def _tls_reason(error: requests.exceptions.SSLError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "its certificate cannot be trusted: give its CA with --ca-file"
+    return "the TLS handshake failed: does it want --client-cert-file, and does the key fit?"
+
+
+def _folders(answer: Any, url: str) -> list[dict[str, Any]]:
+    if not isinstance(answer, list) or not all(isinstance(one, dict) and "uid" in one for one in answer):
+        raise GrafanaError(f"{url}/api/folders: answered no list of folders: is it Grafana?")
+    return answer
+
+
+def _content(where: str, answer: Response, said: bytes, secret: str) -> Any:
+    if 300 <= answer.status_code < 400:
+        target = answer.headers.get("Location", "nowhere")
+        plain = len(target) <= MOST_QUOTED and re.fullmatch(r"(https?://[\w.:\[\]-]+)?[\w./~-]*", target, re.ASCII)
+        shown = target if plain else "another address"
+        raise GrafanaError(f"{where}: leads to {shown}: give the address that Grafana is served at")
+    try:
+        content = json.loads(said)
+    except (ValueError, RecursionError) as error:
+        if answer.ok:
+            raise GrafanaError(f"{where}: answered no JSON: is it Grafana?") from error
+        content = None
+    if not answer.ok:
+        message = content.get("message") if isinstance(content, dict) else None
+        # Hidden before it is cut: half a secret is one.
+        words = f" ({quote_external_text(redact(message, (secret,)), MOST_QUOTED)})" if isinstance(message, str) else ""
+        hint = HINTS.get(answer.status_code, "look into Grafana's log")
+        raise GrafanaError(f"{where}: answered {answer.status_code}{words}: {hint}")
+    return content
+
 
 FINE = 0
 

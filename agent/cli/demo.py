@@ -147,8 +147,7 @@ def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> De
     """Simulated engines, after the weeks that were filled in; None where there is nothing to watch."""
     # Only this demo needs the simulator.
     from agent.demo.simulation import folder as past_folder
-    from agent.demo.simulation.going_on import continue_simulation
-    from agent.demo.simulation.live_fleet import targets
+    from agent.demo.simulation.live_fleet import continue_simulation, targets
 
     began = time.monotonic()
     past = past_folder.fill(folder, seconds=options.history, end=time.time(), progress=_progress)

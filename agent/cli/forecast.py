@@ -61,8 +61,7 @@ def run(options: argparse.Namespace) -> int:
     # Before they are loaded: threads of the numbers' library only wait for each other here, and others need the cores.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options
-    from agent.forecasting.output import must_be_writable, write_text
-    from agent.forecasting.results import forecast_now
+    from agent.forecasting.results import forecast_now, must_be_writable, write_text
     from exporters.documents.forecast import forecast_json, forecast_svg, forecast_text
 
     must_be_writable(options.picture)

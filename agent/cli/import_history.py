@@ -16,9 +16,9 @@ from pathlib import Path
 from agent.cli.store_arguments import LONGEST_SECONDS, StoreQuery, add_stored, open_store_query
 from agent.config.keys import HISTORY_FILE
 from agent.config.load import DEFAULT_DATA_DIR
-from agent.data_dir import DataDir
 from agent.durations import duration_text
 from agent.errors import ConfigError
+from agent.files import DataDir
 from agent.history.store import HistoryStore
 from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history, last_whole_minute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind

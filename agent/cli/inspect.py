@@ -1,21 +1,114 @@
 """`sizewatch inspect FILE-or-URL`: what a page exposes, signal by signal.
 
 Owns where the page comes from and whose it is; what is said of it is `inspect_engine`'s or `inspect_gpus`'s.
+
+`sizewatch inspect` of an engine's page: every signal with its value or why there is none, every family.
+
+Owns what is said of such a page beyond what `agent.scrape.scrapers` reads from it.
+
+`sizewatch inspect` of a GPU exporter's page: every GPU with every quantity or why there is none, every family.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.cli import inspect_engine, inspect_gpus
-from agent.cli.arguments import add_format
-from agent.cli.connecting import add_ways_in, target_options
+from agent.cli.arguments import add_format, add_ways_in, target_options
 from agent.errors import ConfigError, RecordingError
+from agent.gpu.collector import samples
+from agent.http_client.connection import PageFetcher
 from agent.http_client.error_text import place_of, wrong_content
-from agent.http_client.pages import PageFetcher
+from agent.scrape.exposition import SeriesReader
+from agent.scrape.scrapers import PageReader
+from exporters.documents.signal_exposure import inspect_gpus_json, inspect_gpus_text, inspect_json, inspect_text
 from rules.engines.registry import ENGINES
+from rules.engines.table import EngineTable
+from rules.gpu_sources.exporter import GpuExporter, Sample, explain_families
+from rules.gpu_sources.registry import EXPORTERS, detect_exporter
+from rules.telemetry.readings import read_all, window_since_start
+from rules.telemetry.signals import BY_NAME, RATES, Gap, Missing, Signal, SignalValue
+from rules.telemetry.snapshots import Snapshot
+
+GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
+
+
+def render_engine_page(
+    body: bytes, page_name: str, engine: str | None, *, live: bool, as_json: bool, notes: tuple[str, ...]
+) -> str:
+    """The whole output. `notes` are problems found before. Raises ScrapeError where it is no engine's page."""
+    reader = PageReader(engine)
+    page = reader.read(body, time.time())
+    page = replace(page, problems=(*notes, *page.problems))
+    why_no_rate = _why_no_rate(page, live)
+    readings = {
+        name: _named(BY_NAME[name], value, reader.engine, page, why_no_rate)
+        for name, value in read_all(window_since_start(page)).items()
+    }
+    if as_json:
+        return json.dumps(inspect_json(reader.engine.name, page, readings, reader.uses), indent=2)
+    title = f"{page_name}: {reader.engine.title}, generation {reader.engine.release_line}"
+    return inspect_text(title, page, readings, reader.uses)
+
+
+def _why_no_rate(page: Snapshot, live: bool) -> str:
+    """Why the page tells no rates, empty where it does: they need the time from the start of its process to its own."""
+    if not live:
+        return "a saved page does not tell when it was saved"
+    return "" if page.started_at is not None else "the page does not tell when its process started"
+
+
+def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapshot, why_no_rate: str) -> SignalValue:
+    """Where there is no value: which release of the engine does not expose it, and why where the table knows."""
+    if not isinstance(value, Missing):
+        needs_time = why_no_rate and signal.unit in RATES
+        return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate) if needs_time else value
+    if value.gap is not Gap.NOT_EXPOSED or value.text:
+        return value
+    if any(family.startswith("gpu_") or family in GPU_FAMILIES for family in signal.families):
+        return replace(value, text="read from the GPU, not from an engine's page")
+    if "in_system_change" in signal.families:
+        return replace(value, text="one page tells no change")
+    told_why = dict(engine.not_exposed)
+    why = next((told_why[family] for family in signal.families if family in told_why), "")
+    release = page.facts.get("engine_versions", "")
+    title = f"{engine.title} {release}".strip()
+    if not why:
+        return replace(value, text=f"{title} does not have it, or it is not switched on")
+    return replace(value, text=f"{title}: {why}" if release or engine.title not in why else why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPage:
+    """A page of a GPU exporter, parsed. `families` has the type of every family of it, read or not."""
+
+    exporter: GpuExporter
+    series: tuple[Sample, ...]
+    families: Mapping[str, str]
+
+
+def detect_gpu_page(body: bytes) -> GpuPage | None:
+    """The page if it is a GPU exporter's. Raises ScrapeError where it is no page at all."""
+    parsed = SeriesReader(lambda name: any(exporter.wanted(name) for exporter in EXPORTERS)).read(body)
+    series = tuple(samples(parsed))
+    exporter = detect_exporter((name, labels) for name, labels, _ in series)
+    return GpuPage(exporter=exporter, series=series, families=parsed.families) if exporter is not None else None
+
+
+def render_gpu_page(page: GpuPage, page_name: str, *, as_json: bool, notes: tuple[str, ...]) -> str:
+    """The whole output. `notes` are problems found before."""
+    found = page.exporter.read(page.series, time.time())
+    found = replace(found, problems=(*notes, *found.problems))
+    uses = explain_families(page.exporter, page.families)
+    if as_json:
+        return json.dumps(inspect_gpus_json(page.exporter, found, uses), indent=2)
+    return inspect_gpus_text(f"{page_name}: {page.exporter.title}", page.exporter, found, uses)
+
 
 FINE = 0
 
@@ -38,11 +131,11 @@ def run(options: argparse.Namespace) -> int:
     as_json = options.format == "json"
     # The query of an address may be a secret.
     name = place_of(options.page) if live else options.page
-    gpus = inspect_gpus.detect_gpu_page(body) if options.engine is None else None
+    gpus = detect_gpu_page(body) if options.engine is None else None
     if gpus is not None:
-        print(inspect_gpus.render_gpu_page(gpus, name, as_json=as_json, notes=notes))
+        print(render_gpu_page(gpus, name, as_json=as_json, notes=notes))
     else:
-        print(inspect_engine.render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
+        print(render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
     return FINE
 
 

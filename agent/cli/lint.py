@@ -11,12 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.cli.arguments import add_format
-from agent.cli.connecting import add_ways_in, target_options
+from agent.cli.arguments import add_format, add_ways_in, target_options
 from agent.errors import ConfigError, RecordingError, ScrapeError
+from agent.http_client.connection import PageFetcher
 from agent.http_client.error_text import place_of, wrong_content
-from agent.http_client.pages import PageFetcher
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 from agent.lint.catalogue import Page, catalogue, read_page
 from agent.lint.linting import lint
 from agent.lint.report import json_of, text_of

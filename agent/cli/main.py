@@ -3,6 +3,11 @@
 Owns the parser and the translation of errors into exit codes: 2 for what a user got wrong, 70 for what we did. What a
 command does lives in `agent/cli/`, one module each, loaded only when asked for. A new command is a module there and
 a row here.
+
+Standard output and standard error that move no cursor, whatever a name or an answer of somebody else holds.
+
+Owns the way between `print` and the stream. What we mean ourselves passes: the demo's colours, and a carriage return that begins
+what is written, as progress bars have it.
 """
 
 from __future__ import annotations
@@ -12,15 +17,55 @@ import errno
 import importlib
 import io
 import os
+import re
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TextIO
 
 from agent.cli.arguments import normalize_arguments
-from agent.cli.plain_output import plain_output
 from agent.errors import SizewatchError
 from agent.version import VERSION
+from exporters.render.text import strip_control_characters
+
+_OURS = re.compile(r"(\x1b\[(?:0|1;\d\d)m)")
+"""What `agent.demo.runner` marks a word with."""
+
+
+def escape_text(text: str) -> str:
+    """What is written of this text."""
+    start = "\r" if text.startswith("\r") else ""
+    if "\x1b" not in text:
+        return start + strip_control_characters(text[len(start) :])
+    parts = _OURS.split(text[len(start) :])
+    return start + "".join(part if number % 2 else strip_control_characters(part) for number, part in enumerate(parts))
+
+
+class _Plain:
+    """A stream whose text is shown so; for the rest the stream itself."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(escape_text(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def plain_output() -> Iterator[None]:
+    """Until its end `sys.stdout` and `sys.stderr` are such streams; one that is closed stays so."""
+    before: tuple[TextIO | None, TextIO | None] = sys.stdout, sys.stderr
+    made: list[Any] = [None if stream is None else _Plain(stream) for stream in before]
+    sys.stdout, sys.stderr = made
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 class Command(NamedTuple):

@@ -29,12 +29,10 @@ from agent.benchmarks.plan_edit import (
     replace_curve,
     write,
 )
-from agent.benchmarks.remarks import CONTRADICTION, LOCAL_CLOCK
-from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.points import CONTRADICTION, LOCAL_CLOCK, BenchmarkMeasurement
 from agent.benchmarks.same_tier import CHECKS, differences
-from agent.cli.arguments import add_format
-from agent.cli.connecting import NAMES as WAYS_IN
-from agent.cli.connecting import add_ways_in, option, ways_in
+from agent.cli.arguments import NAMES as WAYS_IN
+from agent.cli.arguments import add_format, add_ways_in, option, ways_in
 from agent.errors import PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
 from rules.engines.registry import ENGINES

@@ -17,7 +17,7 @@ from agent.cli.arguments import duration
 from agent.cli.forecast import add_history
 from agent.config.load import find, load
 from agent.errors import ConfigError
-from agent.history import mark
+from agent.history import reader
 from agent.history.store import HistoryStore
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectReference, Secret
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
         assert loaded is not None
         answer = prewarm_from_history(loaded, select_tier(loaded, options.tier), said)
         with HistoryStore.open_reader(history_path(loaded)) as store:
-            mark.print_simulated_notice(store)
+            reader.print_simulated_notice(store)
     found = answer.prewarm.recommendation is not None
     if options.format in MANIFESTS:
         if not found:

@@ -16,8 +16,7 @@ from agent.config.files import load_plan
 from agent.errors import ConfigError
 from agent.replay.replay import DEFAULT_STEP_SECONDS, ReplayResult, replay
 from agent.sources.recording import load
-from exporters.documents.replay import replay_json
-from exporters.documents.replay_text import not_exposed_text, replay_text
+from exporters.documents.replay import not_exposed_text, replay_json, replay_text
 from rules.catalogue.registry import BY_NAME
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
@@ -84,7 +83,7 @@ def _of_store(options: argparse.Namespace) -> ReplayResult:
     if options.prometheus is None and options.config is None:
         options.misused("give a RECORDING, or a store: --prometheus URL or -c FILE")
     asked = open_store_query(options)
-    from agent.replay.replayed import replay_store
+    from agent.replay.replay import replay_store
 
     with closing(asked.api):
         found = replay_store(asked.loaded, asked.api, asked.since, asked.until, options.step, options.tier)

@@ -16,11 +16,11 @@ from agent.config.load import LoadedConfig, find, load
 from agent.durations import duration_text
 from agent.errors import ConfigError, SizewatchError
 from agent.files import EVERYBODY_READS, open_new_file
-from agent.history import mark
+from agent.history import reader
 from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob
+from agent.reporting.process import JobRunner
 from agent.worker.process import ONE_THREAD
-from agent.worker.process_part import JobRunner
 
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 WEEK_SECONDS = 604_800.0
@@ -58,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
     # Jinja2 and the forecast's libraries are loaded when a report is written, and not with the command line.
     os.environ.update(ONE_THREAD)
     gc.set_threshold(*RARELY)
-    from agent.reporting.generate import load_report_inputs
-    from agent.reporting.writing import files_of, picture_of
+    from agent.reporting.generate import files_of, load_report_inputs, picture_of
 
     loaded = load(find(options.config))
     if options.deliver and not loaded.config.report.deliver:
@@ -72,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         files[storage.PICTURE] = picture_of(found)
     _write(options.out, files)
     if found.simulated:
-        print(mark.NOTE, file=sys.stderr)
+        print(reader.NOTE, file=sys.stderr)
     print(found.headline)
     for tier in found.tiers:
         print(f"  {tier.verdict}")

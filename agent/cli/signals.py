@@ -7,7 +7,7 @@ import json
 
 from agent.cli.arguments import add_format
 from agent.errors import ConfigError
-from exporters.documents.engines_text import engines_json, engines_text
+from exporters.documents.signal_exposure import engines_json, engines_text
 from rules.engines.registry import ENGINES
 
 FINE = 0

@@ -13,9 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.cli.arguments import add_config
-from agent.cli.connecting import NAMES as WAYS_IN
-from agent.cli.connecting import add_ways_in, option, ways_in
+from agent.cli.arguments import NAMES as WAYS_IN
+from agent.cli.arguments import add_config, add_ways_in, option, ways_in
 from agent.config.files import load_plan
 from agent.config.keys import Config
 from agent.config.load import LoadedConfig, find, load, parse_config

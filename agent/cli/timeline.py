@@ -7,10 +7,9 @@ import json
 import time
 
 from agent.cli.arguments import add_config, add_format, duration
-from agent.config.load import LoadedConfig, find, load
-from agent.config.views import build_tier_contexts
+from agent.config.load import LoadedConfig, build_tier_contexts, find, load
 from agent.errors import ConfigError
-from agent.history import mark
+from agent.history import reader
 from agent.history.store import HistoryStore
 from exporters.documents.timeline import timeline_json, timeline_text
 from rules.evaluator.timeline import TimelineEntry, list_entries
@@ -49,7 +48,7 @@ def _entries(loaded: LoadedConfig, tier: str | None, since: float) -> tuple[Time
             (f"{loaded.path}: data_dir: there is no history to read; role node keeps none unless it is given",)
         )
     with HistoryStore.open_reader(loaded.config.history_path) as store:
-        mark.print_simulated_notice(store)
+        reader.print_simulated_notice(store)
         episodes, foreign = store.episodes(since, tier), store.foreign_alerts(since)
         events = store.events(since)
     known = {*build_tier_contexts(loaded), *(e.subject.tier for e in episodes), *(event.tier for event in events)}

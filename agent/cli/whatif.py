@@ -12,13 +12,12 @@ import sys
 import time
 
 from agent.cli.arguments import add_config, add_format, duration
-from agent.config.load import LoadedConfig, find, load
-from agent.config.views import build_tier_contexts, plan_versions
+from agent.config.load import LoadedConfig, build_tier_contexts, find, load, plan_versions
 from agent.durations import duration_text
 from agent.errors import ConfigError
-from agent.history import mark
+from agent.history import reader
 from agent.history.capacities import measured_views
-from agent.history.gathering import Material, material
+from agent.history.daily_queries import Material, material
 from agent.history.store import HistoryStore
 from exporters.documents.what_if import whatif_text
 from exporters.documents.what_if_json import whatif_json
@@ -125,8 +124,8 @@ def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tu
     until = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with HistoryStore.open_reader(loaded.config.history_path) as store:
-        mark.print_simulated_notice(store)
+        reader.print_simulated_notice(store)
         versions = plan_versions(loaded)
         view = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, versions, until)[tier]
         found = material(store, view, versions.get(tier, ""), until - span, until)
-        return found, mark.simulated_notice(store)
+        return found, reader.simulated_notice(store)

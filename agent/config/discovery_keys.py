@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
-from agent.config.config_pod import object_name
-from agent.config.values import EnvironmentFileName, Name, Url, duration_range, validation_error
+from agent.config.values import EnvironmentFileName, Name, Url, duration_range, object_name, validation_error
 from agent.durations import PATTERN
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"

@@ -12,13 +12,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.config.calendar_values import Bin, Country, Hold, Length, LocalTime, Recurrence, Zone
-from agent.config.config_connection import BasicAuth, TlsConfig
-from agent.config.config_store import StoreConfig
 from agent.config.discovery_keys import Discovery
 from agent.config.problems import default_replica
 from agent.config.report_keys import WRITING_ROLES, ReportConfig
-from agent.config.store_keys import FleetConfig, TierSource
+from agent.config.store_keys import FleetConfig, StoreConfig, TierSource
 from agent.config.values import (
+    BasicAuth,
     EnvironmentFileName,
     FileName,
     GpuList,
@@ -27,10 +26,11 @@ from agent.config.values import (
     Name,
     Resend,
     Timeout,
+    TlsConfig,
     Url,
     split_listen,
 )
-from agent.http_client.target_options import DEFAULT_MAX_BYTES, TargetOptions
+from agent.http_client.transport import DEFAULT_MAX_BYTES, TargetOptions
 from agent.scrape import scrapers
 from exporters.alertmanager.payload import RUNBOOKS, AlertSettings
 from rules.gpu_sources.exporter import GpuExporter

@@ -3,6 +3,8 @@
 Owns the door `load`: every problem of both files at once, none of them with a traceback. The keys are
 `agent.config.keys`'s, the words `agent.config.problems`'s, reading is `agent.config.files`'s, and what weakens a
 configuration without making it unusable is `agent.config.weaknesses`'s. Nothing here opens a socket or a secret.
+
+The tiers of a configuration as judgements see them.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from agent.config.keys import Config, Role
 from agent.config.problems import cross_problems, problems_of
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.errors import ConfigError, PlanError
+from rules.engines.registry import itl_comparable
 from rules.plan.checks import check_plan
-from rules.plan.schema import Plan
+from rules.plan.load_bins import TierContext, build_tier_context
+from rules.plan.schema import Plan, plan_version
 
 SCHEMA_ID = "https://sizewatch.dev/schemas/config-1.json"
 SEARCHED = ("sizewatch.yaml", "/etc/sizewatch/sizewatch.yaml")
@@ -145,3 +149,22 @@ def config_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a configuration; what keys say of each other only `load` checks."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
     return {**head, **Config.model_json_schema(), "title": "sizewatch configuration"}
+
+
+def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
+    """A view of every tier that the plan, a target or a source in a store names."""
+    planned = dict(loaded.plan.tiers) if loaded.plan else {}
+    engines = {tier: source.engine for tier, source in loaded.config.tiers.items()}
+    engines |= {target.tier: target.engine for target in loaded.config.targets}
+    views = {}
+    for name in sorted(planned.keys() | engines.keys()):
+        tier = planned.get(name)
+        engine = engines.get(name) or (tier.engine if tier else None)
+        pools = {target.name: target.pool for target in loaded.config.targets if target.tier == name}
+        views[name] = build_tier_context(name, tier, itl_comparable(engine), loaded.config.thresholds.get(name), pools)
+    return views
+
+
+def plan_versions(loaded: LoadedConfig) -> dict[str, str]:
+    """The plan version of every planned tier, by which the history keeps its sums apart."""
+    return {name: plan_version(tier) for name, tier in loaded.plan.tiers.items()} if loaded.plan else {}

@@ -3,20 +3,25 @@
 Owns what a configuration's problems say beyond a plan's (`rules.plan.validation`, whose words are used for all the rest)
 and the checks between values of one file. It never raises, and it repeats no text of the file that may be a secret. A
 contradiction is a function that yields (path, text) and a row in CHECKS or, where it needs the plan, PLAN_CHECKS.
+
+Thresholds of one rule that cannot be judged by: numbers that would divide by nothing, or that contradict each other.
+
+Owns these checks of what a configuration says in place of the catalogue's numbers; that it is a number and not negative
+says the schema. Without them the rule would fail at every turn. A new name that may not be so is an entry of its table.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails
 
-from agent.config.config_thresholds import wrong_thresholds
 from agent.durations import parse_duration
 from exporters.alertmanager.payload import OWN_LABELS
 from rules.catalogue.registry import BY_NAME
@@ -25,6 +30,44 @@ from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan import validation
 from rules.plan.schema import Plan
 from rules.plan.validation import Path, path_text
+from rules.verdicts.rule import Rule
+
+NEVER_ZERO = frozenset({"above", "allowed_share", "factor", "ratio", "share", "target"})
+"""What something is divided by, or multiplied by into a limit of a histogram."""
+
+AT_MOST_ONE = frozenset({"allowed_share", "busiest_hours", "fullest_hours", "median_share"})
+"""Shares of what was counted."""
+
+ORDERED = (("warning", "critical"), ("critical_below", "below"), ("above", "critical_above"))
+"""Pairs of limits of which the first must not be above the second."""
+
+
+def wrong_thresholds(rule: Rule, numbers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with `numbers` as thresholds of the rule: their names, "" for several together, and why."""
+    for name, value in numbers.items():
+        if name not in rule.thresholds or not _is_number(value):
+            continue
+        if not _is_finite(value):
+            yield name, "must be a finite number"
+        elif name in NEVER_ZERO and value == 0:
+            yield name, "must be above 0"
+        elif name in AT_MOST_ONE and value > 1:
+            yield name, f"is a share: must be at most 1, not {value:g}"
+    limits = {key: numbers.get(key, row.value) for key, row in rule.thresholds.items()}
+    for lower, upper in ORDERED:
+        low, high = limits.get(lower), limits.get(upper)
+        if _is_number(low) and _is_number(high) and _is_finite(low) and _is_finite(high) and low > high:
+            yield "", f"{lower} ({low}) must not be above {upper} ({high})"
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_finite(value: float) -> bool:
+    """Also of whole numbers that no float can hold."""
+    return abs(value) <= sys.float_info.max
+
 
 WORDS = "words"
 """Kind of an error whose message is already a sentence of ours."""

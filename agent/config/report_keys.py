@@ -1,6 +1,6 @@
 """The keys of `report`: when the weekly report is written, where it is kept and to whom it is sent, as strict frozen records.
 
-Owns the keys; when a report is due is `agent.reporting.due`'s, sending it `agent.reporting.delivery`'s. The address of a
+Owns the keys; when a report is due is `agent.reporting.storage`'s, sending it `agent.reporting.delivery`'s. The address of a
 destination
 is a secret: it is named here by file or environment variable, and never read here. A new key is a field with a description;
 then `sizewatch render` writes the documentation.

@@ -3,6 +3,16 @@
 Owns how each is read, checked and described in the schema; which key takes which kind is `agent.config.load`'s. It opens
 neither file nor socket. Relative files stand in the folder of the configuration, and only the names of files may hold
 ${NAME}; both come in the validation context (`folder`, `environment`). Another kind is an Annotated type here.
+
+The keys of a connection that is opened to somebody: a user and password, and TLS. They are the same wherever one is.
+
+Owns `basic_auth` and `tls`; which sections have them, beside `url` and `bearer_token_file`, is config_keys' and
+config_store's. Secrets stand in files; no key holds one.
+
+Names of Kubernetes' objects in a configuration: written out, or from the environment that a pod is given.
+
+Owns their form, `${NAME}` in them, and the words for a variable that is not set. Which keys hold such a name is
+`agent.config.discovery_keys`'s and `agent.config.store_keys`'s.
 """
 
 from __future__ import annotations
@@ -14,7 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from agent.config.problems import WORDS, printable
@@ -175,3 +185,56 @@ _GPU_SCHEMA: dict[str, Any] = {
     ],
 }
 GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus), WithJsonSchema(_GPU_SCHEMA)]
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class ConfigSection(BaseModel):
+    """A section: nothing unknown, nothing converted, nothing changed later."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class BasicAuth(ConfigSection):
+    username: Text = Field(description="User name of basic authentication.")
+    password_file: EnvironmentFileName = Field(description="File that holds the password.")
+
+
+class TlsConfig(ConfigSection):
+    ca_file: EnvironmentFileName | None = Field(
+        None, description="CA that signed the target's certificate; default the system's."
+    )
+    cert_file: EnvironmentFileName | None = Field(
+        None, description="Client certificate, where the target asks for one."
+    )
+    key_file: EnvironmentFileName | None = Field(None, description="Its key, where it is not in cert_file.")
+    server_name: Text | None = Field(
+        None, description="What the target's certificate is for, where that is not the host of the url."
+    )
+    insecure_skip_verify: bool = Field(False, description="Do not check the target's certificate.")
+
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_ENVIRONMENT_NAME = re.compile(r"\$\{(\w+)\}")
+
+NOT_SET = {
+    "NODE_NAME": "the downward API gives it: env NODE_NAME, valueFrom fieldRef spec.nodeName",
+    "POD_NAME": "the downward API gives it: env POD_NAME, valueFrom fieldRef metadata.name",
+    "POD_NAMESPACE": "the downward API gives it: env POD_NAMESPACE, valueFrom fieldRef metadata.namespace",
+}
+
+
+def object_name(value: object, info: ValidationInfo) -> str:
+    """The name that a key means. Raises a problem of that key for one that cannot be an object's (RFC 1123), or whose variable
+    is not set."""
+    environment = (info.context or {}).get("environment", {})
+    text = value if isinstance(value, str) else ""
+    for name in _ENVIRONMENT_NAME.findall(text):
+        if not environment.get(name):
+            more = f"; {NOT_SET[name]}" if name in NOT_SET else ""
+            raise validation_error(f"names the environment variable {name}, which is not set{more}")
+    text = _ENVIRONMENT_NAME.sub(lambda found: environment[found[1]], text)
+    if not _NAME.fullmatch(text):
+        raise validation_error("must be the name of an object of Kubernetes (small letters, digits, - and .)")
+    return text

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from agent.config.keys import Config
 from agent.config.problems import default_replica, unknown_key_text
-from agent.http_client.hidden import secret_parameters
+from agent.http_client.error_text import secret_parameters
 from rules.plan.schema import Plan
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.config.keys import Config
-from agent.config.load import LoadedConfig
-from agent.config.views import build_tier_contexts, plan_versions
-from agent.data_dir import DataDir
+from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
+from agent.files import DataDir
 from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader
-from agent.http_client.pages import PageFetcher
+from agent.http_client.connection import PageFetcher
 from agent.pipeline.loop import DAY_SECONDS, EvaluationLoop
 from agent.scrape.scrapers import Scrapers
 from agent.version import VERSION
@@ -284,8 +283,7 @@ def _fleet_turns(
     alerting: AlertingService | None,
     clock: Callable[[], float],
 ) -> EvaluationLoop:
-    from agent.fleet.factory import fleet_turns
-    from agent.sources.store import StoreSource
+    from agent.sources.store import StoreSource, fleet_turns
 
     known = before.turns if before is not None and isinstance(before.turns, StoreSource) else None
     return fleet_turns(loaded, known, history=history, alerting=alerting, clock=clock)

@@ -24,9 +24,9 @@ from agent.daemon.logs import set_up
 from agent.daemon.schedule import UPKEEP_SECONDS, Schedule
 from agent.daemon.status_builder import StatusInputs
 from agent.errors import SizewatchError
+from agent.files import MountedFiles
 from agent.http_server.options import WebOptions, options_of
 from agent.http_server.server import WebServer
-from agent.mounted_files import MountedFiles
 from agent.pipeline.loop import EvaluationLoop
 from agent.version import VERSION
 from exporters.status.records import AgentHealth, AgentStatus

@@ -22,7 +22,7 @@ from rules.evaluator import timeline
 from rules.evaluator.step import Evaluator, ReplicaKey
 from rules.evaluator.timeline import TimelineEntry
 from rules.telemetry import windows
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import Finding
 

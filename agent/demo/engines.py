@@ -2,17 +2,73 @@
 
 Owns the mapping from the demo's clock to a recording's. When a recording ends it begins
 anew as a restarted engine: start times are moved along, everything else is served as it was recorded.
+
+Serves `/NAME/metrics` on loopback, for whatever plays an engine.
+
+Owns the HTTP server only. What a page says is the affair of who is asked for it: a recording (`agent.demo.engines`) or a
+simulated engine (`agent.demo.simulation.live_fleet`).
+
+Stand-in GPUs for machines that have none: their load follows the recorded engine's, and their name says what they are.
+
+Owns the simulation only. It answers like `agent.gpu.nvml_reader.NvmlReader`, with cumulative sums and without samples.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from agent.demo.page_server import PageServer
 from agent.sources.recording import Recording, Scrape, scrapes
+from rules.telemetry.snapshots import GpuReadout
+
+
+class PageServer:
+    """`page` is asked by name, from several threads; None is answered with 503, a name that is none of `names` with 404."""
+
+    def __init__(self, names: Container[str], page: Callable[[str], bytes | None], port: int = 0) -> None:
+        self._names = names
+        self._page = page
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="player", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/{name}/metrics"
+
+    def stop(self) -> None:
+        """Closes the port; also of one that was never started."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        names, page = self._names, self._page
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                name = self.path.strip("/").partition("/")[0]
+                body = page(name) if name in names else None
+                self.send_response(200 if body is not None else 503 if name in names else 404)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body or b"")))
+                self.end_headers()
+                self.wfile.write(body or b"")
+
+            def log_message(self, format: str, *args: object) -> None:
+                """The demo's terminal is for findings."""
+
+        return Handler
+
 
 _START_TIMES = re.compile(rb"^(process_start_time_seconds|vllm:prompt_tokens_created\{[^}]*\}) (\S+)$", re.MULTILINE)
 
@@ -82,3 +138,61 @@ class Player:
         now = self._clock()
         self._begin = now if self._begin is None else self._begin
         return now - self._begin
+
+
+PRODUCT = "stand-in GPU (simulated)"
+MEMORY_BYTES = 80e9
+IDLE_WATTS, FULL_WATTS = 90.0, 650.0
+
+
+class StandInGpus:
+    """GPUs by name, of a tier each in the recorded demo. `busy` tells how busy each one's engine is now, 0 to 1; `products`
+    what they say they are, where that is not PRODUCT.
+    """
+
+    def __init__(self, busy: Mapping[str, Callable[[], float]], products: Mapping[str, str] | None = None) -> None:
+        self._busy = busy
+        self._products = products or {}
+        self._last: float | None = None
+        self._sums = {
+            name: {
+                "gpu_busy_seconds": 0.0,
+                "gpu_busy_covered_seconds": 0.0,
+                "gpu_energy_joules": 0.0,
+                "gpu_energy_covered_seconds": 0.0,
+            }
+            for name in busy
+        }
+
+    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
+        """Readouts at `now` (unix seconds)."""
+        dt = 0.0 if self._last is None else max(0.0, now - self._last)
+        self._last = now
+        return tuple(self._readout(i, name, now, dt) for i, name in enumerate(self._busy)), ()
+
+    def _readout(self, index: int, name: str, now: float, dt: float) -> GpuReadout:
+        share, sums = self._busy[name](), self._sums[name]
+        sums["gpu_busy_seconds"] += share * dt
+        sums["gpu_energy_joules"] += (IDLE_WATTS + share * (FULL_WATTS - IDLE_WATTS)) * dt
+        for covered in ("gpu_busy_covered_seconds", "gpu_energy_covered_seconds"):
+            sums[covered] += dt
+        gauges = {
+            "gpu_memory_used_bytes": 0.88 * MEMORY_BYTES,
+            "gpu_memory_total_bytes": MEMORY_BYTES,
+            "gpu_temperature_celsius": 35 + 35 * share,
+            "gpu_power_limit_watts": 700.0,
+        }
+        return GpuReadout(
+            t=now,
+            gpu=f"stand-in-{name}",
+            index=index,
+            product=self._products.get(name, PRODUCT),
+            counters=dict(sums),
+            gauges=gauges,
+            gaps={},
+            sampled=frozenset(),
+            pids=(),
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -2,22 +2,158 @@
 
 Owns the terminal's head and the daemon's surroundings. What plays engines is the affair of whoever makes the Show:
 recordings (`agent.demo.setup`) or simulated engines with a past (`agent.demo.simulation`).
+
+What the demo says on the terminal while it runs: each finding as it is found, in full once, shorter when it is back.
+
+Owns the words and their layout. What is for the report only is left to the status page. It reads the daemon's standings
+after each turn and writes lines; it judges nothing.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from agent.config.load import LoadedConfig
 from agent.daemon.assembly import Assembly, assemble
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.demo.narrator import DemoConsole, TerminalStyle
 from agent.errors import ConfigError
 from agent.gpu.collector import GpuReader
 from agent.http_server.options import WebOptions
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.replicas.cascade import STAGES
+from rules.verdicts.finding import Finding, RuleState
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Status, Subject, Verdict
+
+NARROWEST, WIDEST = 40, 100
+INDENT = " " * 8
+"""As wide as the time at the beginning of a line."""
+
+COLOURS = {Status.WARNING: "33", Status.CRITICAL: "31", Status.OK: "32"}
+
+Known = tuple[str, Subject]
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalStyle:
+    """What is written on: how wide it is, and whether it takes colours."""
+
+    width: int
+    colours: bool
+
+    @staticmethod
+    def detect_terminal() -> TerminalStyle:
+        """Standard output as it is now."""
+        columns = shutil.get_terminal_size((WIDEST, 24)).columns
+        plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+        return TerminalStyle(max(NARROWEST, min(WIDEST, columns - 1)), not plain)
+
+    def wrap_text(self, text: str, indent: str = "", further: str | None = None) -> str:
+        """The text in lines of that width; `further` begins each line but the first."""
+        rest = indent if further is None else further
+        wrapper = textwrap.TextWrapper(
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return wrapper.fill(text)
+
+    def highlight(self, text: str, status: Status) -> str:
+        return f"\033[1;{COLOURS[status]}m{text}\033[0m" if self.colours else text
+
+
+class DemoConsole:
+    """Told the standings after each turn. `began` is the demo's first instant, on the daemon's clock."""
+
+    def __init__(self, began: float, paper: TerminalStyle, say: Callable[[str], None]) -> None:
+        self._began = began
+        self._paper = paper
+        self._say = say
+        self._open: dict[Known, tuple[float, Verdict]] = {}
+        self._met: set[Known] = set()
+        self._rounds: dict[str, int] = {}
+
+    def listen(self, standings: Iterable[RuleState], ended: Iterable[Finding]) -> None:
+        """Says what is new."""
+        for episode in ended:
+            self._over(episode)
+        for standing in standings:
+            if standing.episode is not None and BY_NAME[standing.episode.rule].loudness is not Severity.REPORT:
+                self._tell(standing.episode)
+
+    def played(self, t: float, rounds: dict[str, int]) -> None:
+        """Says which recordings began anew; `rounds` is how often each has."""
+        for tier, times in rounds.items():
+            if times > self._rounds.get(tier, 0):
+                self._rounds[tier] = times
+                self._line(t, "", f"{tier}: the recording begins anew, as an engine that restarts")
+
+    def _tell(self, episode: Finding) -> None:
+        known, worst = (episode.rule, episode.subject), episode.worst
+        started, before = self._open.get(known, (None, None))
+        if started != episode.started_at:
+            before = None
+        if before is not None and _same(before, worst):
+            return
+        self._open[known] = episode.started_at, worst
+        if known in self._met:
+            self._briefly(before, worst)
+        else:
+            self._in_full(before, worst)
+        if worst.certainty is Certainty.CERTAIN:
+            self._met.add(known)
+
+    def _in_full(self, before: Verdict | None, worst: Verdict) -> None:
+        self._head(worst, "" if before is None else " now")
+        if before is None or (before.status, before.stage) != (worst.status, worst.stage):
+            self._say(self._paper.wrap_text(worst.sentence, INDENT))
+        if before is None and worst.actions:
+            self._say(self._paper.wrap_text(f"do: {worst.actions[0].text}", INDENT, f"{INDENT}    "))
+
+    def _briefly(self, before: Verdict | None, worst: Verdict) -> None:
+        """It was told in full: that it is back, and each step for the worse."""
+        if before is None or (before.status, before.stage) != (worst.status, worst.stage):
+            self._head(worst, " again" if before is None else " now")
+
+    def _head(self, verdict: Verdict, how: str) -> None:
+        stage = f", stage {verdict.stage} ({STAGES[verdict.stage]})" if verdict.stage else ""
+        status = self._paper.highlight(verdict.status.value.upper(), verdict.status)
+        said = f"{verdict.rule}{how} in {verdict.subject}{stage}, {verdict.certainty.value}"
+        self._line(verdict.t, status, said, len(verdict.status.value))
+
+    def _over(self, episode: Finding) -> None:
+        known = (episode.rule, episode.subject)
+        if episode.ended_at is None or self._open.get(known, (None,))[0] != episode.started_at:
+            return
+        del self._open[known]
+        lasted = _clock(episode.ended_at - episode.started_at).strip()
+        over = self._paper.highlight("OVER", Status.OK)
+        self._line(episode.ended_at, over, f"{episode.rule} in {episode.subject}, after {lasted}", len("OVER"))
+
+    def _line(self, t: float, mark: str, text: str, mark_width: int = 0) -> None:
+        """The time, a mark, and the text filled as if the mark had no colour."""
+        space = "\0" * mark_width + " " if mark else ""
+        filled = self._paper.wrap_text(f"{_clock(t - self._began)}  {space}{text}", further=INDENT)
+        self._say(filled.replace("\0" * mark_width, mark, 1) if mark else filled)
+
+
+def _same(one: Verdict, other: Verdict) -> bool:
+    return (one.status, one.stage, one.certainty) == (other.status, other.stage, other.certainty)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes:3}:{rest:02}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.demo.engines import Player, RecordedTrack, track
-from agent.demo.gpus import StandInGpus
+from agent.demo.engines import Player, RecordedTrack, StandInGpus, track
 from agent.errors import ScrapeError
-from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ from agent.config.keys import Config
 from agent.doctor.check_result import CheckResult, count, fail, warn
 from agent.errors import ScrapeError
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
-from agent.http_client.target_options import TargetOptions, tls_of
+from agent.http_client.transport import TargetOptions, tls_of
 from agent.scrape.scrapers import MOST_THREADS, Target
 
 SOON_DAYS = 14.0

@@ -18,7 +18,7 @@ from agent.kubernetes import pod_resources
 from agent.kubernetes.discovered_targets import PodSource, pods_of
 from agent.scrape.scrapers import Target
 from exporters.status.records import DiscoveryHealth
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 CHECK = "pods"
 LOOK_SECONDS = 6.0

@@ -2,23 +2,32 @@
 
 Owns looking and judging of this one part, which few installations have; nothing is posted. How findings are worded and
 counted is `agent.doctor.check_result`'.
+
+What the doctor says of the store: does it answer with these credentials, how long does that take, does it know the tiers?
+
+Owns looking and judging of this one part, which role fleet alone has. How findings are worded and counted is
+`agent.doctor.check_result`'.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
 
 from agent.config.keys import Config
-from agent.config.load import LoadedConfig
-from agent.doctor.check_result import CheckResult, fail, ok
+from agent.config.load import LoadedConfig, build_tier_contexts
+from agent.doctor.check_result import CheckResult, count, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
+from agent.http_client.connection import JSON, PageFetcher
 from agent.http_client.error_text import place_of
-from agent.http_client.pages import JSON, PageFetcher
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 from agent.http_server.credentials import token_gate
 from agent.http_server.options import WEBHOOK
+from agent.prometheus.answers import StoreError, StoreErrorKind
+from agent.prometheus.api import StoreApi
 from exporters.render.text import quote_external_text
 
 STATUS = "/api/v2/status"
@@ -95,3 +104,86 @@ def check_alerting(seen: AlertingProbe, _: LoadedConfig) -> Iterator[CheckResult
         yield fail("alerting", trouble, "put a token of at least 16 characters into it, the same in Alertmanager")
     if seen.receives and not seen.token_troubles:
         yield ok("alerting", f"alerts of others are taken at {WEBHOOK}")
+
+
+BY_AGENTS = (
+    "let the store scrape the agents of role node that watch it, or say where its engines' own series are "
+    "(docs/fleet.md, tiers)"
+)
+
+ANYTHING = "vector(1)"
+"""Reads no sample, and is answered by whatever speaks PromQL."""
+
+SLOW_SHARE = 0.5
+"""Of its timeout: a query that reads nothing and takes longer leaves too little for those that do."""
+
+STORE_ADVICE: Mapping[StoreErrorKind, str] = {
+    StoreErrorKind.AWAY: "start it, or mend store.url; until it answers every tier is unknown",
+    StoreErrorKind.SLOW: "look what it is busy with, or raise store.timeout",
+    StoreErrorKind.CREDENTIALS: "give what it asks for: store.bearer_token_file, basic_auth, tls or org_id",
+    StoreErrorKind.REFUSED: "mend store.url: is it what PromQL is served under? Mimir: /prometheus, vmselect: /select/0/prometheus",
+    StoreErrorKind.TOO_MUCH: "raise the limit: the store's own where it refuses, else store.max_answer_bytes or store.most_samples",
+    StoreErrorKind.PARTIAL: "mend the part of the store that is away; until then every tier is unknown",
+    StoreErrorKind.WRONG_ANSWER: "mend store.url: it is what /api/v1/query stands under",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreProbe:
+    """How long it took to answer, or why it did not; by tier how many replicas it tells of, and which tiers agents tell of."""
+
+    place: str
+    seconds: float = 0.0
+    timeout_seconds: float
+    trouble: StoreError | None = None
+    replicas: Mapping[str, float] = field(default_factory=dict)
+    by_agents: frozenset[str] = frozenset()
+
+
+def probe_store(loaded: LoadedConfig, clock: Callable[[], float]) -> StoreProbe | None:
+    """Asks it one thing, and then about each tier; None where there is no store. `clock` gives unix seconds."""
+    config = loaded.config
+    if config.store is None:
+        return None
+    from agent.fleet.factory import replica_count_query_for, uses_agent_series
+
+    options, trouble = config.store.options(), None
+    tiers = tuple(build_tier_contexts(loaded)) if config.role == "fleet" else ()
+    replicas: dict[str, float] = {}
+    with closing(StoreApi(options)) as api:
+        began = time.monotonic()
+        try:
+            api.query(ANYTHING, clock())
+            seconds = time.monotonic() - began
+            for tier in tiers:
+                found = api.query(replica_count_query_for(config, tier), clock() - config.fleet.delay_seconds)
+                replicas[tier] = sum(one.value for one in found)
+        except StoreError as met:
+            trouble, seconds = met, time.monotonic() - began
+    return StoreProbe(
+        place=api.place,
+        seconds=seconds,
+        timeout_seconds=options.timeout_seconds,
+        trouble=trouble,
+        replicas=replicas,
+        by_agents=frozenset(tier for tier in tiers if uses_agent_series(config, tier)),
+    )
+
+
+def check_store(seen: StoreProbe | None, _: LoadedConfig) -> Iterator[CheckResult]:
+    """One line."""
+    if seen is None:
+        return
+    if seen.trouble is not None:
+        yield fail("store", str(seen.trouble), STORE_ADVICE[seen.trouble.kind])
+    elif seen.seconds > SLOW_SHARE * seen.timeout_seconds:
+        text = f"{seen.place}: took {seen.seconds:.1f} s to answer a query that reads nothing"
+        yield warn("store", text, STORE_ADVICE[StoreErrorKind.SLOW])
+    else:
+        yield ok("store", f"{seen.place}: answered in {seen.seconds * 1000:.0f} ms")
+    for tier, number in seen.replicas.items():
+        if number:
+            yield ok("store", f"{tier}: {count(round(number), 'replica')} in it")
+        else:
+            advice = BY_AGENTS if tier in seen.by_agents else f"mend tiers.{tier}.selector: `up` has no series of it"
+            yield fail("store", f"{tier}: nothing is told of it", advice)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.data_dir import LOCKS, holder
 from agent.doctor.check_result import CheckResult, fail, warn
+from agent.doctor.machine_probes import is_idle_file
+from agent.files import LOCKS, holder
 from agent.history.backup import missing_bytes
 from agent.history.schema import VERSION
 
@@ -46,15 +47,6 @@ class HistoryFileProbe:
     held_by: str = ""
     missing_bytes: int = 0
     """Of the room for the copy that is made before an older format becomes the present one."""
-
-
-def is_idle_file(path: Path) -> bool:
-    """Whether nobody has the file open and no log of it waits: it can then be read without leaving anything beside it."""
-    log = path.with_name(f"{path.name}-wal")
-    try:
-        return not holder(path.parent) and not (log.exists() and log.stat().st_size)
-    except OSError:
-        return False
 
 
 def probe_history_file(path: Path | None, seen: HistoryProbe | None) -> HistoryFileProbe | None:

@@ -15,7 +15,7 @@ from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, HistoryProbe, PortProbe, ProcessProbe
 from agent.history.backup import name_of
 from agent.history.schema import VERSION
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 SPARE_FILES = 64
 """Files and sockets beside the targets' own: libraries, history, log, web readers."""

@@ -23,21 +23,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agent.config.keys import Config
-from agent.data_dir import holder
-from agent.doctor.history_file import is_idle_file
 from agent.errors import ConfigError
+from agent.files import holder
 from agent.gpu.collector import ExporterPage, GpuReader
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
-from agent.gpu.nvml_errors import NvmlRefusedError, ask
+from agent.gpu.nvml_device import NvmlRefusedError, ask
 from agent.gpu.nvml_reader import NvmlReader
 from agent.history.backup import list_copies
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.store import HistoryStore
-from agent.http_client.pages import PageFetcher
+from agent.http_client.connection import PageFetcher
 from agent.http_server.connections import TlsAdapter
 from agent.http_server.credentials import read_gate
 from agent.http_server.options import WebOptions, options_of
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 WEB_SECONDS = 3.0
 """For asking who has our port, all of it: it may be anybody."""
@@ -273,3 +272,12 @@ def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:
     except ConfigError as bad:
         troubles += bad.problems
     return tuple(troubles)
+
+
+def is_idle_file(path: Path) -> bool:
+    """Whether nobody has the file open and no log of it waits: it can then be read without leaving anything beside it."""
+    log = path.with_name(f"{path.name}-wal")
+    try:
+        return not holder(path.parent) and not (log.exists() and log.stat().st_size)
+    except OSError:
+        return False

@@ -19,12 +19,10 @@ from urllib.parse import urlsplit
 import requests
 
 from agent.errors import ScrapeError
-from agent.gpu.processes import PROC, PidFileError, read_pid
-from agent.http_client.connection import KeptConnection
-from agent.http_client.pages import PageFetcher
-from agent.http_client.target_options import TargetOptions
-from agent.scrape.reader import PageReader
-from agent.scrape.scrapers import MOST_THREADS, Target
+from agent.gpu.owners import PROC, PidFileError, read_pid
+from agent.http_client.connection import KeptConnection, PageFetcher
+from agent.http_client.transport import TargetOptions
+from agent.scrape.scrapers import MOST_THREADS, PageReader, Target
 from rules.telemetry.snapshots import Snapshot
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")

@@ -13,14 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.config.load import LoadedConfig
-from agent.config.views import build_tier_contexts
+from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.doctor import (
     background_jobs,
     daemon,
-    doctor_report,
-    doctor_rights,
-    doctor_store,
     endpoints,
     history_file,
     machine_checks,
@@ -29,17 +25,18 @@ from agent.doctor import (
     process_limits,
     target_checks,
 )
+from agent.doctor import background_jobs as doctor_report
 from agent.doctor import certificates as doctor_certificates
-from agent.doctor.background_jobs import ForecastProbe
+from agent.doctor import endpoints as doctor_store
+from agent.doctor import process_limits as doctor_rights
+from agent.doctor.background_jobs import ForecastProbe, ReportProbe
 from agent.doctor.certificates import CertificateProbe
 from agent.doctor.check_result import CheckResult, count, fail, ok, warn
-from agent.doctor.doctor_report import ReportProbe
-from agent.doctor.doctor_rights import PermissionsProbe
-from agent.doctor.doctor_store import StoreProbe
-from agent.doctor.endpoints import AlertingProbe
+from agent.doctor.endpoints import AlertingProbe, StoreProbe
 from agent.doctor.history_file import HistoryFileProbe
 from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, HistoryProbe, PortProbe
 from agent.doctor.page_probes import TargetProbe
+from agent.doctor.process_limits import PermissionsProbe
 from agent.doctor.target_checks import TargetContext
 from agent.durations import duration_text
 from agent.errors import ConfigError

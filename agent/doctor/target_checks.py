@@ -16,20 +16,17 @@ from agent.doctor.page_probes import TargetProbe
 from agent.errors import ScrapeFailure
 from agent.http_client.error_text import place_of
 from rules.catalogue.registry import RULES
-from rules.engines.coverage import Use, explain_families, version_range
+from rules.engines.coverage import FULL_PLAN, Use, engine_signals, explain_families, version_range
 from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
-from rules.engines.support import FULL_PLAN, engine_signals
 from rules.engines.table import EngineTable
 from rules.evaluator.benchmark_check import ASKED
 from rules.plan.model_names import same_model
 from rules.plan.schema import TierPlan
 from rules.telemetry.families import BY_NAME, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM
-from rules.telemetry.gpu_readout import GpuReadout
-from rules.telemetry.lifetime import window_since_start
-from rules.telemetry.readings import read
+from rules.telemetry.readings import read, window_since_start
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import NET_CHANGE
 from rules.verdicts.rule import Rule
 

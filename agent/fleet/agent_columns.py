@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from agent.fleet.found import StoredSeries
+from agent.fleet.stored_pages import StoredSeries
 from exporters.metrics import names
 from rules.telemetry.families import FAMILIES, FamilyKind
-from rules.telemetry.gpu_readout import GPU_NAMES, GpuReadout
 from rules.telemetry.histograms import Cumulative
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
 
 GPU_INFO = names.GPU_INFO.name
 

@@ -4,6 +4,17 @@ Owns the way from `sizewatch_*` series to what `rules.engines.normalize` makes o
 agent's own scrape, so windows have the edges that the agent's had; `agent_clock` has what becomes of a clock that is wrong. An
 agent that starts anew begins its sums at zero: they are continued, for no engine restarted. A new family of
 `rules.telemetry.families` is read without a change here.
+
+When an agent scraped a replica, by the store's clock.
+
+An agent tells the time of its scrape by its own clock, and the store stamps what it took with its. Where the two differ by
+more than can be, the agent's clock is wrong: its times are moved, and the time between two of its scrapes stays what it was.
+Owns that difference, for one replica. It must not judge whether a replica is silent: a page that is told again is none.
+
+Running sums of an agent, continued where the agent starts anew.
+
+Owns what is remembered of one replica's sums: they begin at zero with each agent, and nothing the engine did. A sum that
+is not there is one of which nothing was added yet.
 """
 
 from __future__ import annotations
@@ -11,14 +22,117 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from agent.fleet.agent_clock import AgentClock
 from agent.fleet.agent_columns import GPU_INFO, SAMPLES, SeriesColumns
-from agent.fleet.continued import CounterContinuity
-from agent.fleet.found import StoredPage, StoredSeries
+from agent.fleet.stored_pages import StoredPage, StoredSeries
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
+from rules.telemetry.histograms import Cumulative
+from rules.telemetry.snapshots import Snapshot
+
+EARLY_SECONDS = 5.0
+"""A scrape that is later than the sample that tells of it: the store stamps when it begins to ask."""
+
+LATE = 1.25
+"""So many times of what lies between two scrapes of the agent its last one may be old when the store asks."""
+
+UNKNOWN_SECONDS = 300.0
+"""It may be so old while nothing is known of that time (Prometheus' staleness)."""
+
+
+@dataclass(slots=True)
+class AgentClock:
+    """Of one replica. `behind` is what its agent's clock is behind the store's, in seconds."""
+
+    behind: float = 0.0
+    _told: float = math.nan
+    _between: float = math.nan
+
+    def scrape_times(self, t: float, told: float) -> float | None:
+        """The time of the scrape that an agent told of as `told`, in a sample of `t`; None where it told of it before."""
+        if not math.isfinite(told):
+            return t
+        if told == self._told:
+            return None
+        if 0.0 < told - self._told <= UNKNOWN_SECONDS:
+            self._between = told - self._told
+        self._told = told
+        age = t - told
+        if not self._can_be(age - self.behind):
+            self.behind = 0.0 if self._can_be(age) else age
+        return told + self.behind
+
+    def _can_be(self, age: float) -> bool:
+        most = LATE * self._between if math.isfinite(self._between) else UNKNOWN_SECONDS
+        return -EARLY_SECONDS <= age <= most
+
+
+class CounterContinuity:
+    """The sums of one replica over the lives of its agents."""
+
+    def __init__(self) -> None:
+        self._base: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._base_parts: dict[str, Cumulative] = {}
+        self._last_parts: dict[str, Cumulative] = {}
+
+    def page(self, page: Snapshot) -> Snapshot:
+        """The page with what earlier agents had added up on top."""
+        if self._of_the_first_agent(page):
+            self._last, self._last_parts = dict(page.counters), dict(page.histograms)
+            return page
+        counters = {f: self._counter(f, page.counters.get(f, 0.0)) for f in {**self._last, **page.counters}}
+        for family, part in page.histograms.items():
+            self._part(family, part)
+        for family in self._last_parts.keys() - page.histograms.keys():
+            self._vanished(family)
+        parts = {
+            family: _plus(self._base_parts.get(family), self._last_parts.get(family))
+            for family in {**self._base_parts, **self._last_parts}
+        }
+        return replace(page, counters=counters, histograms={f: p for f, p in parts.items() if p is not None})
+
+    def _of_the_first_agent(self, page: Snapshot) -> bool:
+        """Whether nothing began anew so far and all that was told before is told again."""
+        if self._base or self._base_parts:
+            return False
+        counters, parts = page.counters, page.histograms
+        return all(counters.get(f, -math.inf) >= last for f, last in self._last.items()) and all(
+            (now := parts.get(f)) is not None and (now.edges != last.edges or now.counts[-1] >= last.counts[-1])
+            for f, last in self._last_parts.items()
+        )
+
+    def _counter(self, family: str, now: float) -> float:
+        last = self._last.get(family, 0.0)
+        if now < last:
+            self._base[family] = self._base.get(family, 0.0) + last
+        self._last[family] = now
+        return self._base.get(family, 0.0) + now
+
+    def _part(self, family: str, now: Cumulative) -> None:
+        last = self._last_parts.get(family)
+        if last is not None and last.edges == now.edges and now.counts[-1] < last.counts[-1]:
+            self._vanished(family)
+        base = self._base_parts.get(family)
+        if base is not None and base.edges != now.edges:
+            # Another grid is another histogram: the engine was replaced by one with other buckets.
+            del self._base_parts[family]
+        self._last_parts[family] = now
+
+    def _vanished(self, family: str) -> None:
+        whole = _plus(self._base_parts.get(family), self._last_parts.pop(family))
+        if whole is not None:
+            self._base_parts[family] = whole
+
+
+def _plus(base: Cumulative | None, last: Cumulative | None) -> Cumulative | None:
+    if base is None or last is None or base.edges != last.edges:
+        return last if last is not None else base
+    counts = tuple(a + b for a, b in zip(base.counts, last.counts, strict=True))
+    total = None if base.total is None or last.total is None else base.total + last.total
+    return Cumulative(last.edges, counts, total)
+
 
 AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
 """Labels that tell agents apart: two of them that see one replica are not added up."""

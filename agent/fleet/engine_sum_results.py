@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from agent.fleet.engine_sums import EXPORTED, NAME, SUMS, ReleaseGroup, read_of_each, used_labels
-from agent.fleet.found import StoredSeries
-from agent.fleet.promql import GROUP, WHAT
+from agent.fleet.stored_pages import StoredSeries
+from agent.fleet.sums import GROUP, WHAT
 from rules.engines.layout import compile_layout
 from rules.engines.normalize import snapshot
 from rules.engines.registry import normalize_name, strip_wrapper_prefix

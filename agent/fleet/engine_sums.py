@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from agent.fleet.engine_series import UP, engines_of, source_names_regex
-from agent.fleet.promql import (
+from agent.fleet.sums import (
+    EACH_COUNTERS,
+    EACH_HISTOGRAMS,
     MAX_MATCHER_CHARACTERS,
     WHAT,
     join_expressions,
@@ -23,7 +25,6 @@ from agent.fleet.promql import (
     set_label,
     split_members,
 )
-from agent.fleet.sums import EACH_COUNTERS, EACH_HISTOGRAMS
 from rules.engines.registry import PROCESS_START
 from rules.engines.table import EngineTable, SourceRow
 from rules.telemetry.families import FamilyKind

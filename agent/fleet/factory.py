@@ -1,73 +1,67 @@
 """Role fleet's turns from a configuration: the one place where store, readers and tiers meet.
 
 Owns which tier is asked in which way, and what goes on when a configuration takes the place of another.
+
+Which of several agents of one fleet speaks: all of them judge, and one posts alerts and sends reports.
+
+Owns the thread that keeps the lease, and what goes on when a configuration takes the place of another. The election itself is
+`agent.kubernetes.lease`'s. An agent that cannot ask the API does not lead: two that post are worse than a minute of silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
-from agent.alerting.service import AlertingService
 from agent.config.keys import Config
-from agent.config.load import LoadedConfig
 from agent.config.store_keys import FleetConfig, Lease, TierSource
-from agent.config.views import build_tier_contexts, plan_versions
-from agent.errors import ConfigError
-from agent.fleet import agent_series, engine_series, engine_sums, gpu_pages
-from agent.fleet.aggregates import EngineAggregates
-from agent.fleet.each import RawQueryClient, ReplicaReader
+from agent.fleet import agent_series, engine_series, engine_sums
+from agent.fleet import engine_series as gpu_pages
+from agent.fleet.aggregates import AgentAggregates, EngineAggregates
+from agent.fleet.engine_series import GpuPages, PagesWithGpus
 from agent.fleet.engine_sums import EngineSums
-from agent.fleet.gpu_pages import GpuPages, PagesWithGpus
-from agent.fleet.leading import LeaderElection
-from agent.fleet.sized import AdaptiveTierReader
-from agent.fleet.summed_own import AgentAggregates
 from agent.fleet.sums import AgentSums
-from agent.fleet.tier_readers import AggregatedTierReader, AggregateQueries
-from agent.history.service import HistoryService
-from agent.kubernetes.api import KubernetesApiError
-from agent.prometheus.api import StoreApi
-from agent.sources.past_store import QueryClient
-from agent.sources.store import StoreSource, TierReader, TierReaderKey
+from agent.fleet.tier_readers import (
+    AdaptiveTierReader,
+    AggregatedTierReader,
+    AggregateQueries,
+    ReplicaReader,
+    TierReader,
+)
+from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint, endpoint_from_pod
+from agent.kubernetes.lease import REQUEST_SECONDS, Elector, Leadership
+from agent.prometheus.api import QueryClient
 from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan.load_bins import TierContext
 
+
+class LeaderElection:
+    """One agent's part in the election of `keys`, from now until `stop`. Raises ApiTrouble where this is no pod."""
+
+    def __init__(self, keys: Lease, server: KubernetesEndpoint | None = None) -> None:
+        self.keys = keys
+        found = server or endpoint_from_pod()
+        self._api = KubernetesClient(replace(found, timeout_seconds=min(found.timeout_seconds, REQUEST_SECONDS)))
+        self._elector = Elector(Leadership(self._api, keys.name, keys.namespace, keys.identity))
+        self._elector.start()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this agent speaks now."""
+        return self._elector.leads
+
+    @property
+    def trouble(self) -> str:
+        """Why the lease could not be asked for last time, in words."""
+        return self._elector.trouble
+
+    def stop(self) -> None:
+        """Gives the lease back."""
+        self._elector.stop()
+        self._api.close()
+
+
 AGENTS = TierSource()
 """A tier that the configuration says nothing more of."""
-
-
-def fleet_turns(
-    loaded: LoadedConfig,
-    before: StoreSource | None,
-    *,
-    history: HistoryService | None,
-    alerting: AlertingService | None,
-    clock: Callable[[], float],
-) -> StoreSource:
-    """The turns of a configuration of role fleet; what is asked as before goes on where it was."""
-    keys = loaded.config
-    assert keys.store is not None, "role fleet has a store"
-    options = keys.store.options(keys.turn_seconds)
-    kept = before.api if before is not None else None
-    api = kept if isinstance(kept, StoreApi) and kept.options == options else StoreApi(options)
-    views = build_tier_contexts(loaded)
-    known: dict[TierReaderKey, TierReader] = before.asked if before is not None else {}
-    asking: dict[TierReaderKey, TierReader] = {}
-    for tier, view in views.items():
-        source = keys.tiers.get(tier, AGENTS)
-        way = (source, options, keys.fleet, view.basis.ttft_slo_seconds)
-        asking[way, tier] = known.get((way, tier)) or build_tier_reader(tier, source, view, keys.fleet, api)
-    return StoreSource(
-        asking=asking,
-        api=api,
-        told_by_agents=frozenset(tier for tier in views if uses_agent_series(keys, tier)),
-        delay_seconds=keys.fleet.delay_seconds,
-        leading=_leading(keys.fleet.lease, before.leading if before is not None else None),
-        views=views,
-        versions=plan_versions(loaded),
-        history=history,
-        alerting=alerting,
-        clock=clock,
-    )
 
 
 def build_tier_reader(
@@ -79,7 +73,7 @@ def build_tier_reader(
     return AdaptiveTierReader(each, summed, _counted(tier, source), fleet.each_up_to, api)
 
 
-def build_replica_reader(tier: str, source: TierSource, view: TierContext, api: RawQueryClient) -> ReplicaReader:
+def build_replica_reader(tier: str, source: TierSource, view: TierContext, api: QueryClient) -> ReplicaReader:
     """What asks the store about a tier replica by replica."""
     selector = selector_of(tier, source, view)
     reader = build_page_reader(source, view)
@@ -104,18 +98,6 @@ def _counted(tier: str, source: TierSource) -> str:
     if source.source == "agents":
         return agent_series.replica_count_query(tier, source.selector or "")
     return engine_sums.scrape_count_query(source.selector or "", source.replica_label)
-
-
-def _leading(keys: Lease | None, before: LeaderElection | None) -> LeaderElection | None:
-    """Raises BadConfig where the API cannot be found."""
-    if keys is None:
-        return None
-    if before is not None and before.keys == keys:
-        return before
-    try:
-        return LeaderElection(keys)
-    except KubernetesApiError as trouble:
-        raise ConfigError((f"fleet.lease: {trouble.text}",)) from trouble
 
 
 def selector_of(tier: str, source: TierSource, view: TierContext) -> str:

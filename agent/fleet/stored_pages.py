@@ -2,6 +2,11 @@
 
 Owns what is remembered of a tier's replicas between two answers of the store: when each was last told of, and the readouts
 of their GPUs. The judgement is `rules.evaluator.step`'s; it sees pages as if it had scraped them.
+
+What is read back from a store: pages of replicas with their true times.
+
+Owns the records that the readers of stored series (`own_pages`, `engine_pages`) make and whoever watches takes. It knows
+neither the store's API nor any name.
 """
 
 from __future__ import annotations
@@ -13,10 +18,36 @@ from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
-from agent.fleet.found import StoredPage, StoredSeries
 from rules.telemetry import gpu_windows
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
+
+
+class StoredSeries(Protocol):
+    """One series of a store's answer: labels with `__name__`, and samples in order of time (unix seconds)."""
+
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+    @property
+    def times(self) -> tuple[float, ...]: ...
+
+    @property
+    def values(self) -> tuple[float, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPage:
+    """One page of a replica, or at `t` the word of whoever scraped it that there was none (`snapshot` None, `trouble`
+    why). `gpus` are the readouts of its GPUs that came with it."""
+
+    t: float
+    replica: str
+    pool: str
+    snapshot: Snapshot | None
+    gpus: tuple[GpuReadout, ...] = ()
+    trouble: str = ""
+
 
 GONE_SECONDS = 300.0
 """A replica of which its agent, or the store's own scrape, says nothing for so long is no more (Prometheus' staleness)."""

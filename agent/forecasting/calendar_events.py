@@ -11,8 +11,7 @@ from datetime import date, datetime, timedelta
 from typing import Protocol
 
 from agent.errors import ConfigError
-from forecast.series.calendar import local_days
-from forecast.series.events import CalendarEvent
+from forecast.series.calendar import CalendarEvent, local_days
 from forecast.series.public_holidays import public_holidays
 
 

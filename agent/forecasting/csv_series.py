@@ -16,8 +16,7 @@ from agent.durations import duration_text
 from agent.forecasting.csv_file import REQUESTS, TraceColumns, TraceError, line_of, read_columns
 from agent.forecasting.timestamps import MICRO, Integers, TimestampForm, TimeStyle, TraceRowError, local_to_utc
 from exporters.render.text import quote_external_text
-from forecast.series.binned import Array, Series
-from forecast.series.binning import bin_events, resample
+from forecast.series.binned import Array, Series, bin_events, resample
 
 FEWEST_ROWS = 3
 """Two rows are one distance, and nothing says that it is a bin and no gap."""

@@ -1,7 +1,7 @@
 """What a command of the forecast is about: a CSV, or what the daemon has kept of a tier, with the configuration's settings.
 
 Owns the choice between the two and the words where neither will do. How a CSV is read is `agent.forecasting.csv_series`'s,
-how demand becomes a series `agent.forecasting.history_series`'s.
+how demand becomes a series `agent.forecasting.history_input`'s.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from datetime import date
 from pathlib import Path
 
 from agent.config.keys import ForecastConfig
-from agent.config.load import LoadedConfig, find, load
-from agent.config.views import build_tier_contexts
+from agent.config.load import LoadedConfig, build_tier_contexts, find, load
 from agent.errors import ConfigError
 from agent.forecasting.calendar_events import list_calendar_events, sundays
 from agent.forecasting.csv_series import read_trace
-from agent.forecasting.history_series import demand_series, settled_time
+from agent.forecasting.history_input import demand_series, settled_time
 from agent.forecasting.timestamps import UTC_TIMES, TimeStyle
-from agent.history import mark
+from agent.history import reader as mark
 from agent.history.store import HistoryStore
 from exporters.documents.prewarm import OLD_SECONDS
-from exporters.render.time_words import format_duration
+from exporters.render.text import format_duration
 from forecast.series.binned import Array, Series
-from forecast.series.events import event_factors
+from forecast.series.calendar import event_factors
 
 KEPT_SECONDS = 60 * 86_400.0
 """More than any test and what may lie before it take."""

@@ -24,12 +24,6 @@ from rules.telemetry.work import Capacity
 NO_LEAD_SECONDS = 900.0
 """How far ahead is judged where nobody knows how long a start takes: then no replicas are recommended."""
 
-OUT_OF_MEMORY = 12
-"""The exit code of a process that needed more memory than it may take (ENOMEM)."""
-
-MOST_BYTES = 4 * 1024 * 1024
-"""An answer holds a day of bins at most: a hundredth of this."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventMessage:

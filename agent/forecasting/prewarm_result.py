@@ -10,8 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.config.load import LoadedConfig
-from agent.config.views import build_tier_contexts, plan_versions
+from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.errors import ConfigError, SizewatchError
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.input_series import history_path, input_from_csv
@@ -24,8 +23,8 @@ from exporters.autoscaling.formats import manifest_text
 from exporters.autoscaling.records import ObjectReference, Scaling, Secret
 from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
-from exporters.render.time_words import format_duration, format_rfc3339
-from forecast.capacity.simulation_minutes import MINUTE_SECONDS
+from exporters.render.text import format_duration, format_rfc3339
+from forecast.capacity.simulation_history import MINUTE_SECONDS
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext

@@ -16,7 +16,7 @@ def run_probe() -> int:
     is wrong with the country that is the second argument (null where nothing is, or where there is none)."""
     limit_memory(sys.argv[1])
     import agent.forecasting.history_input  # noqa: F401
-    from forecast.models.trees import missing_library
+    from forecast.models.learners import missing_library
 
     said = {"memory_bytes": memory_bytes(), "no_trees": missing_library(), "no_holidays": no_holidays(*sys.argv[2:])}
     print(json.dumps(said))

@@ -14,12 +14,10 @@ from agent.forecasting import prewarm_value
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import DecisionBasis, Prewarm, Recommendation, ScheduleStep, without_old_schedule
-from exporters.documents.prewarm_count import Counted, build_count_text
-from exporters.documents.prewarm_demand import Highest
 from exporters.documents.prewarm_value import PrewarmValue
-from exporters.render.time_words import format_duration
-from forecast.capacity.prewarm import ScalingDecision
-from forecast.capacity.prewarm_schedule import schedule
+from exporters.documents.prewarm_wording import Counted, Highest, build_count_text
+from exporters.render.text import format_duration
+from forecast.capacity.prewarm import ScalingDecision, schedule
 from forecast.models.bin_forecaster import Path, Quality
 from forecast.series.binned import Array
 from rules.plan.replica_count import replica_count

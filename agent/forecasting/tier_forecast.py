@@ -14,19 +14,18 @@ import numpy as np
 
 from agent.forecasting import prewarm_value, responses
 from agent.forecasting.calendar_events import list_calendar_events, sundays
-from agent.forecasting.lead_now import LiveLeadForecast
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
+from agent.forecasting.prewarm_value import LiveLeadForecast
 from agent.forecasting.responses import ReplicaForecast
-from exporters.documents.prewarm_demand import Highest
 from exporters.documents.prewarm_value import PrewarmValue
+from exporters.documents.prewarm_wording import Highest
 from forecast.capacity.minimum_warm import CapacityPrices
 from forecast.capacity.prewarm import Prewarmer, ScalingDecision, certainty, hold_minutes, lead_minutes
-from forecast.capacity.simulation_minutes import MINUTE_SECONDS, Interpolation, per_minute, rates
-from forecast.lead.lead import DAY_MINUTES
+from forecast.capacity.simulation_history import MINUTE_SECONDS, Interpolation, per_minute, rates
+from forecast.lead.online import DAY_MINUTES
 from forecast.models.bin_forecaster import Forecaster
-from forecast.series.binned import Array, Series
-from forecast.series.binning import last_bins, resample
-from forecast.series.events import event_factors
+from forecast.series.binned import Array, Series, last_bins, resample
+from forecast.series.calendar import event_factors
 
 AHEAD_SECONDS = 86_400.0
 KEPT_SECONDS = 34 * 86_400.0

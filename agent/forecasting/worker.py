@@ -15,17 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from agent.forecasting.messages import (
-    OUT_OF_MEMORY,
-    ForecastFailure,
-    ForecastRequest,
-    ForecastResponse,
-    answer_line,
-    parse_request,
-)
+from agent.forecasting.messages import ForecastFailure, ForecastRequest, ForecastResponse, answer_line, parse_request
+from agent.worker.process import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     from agent.forecasting.history_input import HistoryForecasts
+
 
 NICE = 5
 """Behind the collector, and behind the engine that may share the machine."""

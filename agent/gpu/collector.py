@@ -1,25 +1,27 @@
 """The GPUs of this node, turn by turn: readouts in, windows by GPU out.
 
 Owns the last readout of each GPU and what is told of those that are not read. How a GPU is read is `nvml`'s or the
-exporter page's business, which replica owns it `gpu_owners`'s, what a readout means `rules.telemetry.gpu_readout`'s.
+exporter page's business, which replica owns it `gpu_owners`'s, what a readout means `rules.telemetry.snapshots`'s.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from agent.errors import ScrapeError
+from agent.gpu.nvml_reader import NvmlReader
 from agent.gpu.owners import GpuAssignment
-from agent.http_client.pages import Backoff
+from agent.http_client.connection import Backoff
 from agent.scrape.exposition import ParsedPage, SeriesReader
 from agent.scrape.scrapers import Fetcher
-from rules.gpu_sources.changes import PageChanges, same_refresh
+from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.telemetry import gpu_windows
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 
 Turn = tuple[tuple[GpuReadout, ...], tuple[str, ...]]
@@ -136,3 +138,12 @@ class GpuCollector:
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
+
+
+def list_local_gpus() -> tuple[GpuReadout, ...]:
+    """The GPUs of this machine by NVML; none where there is no driver."""
+    reader = NvmlReader()
+    try:
+        return reader.read(time.time())[0]
+    finally:
+        reader.close()

@@ -14,8 +14,7 @@ from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_device import NvmlDevice, ReadoutBuilder
-from agent.gpu.nvml_errors import ABSENT, NvmlErrorKind, NvmlRefusedError, ask, refusal
+from agent.gpu.nvml_device import ABSENT, NvmlDevice, NvmlErrorKind, NvmlRefusedError, ReadoutBuilder, ask, refusal
 
 METRICS: Mapping[str, int] = MappingProxyType(
     {

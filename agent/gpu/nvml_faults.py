@@ -14,8 +14,16 @@ from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_device import NvmlDevice, ReadoutBuilder, address
-from agent.gpu.nvml_errors import CAPABILITY, TIMEOUT, NvmlErrorKind, NvmlRefusedError, ask
+from agent.gpu.nvml_device import (
+    CAPABILITY,
+    TIMEOUT,
+    NvmlDevice,
+    NvmlErrorKind,
+    NvmlRefusedError,
+    ReadoutBuilder,
+    address,
+    ask,
+)
 from agent.gpu.nvml_sums import FaultSum
 
 MOST_EVENTS = 200

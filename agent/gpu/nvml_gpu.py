@@ -12,12 +12,11 @@ from typing import Any
 import pynvml
 
 from agent.gpu.nvml_activity import GpmActivity
-from agent.gpu.nvml_device import NvmlDevice, ReadoutBuilder, member_of
-from agent.gpu.nvml_errors import CAPABILITY, NvmlErrorKind, NvmlRefusedError
+from agent.gpu.nvml_device import CAPABILITY, NvmlDevice, NvmlErrorKind, NvmlRefusedError, ReadoutBuilder, member_of
 from agent.gpu.nvml_faults import add_faults
 from agent.gpu.nvml_health import GpuHealthSums
 from agent.gpu.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum, FaultSum
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 BUSY = ("gpu_busy_seconds", "gpu_busy_covered_seconds")
 ENERGY = ("gpu_energy_joules", "gpu_energy_covered_seconds")

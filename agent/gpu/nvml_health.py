@@ -20,8 +20,16 @@ from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_device import NvmlDevice, ReadoutBuilder, member_of
-from agent.gpu.nvml_errors import ABSENT, CAPABILITY, NvmlErrorKind, NvmlRefusedError, refusal
+from agent.gpu.nvml_device import (
+    ABSENT,
+    CAPABILITY,
+    NvmlDevice,
+    NvmlErrorKind,
+    NvmlRefusedError,
+    ReadoutBuilder,
+    member_of,
+    refusal,
+)
 from agent.gpu.nvml_sums import CountSum, ThrottleSum
 
 ECC_SECONDS = 60.0
@@ -61,7 +69,7 @@ BITS: Mapping[str, int] = MappingProxyType(
     }
 )
 """Idle, application clocks, sync boost and display clocks hold nothing down that was wanted. The reliability limit (0x400)
-is a voltage limit that every GPU reaches at its top clock, as for DCGM (`rules.gpu_sources.dcgm_ignored`)."""
+is a voltage limit that every GPU reaches at its top clock, as for DCGM (`rules.gpu_sources.dcgm`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

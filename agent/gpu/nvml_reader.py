@@ -18,10 +18,10 @@ from collections.abc import Callable
 
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 from agent.gpu.nvml_board import GpuSlot
-from agent.gpu.nvml_errors import ABSENT, NvmlErrorKind, NvmlRefusedError, ask
+from agent.gpu.nvml_device import ABSENT, NvmlErrorKind, NvmlRefusedError, ask
 from agent.gpu.nvml_faults import FaultEvents
 from agent.gpu.nvml_gpu import NvmlGpu
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 FIRST_RETRY_SECONDS = 10.0
 LONGEST_RETRY_SECONDS = 300.0

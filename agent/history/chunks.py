@@ -17,8 +17,7 @@ from functools import lru_cache
 from itertools import count, islice, repeat
 from typing import NamedTuple
 
-from agent.history.codec import decompress_body
-from agent.history.columns import Column, decode_columns, encode_columns
+from agent.history.codec import Column, decode_columns, decompress_body, encode_columns
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap

@@ -2,19 +2,25 @@
 
 Owns every question that is asked of the file. It never writes: that is `agent.history.store`. Each question is one
 statement, so its answer is of one instant even while the daemon writes. A new question is a method here.
+
+By what a history says that it was made up: a kept value, so that whatever is made from the history can say so too.
+
+Owns the name and the words; whoever prints from a history asks `simulated`. Nothing of the simulator is loaded by it.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from agent.history import codec, compaction
 from agent.history import rows as demand_rows
-from agent.history import slice_rows, spans
 from agent.history.errors import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
 from agent.history.rows import DEMAND_SELECT, minute_sums, numbers
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable, format_of, has
@@ -22,7 +28,7 @@ from exporters.render.text import quote_external_text
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
-from rules.replicas.spans import Spans, add_spans
+from rules.replicas.track import Spans, add_spans
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand
 from rules.verdicts.finding import Finding, UnknownSpan
@@ -67,7 +73,7 @@ class Reader:
     def has_rows_since(self, tier: str, since: float) -> bool:
         """Whether a minute of any of the tier's replicas that began then or later was booked; none is read."""
         return bool(
-            self._ask(slice_rows.exists_since_sql(MINUTES, self._has("chunks")), {"tier": tier, "since": since})[0][0]
+            self._ask(compaction.exists_since_sql(MINUTES, self._has("chunks")), {"tier": tier, "since": since})[0][0]
         )
 
     def replica_bins(
@@ -86,12 +92,12 @@ class Reader:
     def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
         """The plan versions under which hours of [since, until) were booked, the newest hour's last."""
         asked = {"tier": tier, "since": since, "until": until}
-        found = self._ask(slice_rows.PLANS if self._has("chunks") else slice_rows.PLANS_OF_ROWS, asked)
+        found = self._ask(compaction.PLANS if self._has("chunks") else compaction.PLANS_OF_ROWS, asked)
         newest: dict[str, int] = {}
         for plan, last, begin, body in found:
             inside = [last]
             if body is not None:
-                (inside,) = self._read([(begin, body, since, until)], slice_rows.starts_of, "chunks")
+                (inside,) = self._read([(begin, body, since, until)], compaction.starts_of, "chunks")
             for start in inside:
                 newest[plan] = max(newest.get(plan, start), start)
         return tuple(sorted(newest, key=lambda plan: (newest[plan], plan)))
@@ -100,8 +106,8 @@ class Reader:
         self, kind: SumTable, tier: str, since: float, until: float, plan: str | None
     ) -> tuple[BinnedWindow, ...]:
         asked = {"tier": tier, "since": since, "until": until, "plan": plan}
-        found = self._ask(slice_rows.statement(kind, self._has("chunks")), asked)
-        return self._read([(found, since, until)], slice_rows.slices_of, kind.table)[0]
+        found = self._ask(compaction.statement(kind, self._has("chunks")), asked)
+        return self._read([(found, since, until)], compaction.slices_of, kind.table)[0]
 
     @property
     def format(self) -> int:
@@ -155,15 +161,15 @@ class Reader:
 
     def episodes(self, since: float, tier: str | None = None) -> tuple[Finding, ...]:
         """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
-        return self._spans(spans.EPISODE, spans.episode, since, tier)
+        return self._spans(codec.EPISODE, codec.episode, since, tier)
 
     def unknowns(self, since: float, tier: str | None = None) -> tuple[UnknownSpan, ...]:
         """The spans of [since, ...) in which a rule could not judge, oldest first; open ones have no `ended_at`."""
-        return self._spans(spans.UNKNOWN, spans.unknown_span, since, tier)
+        return self._spans(codec.UNKNOWN, codec.unknown_span, since, tier)
 
     def foreign_alerts(self, since: float, tier: str | None = None) -> tuple[ExternalAlert, ...]:
         """The alerts of others that lasted into [since, ...), oldest first; those that fire have no `ended_at`."""
-        return self._spans(spans.FOREIGN, spans.foreign_alert, since, tier)
+        return self._spans(codec.FOREIGN, codec.foreign_alert, since, tier)
 
     def _spans(self, kind: str, read: Callable[[str], T], since: float, tier: str | None) -> tuple[T, ...]:
         rows = self._ask(
@@ -201,3 +207,22 @@ def _event(t: float, kind: str, tier: str | None, replica: str | None, text: str
     if not all(isinstance(one, str) for one in (kind, tier or "", replica or "", text)):
         raise ValueError("an event whose words are no text")
     return TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text)
+
+
+KEPT = "simulated"
+"""Under this name a simulated history holds `text`, `seed`, `begin` and `end`; one of a real fleet has nothing there."""
+
+NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --history). None of it was ever measured."
+
+
+def simulated_notice(history: Reader) -> str:
+    """What to say of a history whose weeks were made up; "" of a real one. Raises HistoryTrouble."""
+    kept = history.read_value(KEPT)
+    return "" if kept is None else str(json.loads(kept)["text"])
+
+
+def print_simulated_notice(history: Reader) -> None:
+    """Says it on stderr before a command prints what it found there; nothing of a real history."""
+    text = simulated_notice(history)
+    if text:
+        print(text, file=sys.stderr)

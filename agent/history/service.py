@@ -2,23 +2,29 @@
 
 Owns the order of writing (minutes first, then episodes), the buffer while the file cannot take them, retention and the
 kept answer of Step 13. SQL is the store's business.
+
+What was booked of a time before the clock came to it: by a clock that was ahead, by a run before, of pods since gone.
+
+Owns which waiting minutes may still be booked: what is booked twice counts twice. The history is asked about a tier once in
+each way of the clock, before the first of its minutes is booked in it. What one replica told twice in one run is known to
+`rules.replicas.state` already.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from agent.history import capacities, daily_queries
+from agent.history.codec import Span
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.reader import Reader
-from agent.history.spans import Span
 from agent.history.store import HistoryStore
-from agent.history.told import BookedMinutes
 from agent.history.write_buffer import MinuteRecord, WriteBuffer
 from exporters.documents.check import check_json, headline
 from rules.evaluator import long_rules
@@ -27,12 +33,45 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.step import ClosedMinute, ReplicaKey
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.replicas import track
+from rules.replicas.track import Spans
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import RuleResult
+
+
+class BookedMinutes:
+    """For one thread."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Spans] = {}
+        self._now = -math.inf
+
+    def turn(self, now: float) -> None:
+        """The time of this turn (unix seconds). Where the clock went back, everything is asked anew."""
+        if now < self._now:
+            self._of = {}
+        self._now = now
+
+    def select_new_minutes(self, store: Reader, bookings: Iterable[MinuteRecord]) -> Sequence[MinuteRecord]:
+        """Without minutes of which most was booked. One that ends after now is of the way that the clock had before, and was
+        not. Raises HistoryTrouble."""
+        several = tuple(bookings)
+        since: dict[str, float] = {}
+        for one in several:
+            if one.tier not in self._of and one.slice.window.end <= self._now:
+                since[one.tier] = min(one.slice.window.start, since.get(one.tier, math.inf))
+        for tier, begin in since.items():
+            self._of[tier] = store.list_booked_times(tier, begin)
+        return [one for one in several if not self._told(one)]
+
+    def _told(self, one: MinuteRecord) -> bool:
+        window, known = one.slice.window, self._of.get(one.tier, ())
+        return window.end <= self._now and track.is_mostly_covered(known, window.start, window.end)
+
 
 MOST_WAITING = 1000
 """Ended episodes, spans, alerts of others and events that wait for a history that cannot be written; older ones are lost."""
@@ -112,7 +151,7 @@ class HistoryService:
         """Books closed minutes under their tiers' plan versions and saves episodes, alerts of others and events.
 
         `pools` says to which part of its tier a replica belongs, where that is not "mixed". By `now` (unix seconds) it is known
-        whether a minute was booked before (`agent.history.told`); without it all are taken to be new.
+        whether a minute was booked before (`agent.history.service`); without it all are taken to be new.
         What cannot be written waits for the next turn. A defect rises, and what it was about is dropped and counted.
         """
         if now is not None:

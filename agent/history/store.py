@@ -1,7 +1,7 @@
 """Writing the history: the three sums, demand, episodes, events, kept values, and what is thrown away.
 
 Owns every change of the file after it was made; each method is one transaction, committed to the disk before it
-returns, or nothing. What is asked of the file is `agent.history.reader`'s, what a row holds `agent.history.rows_part`'s.
+returns, or nothing. What is asked of the file is `agent.history.reader`'s, what a row holds `agent.history.rows`'s.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from agent.history import compaction, schema, spans
-from agent.history.codec import decode_window, encode_window, slice_of
+from agent.history import codec, compaction, schema
+from agent.history.codec import Span, decode_window, encode_window, slice_of
 from agent.history.errors import HistoryErrorKind, translate_sqlite_errors, trouble
 from agent.history.reader import Reader
-from agent.history.rows import DEMAND_UPSERT, demand_values, group_by_tier_minute
-from agent.history.rows_part import RowKey, group_by_row, sum_row
+from agent.history.rows import DEMAND_UPSERT, RowKey, demand_values, group_by_row, group_by_tier_minute, sum_row
 from agent.history.schema import DAY, HOURS, KEEP_SECONDS, SUMS, SumTable
-from agent.history.spans import Span
 from agent.history.write_buffer import MinuteRecord
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
@@ -125,7 +123,7 @@ class HistoryStore(Reader):
         They are known by rule (an alert by its name and labels), subject and start. Open ones are kept until they are
         saved as ended, whatever their age.
         """
-        rows = [spans.row(span) for span in several]
+        rows = [codec.row(span) for span in several]
         with self._transaction():
             self._connection.executemany(
                 "INSERT INTO spans (kind, rule, tier, replica, started_at, ended_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)"

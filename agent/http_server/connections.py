@@ -27,9 +27,8 @@ from cheroot.server import HeaderReader, HTTPConnection, HTTPRequest
 from cheroot.ssl import Adapter
 
 from agent.errors import ConfigError
-from agent.http_server.connection_pool import NOTHING, READ, WRITE, ConnectionPool
+from agent.http_server.connection_pool import NOTHING, READ, WRITE, ConnectionPool, is_head_complete, missing
 from agent.http_server.options import WebOptions
-from agent.http_server.web_head import is_head_complete, missing
 
 WAKE_SECONDS = 0.02
 """After which a server that was asked to stop has asked its own loop to."""

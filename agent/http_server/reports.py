@@ -3,6 +3,10 @@
 Owns what stands below /reports/. A path is compared with the names that reports and their files may have and never joined to
 anything else, so it leads nowhere else; links are not followed (`agent.reporting.storage`). Who may read is
 `agent.http_server.server`'s question.
+
+What a route of the web server answers: status, type, body, headers.
+
+Owns the record and the plainest of answers. Who is let through and what is added to every answer is `agent.http_server.server`'s.
 """
 
 from __future__ import annotations
@@ -11,12 +15,30 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from agent.http_server.web_replies import Reply, text_reply
 from agent.reporting import storage
 from exporters.report.list_page import ReportListing, list_page, list_policy, report_policy
+
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a route answers; its `headers` take the place of those of every answer."""
+
+    status: str
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def text_reply(status: str, text: str) -> Reply:
+    """A line for people."""
+    return Reply(status=status, content_type=TEXT, body=f"{text}\n".encode())
+
 
 REPORTS = "/reports"
 

@@ -15,25 +15,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.errors import ConfigError
+from agent.http_server.connection_pool import MOST_BODY_BYTES
 from agent.http_server.connections import CLIENT_VERIFIED, HURRY, HttpServer, TlsAdapter
 from agent.http_server.credentials import read_gate
-from agent.http_server.options import HEALTH, WEBHOOK, WEBHOOK_BYTES, WebOptions
-from agent.http_server.reports import is_report, report_reply
-from agent.http_server.web_head import MOST_BODY_BYTES
-from agent.http_server.web_hosts import is_wrong_host
-from agent.http_server.web_replies import Reply
-from agent.http_server.web_replies import text_reply as _text
+from agent.http_server.options import HEALTH, WEBHOOK, WEBHOOK_BYTES, WebOptions, is_wrong_host
+from agent.http_server.reports import Reply, is_report, report_reply
+from agent.http_server.reports import text_reply as _text
+from agent.http_server.webhook import WebhookEndpoint, WebhookRejection
 from exporters.metrics import exposition
 from exporters.status import page
 from exporters.status.records import AgentStatus
 from exporters.status.status_json import status_json
-
-if TYPE_CHECKING:
-    # An agent that receives nothing loads none of it.
-    from agent.alerting.webhook import WebhookReceiver, WebhookRejection
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +37,7 @@ DRAINED_BYTES = MOST_BODY_BYTES
 """What is read of the body of a webhook that is refused: a real sender then learns why."""
 
 DRAINED_SECONDS = 0.05
-"""For what has not come until a worker takes the request up; mostly all has (`agent.http_server.web_head`)."""
+"""For what has not come until a worker takes the request up; mostly all has (`agent.http_server.connection_pool`)."""
 
 BODIES = frozenset({"GET", "HEAD"})
 
@@ -66,7 +61,7 @@ class Request:
     stuck_after_seconds: float
 
 
-def _refused(receiver: WebhookReceiver, refusal: WebhookRejection) -> Reply:
+def _refused(receiver: WebhookEndpoint, refusal: WebhookRejection) -> Reply:
     """What a sender of alerts is told."""
     reply = _text(refusal.status, refusal.text)
     if refusal.reason != "credentials":
@@ -155,7 +150,7 @@ class WebServer:
         self._counting, self._asking = threading.Lock(), threading.Lock()
         self._errors = self._refusals = 0
         self._asked_at = 0.0
-        self._receiver: WebhookReceiver | None = None
+        self._receiver: WebhookEndpoint | None = None
         self._reports: Path | None = None
 
     @property
@@ -192,7 +187,7 @@ class WebServer:
             self._tls.renew()
         self._gate = gate
 
-    def receive(self, receiver: WebhookReceiver | None) -> None:
+    def receive(self, receiver: WebhookEndpoint | None) -> None:
         """Takes alerts for this receiver from now on; None takes none."""
         self._receiver = receiver
         self._server.max_request_body_size = WEBHOOK_BYTES if receiver is not None else self._options.max_body_bytes
@@ -258,7 +253,7 @@ class WebServer:
         )
         return route(self._status(path), request)
 
-    def _webhook(self, receiver: WebhookReceiver, environ: dict[str, Any]) -> Reply:
+    def _webhook(self, receiver: WebhookEndpoint, environ: dict[str, Any]) -> Reply:
         """Alerts of others; the receiver's own credentials count here, and nowhere else."""
         if environ["REQUEST_METHOD"] != "POST":
             self._drain(environ)

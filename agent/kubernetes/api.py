@@ -25,8 +25,7 @@ import urllib3
 from urllib3.connection import HTTPConnection
 
 from agent.errors import SizewatchError
-from agent.http_client.error_text import closed_by_peer, place_of, translate_http_error
-from agent.http_client.hidden import HIDDEN, redact
+from agent.http_client.error_text import HIDDEN, closed_by_peer, place_of, redact, translate_http_error
 from agent.http_client.transport import TargetAdapter, tls_context
 from agent.kubernetes.pods import truncate_value
 from exporters.render.text import quote_external_text

@@ -19,8 +19,7 @@ from agent.kubernetes.node_pods import NodePods
 from agent.kubernetes.pod_gpus import GpuAssignmentSources, gpus_from_exporter
 from agent.scrape.scrapers import Target
 from exporters.status.records import MISSES_UNTIL_GONE, DiscoveryHealth
-from rules.telemetry.gpu_readout import GpuReadout
-from rules.telemetry.pod_times import PodTimes
+from rules.telemetry.snapshots import GpuReadout, PodTimes
 
 
 class PodSource(Protocol):

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from agent.config.discovery_keys import Kubernetes
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.http_client.pages import PageFetcher
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.connection import PageFetcher
+from agent.http_client.transport import TargetOptions
 from agent.kubernetes import pod_gpus, pod_resources
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint, endpoint_from_pod
 from agent.kubernetes.discovery import DiscoveredReplica, DiscoveryResult, Key, Worker, describe_excluded_pods, discover
@@ -25,13 +25,11 @@ from agent.kubernetes.pod_resources import Devices, PodResourcesError
 from agent.kubernetes.pod_watch import PodSelection, PodWatch
 from agent.kubernetes.pods import Pod, truncate_value
 from agent.kubernetes.tier_match import PRODUCT_LABELS, TierCandidates
-from agent.scrape.reader import PageReader
-from agent.scrape.scrapers import Target
+from agent.scrape.scrapers import PageReader, Target
 from exporters.status.records import DiscoveryHealth
 from rules.plan.schema import TierPlan
 from rules.replicas.starts import SILENCE_LIMIT_SECONDS
-from rules.telemetry.gpu_readout import GpuReadout
-from rules.telemetry.pod_times import PodTimes
+from rules.telemetry.snapshots import GpuReadout, PodTimes
 
 ROUND_SECONDS = 5.0
 DEVICES_SECONDS = 15.0

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.gpu.owners import GpuAssignment
-from agent.gpu.processes import PROC
+from agent.gpu.owners import PROC, GpuAssignment
 from agent.kubernetes.pod_resources import Devices
 from agent.kubernetes.pods import GPU_RESOURCES, Pod
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?P<name>(?:GPU|MIG)-[0-9A-Za-z/-]+)(?:::\d+)?"), "UUID, of a time slice or an MPS share with ::N"),

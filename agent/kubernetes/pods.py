@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from rules.telemetry.pod_times import PodTimes
+from rules.telemetry.snapshots import PodTimes
 
 PREFIX = "sizewatch.io/"
 """Of the annotations and labels that are ours."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from agent.lint.catalogue import Catalogue, Page, namespace_of, stem_of
+from rules.engines.coverage import number
 from rules.engines.registry import ENGINES
-from rules.engines.support import number
 from rules.engines.table import EngineTable, SourceRow
 from rules.telemetry.families import FamilyKind
 

@@ -17,7 +17,7 @@ from agent.lint.findings import Fault, Judged, Remark
 from agent.lint.lifetimes import NOT_YET, Life, life_of, same_family
 from exporters.metrics.names import ALL as OWN
 from rules.gpu_sources.dcgm import FIELDS
-from rules.gpu_sources.dcgm_ignored import IGNORED as DCGM_IGNORED
+from rules.gpu_sources.dcgm import IGNORED as DCGM_IGNORED
 from rules.telemetry.families import FamilyKind
 
 DEAD, SPELLING, SUFFIX, RENAMED, AVOID = "dead-name", "spelling", "suffix", "renamed", "avoid"

@@ -14,14 +14,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from agent.http_client.pages import Backoff
-from agent.prometheus import refusals
-from agent.prometheus.answers import ApiResponse, InstantSample, MatrixSeries, key, matrix, vector
+from agent.http_client.connection import Backoff
+from agent.prometheus import query as refusals
+from agent.prometheus.answers import (
+    ApiResponse,
+    InstantSample,
+    MatrixSeries,
+    StoreError,
+    StoreErrorKind,
+    key,
+    matrix,
+    vector,
+)
 from agent.prometheus.options import StoreOptions
 from agent.prometheus.query import QueryRunner
-from agent.prometheus.trouble import StoreError, StoreErrorKind
 
 T = TypeVar("T")
 
@@ -57,7 +65,7 @@ class StoreApi:
 
     Every question raises StoreTrouble and then gives no part of the answer. After one that says that the store is away,
     or that it lets nobody in, the rest of this turn is refused at once with the same words, and later every second
-    turn (`agent.http_client.pages.Backoff`); a changed secret ends that.
+    turn (`agent.http_client.connection.Backoff`); a changed secret ends that.
     """
 
     def __init__(
@@ -199,3 +207,16 @@ def _milliseconds(seconds: float) -> int:
 
 def _stamp(seconds: float) -> str:
     return f"{seconds:.3f}"
+
+
+class QueryClient(Protocol):
+    """What is asked: `agent.prometheus.api.StoreApi`."""
+
+    place: str
+    counts: QueryCounters
+
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
+
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]: ...
+
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]: ...

@@ -1,7 +1,7 @@
 """Where a Prometheus-compatible store is, how to get in, and what one query of it may cost.
 
 Owns the fields and their checks. It opens neither file nor socket. Secrets are names of files that hold them. A new field
-is a row here, of `agent.config.config_store` and, where it goes into a request, of `agent.prometheus.query`.
+is a row here, of `agent.config.store_keys` and, where it goes into a request, of `agent.prometheus.query`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from agent.errors import ConfigError
-from agent.http_client.target_options import TargetOptions
+from agent.http_client.transport import TargetOptions
 
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 64 * 1024 * 1024

@@ -3,6 +3,11 @@
 Owns the request (always a POST of a form, so that a long query fits), and which parameters make the answer exact and
 complete. What an answer means is `answers` and `refusals`. No message holds a secret or a query of ours, except where
 the store's own words repeat it.
+
+What an answer other than data means: by status, by what Prometheus calls the error, by the store's own words.
+
+Owns the tables, from the sources of Prometheus 2.42 (web/api/v1/api.go), VictoriaMetrics 1.79, Thanos 0.30 and Mimir 2.9.
+It does no I/O. Add a status as a row of `_STATUSES`, a wording as a row of `_WORDS`.
 """
 
 from __future__ import annotations
@@ -13,14 +18,98 @@ from urllib.parse import urlencode
 
 import requests
 
-from agent.errors import ScrapeError
+from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.connection import KeptConnection
-from agent.http_client.error_text import http_status_error, place_of
-from agent.http_client.hidden import redact
-from agent.prometheus import refusals
-from agent.prometheus.answers import ApiResponse, answer
+from agent.http_client.error_text import http_status_error, place_of, redact
+from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, answer
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.trouble import StoreError, StoreErrorKind
+
+_ADDRESS = "is this the address of a Prometheus server?"
+_STATUSES = {
+    401: (StoreErrorKind.CREDENTIALS, "wants credentials, or takes others: {login}"),
+    403: (StoreErrorKind.CREDENTIALS, "does not let these credentials query it"),
+    404: (StoreErrorKind.WRONG_ANSWER, f"answered 404: {_ADDRESS}"),
+    405: (StoreErrorKind.WRONG_ANSWER, f"does not take a query: {_ADDRESS}"),
+    407: (StoreErrorKind.CREDENTIALS, "answered 407: a proxy before it wants credentials"),
+}
+"""Before their bodies are looked at."""
+
+_KIND_BY_STATUS = {
+    408: StoreErrorKind.SLOW,
+    413: StoreErrorKind.TOO_MUCH,
+    429: StoreErrorKind.SLOW,
+    499: StoreErrorKind.SLOW,
+    504: StoreErrorKind.SLOW,
+}
+_KIND_BY_TYPE = {
+    "timeout": StoreErrorKind.SLOW,
+    "canceled": StoreErrorKind.SLOW,
+    "unavailable": StoreErrorKind.AWAY,
+    "internal": StoreErrorKind.AWAY,
+    "too_many_requests": StoreErrorKind.SLOW,
+    "bad_data": StoreErrorKind.REFUSED,
+    "execution": StoreErrorKind.REFUSED,
+}
+_WORDS = (
+    ("no org id", StoreErrorKind.CREDENTIALS, "; set its org_id"),
+    ("too many samples", StoreErrorKind.TOO_MUCH, ""),
+    ("maximum resolution", StoreErrorKind.TOO_MUCH, ""),
+    ("-search.max", StoreErrorKind.TOO_MUCH, ""),
+    ("err-mimir-max-", StoreErrorKind.TOO_MUCH, ""),
+    ("exceeded series limit", StoreErrorKind.TOO_MUCH, ""),
+    ("exceeded chunks limit", StoreErrorKind.TOO_MUCH, ""),
+    ("exceeded samples limit", StoreErrorKind.TOO_MUCH, ""),
+    ("query timed out", StoreErrorKind.SLOW, ""),
+    ("deadline exceeded", StoreErrorKind.SLOW, ""),
+    ("vmstorage nodes", StoreErrorKind.PARTIAL, ""),
+    ("receive series from", StoreErrorKind.PARTIAL, ""),
+    ("no store matched", StoreErrorKind.PARTIAL, ""),
+)
+"""Words of an error, in lower case, what they mean, and what to do beyond what they say. The first that is found counts."""
+
+_SCRAPES = {
+    ScrapeFailure.TIMEOUT: StoreErrorKind.SLOW,
+    ScrapeFailure.CONNECT: StoreErrorKind.AWAY,
+    ScrapeFailure.CUT_OFF: StoreErrorKind.AWAY,
+    ScrapeFailure.AUTH: StoreErrorKind.CREDENTIALS,
+    ScrapeFailure.TLS: StoreErrorKind.CREDENTIALS,
+}
+LOGIN = "set bearer_token_file or basic_auth, or renew what is in them"
+
+
+def error_from_status(place: str, status: int, login: str = LOGIN) -> StoreError | None:
+    """The trouble that a status alone says; `login` is how its user gives credentials."""
+    if status not in _STATUSES:
+        return None
+    kind, text = _STATUSES[status]
+    return StoreError(kind, place, text.format(login=login))
+
+
+def error_without_body(place: str, status: int) -> StoreError:
+    """A status that came with nothing that can be read."""
+    kind = _KIND_BY_STATUS.get(status, StoreErrorKind.AWAY if status >= 500 else StoreErrorKind.REFUSED)
+    return StoreError(kind, place, f"answered {status}")
+
+
+def error_from_body(given: ApiResponse, status: int) -> StoreError:
+    """An error that the store tells."""
+    said = given.error or ""
+    kind = _KIND_BY_TYPE.get(given.error_type) or error_without_body(given.place, status).kind
+    hint = ""
+    for words, meant, what_to_do in _WORDS:
+        if words in said.lower():
+            kind, hint = meant, what_to_do
+            break
+    return StoreError(kind, given.place, f"refused the query ({status}): {said or 'it does not say why'}{hint}")
+
+
+def transport_error(place: str, error: ScrapeError) -> StoreError:
+    """An answer that did not come, or not whole."""
+    if error.kind is ScrapeFailure.TOO_LARGE:
+        return StoreError(StoreErrorKind.TOO_MUCH, place, error.text.removeprefix(place).partition(";")[0].strip("/: "))
+    text = error.text.removeprefix(place).lstrip("/: ")
+    return StoreError(_SCRAPES.get(error.kind, StoreErrorKind.WRONG_ANSWER), place, text)
+
 
 # Not packed unless the store does so anyway: that saves its CPU, which is everybody's, and network where it stands near by.
 _HEADERS = {
@@ -40,7 +129,7 @@ COMPLETE = {"partial_response": "false", "deny_partial_response": "1"}
 class QueryRunner:
     """For one thread at a time. `login` is how its user gives credentials, for messages."""
 
-    def __init__(self, options: StoreOptions, login: str = refusals.LOGIN) -> None:
+    def __init__(self, options: StoreOptions, login: str = LOGIN) -> None:
         self.place = place_of(options.url).rstrip("/")
         self._options = options
         self._login = login
@@ -60,13 +149,13 @@ class QueryRunner:
         try:
             body, status = self._answered(path, urlencode({**form, **self._parameters}))
         except ScrapeError as error:
-            raise self._clean(refusals.transport_error(self.place, error)) from error
+            raise self._clean(transport_error(self.place, error)) from error
         self.bytes += len(body)
         given = answer(self.place, body)
         if given.error is not None:
-            raise self._clean(refusals.error_from_body(given, status))
+            raise self._clean(error_from_body(given, status))
         if status != 200:
-            raise refusals.error_without_body(self.place, status)
+            raise error_without_body(self.place, status)
         if given.partial and not self._options.partial_response_ok:
             raise self._clean(StoreError(StoreErrorKind.PARTIAL, self.place, given.partial))
         return given
@@ -76,7 +165,7 @@ class QueryRunner:
         try:
             return self._connection.load_if_changed()
         except ScrapeError as error:
-            raise refusals.transport_error(self.place, error) from error
+            raise transport_error(self.place, error) from error
 
     def close(self) -> None:
         """Ends the kept connection; a later query opens a new one."""
@@ -104,11 +193,11 @@ class QueryRunner:
             error = http_status_error(
                 self.place, status, self._connection.redact_reply(response.headers.get("Location", ""))
             )
-            raise refusals.transport_error(self.place, error)
-        if (trouble := refusals.error_from_status(self.place, status, self._login)) is not None:
+            raise transport_error(self.place, error)
+        if (trouble := error_from_status(self.place, status, self._login)) is not None:
             raise trouble
         if status != 200 and "json" not in response.headers.get("Content-Type", "").lower():
-            raise refusals.error_without_body(self.place, status)
+            raise error_without_body(self.place, status)
 
     def _clean(self, trouble: StoreError) -> StoreError:
         """Without the secrets that a store, or a proxy before it, may repeat."""

@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from agent.config.load import LoadedConfig
-from agent.config.views import build_tier_contexts, plan_versions
+from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
-from agent.sources.past_store import PastQueryClient, QueryClient
-from agent.sources.past_turns import PastStoreSource
+from agent.prometheus.api import QueryClient
+from agent.sources.past_store import PastQueryClient, PastStoreSource
 from rules.evaluator.step import ClosedMinute
 from rules.telemetry import windows
 from rules.telemetry.windows import MINUTE_SECONDS

@@ -21,8 +21,8 @@ from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
 from agent.config.report_keys import Destination
 from agent.reporting import storage
 from agent.reporting.jobs import AddressCheckResult, DeliveryJob
-from agent.reporting.state import write_atomically
-from exporters.report.message import message
+from agent.reporting.storage import write_atomically
+from exporters.report.build import message
 
 MOST_BYTES = 8192
 """Of an address."""

@@ -1,8 +1,8 @@
 """The daemon's weekly reports: what is due now, what failed and is tried again, what is still to be sent.
 
-Owns the order of steps and what is kept of it between two of them (`agent.reporting.state`). When a report is due is
-`agent.reporting.due`'s; the work itself is done by a process for each step (`agent.worker.process_part`), for the page's and the
-numbers' libraries never come into the daemon. `run` is called every minute, by one thread; `health` by any.
+Owns the order of steps and what is kept of it between two of them (`agent.reporting.storage`). When a report is due is
+`agent.reporting.storage`'s; the work itself is done by a process for each step (`agent.reporting.process`), for the page's
+and the numbers' libraries never come into the daemon. `run` is called every minute, by one thread; `health` by any.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from pathlib import Path
 from agent.config.load import LoadedConfig
 from agent.config.report_keys import WEEKDAYS, Destination
 from agent.errors import SizewatchError
-from agent.reporting import state as kept
-from agent.reporting.due import WeeklySchedule
+from agent.reporting import storage as kept
 from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult
-from agent.reporting.state import STATE_FILE, PendingDelivery, ReportState
-from agent.worker.process_part import JobRunner
+from agent.reporting.process import JobRunner
+from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState, WeeklySchedule
 from exporters.status.records import DeliveryHealth, ReportHealth
 
 LOCK_FILE = "reports.lock"

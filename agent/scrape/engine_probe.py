@@ -14,13 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.gpu.nvml_reader import NvmlReader
-from agent.http_client.pages import JSON, PageFetcher
-from agent.http_client.target_options import TargetOptions
-from agent.scrape.reader import PageReader
+from agent.http_client.connection import JSON, PageFetcher
+from agent.http_client.transport import TargetOptions
+from agent.scrape.scrapers import PageReader
 from exporters.render import text
 from rules.engines.table import EngineTable
-from rules.telemetry.gpu_readout import GpuReadout
 from rules.telemetry.snapshots import Snapshot
 
 MODELS = "/v1/models"
@@ -89,15 +87,6 @@ def _card(options: TargetOptions, remarks: list[str]) -> dict[str, Any]:
 
 def _tokens(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LONGEST_CONTEXT else None
-
-
-def list_local_gpus() -> tuple[GpuReadout, ...]:
-    """The GPUs of this machine by NVML; none where there is no driver."""
-    reader = NvmlReader()
-    try:
-        return reader.read(time.time())[0]
-    finally:
-        reader.close()
 
 
 FACTS = ("num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization", "enable_prefix_caching")

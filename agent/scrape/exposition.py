@@ -15,8 +15,17 @@ from types import MappingProxyType
 from typing import Any
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.scrape.exposition_lines import NUMBER_BYTES, ExpositionLine, Metadata, Sample, parse_line, split_number
-from agent.scrape.series_types import UNTYPED, FamilyLookup, declared_families
+from agent.scrape.exposition_lines import (
+    NUMBER_BYTES,
+    UNTYPED,
+    ExpositionLine,
+    FamilyLookup,
+    Metadata,
+    Sample,
+    declared_families,
+    parse_line,
+    split_number,
+)
 from exporters.render.text import quote_external_text
 
 _END = b"# EOF"

@@ -2,21 +2,31 @@
 
 Owns how a long span is asked for (few large questions, from which the many small ones of each step are answered) and the
 order in which it is told. Who judges it is `agent.replay.replay` (shown) or `agent.replay.back_fill_writer` (put into a history).
+
+Role fleet's turns over the past: what the daemon would have booked, had it run then.
+
+Owns the clock of such turns and what is kept of each instead of a history, a log and alerts. The turns are
+`agent.sources.store`', so are the judgement and the way each tier is asked.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
-from agent.fleet.each import ReplicaReader
+from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
+from agent.fleet.factory import AGENTS, build_tier_reader
 from agent.fleet.stored_pages import ReplicaPage
-from agent.prometheus.answers import InstantSample, MatrixSeries
-from agent.prometheus.api import QueryCounters
-from agent.prometheus.trouble import StoreError, StoreErrorKind
-from rules.evaluator.step import ReplicaKey
+from agent.fleet.tier_readers import ReplicaReader
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
+from agent.prometheus.api import QueryClient
+from agent.sources.store import StoreSource
+from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.step import NOBODY, ClosedMinute, ReplicaKey
+from rules.evaluator.timeline import TimelineEvent
+from rules.verdicts.finding import ClosedSpan, Finding
 
 STEP_SECONDS = 60.0
 """A replica that falls silent is missed within so long, as by the daemon of role fleet."""
@@ -31,19 +41,6 @@ MOST_SAMPLES = 500_000
 """Of one piece; 30 to 60 MB of memory."""
 
 _TOO_LARGE = frozenset({StoreErrorKind.TOO_MUCH, StoreErrorKind.SLOW})
-
-
-class QueryClient(Protocol):
-    """What is asked: `agent.prometheus.api.StoreApi`."""
-
-    place: str
-    counts: QueryCounters
-
-    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
-
-    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]: ...
-
-    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +143,71 @@ def steps(tiers: Sequence[ReplicaReader], since: float, until: float) -> Iterato
             silent=silent,
             pools={one.tier: one.pages.pools for one in tiers},
         )
+
+
+UNJUDGED_SECONDS = 900.0
+"""A rule that could not judge for so long says nothing of now."""
+
+
+@dataclass(slots=True)
+class BackFillResult:
+    """What turns left, in the order in which it ended."""
+
+    closed: list[ClosedMinute] = field(default_factory=list)
+    ended: list[ClosedSpan] = field(default_factory=list)
+    events: list[TimelineEvent] = field(default_factory=list)
+
+
+class PastStoreSource(StoreSource):
+    """Turns at times that are past: `at` is the next one's. `collected` is what they left; whoever takes of it removes it."""
+
+    def __init__(self, loaded: LoadedConfig, api: PastQueryClient, at: float) -> None:
+        self.at = at
+        self.collected = BackFillResult()
+        views = build_tier_contexts(loaded)
+        sources = {tier: loaded.config.tiers.get(tier, AGENTS) for tier in views}
+        super().__init__(
+            asking={
+                (None, tier): build_tier_reader(tier, sources[tier], view, loaded.config.fleet, api)
+                for tier, view in views.items()
+            },
+            api=api,
+            told_by_agents=frozenset(tier for tier, source in sources.items() if source.source == "agents"),
+            delay_seconds=0.0,
+            views=views,
+            versions=plan_versions(loaded),
+            history=None,
+            alerting=None,
+            clock=lambda: self.at,
+        )
+
+    def open_findings_at(self, t: float) -> tuple[Finding, ...]:
+        """What has not ended, as if it did at `t`; what could not be judged for long by then, when it last was."""
+        found = []
+        for one in self.watcher.standings.values():
+            judged = one.judged_at if one.judged_at is not None else -math.inf
+            if one.episode is not None and one.episode.started_at < t:
+                last = max(judged, one.episode.transitions[-1].t)
+                found.append(replace(one.episode, ended_at=t if t - last < UNJUDGED_SECONDS else last))
+        return tuple(found)
+
+    def pool(self, one: ClosedMinute) -> str:
+        """The part of its tier that a minute's replica belongs to."""
+        return self.watcher.view(one.tier).pools.get(one.replica, "mixed")
+
+    def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
+        """Kept for the history."""
+        self.collected.events.append(TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
+
+    def _concluded(
+        self, now: float, blind: Mapping[str, str] = NOBODY
+    ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
+        # Without the log, in which what is past would look as if it happened now.
+        return self.watcher.step(now, blind)
+
+    def _tell_troubles(self, blind: Mapping[str, str]) -> None:
+        self.store_troubles = dict(blind)
+
+    def _book(self, ended: tuple[ClosedSpan | ExternalAlert, ...], closed: tuple[ClosedMinute, ...]) -> None:
+        self.collected.ended += [one for one in ended if not isinstance(one, ExternalAlert)]
+        self.collected.closed += closed

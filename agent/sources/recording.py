@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from agent.config import yaml_size
+from agent.config import files
 from agent.errors import RecordingError
 from exporters.render.text import one_line
 
@@ -69,7 +69,7 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     """The recording and what is wrong with it. Raises BadRecording where nothing of it can be used."""
     index = folder / "recording.yaml"
     try:
-        data = yaml_size.loaded(_index(index))
+        data = files.loaded(_index(index))
     except FileNotFoundError:
         raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?") from None
     except RecursionError:

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
-from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage, TierPages
+from agent.alerting.service import AlertingService
+from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
+from agent.config.store_keys import Lease
+from agent.errors import ConfigError, ScrapeError, ScrapeFailure, SizewatchError
+from agent.fleet.factory import AGENTS, LeaderElection, build_tier_reader, uses_agent_series
+from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
+from agent.fleet.tier_readers import (
+    TierReader,
+    TierReaderKey,
+)
 from agent.gpu.collector import GpuCollector
 from agent.gpu.owners import GpuAssignment
-from agent.http_client.target_options import TargetOptions
+from agent.history.service import HistoryService
+from agent.http_client.transport import TargetOptions
+from agent.kubernetes.api import KubernetesApiError
 from agent.pipeline.loop import EvaluationLoop
 from agent.prometheus.answers import collector_resting
-from agent.prometheus.api import QueryCounters
+from agent.prometheus.api import QueryCounters, StoreApi
 from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope, StoreHealth
 from rules.evaluator.step import ClosedMinute, ReplicaKey
@@ -37,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.alerting.service import AlertingService
-    from agent.fleet.leading import LeaderElection
+    from agent.fleet.factory import LeaderElection
     from agent.history.service import HistoryService
 
 STEP_SECONDS = 15.0
@@ -57,28 +67,6 @@ class StoreInfo(Protocol):
 
     place: str
     counts: QueryCounters
-
-
-TierReaderKey = tuple[Hashable, str]
-"""What a way of asking depends on, and the tier."""
-
-
-class TierReader(Protocol):
-    """What asks the store about one tier: `agent.fleet.each` replica by replica, `agent.fleet.tier_readers` as sums by load."""
-
-    tier: str
-
-    @property
-    def sums(self) -> bool: ...
-
-    def minute(
-        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
-    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]: ...
-
-    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]: ...
-
-    @property
-    def pages(self) -> TierPages: ...
 
 
 class StoreSource(EvaluationLoop):
@@ -331,3 +319,50 @@ def _silent(seconds: float) -> str:
 def _named(names: list[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
+
+
+def fleet_turns(
+    loaded: LoadedConfig,
+    before: StoreSource | None,
+    *,
+    history: HistoryService | None,
+    alerting: AlertingService | None,
+    clock: Callable[[], float],
+) -> StoreSource:
+    """The turns of a configuration of role fleet; what is asked as before goes on where it was."""
+    keys = loaded.config
+    assert keys.store is not None, "role fleet has a store"
+    options = keys.store.options(keys.turn_seconds)
+    kept = before.api if before is not None else None
+    api = kept if isinstance(kept, StoreApi) and kept.options == options else StoreApi(options)
+    views = build_tier_contexts(loaded)
+    known: dict[TierReaderKey, TierReader] = before.asked if before is not None else {}
+    asking: dict[TierReaderKey, TierReader] = {}
+    for tier, view in views.items():
+        source = keys.tiers.get(tier, AGENTS)
+        way = (source, options, keys.fleet, view.basis.ttft_slo_seconds)
+        asking[way, tier] = known.get((way, tier)) or build_tier_reader(tier, source, view, keys.fleet, api)
+    return StoreSource(
+        asking=asking,
+        api=api,
+        told_by_agents=frozenset(tier for tier in views if uses_agent_series(keys, tier)),
+        delay_seconds=keys.fleet.delay_seconds,
+        leading=_leading(keys.fleet.lease, before.leading if before is not None else None),
+        views=views,
+        versions=plan_versions(loaded),
+        history=history,
+        alerting=alerting,
+        clock=clock,
+    )
+
+
+def _leading(keys: Lease | None, before: LeaderElection | None) -> LeaderElection | None:
+    """Raises BadConfig where the API cannot be found."""
+    if keys is None:
+        return None
+    if before is not None and before.keys == keys:
+        return before
+    try:
+        return LeaderElection(keys)
+    except KubernetesApiError as trouble:
+        raise ConfigError((f"fleet.lease: {trouble.text}",)) from trouble

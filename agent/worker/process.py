@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO
 
 import agent
-from agent.forecasting.messages import MOST_BYTES, OUT_OF_MEMORY
 
 MIB = 1024 * 1024
 FORECAST_MEMORY_BYTES = 512 * MIB
@@ -182,3 +181,11 @@ def _log_lines(errors: IO[bytes]) -> None:
                 _log.warning("forecasting process: %s", line.decode("utf-8", "replace").rstrip())
             elif number == MOST_LINES + 1:
                 _log.warning("forecasting process: it says more than is logged")
+
+
+OUT_OF_MEMORY = 12
+"""The exit code of a process that needed more memory than it may take (ENOMEM)."""
+
+
+MOST_BYTES = 4 * 1024 * 1024
+"""An answer holds a day of bins at most: a hundredth of this."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporters.metrics import names
-from exporters.prometheus_rules.rule_files import comment_lines, dump_yaml
+from exporters.render.yaml import comment_lines, dump_yaml
 from rules.catalogue.registry import RULES
 from rules.verdicts.rule import Rule, Scope
 

@@ -2,12 +2,20 @@
 
 Owns the layout and nothing of what the commands are: they come as an argparse parser. A new command or option needs no
 change here; its help text, its choices and its epilog (the exit codes) are what is printed.
+
+Tables of the documentation, rendered from what the program itself reads: Markdown out of a JSON Schema.
+
+Owns the way a schema's keys become rows. It knows no key: which schema, and what stands around the table, comes from
+the caller. Another table is a function here and a row of `exporters.docs.generated_files`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from exporters.render.text import table
 
 HEAD = """\
 # Commands
@@ -98,3 +106,112 @@ def _argument_default(action: argparse.Action) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == argparse.SUPPRESS:
         return ""
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+Schema = Mapping[str, Any]
+Row = tuple[str, str, str, str]
+
+_KINDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "true or false", "array": "list"}
+_HEAD = ("key", "kind", "default", "meaning")
+
+
+def configuration_page(schema: Schema) -> str:
+    """docs/configuration.md, whole: a table of the keys of the top level, then one for each part of the file."""
+    plain = {key: part for key, part in schema["properties"].items() if not _is_part(schema, part)}
+    sections = [_TOP, table(_HEAD, _rows(schema, {**schema, "properties": plain}, ""))]
+    for key, part in schema["properties"].items():
+        if _is_part(schema, part):
+            record, suffix = _record(schema, part)
+            words = [text for text in (part.get("description"), record.get("description")) if text]
+            sections += [
+                f"## {key}\n\n{' '.join(words)}".rstrip(),
+                table(_HEAD, _rows(schema, record, f"{key}{suffix}.")),
+            ]
+    return "\n\n".join([*sections, _EXAMPLE]) + "\n"
+
+
+def _rows(schema: Schema, record: Schema, prefix: str) -> Iterator[Row]:
+    required = record.get("required", ())
+    for key, part in record["properties"].items():
+        if _is_part(schema, part):
+            inner, suffix = _record(schema, part)
+            yield from _rows(schema, inner, f"{prefix}{key}{suffix}.")
+            continue
+        default = "required" if key in required else _schema_default(part.get("default"))
+        yield f"`{prefix}{key}`", _kind(schema, part), default, part.get("description", "")
+
+
+def _schema_default(value: object) -> str:
+    if value is None or value in ([], {}):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _bare(part: Schema) -> Schema:
+    """Without the null that makes a key optional."""
+    choices = [choice for choice in part.get("anyOf", ()) if choice.get("type") != "null"]
+    return choices[0] if len(choices) == 1 else part
+
+
+def _is_part(schema: Schema, part: Schema) -> bool:
+    return "$ref" in _inner(_bare(part))[0]
+
+
+def _record(schema: Schema, part: Schema) -> tuple[Schema, str]:
+    inner, suffix = _inner(_bare(part))
+    record: Schema = schema["$defs"][inner["$ref"].rpartition("/")[2]]
+    return record, suffix
+
+
+def _inner(bare: Schema) -> tuple[Schema, str]:
+    """What a list or a mapping of names holds, and how an entry of it is written."""
+    if bare.get("type") == "array":
+        return bare.get("items", {}), "[]"
+    more = bare.get("additionalProperties")
+    return (more, ".NAME") if isinstance(more, dict) and "$ref" in more else (bare, "")
+
+
+def _kind(schema: Schema, part: Schema) -> str:
+    bare = _bare(part)
+    if "enum" in bare:
+        return " or ".join(f"`{value}`" for value in bare["enum"])
+    if bare.get("type") == "object":
+        return "mapping"
+    if "pattern" in bare or "anyOf" in bare or bare.get("title", "").islower():
+        return str(bare["title"])
+    return _KINDS[bare["type"]]
+
+
+_TOP = """\
+# Configuration
+
+<!-- Generated from the program's own keys; `sizewatch render` writes it anew. -->
+
+`sizewatch` reads the file named with `-c`, else `./sizewatch.yaml`, else `/etc/sizewatch/sizewatch.yaml`; YAML, or JSON
+where the name ends in `.json`. A key that is not listed here is an error. All problems of configuration and plan are
+told at once, each with file, line and path, and nothing starts before there is none.
+
+- A duration is a number with its unit: `500ms`, `15s`, `5m`, `1h`, `7d`.
+- A relative file stands in the folder of the configuration. The names of `..._file` may hold `${NAME}`, replaced from
+  the environment; nothing else is replaced.
+- Secrets are never values here: they stand in files of their own, read again when they change.
+- `docs/config.schema.json` is the same as JSON Schema, for editors."""
+
+_EXAMPLE = """\
+## An example
+
+```yaml
+plan: plan.yaml
+targets:
+  - url: http://127.0.0.1:8000/metrics
+    tier: h100-llama70b-fp8
+    replica: gpu-node-1-0
+    gpus: [0, 1, 2, 3]
+  - url: https://10.0.3.17:8000/metrics
+    tier: h100-llama70b-fp8
+    bearer_token_file: ${CREDENTIALS_DIRECTORY}/metrics-token
+    tls: {ca_file: /etc/ssl/fleet-ca.pem}
+thresholds:
+  h100-llama70b-fp8:
+    TtftDivergence: {factor: 1.5}
+```"""

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporters.alertmanager.sample_config import alertmanager_text
-from exporters.docs.command_pages import commands_page
-from exporters.docs.docs_tables import configuration_page
-from exporters.docs.engines_page import engines_page
+from exporters.docs.command_pages import commands_page, configuration_page
 from exporters.docs.runbook_blocks import fill_runbooks
-from exporters.docs.signal_pages import signals_page
+from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.grafana.files import FILES as GRAFANA
 from exporters.manifests.chart_files import FILES as CHART
 from exporters.manifests.kustomize_files import FILES as KUSTOMIZE

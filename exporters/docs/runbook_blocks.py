@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from exporters.render.time_words import format_duration
+from exporters.render.text import format_duration
 from rules.catalogue.registry import RULES
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
 

@@ -1,13 +1,23 @@
 """docs/signals.md: every signal, every family, and what sizewatch exports.
 
 Owns the layout. The rows are `rules.telemetry.signals`, `rules.telemetry.families` and `exporters.metrics.names`; a new one
-there needs no change here. What each engine prints is `exporters.docs.engines_page`'s.
+there needs no change here. What each engine prints is `exporters.docs.signal_pages`'s.
+
+docs/engines.md: which engine gives which signal, what it prints for each family, and what is left alone.
+
+Owns the layout. The rows are `rules.engines`'; a new engine gets its column and its section by being in the registry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from exporters.documents.signal_exposure import matrix
 from exporters.metrics import names
-from exporters.render.markdown import table
+from exporters.render.text import table
+from rules.engines.coverage import Support, exposures
+from rules.engines.registry import ENGINES
+from rules.engines.table import ALONGSIDE, EngineTable, LabelAggregation, Match, SourceRow
 from rules.telemetry.families import FAMILIES, Family
 from rules.telemetry.signals import SIGNALS, Signal
 
@@ -69,3 +79,63 @@ def _own(metric: names.ExportedMetric) -> tuple[str, ...]:
 
 def _labels(metric: names.ExportedMetric) -> str:
     return ", ".join(metric.labels)
+
+
+ENGINES_HEAD = """\
+# Engines
+
+<!-- Generated from the program's own tables; `sizewatch render` writes it anew. -->
+
+Which signal each engine can give. *known*: a best estimate with its bounds; *bounded*: bounds alone; *-*: not exposed by
+the engine, for the reason in its section. Releases are those that were looked at: the true change lies between two of
+them. `sizewatch signals` prints the same table, `sizewatch inspect PAGE` what one page gives, value by value.
+[GPU signals](gpus.md) do not depend on the engine."""
+
+NAMES = """\
+Names as they stand on the page with `:` written as `_`, without what Ray, KServe or a router puts before them. Several
+rows of one family are alternatives: the first that is on the page is used. Series of data-parallel engines and label
+values are added up unless the note says otherwise."""
+
+
+def engines_page() -> str:
+    """The whole page."""
+    head, rows = matrix(ENGINES)
+    parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES]
+    parts += [part for engine in ENGINES for part in _engine(engine)]
+    parts += ["## On the page of any engine", "Left alone, by the start of the name:"]
+    parts.append(table(("names", "why"), ((f"`{one.prefix}...`", one.why) for one in ALONGSIDE)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _engine(engine: EngineTable) -> Iterator[str]:
+    yield f"## {engine.label}"
+    if engine.scanned:
+        yield f"`engine: {engine.name}`; releases {', '.join(engine.scanned)}."
+    yield table(("our family", "source", "since", "until", "note"), (_row(row) for row in engine.rows))
+    missing = [e for e in exposures(engine) if any(support is Support.NOT_EXPOSED for support, _, _ in e.spans)]
+    told = [(f"`{e.signal}`", e.why) for e in missing if e.why]
+    if told:
+        yield "Not exposed:"
+        yield table(("signal", "why"), told)
+    if engine.ignored:
+        yield "Left alone, by the start of the name:"
+        yield table(("names", "why"), ((f"`{one.prefix}...`", one.why) for one in engine.ignored))
+
+
+def _row(row: SourceRow) -> tuple[str, ...]:
+    where = [f'{label}="{value}"' for label, value in row.where] + [_match(match) for match in row.matches]
+    source = row.source + (f"{{{','.join(where)}}}" if where else "")
+    ways = [row.across.value.replace("_", " ")] if row.across is not LabelAggregation.SUM else []
+    ways += [f"its `_{row.part}`"] if row.part else []
+    ways += [f"plus `{more}`" for more in row.plus]
+    ways += [f"by `{row.by}`"] if row.by else []
+    ways += [f"times {row.factor:g}"] if row.factor != 1 else []
+    ways += [f"times `{row.factor_fact}`"] if row.factor_fact else []
+    note = "; ".join(text for text in (", ".join(ways), row.note) if text)
+    return f"`{row.family}`", f"`{source}`", row.since, row.until, note
+
+
+def _match(match: Match) -> str:
+    """As PromQL would say it."""
+    values = "|".join(match.values) + (".*" if match.starts else "") + ("|" if match.optional != match.without else "")
+    return f'{match.label}{"!~" if match.without else "=~"}"{values}"'

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from exporters.documents.replay import cause_json, reading_json
-from exporters.render.time_words import format_duration
+from exporters.render.text import format_duration
 from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.wording import number

@@ -12,9 +12,8 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from exporters.render.forecast_picture import Picture, Seen, picture_svg
-from exporters.render.text_table import text_table
-from exporters.render.time_words import format_duration
+from exporters.render.svg_charts import Picture, Seen, picture_svg
+from exporters.render.text import format_duration, text_table
 from rules.telemetry.wording import number
 from rules.verdicts.projection import ForecastPoint, Projection
 

@@ -2,17 +2,28 @@
 
 Owns layout, quoting and the spelling of numbers: YAML 1.1, as people's parsers read it (`1e-05` would be text). What
 the comments say is decided by its callers. A new part of a plan that is written for people is a function here.
+
+A plan to fill in, from what runs now: YAML with comments on what only people know.
+
+Owns the text. What is required and unknown stays empty, so that `sizewatch plan check` names its line; what is optional
+and unknown is a comment. Nothing observed is written as if it were planned.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from rules.plan.schema import BenchmarkCurve, Point
+from rules.telemetry import histograms
+from rules.telemetry.readings import read, window_since_start
+from rules.telemetry.signals import BY_NAME, Reading
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.wording import number
 
 WIDTH = 116
 
@@ -104,3 +115,143 @@ def _comments(texts: Iterable[str], margin: str) -> list[str]:
         wrapped = textwrap.wrap(clean, max(WIDTH - len(margin) - 2, 40), break_on_hyphens=False, break_long_words=False)
         lines += [f"{margin}# {line}" for line in wrapped]
     return lines
+
+
+HEAD = """\
+# A sizing plan of what runs now, read {when} from {source}.
+# FILL IN marks what only people know: `sizewatch plan check FILE` names each line that is still empty.
+# Keys and units: docs/plan.schema.json (`sizewatch plan schema`). The curve comes from a benchmark:
+#   sizewatch plan import RESULTS... --into FILE --tier TIER
+schema: 1
+tiers:"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierFacts:
+    """What is known of a tier. `release` and `gpu_product` are empty and the numbers None where nothing tells them."""
+
+    name: str
+    engine: str
+    title: str
+    release: str
+    model: str
+    pages: tuple[Snapshot, ...]
+    context_tokens: int | None
+    pools: tuple[str, ...] = ("mixed",)
+    gpu_product: str = ""
+    gpus_per_replica: int | None = None
+    gpus_here: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
+    """The whole file. `when` and `source` are words for its first line."""
+    lines = [HEAD.format(when=when, source=source)]
+    for tier in tiers:
+        lines += [f"  {scalar(tier.name)}:", *(f"    {_one_line(line)}".rstrip() for line in _tier(tier))]
+    return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    """What a page says may hold a line end, which must not end a comment."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _tier(tier: TierFacts) -> Iterator[str]:
+    facts = tier.pages[0].facts
+    yield from (f"# {remark}" for remark in tier.remarks)
+    yield _filled("model", tier.model, "the name the engine serves it under")
+    told = f"{tier.title}{f', release {tier.release} by its page' if tier.release else ''}"
+    yield f"engine: {_text(tier.engine)}  # {told}"
+    yield f"# precision: {{weights: , kv: }}  # FILL IN; {_kv_format(facts)}"
+    yield "gpu:"
+    yield "  " + _filled("product", tier.gpu_product, "product name as NVML or the GPU exporter prints it")
+    count = "" if tier.gpus_per_replica is None else str(tier.gpus_per_replica)
+    here = f"; this machine has {tier.gpus_here}" if tier.gpus_here else ""
+    yield f"  per_replica: {count}".rstrip() + ("" if count else f"  # FILL IN: GPUs of one engine instance{here}")
+    if tier.pools != ("mixed",):
+        yield f"pools: [{', '.join(tier.pools)}]"
+    yield from _cache(facts, tier.context_tokens)
+    yield "slo:"
+    yield "  ttft_p99_seconds:  # FILL IN: what users were promised for the first token, such as 2.0"
+    yield "  # tpot_p99_seconds:  # and for each token after it, such as 0.08"
+    yield from _workload(tier)
+    yield "# curve: comes from a benchmark of one replica (sizewatch plan import)"
+    yield f"# fleet: {{instances: {len(tier.pages)}, safety_factor: 1.3, minimum_warm: 1}}  # {len(tier.pages)} run now"
+    yield "# cost: {gpu_hour_price: , currency: USD}  # what one GPU costs an hour"
+    yield from _cold_start(tier.pages)
+    yield from _guardrails(tier.context_tokens)
+
+
+def _filled(key: str, value: str, what: str) -> str:
+    return f"{key}: {_text(value)}" if value else f"{key}:  # FILL IN: {what}"
+
+
+def _text(value: str) -> str:
+    """A YAML string that stays one: a model may be called `true`, `1.0` or `a: b`."""
+    plain = value.replace("-", "").replace("_", "").replace("/", "").replace(".", "").replace(" ", "")
+    safe = plain.isalnum() and plain.isascii() and value[0].isalpha() and value.strip() == value
+    reserved = value.casefold() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+    return value if safe and not reserved else json.dumps(value)
+
+
+def _kv_format(facts: Mapping[str, str]) -> str:
+    kv = facts.get("cache_dtype", "")
+    if kv in ("", "auto"):
+        return "the page does not tell them" if not kv else "the KV cache is of the model's own type"
+    return f"the KV cache is {kv}"
+
+
+def _cache(facts: Mapping[str, str], context: int | None) -> Iterator[str]:
+    blocks = _whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
+    size = _whole(facts.get("block_size", "") or facts.get("page_size", ""))
+    tokens = _whole(facts.get("kv_tokens", "")) or (blocks * size if blocks and size else None)
+    if tokens:
+        of = f" ({blocks} blocks of {size})" if blocks and size else ""
+        full = f"; {tokens / context:.1f} requests of the whole context length fit" if context else ""
+        yield f"# KV cache: {tokens} tokens{of}{full}"
+    if context:
+        yield f"# context length: {context} tokens"
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+LENGTHS = ("prompt_tokens", "generation_tokens")
+
+
+def _workload(tier: TierFacts) -> Iterator[str]:
+    """What the running processes saw is shown, as a comment: the plan says what was sized for, not what happens."""
+    yield "# workload:  # FILL IN: the traffic this tier was sized for"
+    seen = {stem: _seen(tier.pages[0], stem) for stem in LENGTHS}
+    for stem in LENGTHS:
+        yield f"#   {stem}: {{mean: , p50: , p95: , p99: }}{seen[stem]}"
+    yield "#   requests_per_second: {average: , peak: }"
+
+
+def _seen(page: Snapshot, stem: str) -> str:
+    window = window_since_start(page)
+    found = [read(BY_NAME[f"{stem}_p{q}"], window) for q in (50, 95, 99)]
+    known = [reading for reading in found if isinstance(reading, Reading) and reading.value is not None]
+    if len(known) < len(found):
+        return ""
+    values = ", ".join(f"{reading.value:.0f}" for reading in known)
+    mean = histograms.mean(window.histograms[f"{stem}_per_request"])
+    exact = "" if mean is None else f"{mean:.0f} on average, "
+    return f"  # since its start this engine saw {exact}about {values} ({known[0].n:.0f} requests)"
+
+
+def _cold_start(pages: tuple[Snapshot, ...]) -> Iterator[str]:
+    told = [page.ready_at - page.started_at for page in pages if page.ready_at and page.started_at]
+    seconds = max((s for s in told if s > 0), default=None)
+    if seconds is None:
+        yield "# cold_start_seconds:  # from asking for a replica to its first answer; the page does not tell it"
+    else:
+        text = f"process start to ready took {number(seconds, 'seconds')}; add the time to get a node and the image"
+        yield f"# cold_start_seconds:  # {text}"
+
+
+def _guardrails(context: int | None) -> Iterator[str]:
+    limit = f"{context}" if context else ""
+    yield f"# guardrails: {{max_prompt_tokens: {limit}, max_generation_tokens: }}  # what the gateway enforces"

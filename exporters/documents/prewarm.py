@@ -15,11 +15,19 @@ from enum import StrEnum
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from exporters.documents.prewarm_count import Counted, bounds_words, count_words
-from exporters.documents.prewarm_demand import DemandParts, Highest, compare_with_peak, level, parts_of, parts_sentence
 from exporters.documents.prewarm_value import PrewarmValue, worth_json, worth_lines
-from exporters.render.text_table import text_table
-from exporters.render.time_words import format_duration
+from exporters.documents.prewarm_wording import (
+    Counted,
+    DemandParts,
+    Highest,
+    bounds_words,
+    compare_with_peak,
+    count_words,
+    level,
+    parts_of,
+    parts_sentence,
+)
+from exporters.render.text import format_duration, text_table
 from rules.telemetry.wording import number
 
 WIDTH = 100

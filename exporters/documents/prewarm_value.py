@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from exporters.render.text_table import text_table
+from exporters.render.text import text_table
 
 WIDTH = 100
 _HOUR = 3600.0

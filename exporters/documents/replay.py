@@ -1,19 +1,27 @@
 """The JSON of `replay` (DESIGN 6): windows with every reading, verdicts by episode, unknown spans.
 
 Owns that format and its schema number. Also used wherever verdicts and readings go out as JSON.
+
+A replay for a person: what was found, when, why and what to do; then what could not be judged.
+
+Owns the words and the layout of the terminal text, at most 100 columns. The numbers are the verdicts' own.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
+from rules.engines.coverage import engine_signals
+from rules.plan.load_bins import TierContext
 from rules.telemetry.derived import PlanFacts
-from rules.telemetry.readings import read_all
-from rules.telemetry.signals import Missing, SignalValue
+from rules.telemetry.readings import read, read_all
+from rules.telemetry.signals import Gap, Missing, SignalValue
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState, UnknownSpan
-from rules.verdicts.verdict import Cause, Status, Verdict
+from rules.verdicts.verdict import Cause, Status, Subject, Verdict
 
 SCHEMA = 1
 
@@ -115,3 +123,110 @@ def replay_json(
         "unknowns": [unknown_json(u) for u in sorted(unknowns, key=lambda u: u.started_at)],
         "problems": list(problems),
     }
+
+
+WIDTH = 100
+
+
+def replay_text(
+    name: str,
+    start: float,
+    end: float,
+    views: Mapping[str, TierContext],
+    ended: Iterable[ClosedSpan],
+    standings: Iterable[RuleState],
+    seen: bool = True,
+) -> str:
+    """The whole text. Times are seconds since the recording's first scrape. `seen`: whether there was anything to judge."""
+    standing, past = tuple(standings), tuple(ended)
+    episodes = [e for e in past if isinstance(e, Finding)] + [s.episode for s in standing if s.episode]
+    length = f"{_clock(end - start)} of {', '.join(sorted(views))}" if end >= start else "holds no scrape"
+    lines = [f"{name}: {length}", ""]
+    if not episodes:
+        lines.append("Nothing was found." if seen else "Nothing was seen.")
+    for episode in sorted(episodes, key=lambda e: e.started_at):
+        lines.extend(episode_lines(episode, start))
+    told = {(e.rule, e.subject) for e in episodes}
+    fine = [s.answer for s in standing if isinstance(s.answer, Verdict) and s.answer.status is Status.OK]
+    lines += _section(
+        "Judged and fine:", [(v.rule, v.subject, v.sentence) for v in fine if (v.rule, v.subject) not in told]
+    )
+    open_spans = [s.unknown for s in standing if s.unknown]
+    lines += _section("Not judged:", [(u.rule, u.subject, unknown_words(u)) for u in open_spans])
+    return "\n".join(lines)
+
+
+def not_exposed_text(engines: Mapping[str, Iterable[str]], seen: Mapping[str, Window]) -> str:
+    """Tier by tier which of the signals that engines can give its engine did not; empty where all were given."""
+    lines = []
+    for tier, labels in engines.items():
+        found = [(s.name, read(s, seen[tier])) for s in engine_signals()] if tier in seen else []
+        missing = [n for n, value in found if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
+        if missing:
+            lines.append(_wrapped(f"{', '.join(labels)} ({tier}): {', '.join(missing)}", "  "))
+    return (
+        "\n".join(["", "Not exposed by the engine (`sizewatch signals --engine NAME` says why):", *lines])
+        if lines
+        else ""
+    )
+
+
+def _section(title: str, said: Iterable[tuple[str, Subject, str]]) -> list[str]:
+    """What is said in the same words of several rules and subjects is said once."""
+    together: dict[str, list[tuple[str, Subject]]] = {}
+    for rule, subject, text in said:
+        together.setdefault(text, []).append((rule, subject))
+    if not together:
+        return []
+    lines = [_wrapped(f"{_about(about)}: {text}", "  ") for text, about in together.items()]
+    return ["", title, *lines]
+
+
+def _about(about: Iterable[tuple[str, Subject]]) -> str:
+    rules: dict[str, list[str]] = {}
+    for rule, subject in about:
+        rules.setdefault(rule, []).append(str(subject))
+    subjects: dict[str, list[str]] = {}
+    for rule, names in rules.items():
+        subjects.setdefault(", ".join(names), []).append(rule)
+    return ", ".join(f"{', '.join(names)} ({subject})" for subject, names in subjects.items())
+
+
+def episode_lines(episode: Finding, origin: float) -> list[str]:
+    """One episode: when, how bad, how sure; its sentence, causes and actions."""
+    until = f"to {_clock(episode.ended_at - origin)}" if episode.ended_at is not None else "and lasts"
+    worst = episode.worst
+    head = (
+        f"{worst.status.value.upper():8} {episode.rule} ({episode.subject}), {worst.certainty.value}, "
+        f"from {_clock(episode.started_at - origin)} {until}"
+    )
+    lines = [head, _wrapped(worst.sentence, "    ")]
+    reached = [(before, now) for before, now in pairwise((None, *episode.transitions)) if now is not None and now.stage]
+    if reached:
+        steps = [
+            f"{now.stage} at {_clock(now.t - origin)}"
+            for before, now in reached
+            if not before or before.stage != now.stage
+        ]
+        lines.append(f"    stages: {', '.join(steps)}")
+    for cause in worst.causes:
+        lines.append(_wrapped(f"cause ({cause.certainty.value}): {'; '.join(cause.evidence)}", "    "))
+        lines.extend(_wrapped(text, "      ") for text in cause.against)
+    lines.extend(_wrapped(f"do: {action.text}", "    ") for action in worst.actions[:3])
+    return lines
+
+
+def unknown_words(span: UnknownSpan) -> str:
+    """Why, with the detail where there is one."""
+    reason = span.reason.value.replace("_", " ")
+    return f"{reason} ({span.text})" if span.text else reason
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

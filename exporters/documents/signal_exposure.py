@@ -1,18 +1,30 @@
 """What a page exposes, for a person and for a program: engine, every signal with its value or gap, every family.
 
 Owns the words and the JSON of `sizewatch inspect` for an engine's page. GPU exporters' pages are
-`exporters.documents.inspect_gpus`'s.
+`exporters.documents.signal_exposure`'s.
+
+Engine x signal: known, bounded, not exposed; for the terminal, for a program and for the documentation.
+
+Owns the words and the layout of that answer. What is known is `rules.engines.coverage`'s.
+
+What a GPU exporter's page exposes, for a person and for a program: exporter, every GPU with every quantity, every family.
+
+Owns the words and the JSON of `sizewatch inspect` for such a page. Engines' pages are `exporters.documents.signal_exposure`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from exporters.documents.replay import reading_json
-from rules.engines.coverage import CREATED, FamilyUse, Use
-from rules.telemetry.signals import BY_NAME, Missing, SignalValue
-from rules.telemetry.snapshots import Snapshot
+from rules.engines.coverage import CREATED, Exposure, FamilyUse, Support, Use, engine_signals, exposures
+from rules.engines.table import EngineTable
+from rules.gpu_sources.devices import BY_CODE, FAULTS
+from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
+from rules.telemetry.gpu_windows import COVERED
+from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalValue
+from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
 from rules.telemetry.wording import number, quantity
 
 HEADS = {
@@ -83,3 +95,158 @@ def inspect_json(
         "families": [{"name": u.name, "use": u.use, "text": u.text} for u in uses],
         "problems": list(page.problems),
     }
+
+
+SHORT = {Support.KNOWN: "known", Support.BOUNDED: "bounded", Support.NOT_EXPOSED: "-"}
+
+
+def cell(exposure: Exposure) -> str:
+    """One cell: what the newest release gives, and since when where it was not always so."""
+    support, since, _ = exposure.spans[-1]
+    text = SHORT[support]
+    if len(exposure.spans) == 1:
+        return text
+    before = exposure.spans[-2]
+    if support is Support.NOT_EXPOSED:
+        return f"{SHORT[before[0]]} to {before[2]}"
+    return f"{text} from {since}" if before[0] is Support.NOT_EXPOSED else f"{text}, {SHORT[before[0]]} to {before[2]}"
+
+
+def matrix(engines: Sequence[EngineTable]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Head and rows: a signal a row, an engine generation a column."""
+    columns = [{e.signal: e for e in exposures(engine)} for engine in engines]
+    rows = tuple((s.name, *(cell(column[s.name]) for column in columns)) for s in engine_signals())
+    return ("signal", *(engine.label for engine in engines)), rows
+
+
+def engines_text(engines: Sequence[EngineTable]) -> str:
+    """The matrix for a terminal; of one engine alone every signal with its source or the reason why there is none."""
+    if len(engines) == 1:
+        return _one(engines[0])
+    head, rows = matrix(engines)
+    return "\n".join([_columns([head, *rows]), "", LEGEND])
+
+
+LEGEND = (
+    "known: a best estimate with bounds; bounded: bounds alone; -: not exposed. `sizewatch signals --engine NAME` says "
+    "why.\nSignals of the GPU come from NVML or a GPU exporter, whatever the engine."
+)
+
+
+def _one(engine: EngineTable) -> str:
+    lines = [engine.label + (f", releases {engine.scanned[0]} to {engine.scanned[-1]}" if engine.scanned else ""), ""]
+    rows = [(e.signal, cell(e), _said(e)) for e in exposures(engine)]
+    return "\n".join([*lines, _columns(rows)])
+
+
+def _said(exposure: Exposure) -> str:
+    return exposure.why if any(support is Support.NOT_EXPOSED for support, _, _ in exposure.spans) else ""
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def engines_json(engines: Iterable[EngineTable]) -> dict[str, Any]:
+    """The same for a program."""
+    return {
+        "schema": 1,
+        "engines": [
+            {
+                "engine": engine.name,
+                "generation": engine.generation,
+                "title": engine.title,
+                "releases": list(engine.scanned),
+                "signals": {e.signal: _exposure_json(e) for e in exposures(engine)},
+            }
+            for engine in engines
+        ],
+    }
+
+
+def _exposure_json(exposure: Exposure) -> dict[str, Any]:
+    spans = [{"support": support.value, "from": first, "to": last} for support, first, last in exposure.spans]
+    return {"support": exposure.newest_support.value, "spans": spans, "why": exposure.why}
+
+
+LISTED = tuple(name for name in GPU_NAMES if name != BY_CODE)
+"""Faults by code are told with the faults."""
+
+NO_CHANGE = "one page tells no change"
+_UNITS = {"degrees Celsius": "celsius"}
+_GIB = 1024.0**3
+
+
+def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> str:
+    """The whole text. Counters are what has been counted so far: one page holds no change."""
+    many = f"{len(page.readouts)} GPU{'' if len(page.readouts) == 1 else 's'}"
+    lines = [title, f"  {many}; counters so far, for {NO_CHANGE}"]
+    for gpu in page.readouts:
+        place = "" if gpu.index is None else f" {gpu.index}"
+        lines += ["", f"GPU{place}: {gpu.product or 'product not told'}, {gpu.gpu}"]
+        lines.extend(f"  {name:42} {_format_gpu_value(name, gpu, exporter, page)}" for name in LISTED)
+    lines += families_text(uses)
+    if page.problems:
+        lines += ["", "Problems", *(f"  {problem}" for problem in page.problems)]
+    return "\n".join(lines)
+
+
+def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> dict[str, Any]:
+    """The same for a program."""
+    return {
+        "schema": 1,
+        "exporter": exporter.name,
+        "gpus": [
+            {
+                "gpu": gpu.gpu,
+                "index": gpu.index,
+                "product": gpu.product,
+                "processes": list(gpu.pids),
+                "quantities": {name: _json(name, gpu, exporter, page) for name in LISTED},
+            }
+            for gpu in page.readouts
+        ],
+        "families": [{"name": u.name, "use": u.use, "text": u.text} for u in uses],
+        "problems": list(page.problems),
+    }
+
+
+def _value(name: str, gpu: GpuReadout) -> float | None:
+    return gpu.gauges.get(name, gpu.counters.get(name))
+
+
+def _json(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> dict[str, Any]:
+    value = _value(name, gpu)
+    if value is None:
+        return {"gap": Gap.NOT_EXPOSED.value, "text": _why_not(name, gpu, exporter, page)}
+    return {"value": value, "unit": GPU_NAMES[name].unit, "polled": name in gpu.sampled}
+
+
+def _format_gpu_value(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> str:
+    value = _value(name, gpu)
+    if value is None:
+        return f"{Gap.NOT_EXPOSED.value}: {_why_not(name, gpu, exporter, page)}"
+    unit = GPU_NAMES[name].unit
+    told = f"{value / _GIB:.2f} GiB" if unit == "bytes" else number(value, _UNITS.get(unit, unit))
+    if unit in ("joules", "errors", "events"):
+        told = f"{told} {unit}"
+    return f"{told} (a poll)" if name in gpu.sampled else told
+
+
+def _why_not(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> str:
+    if name in gpu.gaps:
+        return gpu.gaps[name]
+    if name in exporter.not_exposed:
+        return exporter.not_exposed[name]
+    if name == FAULTS and gpu.gpu in page.faults:
+        standing = ", ".join(sorted(page.faults[gpu.gpu] or ())) or "none"
+        return f"{NO_CHANGE}; standing on it: {standing}"
+    ticks = page.ticks.get(gpu.gpu)
+    if ticks is not None and name in ticks.of:
+        return f"{NO_CHANGE}; {ticks.of[name]:.0f} of {ticks.total:.0f} ticks of the firmware so far"
+    if not any(one in gpu.counters or (ticks is not None and one in ticks.of) for one in COVERED.get(name, ())):
+        return f"{' and '.join(COVERED.get(name, (name,)))}: not told"
+    return "one page tells no time; it is the time between two"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from exporters.render.time_words import format_duration
+from exporters.render.text import format_duration
 from rules.evaluator.timeline import TimelineEntry, TimelineKind
 
 SCHEMA = 1

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from exporters.documents.whatif_words import HOLDS, QUANTITIES, SOURCES, headline, limit_words, replicas
-from exporters.render.text_table import text_table
+from exporters.documents.what_if_json import HOLDS, QUANTITIES, SOURCES, headline, limit_words, replicas
+from exporters.render.text import text_table
 from rules.plan.money import amount, figure
 from rules.plan.replica_count import ReplicaCount
+from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus
-from rules.resize.whatif_money import Bill
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import number
 from rules.what_if.answer import LimitHeadroom, WhatIf

@@ -16,8 +16,8 @@ from exporters.grafana.records import Dashboard
 from exporters.grafana.self_monitoring_dashboard import ITSELF
 from exporters.grafana.tier_dashboard import TIER
 from exporters.prometheus_rules.alerts import CAUSES, alert_groups
-from exporters.prometheus_rules.rule_files import Alert, Group, comment_lines, dump_yaml, duration
-from exporters.prometheus_rules.rule_words import first_step
+from exporters.prometheus_rules.rule_files import Alert, Group, duration, first_step
+from exporters.render.yaml import comment_lines, dump_yaml
 from rules.catalogue.registry import BY_NAME as RULES
 
 HEAD = """\

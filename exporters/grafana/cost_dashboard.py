@@ -7,9 +7,22 @@ from __future__ import annotations
 
 from exporters.grafana import gpu_panels, plan_panels
 from exporters.grafana import queries as q
-from exporters.grafana.looks import AMBER, COUNT, MONEY, RATIO, RED, falling_thresholds, rising_thresholds, signal_unit
 from exporters.grafana.queries import TIERS as W
-from exporters.grafana.records import Dashboard, Panel, PanelType, Query, Section
+from exporters.grafana.records import (
+    AMBER,
+    COUNT,
+    MONEY,
+    RATIO,
+    RED,
+    Dashboard,
+    Panel,
+    PanelType,
+    Query,
+    Section,
+    falling_thresholds,
+    rising_thresholds,
+    signal_unit,
+)
 from exporters.grafana.templating import ABOUT_TIERS, COST_UID, marks
 from exporters.metrics import names
 

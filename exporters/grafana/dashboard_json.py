@@ -10,8 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from exporters.grafana.field_config import CUSTOM, column_overrides, line_overrides, mappings, thresholds
-from exporters.grafana.looks import AT_LEAST, colour_text
-from exporters.grafana.records import Annotation, Dashboard, Panel, PanelType, Query, Section, Variable
+from exporters.grafana.records import (
+    AT_LEAST,
+    Annotation,
+    Dashboard,
+    Panel,
+    PanelType,
+    Query,
+    Section,
+    Variable,
+    colour_text,
+)
 
 Json = dict[str, Any]
 

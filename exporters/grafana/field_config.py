@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from exporters.grafana.looks import BLUE, GREY, RED, States, Steps
-from exporters.grafana.records import LineStyle, Panel, PanelType, Query
+from exporters.grafana.records import BLUE, GREY, RED, LineStyle, Panel, PanelType, Query, States, Steps
 
 Json = dict[str, Any]
 

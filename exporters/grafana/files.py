@@ -2,6 +2,10 @@
 
 Owns these files' texts and names. Alert rules for Grafana are `exporters.grafana.alerts`. A new file is a function here
 and a row of FILES.
+
+The dashboards, in the order in which they are read.
+
+A new dashboard is a module of its own and a row here.
 """
 
 from __future__ import annotations
@@ -12,11 +16,19 @@ from functools import partial
 from typing import Any
 
 from exporters.grafana.alerts import alerts_text
+from exporters.grafana.cost_dashboard import COST
 from exporters.grafana.dashboard_json import DATASOURCE, Json, dashboard_json
+from exporters.grafana.fleet_dashboard import FLEET
+from exporters.grafana.forecast_dashboard import FORECAST
 from exporters.grafana.records import Dashboard, PanelType
-from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.replica_dashboard import REPLICA_DASHBOARD
+from exporters.grafana.self_monitoring_dashboard import ITSELF
 from exporters.grafana.templating import SAME_SOURCE
-from exporters.prometheus_rules.rule_files import Block, comment_lines, dump_yaml
+from exporters.grafana.tier_dashboard import TIER
+from exporters.render.yaml import Block, comment_lines, dump_yaml
+
+DASHBOARDS: tuple[Dashboard, ...] = (FLEET, TIER, REPLICA_DASHBOARD, COST, FORECAST, ITSELF)
+
 
 DATASOURCE_UID = "sizewatch-prometheus"
 FOLDER = "sizewatch"

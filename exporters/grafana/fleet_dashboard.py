@@ -5,9 +5,9 @@ Owns its rows. No number is of several tiers. Another column is a Query of `_col
 
 from __future__ import annotations
 
-from exporters.grafana import forecast_panels, gpu_panels, plan_panels
+from exporters.grafana import forecast_dashboard, gpu_panels, plan_panels
 from exporters.grafana import queries as q
-from exporters.grafana.looks import (
+from exporters.grafana.records import (
     COUNT,
     MONEY,
     NONE_WANTED,
@@ -16,11 +16,15 @@ from exporters.grafana.looks import (
     RED,
     STATE,
     VERDICTS,
+    Dashboard,
+    Panel,
+    PanelType,
+    Query,
+    Section,
     falling_thresholds,
     rising_thresholds,
     signal_unit,
 )
-from exporters.grafana.records import Dashboard, Panel, PanelType, Query, Section
 from exporters.grafana.templating import ABOUT_TIERS, COST_UID, FLEET_UID, TIER_UID, marks, tier_link
 from exporters.metrics import names
 
@@ -40,7 +44,7 @@ def _columns() -> tuple[Query, ...]:
         Query(expr=plan_panels.findings(W), legend="Findings", decimals=0),
         Query(expr=q.replicas_up(W), legend="Running", decimals=0),
         Query(expr=q.metric_by_tier(W, names.PLAN_REPLICAS), legend="Planned", decimals=0),
-        Query(expr=forecast_panels.recommended(W), legend="Recommended", decimals=0),
+        Query(expr=forecast_dashboard.recommended(W), legend="Recommended", decimals=0),
         Query(expr=q.aggregate_tier(q.load(W)), legend="Load", unit=RATIO, steps=plan_panels.LOAD_STEPS, decimals=0),
         Query(
             expr=q.aggregate_tier(q.total(W, "requests_finished")),

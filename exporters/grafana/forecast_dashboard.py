@@ -1,15 +1,221 @@
 """The dashboard Forecast and pre-warming: what is expected for a tier, how good that was, what should be started.
 
 Owns the order of its panels. Another panel is a function of `forecast_panels` and an entry here.
+
+The forecast and what follows from it: demand with its band, replicas recommended, how good it was, cold starts.
+
+Owns these rows. Everything is of one tier but the columns and lines of `recommended`. A new panel is a function here.
 """
 
 from __future__ import annotations
 
-from exporters.grafana import forecast_panels as panels
 from exporters.grafana import plan_panels
+from exporters.grafana import queries as q
 from exporters.grafana.queries import TIER as W
-from exporters.grafana.records import Dashboard, Section
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import (
+    COUNT,
+    RATIO,
+    RED,
+    SECONDS,
+    Dashboard,
+    LineStyle,
+    Panel,
+    PanelType,
+    Query,
+    Section,
+    falling_thresholds,
+    limit,
+    rising_thresholds,
+    signal_unit,
+)
 from exporters.grafana.templating import ABOUT_A_TIER, FORECAST_UID, marks
+from exporters.metrics import names
+from exporters.metrics.names import ExportedMetric
+from rules.replicas.starts import ENOUGH
+
+
+def recommended(where: SeriesScope) -> str:
+    """Replicas that the forecast asks for, by tier."""
+    return q.metric_by_tier(where, names.RECOMMENDED)
+
+
+def _quantile(where: SeriesScope, metric: ExportedMetric, quantile: str) -> str:
+    return q.aggregate("max", q.BY_TIER, where.selector(metric.name, f'quantile="{quantile}"'))
+
+
+def _arrivals(where: SeriesScope) -> str:
+    return q.aggregate_tier(q.total(where, "requests_finished"))
+
+
+def _band(where: SeriesScope, metric: ExportedMetric) -> tuple[Query, ...]:
+    return (
+        Query(expr=_quantile(where, metric, "0.5"), legend="median", line=LineStyle.PLAN),
+        Query(expr=_quantile(where, metric, "0.99"), legend="median to P99", line=LineStyle.BAND, down_to="median"),
+        Query(expr=_quantile(where, metric, "0.95"), legend="P95", line=LineStyle.FAINT),
+    )
+
+
+def demand(where: SeriesScope, width: int = 12) -> Panel:
+    """What is expected when a replica started now would be ready."""
+    return Panel(
+        title="Demand ahead",
+        description=f"{names.FORECAST_RPS.text}. It stands at the time it was made, one cold start before the time it is about. "
+        "Green: finished requests now; red: the planned peak.",
+        kind=PanelType.LINES,
+        unit=signal_unit("arrival_rps"),
+        queries=(
+            Query(expr=_arrivals(where), legend="finished now"),
+            *_band(where, names.FORECAST_RPS),
+            Query(expr=q.metric_by_tier(where, names.PLAN_PEAK), legend="planned peak", line=LineStyle.LIMIT),
+        ),
+        width=width,
+    )
+
+
+def demand_comparison(where: SeriesScope) -> Panel:
+    """What was forecast for this moment, and what came."""
+    return Panel(
+        title="Forecast for now, and what came",
+        description=f"{names.FORECAST_FOR_NOW_RPS.text}. What came should lie below P95 nineteen times of twenty.",
+        kind=PanelType.LINES,
+        unit=signal_unit("arrival_rps"),
+        queries=(Query(expr=_arrivals(where), legend="came"), *_band(where, names.FORECAST_FOR_NOW_RPS)),
+        width=16,
+    )
+
+
+def replicas(where: SeriesScope, width: int = 12) -> Panel:
+    """Recommended against running replicas."""
+    return Panel(
+        title="Replicas: recommended, running, planned",
+        description="sizewatch recommends and scales nothing itself. Faint: the fewest to keep warm, by the "
+        "forecast and by the plan.",
+        kind=PanelType.LINES,
+        unit=COUNT,
+        queries=(
+            Query(expr=q.replicas_up(where), legend="running"),
+            Query(expr=recommended(where), legend="recommended"),
+            Query(expr=q.metric_by_tier(where, names.PLAN_REPLICAS), legend="planned", line=LineStyle.PLAN),
+            Query(expr=q.metric_by_tier(where, names.MINIMUM_WARM), legend="kept warm", line=LineStyle.FAINT),
+            Query(expr=q.metric_by_tier(where, names.PLAN_MINIMUM_WARM), legend="planned warm", line=LineStyle.FAINT),
+        ),
+        decimals=0,
+        width=width,
+    )
+
+
+def coverage(where: SeriesScope) -> Panel:
+    """How often what came stayed within the forecast."""
+    return Panel(
+        title="Coverage",
+        description=f"{names.FORECAST_COVERAGE.text}. Below the limit pre-warming stands on sand.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(Query(expr=q.metric_by_tier(where, names.FORECAST_COVERAGE), legend="coverage"),),
+        steps=falling_thresholds("ForecastDegraded", "coverage"),
+        top=1.0,
+        lines_at_steps=True,
+    )
+
+
+def error(where: SeriesScope) -> Panel:
+    """The forecast's loss against that of the naive one."""
+    return Panel(
+        title="Error against the naive forecast",
+        description=f"{names.FORECAST_ERROR.text}. At {limit('ForecastDegraded', 'error_ratio'):g} it is worth nothing.",
+        kind=PanelType.LINES,
+        unit="short",
+        queries=(Query(expr=q.metric_by_tier(where, names.FORECAST_ERROR), legend="error"),),
+        steps=rising_thresholds(("ForecastDegraded", "error_ratio", RED)),
+        lines_at_steps=True,
+    )
+
+
+def weights(where: SeriesScope) -> Panel:
+    """Which methods the forecast follows."""
+    return Panel(
+        title="Weight of the methods",
+        description=f"{names.FORECAST_WEIGHT.text}.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(Query(expr=q.metric(where, names.FORECAST_WEIGHT), legend="{{method}}"),),
+        top=1.0,
+        stacked=True,
+    )
+
+
+def lead(where: SeriesScope) -> Panel:
+    """How far ahead it looks, and what a cold start takes."""
+    return Panel(
+        title="Lead and measured cold starts",
+        description=f"{names.FORECAST_LEAD.text}. {ENOUGH} starts of timing pod may shorten "
+        "it below the plan's number; the others only lengthen it.",
+        kind=PanelType.LINES,
+        unit=SECONDS,
+        queries=(
+            Query(expr=q.metric_by_tier(where, names.FORECAST_LEAD), legend="lead", line=LineStyle.PLAN),
+            *(
+                Query(
+                    expr=q.metric(where, names.COLD_START_SECONDS, f'quantile="{quantile}"'),
+                    legend=f"{{{{timing}}}} P{float(quantile) * 100:.0f}",
+                )
+                for quantile in ("0.5", "0.95")
+            ),
+        ),
+        width=12,
+    )
+
+
+def age(where: SeriesScope) -> Panel:
+    """How old the forecast is."""
+    return Panel(
+        title="Age of the forecast",
+        description="Time since it was made. It is made anew every few minutes; one that grows old means that the forecasting "
+        "process stands still.",
+        kind=PanelType.LINES,
+        unit=SECONDS,
+        queries=(Query(expr=f"time() - {q.metric_by_tier(where, names.FORECAST_MADE)}", legend="age"),),
+    )
+
+
+def starts(where: SeriesScope) -> Panel:
+    """How many cold starts the measured lead rests on."""
+    return Panel(
+        title="Cold starts measured",
+        description=f"{names.COLD_STARTS.text}. With fewer than {ENOUGH} of timing pod the lead is not below the plan's number.",
+        kind=PanelType.LINES,
+        unit=COUNT,
+        queries=(Query(expr=q.metric(where, names.COLD_STARTS), legend="{{timing}}"),),
+        decimals=0,
+        width=12,
+    )
+
+
+def worth(where: SeriesScope) -> Panel:
+    """What each way to scale would have cost in the last week."""
+    return Panel(
+        title="What pre-warming was worth: replica-hours",
+        description=f"{names.PREWARM_REPLICA_SECONDS.text}. Beside it the time short of capacity: cheaper is no gain where "
+        "that is longer.",
+        kind=PanelType.LINES,
+        unit=SECONDS,
+        queries=(Query(expr=q.metric(where, names.PREWARM_REPLICA_SECONDS), legend="{{strategy}}"),),
+        width=12,
+    )
+
+
+def short_of_capacity(where: SeriesScope) -> Panel:
+    """How long each way to scale would have been short of replicas in the last week."""
+    return Panel(
+        title="What pre-warming was worth: time short of capacity",
+        description=f"{names.PREWARM_VIOLATION_SECONDS.text}.",
+        kind=PanelType.LINES,
+        unit=SECONDS,
+        queries=(Query(expr=q.metric(where, names.PREWARM_VIOLATION_SECONDS), legend="{{strategy}}"),),
+        width=12,
+    )
+
 
 FORECAST = Dashboard(
     uid=FORECAST_UID,
@@ -19,12 +225,12 @@ FORECAST = Dashboard(
     variables=ABOUT_A_TIER,
     marks=marks(W),
     sections=(
-        Section(title="Ahead", panels=(panels.demand(W, 24), panels.replicas(W), plan_panels.load(W))),
+        Section(title="Ahead", panels=(demand(W, 24), replicas(W), plan_panels.load(W))),
         Section(
             title="Was it right",
-            panels=(panels.demand_comparison(W), panels.coverage(W), panels.error(W), panels.weights(W), panels.age(W)),
+            panels=(demand_comparison(W), coverage(W), error(W), weights(W), age(W)),
         ),
-        Section(title="How long a replica takes", panels=(panels.lead(W), panels.starts(W))),
-        Section(title="What it was worth", panels=(panels.worth(W), panels.short_of_capacity(W))),
+        Section(title="How long a replica takes", panels=(lead(W), starts(W))),
+        Section(title="What it was worth", panels=(worth(W), short_of_capacity(W))),
     ),
 )

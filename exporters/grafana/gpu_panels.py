@@ -8,17 +8,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from exporters.grafana import queries as q
-from exporters.grafana.looks import (
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import (
     AMBER,
     RATIO,
+    LineStyle,
+    Panel,
+    PanelType,
+    Query,
     falling_thresholds,
     range_thresholds,
     rising_thresholds,
     signal_text,
     signal_unit,
 )
-from exporters.grafana.queries import SeriesScope
-from exporters.grafana.records import LineStyle, Panel, PanelType, Query
 from exporters.metrics import names
 
 ACTIVE = (

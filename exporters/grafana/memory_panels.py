@@ -7,12 +7,17 @@ is what the agent's verdict saw. A new panel is a function here and a place in a
 from __future__ import annotations
 
 from exporters.grafana import queries as q
-from exporters.grafana.looks import (
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import (
     AMBER,
     RATIO,
     RED,
     STAGES,
     STATE,
+    LineStyle,
+    Panel,
+    PanelType,
+    Query,
     ThresholdStep,
     falling_thresholds,
     falling_twice,
@@ -21,8 +26,6 @@ from exporters.grafana.looks import (
     signal_text,
     signal_unit,
 )
-from exporters.grafana.queries import SeriesScope
-from exporters.grafana.records import LineStyle, Panel, PanelType, Query
 from exporters.metrics import names
 
 

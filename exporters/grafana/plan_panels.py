@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from exporters.alertmanager.payload import RUNBOOKS
 from exporters.grafana import queries as q
-from exporters.grafana.looks import (
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import (
     AMBER,
     CERTAINTIES,
     COUNT,
@@ -22,14 +23,15 @@ from exporters.grafana.looks import (
     RED,
     STATE,
     VERDICTS,
+    Panel,
+    PanelType,
+    Query,
     Steps,
     ThresholdStep,
     rising_thresholds,
     signal_text,
     signal_unit,
 )
-from exporters.grafana.queries import SeriesScope
-from exporters.grafana.records import Panel, PanelType, Query
 from exporters.grafana.request_panels import LATENCIES
 from exporters.metrics import names
 from exporters.prometheus_rules.self_monitoring import NOT_SEEING

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from exporters.grafana import gpu_panels, memory_panels, plan_panels, request_panels
 from exporters.grafana import queries as q
-from exporters.grafana.looks import (
+from exporters.grafana.queries import REPLICAS as W
+from exporters.grafana.records import (
     AMBER,
     COUNT,
     RATIO,
@@ -17,11 +18,15 @@ from exporters.grafana.looks import (
     UPS,
     VERDICTS,
     WORKS,
+    Dashboard,
+    LineStyle,
+    Panel,
+    PanelType,
+    Query,
+    Section,
     rising_thresholds,
     signal_unit,
 )
-from exporters.grafana.queries import REPLICAS as W
-from exporters.grafana.records import Dashboard, LineStyle, Panel, PanelType, Query, Section
 from exporters.grafana.templating import ABOUT_A_TIER, REPLICA, REPLICA_UID, marks
 from exporters.metrics import names
 

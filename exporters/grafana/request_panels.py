@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exporters.grafana import queries as q
-from exporters.grafana.looks import RATIO, signal_text, signal_unit
 from exporters.grafana.queries import SeriesScope
-from exporters.grafana.records import LineStyle, Panel, PanelType, Query
+from exporters.grafana.records import RATIO, LineStyle, Panel, PanelType, Query, signal_text, signal_unit
 from exporters.grafana.templating import divergence
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric

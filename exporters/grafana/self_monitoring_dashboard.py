@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from exporters.grafana import plan_panels
 from exporters.grafana import queries as q
-from exporters.grafana.looks import (
+from exporters.grafana.queries import AGENTS as W
+from exporters.grafana.records import (
     AMBER,
     ANSWERS,
     COUNT,
@@ -18,12 +19,15 @@ from exporters.grafana.looks import (
     STATE,
     UPS,
     WORKS,
+    Dashboard,
+    Panel,
+    PanelType,
+    Query,
+    Section,
     States,
     Steps,
     ThresholdStep,
 )
-from exporters.grafana.queries import AGENTS as W
-from exporters.grafana.records import Dashboard, Panel, PanelType, Query, Section
 from exporters.grafana.templating import INSTANCE, ITSELF_UID
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric

@@ -5,9 +5,8 @@ Owns these rows. A new variable or mark is a row here.
 
 from __future__ import annotations
 
-from exporters.grafana.looks import AMBER, BLUE, RED, limit
 from exporters.grafana.queries import CLUSTER, WINDOW, SeriesScope, aggregate
-from exporters.grafana.records import Annotation, Variable
+from exporters.grafana.records import AMBER, BLUE, RED, Annotation, Variable, limit
 from exporters.metrics import names
 from rules.verdicts.verdict import SEVERITY, Status
 

@@ -5,7 +5,7 @@ Owns the order of the sections; the panels are those of the modules by subject. 
 
 from __future__ import annotations
 
-from exporters.grafana import forecast_panels, gpu_panels, memory_panels, plan_panels, request_panels
+from exporters.grafana import forecast_dashboard, gpu_panels, memory_panels, plan_panels, request_panels
 from exporters.grafana.queries import TIER as W
 from exporters.grafana.records import Dashboard, Section
 from exporters.grafana.templating import ABOUT_A_TIER, TIER_UID, marks
@@ -60,6 +60,6 @@ TIER = Dashboard(
             ),
         ),
         Section(title="GPUs", panels=gpu_panels.all_gpu_panels(W)),
-        Section(title="Forecast", panels=(forecast_panels.demand(W), forecast_panels.replicas(W))),
+        Section(title="Forecast", panels=(forecast_dashboard.demand(W), forecast_dashboard.replicas(W))),
     ),
 )

@@ -14,7 +14,7 @@ from exporters.manifests import fleet, monitoring, network, node, settings, shar
 from exporters.manifests.slots import Slot, Tree, printed
 from exporters.manifests.template_text import escaped, guarded, template, value_of
 from exporters.prometheus_rules.alerts import objects_text
-from exporters.prometheus_rules.rule_files import comment_lines
+from exporters.render.yaml import comment_lines
 
 CHART = "deploy/chart/sizewatch"
 

@@ -14,7 +14,7 @@ from typing import Any
 from exporters.manifests import fleet, monitoring, network, node, shared, sidecar, standalone
 from exporters.manifests.configurations import DCGM_PORT, FLEET_ENGINES, NODE_ALONE, NODE_DCGM
 from exporters.manifests.slots import NAMESPACE, Tree, plain, printed
-from exporters.prometheus_rules.rule_files import Block, comment_lines
+from exporters.render.yaml import Block, comment_lines
 
 ROOT = "deploy/kubernetes"
 UP = "../../../.."

@@ -11,7 +11,7 @@ from typing import Any
 
 from exporters.manifests.configurations import DCGM_PORT, FLEET, NODE, PLAN, STANDALONE
 from exporters.manifests.slots import Slot, printed
-from exporters.prometheus_rules.rule_files import Block, comment_lines
+from exporters.render.yaml import Block, comment_lines
 
 Json = dict[str, Any]
 

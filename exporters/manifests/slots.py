@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from exporters.prometheus_rules.rule_files import Block, Dumper
+from exporters.render.yaml import Block, Dumper
 
 Tree = Any
 """Mappings, lists, text, numbers, truth values, and the places below."""

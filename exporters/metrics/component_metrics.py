@@ -2,6 +2,15 @@
 
 Owns FORECAST_SAMPLES, one row a metric, in the order of `exporters.metrics.names.OWN`. What does not stand any more has no sample:
 an autoscaler must see that nothing is recommended, not that none are needed. A new metric is a row there and here.
+
+How the weekly report and its delivery go, as samples.
+
+Owns REPORT_SAMPLES, one row a metric, in the order of `exporters.metrics.names.OWN`. A new metric is a row there and here. A
+destination is told by the name that it was given, never by its address.
+
+How reading a store goes, as samples: rows of `exporters.metrics.self_metrics.SAMPLES`.
+
+Owns the rows. A new metric is a row in `exporters.metrics.names.STORE` and a row here.
 """
 
 from __future__ import annotations
@@ -11,7 +20,14 @@ from collections.abc import Callable, Iterator
 from exporters.documents.prewarm_value import Strategy
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
-from exporters.status.records import AgentStatus, ForecastHealth, ForecastStatus
+from exporters.status.records import (
+    AgentStatus,
+    DeliveryHealth,
+    ForecastHealth,
+    ForecastStatus,
+    ReportHealth,
+    StoreHealth,
+)
 from rules.replicas.start_quantiles import StartQuantiles
 from rules.verdicts.projection import ForecastPoint, Projection
 
@@ -120,3 +136,70 @@ FORECAST_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.FORECAST_SECONDS, _of_process(lambda health: health.last_seconds)),
     (names.FORECAST_MEMORY, _of_process(lambda health: health.memory_bytes)),
 )
+
+
+def _of_reports(value: Callable[[ReportHealth], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        found = value(status.health.reporting) if status.health.reporting is not None else None
+        if found is not None:
+            yield (), float(found)
+
+    return samples
+
+
+def _of_deliveries(value: Callable[[DeliveryHealth], float]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        found = status.health.reporting
+        for one in found.deliveries if found is not None else ():
+            yield (one.destination,), float(value(one))
+
+    return samples
+
+
+def _results(status: AgentStatus) -> Iterator[Sample]:
+    found = status.health.reporting
+    for one in found.deliveries if found is not None else ():
+        for result, count in (("sent", one.sent), ("failed", one.failed), ("given_up", one.given_up)):
+            yield (one.destination, result), float(count)
+
+
+REPORT_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
+    (names.REPORT_UP, _of_reports(lambda one: not one.trouble)),
+    (names.REPORT_SUCCESS, _of_reports(lambda one: one.made_at)),
+    (names.REPORT_NEXT, _of_reports(lambda one: one.next_at)),
+    (names.REPORT_FAILURES, _of_reports(lambda one: one.failures)),
+    (names.REPORT_MEMORY, _of_reports(lambda one: one.memory_bytes or None)),
+    (names.REPORT_DELIVERIES, _results),
+    (names.REPORT_PENDING, _of_deliveries(lambda one: one.pending)),
+    (names.REPORT_DELIVERY_UP, _of_deliveries(lambda one: not one.trouble)),
+)
+
+
+def _of_store(value: Callable[[StoreHealth], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        found = value(status.health.store) if status.health.store is not None else None
+        if found is not None:
+            yield (), float(found)
+
+    return samples
+
+
+def _store_failures(status: AgentStatus) -> Iterator[Sample]:
+    found = status.health.store
+    return (((kind,), float(number)) for kind, number in sorted(found.failures.items() if found is not None else ()))
+
+
+def _in_sight(status: AgentStatus) -> Iterator[Sample]:
+    found = status.health.store
+    return (((tier,), float(not why)) for tier, why in sorted(found.in_sight.items() if found is not None else ()))
+
+
+STORE_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
+    (names.STORE_QUERIES, _of_store(lambda store: store.queries)),
+    (names.STORE_SECONDS, _of_store(lambda store: store.seconds)),
+    (names.STORE_BYTES, _of_store(lambda store: store.received_bytes)),
+    (names.STORE_FAILURES, _store_failures),
+    (names.TIER_IN_SIGHT, _in_sight),
+    (names.LEADER, _of_store(lambda store: store.leads)),
+)
+"""In the order of `exporters.metrics.names.STORE`."""

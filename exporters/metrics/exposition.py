@@ -21,8 +21,8 @@ from exporters.metrics.names import ExportedMetric
 from exporters.metrics.self_metrics import SAMPLES, engine_labels, gpu_labels
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus
 from rules.telemetry.families import BY_NAME, FamilyKind, stem
-from rules.telemetry.gpu_readout import GPU_NAMES
 from rules.telemetry.histograms import Histogram
+from rules.telemetry.snapshots import GPU_NAMES
 
 OPENMETRICS = "application/openmetrics-text"
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rules.telemetry.families import BY_NAME, FAMILIES, Family, FamilyKind, stem
-from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.telemetry.snapshots import GPU_NAMES
 
 PREFIX = "sizewatch_"
 

@@ -1,7 +1,7 @@
 """What sizewatch itself knows, as samples: targets, verdicts, the plan's numbers, its own health.
 
 Owns SAMPLES, one row a metric of `exporters.metrics.names.OWN`, and which label values stand behind which labels; the rows about
-forecasts are `exporters.metrics.component_metrics`'s, about reports `exporters.metrics.report_samples`'s. It prints nothing:
+forecasts are `exporters.metrics.component_metrics`'s, about reports `exporters.metrics.component_metrics`'s. It prints nothing:
 `exporters.metrics.exposition` does. A new metric is a row in `exporters.metrics.names` and a row here.
 """
 
@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from exporters.metrics import names
-from exporters.metrics.component_metrics import FORECAST_SAMPLES, Sample, Samples
+from exporters.metrics.component_metrics import FORECAST_SAMPLES, REPORT_SAMPLES, STORE_SAMPLES, Sample, Samples
 from exporters.metrics.names import ExportedMetric
-from exporters.metrics.report_samples import REPORT_SAMPLES
-from exporters.metrics.store_samples import STORE_SAMPLES
 from exporters.status.records import (
     AgentHealth,
     AgentStatus,

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from exporters.alertmanager.payload import runbook_url
 from exporters.metrics import names
 from exporters.prometheus_rules.recording_rules import recording_groups
-from exporters.prometheus_rules.rule_files import Alert, Group, Pairs, rule_file, rule_objects
-from exporters.prometheus_rules.rule_words import (
+from exporters.prometheus_rules.rule_files import (
     WATCHER_LABELS,
+    Alert,
+    Group,
+    Pairs,
     common_labels,
     first_step,
+    rule_file,
+    rule_objects,
     subject_labels,
     summary_template,
 )

@@ -16,8 +16,7 @@ from statistics import NormalDist
 from exporters.alertmanager.payload import runbook_url
 from exporters.prometheus_rules.alerts import hold_seconds
 from exporters.prometheus_rules.engine_queries import EngineSelector, UnsupportedSeriesError, series
-from exporters.prometheus_rules.rule_files import Alert, Pairs, Record, duration
-from exporters.prometheus_rules.rule_words import common_labels, first_step
+from exporters.prometheus_rules.rule_files import Alert, Pairs, Record, common_labels, duration, first_step
 from rules.confidence import CONFIDENCE
 from rules.engines.table import EngineTable
 from rules.plan.curve import RPS_TOLERANCE, Curve

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exporters.metrics import names
-from exporters.prometheus_rules.rule_files import Group, Record, rule_file
-from exporters.prometheus_rules.rule_words import WATCHER_LABELS
+from exporters.prometheus_rules.rule_files import WATCHER_LABELS, Group, Record, rule_file
 
 RANGE = "5m"
 """At least four scrapes at one a minute, so that one that fails is bridged."""

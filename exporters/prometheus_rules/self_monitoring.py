@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from exporters.metrics import names
-from exporters.prometheus_rules.rule_files import Alert, Pairs
-from exporters.prometheus_rules.rule_words import WATCHER_LABELS, alerting_url, common_labels
+from exporters.prometheus_rules.rule_files import WATCHER_LABELS, Alert, Pairs, alerting_url, common_labels
 from rules.telemetry.signals import Gap
 from rules.verdicts.rule import Severity
 

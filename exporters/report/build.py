@@ -1,19 +1,26 @@
 """The whole report: every tier, the plan's next version, the headline, and report.json.
 
 Owns what is said of the installation as a whole. Tiers are `exporters.report.tier`'s, other formats are modules beside this one.
+
+The report as a message: the headline as the subject, and the first sentences of each tier.
+
+Owns the words of a message, plain text without markup; what a service makes of it (HTML, Markdown) it escapes itself. It reads
+report.json as it stands on the disk, so a report that waited through an upgrade can still be sent. Nothing here knows an address.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from exporters.documents.plan_diff import plan_diff
 from exporters.report.inputs import ReportInputs
 from exporters.report.next_plan import next_plan
-from exporters.report.numbers import money
 from exporters.report.records import SCHEMA, Report, TierReport
 from exporters.report.tier import tier_report
+from exporters.report.wording import SIMULATED, instant, money
 from rules.plan.schema import Plan
 from rules.resize.proposal import ProposalKind
 
@@ -72,3 +79,42 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
     ]
     paid = ", ".join(amounts)
     return f"{text[:1].upper()}{text[1:]}{f': {paid}' if paid else ''}."
+
+
+MOST_LETTERS = 180
+"""Of a subject."""
+
+MOST_TIERS = 12
+"""The shortest message that a chat takes in one piece holds some 2000 letters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """`subject` is one line."""
+
+    subject: str
+    body: str
+
+
+def message(found: Mapping[str, Any], link: str) -> Message:
+    """From the object in report.json; `link` is where the whole is read, "" where nobody said. Raises KeyError, TypeError,
+    ValueError where it is no report."""
+    return Message(subject=_line(str(found["headline"]), MOST_LETTERS), body="\n\n".join(_paragraphs(found, link)))
+
+
+def _paragraphs(found: Mapping[str, Any], link: str) -> Iterator[str]:
+    if found["simulated"]:
+        yield SIMULATED
+    tiers = found["tiers"]
+    yield from (_line(str(tier["verdict"])) for tier in tiers[:MOST_TIERS])
+    if len(tiers) > MOST_TIERS:
+        yield f"{len(tiers) - MOST_TIERS} more tiers are in the report."
+    yield from (_line(str(remark)) for remark in found["remarks"][:3])
+    zone = str(found["zone"])
+    yield f"{instant(float(found['since']), zone)} to {instant(float(found['until']), zone)}{f': {link}' if link else ''}"
+
+
+def _line(text: str, most: int = 1000) -> str:
+    """Without line ends and what else is no letter: a subject must not begin another header."""
+    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"

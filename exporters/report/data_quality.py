@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from exporters.render.time_words import format_duration
+from exporters.render.text import format_duration
 from exporters.report.inputs import TierPast
 from exporters.report.period_records import QualityPart, UnknownPeriod
 from exporters.report.wording import instant

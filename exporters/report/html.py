@@ -13,9 +13,9 @@ from markupsafe import Markup, escape
 
 from exporters.render.html_parts import SIGNS, icon
 from exporters.render.svg_charts import draw_scale
-from exporters.render.text import strip_control_characters
-from exporters.render.time_words import format_duration
-from exporters.report import charts, happened_words, numbers, wording
+from exporters.render.text import format_duration, strip_control_characters
+from exporters.report import charts, findings, wording
+from exporters.report import wording as numbers
 from exporters.report.records import Report, ReportNumber
 from rules.verdicts.verdict import Status
 
@@ -53,7 +53,7 @@ def _environment() -> Environment:
     made.filters["span"] = format_duration
     made.filters["coded"] = _coded
     made.globals["w"] = wording
-    made.globals["h"] = happened_words
+    made.globals["h"] = findings
     return made
 
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from exporters.render import text as plain_text
-from exporters.render.markdown import table
-from exporters.report.happened_words import (
+from exporters.render.text import table
+from exporters.report.findings import (
     affected_replicas,
     finding_text,
     foreign_line,
@@ -19,10 +19,10 @@ from exporters.report.happened_words import (
     restarts_in_all,
     stage_lines,
 )
-from exporters.report.numbers import DASH, money, number_text, times, trend, words
 from exporters.report.records import Report, TierReport
 from exporters.report.wording import (
     BOUNDS,
+    DASH,
     FLEET_USE,
     PROPOSED,
     SIMULATED,
@@ -33,14 +33,19 @@ from exporters.report.wording import (
     days_words,
     fit_words,
     fleet_lines,
+    money,
     next_step,
+    number_text,
     period,
     prewarm_sentences,
     request_lengths_text,
     sum_line,
+    times,
     trap_sentence,
+    trend,
     trend_note,
     verdict_words,
+    words,
 )
 
 MOST_BLIND = 12

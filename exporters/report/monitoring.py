@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from exporters.render.time_words import format_duration
+from exporters.render.text import format_duration
 from exporters.report.findings import total_duration
 from exporters.report.inputs import TierPast
-from exporters.report.numbers import as_number
 from exporters.report.records import MonitoredValue, ReportNumber, RuleOutcome
+from exporters.report.wording import as_number
 from exporters.status.plan_comparison import worst_result
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.methods.errors import allowed_to_fail
 from rules.plan.load_bins import TierContext
 from rules.resize.production_curve import merge_bins
-from rules.telemetry.gpu_readings import gpu_utilization
+from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
 from rules.telemetry.windows import Window

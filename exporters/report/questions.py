@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from exporters.documents.check import HEADS
 from exporters.report.inputs import TierPast
 from exporters.report.monitoring import judge_row
-from exporters.report.numbers import as_number, money, words
 from exporters.report.records import QuestionAnswer, ReportNumber, TermRow
+from exporters.report.wording import as_number, money, words
 from rules.resize.production_curve import merge_bins
 from rules.resize.proposal import Resize
 from rules.sizing import littles_ceiling_rps

@@ -16,9 +16,7 @@ from exporters.report.data_quality import quality, quality_summary
 from exporters.report.findings import list_findings, restarts, worst_titles
 from exporters.report.inputs import Prewarming, TierPast
 from exporters.report.monitoring import judge_row, monitoring_rows
-from exporters.report.next_lengths import unchanged_lengths
-from exporters.report.next_plan import is_benchmark_refuted
-from exporters.report.numbers import as_number, exact_number, money
+from exporters.report.next_plan import is_benchmark_refuted, unchanged_lengths
 from exporters.report.questions import lengths_words, questions
 from exporters.report.records import (
     CostRow,
@@ -40,6 +38,7 @@ from exporters.report.records import (
     WeekHour,
     WorkloadPart,
 )
+from exporters.report.wording import as_number, exact_number, money
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.long_rules import HOUR_SECONDS
 from rules.plan.money import HOURS_A_DAY
@@ -49,7 +48,7 @@ from rules.resize.levers import group_by_hour_of_week
 from rules.resize.production_curve import ProductionPoint
 from rules.resize.production_summary import RECENT_SECONDS, Rate
 from rules.resize.proposal import ProposalKind, Resize
-from rules.resize.resize_guardrails import list_guardrail_ranges
+from rules.resize.workload import list_guardrail_ranges
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 if TYPE_CHECKING:

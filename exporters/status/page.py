@@ -15,14 +15,12 @@ from importlib.resources import files
 from string import Template
 
 from exporters.render.html_parts import SIGNS, icon, sign
-from exporters.render.text import strip_control_characters
-from exporters.render.time_words import format_duration, format_rfc3339
+from exporters.render.text import format_duration, format_rfc3339, strip_control_characters
 from exporters.status.active_findings import headline, tier_state
+from exporters.status.page_tables import notices as report_notices
+from exporters.status.page_tables import reports, timeline
 from exporters.status.page_tier import card
 from exporters.status.records import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth, TierStatus
-from exporters.status.status_reports import notices as report_notices
-from exporters.status.status_reports import reports
-from exporters.status.status_timeline import timeline
 from rules.verdicts.verdict import SEVERITY, Status
 
 REFRESH_SECONDS = 5

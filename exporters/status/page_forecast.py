@@ -15,7 +15,7 @@ from exporters.documents.forecast import comparison_text, coverage_text
 from exporters.documents.prewarm import BECAUSE, Prewarm, Recommendation, merge_steps
 from exporters.documents.prewarm_value import PrewarmValue
 from exporters.render.html_parts import sign
-from exporters.render.time_words import format_duration
+from exporters.render.text import format_duration
 from exporters.status.records import ForecastStatus, TierStatus
 from forecast.capacity.cold_start import LeadSource
 from rules.telemetry.wording import number

@@ -15,7 +15,7 @@ from rules.confidence import Certainty
 from rules.plan.curve import Curve, operating_point
 from rules.plan.schema import TierPlan
 from rules.sizing import cost_per_million_tokens
-from rules.telemetry.gpu_readings import gpu_utilization
+from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue

@@ -23,7 +23,7 @@ from forecast.models.rolling_quantiles import (
     quantiles_of_paths,
     window_bins,
 )
-from forecast.models.short_methods import SAME_AS_NOW
+from forecast.models.simple_methods import SAME_AS_NOW
 from forecast.series.binned import Array, Series
 from forecast.series.observed import Integers, ObservedBins
 

@@ -10,13 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from forecast.models.conformal import Quantiles, Spread
-from forecast.models.features import LEARNT_DAYS, Features, build_features, first_origin
-from forecast.models.learners import Regression, Space
-from forecast.models.profile import Profiles
-from forecast.models.short_methods import BIN_METHODS, BinMethodInput, columns
-from forecast.models.smoothing import Smoothed
-from forecast.models.trees import NAME, SHORT, Trees, fit_trees
-from forecast.models.weights import Weights
+from forecast.models.features import LEARNT_DAYS, Features, Profiles, build_features, first_origin
+from forecast.models.learners import NAME, SHORT, Regression, Space, Trees, fit_trees
+from forecast.models.simple_methods import BIN_METHODS, BinMethodInput, columns
+from forecast.models.smoothing import Smoothed, Weights
 from forecast.series.binned import Array
 from forecast.series.observed import ObservedBins
 

@@ -16,10 +16,9 @@ from typing import NamedTuple
 from forecast.models.bin_ahead import LeadAhead
 from forecast.models.conformal import Quantiles
 from forecast.models.day_ahead import DayAhead
-from forecast.models.features import LEARNT_DAYS, first_origin
-from forecast.models.profile import QUICK, STEADY, Profiles
-from forecast.models.same_as_now import forecast_last_value
-from forecast.models.short_methods import SAME_AS_NOW
+from forecast.models.features import LEARNT_DAYS, QUICK, STEADY, Profiles, first_origin
+from forecast.models.naive import forecast_last_value
+from forecast.models.simple_methods import SAME_AS_NOW
 from forecast.models.smoothing import Smoothed
 from forecast.series.binned import Array, Series
 from forecast.series.observed import ObservedBins

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forecast.models.day_spread import DAY_SPREAD_DAYS, DaySpread
-from forecast.models.features import LEARNT_DAYS, feature_scale, first_origin
-from forecast.models.profile import Profiles
+from forecast.models.conformal import DAY_SPREAD_DAYS, DaySpread
+from forecast.models.features import LEARNT_DAYS, Profiles, feature_scale, first_origin
+from forecast.models.learners import DAY, NAME, Trees, fit_trees
 from forecast.models.simple_methods import DAY_METHODS, DayMethodInput, SlowSeason, paths
-from forecast.models.trees import DAY, NAME, Trees, fit_trees
-from forecast.models.weights import Weights
+from forecast.models.smoothing import Weights
 from forecast.series.binned import Array
 from forecast.series.observed import HOUR, Integers, ObservedBins
 

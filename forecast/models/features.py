@@ -2,6 +2,11 @@
 
 Owns the signals that regression and trees read, one column each, as shares of the origin's scale, so that a fleet that
 grew tenfold still looks like itself. NaN where the past does not reach back so far. All of it lies before the origin.
+
+Robust profiles of the week: what usually comes in each bin of it, from medians over the last days and weeks.
+
+Owns the fitting of one profile and the row of profiles that a walk through the past needs: each origin sees the profile
+that could have been fitted at the last day's turn before it, never a later one.
 """
 
 from __future__ import annotations
@@ -10,9 +15,136 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.models.profile import Profiles
 from forecast.series.binned import Array
 from forecast.series.observed import FEWEST, HOUR, Integers, ObservedBins
+
+WEEKS = 4
+"""How far back the medians of a bin of the week reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSettings:
+    """How a profile is fitted: over how many days the median of a time of day is taken, how strongly a bin of the week with
+    few weeks behind it is drawn towards that (in weeks), and over how many seconds the result is smoothed."""
+
+    days: int
+    shrink: float
+    smooth_seconds: float
+
+
+QUICK = ProfileSettings(days=7, shrink=1.0, smooth_seconds=900.0)
+STEADY = ProfileSettings(days=14, shrink=3.0, smooth_seconds=3600.0)
+
+
+def week_profile(past: ObservedBins, end: int, shape: ProfileSettings) -> Array:
+    """Amount per bin of the week, from the bins before `end`; the mean of all of them while there is less than a day.
+
+    A bin of the week is the median over the weeks, w of them, drawn to the median of its time of day over the last days
+    with weight w / (w + shrink).
+    """
+    values, day, week = past.values, past.per_day, past.per_week
+    first = max(0, end - WEEKS * week)
+    days = min((end - first) // day, shape.days)
+    if not days:
+        return np.full(week, values[first:end].mean() if end > first else 0.0)
+    slots = past.slots(end)
+    profile = np.tile(
+        _day_profile(values[end - days * day : end], slots[end - days * day : end] % day, day), week // day
+    )
+    weeks = (end - first) // week
+    if weeks:
+        table = np.full((weeks + 1, week), np.nan)
+        row = np.minimum((np.arange(first, end) - first) // week, weeks)
+        table[row, slots[first:end]] = values[first:end]
+        count = np.isfinite(table).sum(axis=0)
+        usual = np.nanmedian(np.where(count, table, 0.0), axis=0)
+        weight = count / (count + shape.shrink)
+        profile = np.where(count > 0, weight * usual + (1 - weight) * profile, profile)
+    return _smooth(profile, _width(past, shape))
+
+
+def _day_profile(values: Array, times: Integers, day: int) -> Array:
+    """The median of each time of day over whole days. Where the clock was changed some time did not come: as its neighbours."""
+    table = np.full((len(values) // day, day), np.nan)
+    table[np.arange(len(values)) // day, times] = values
+    known = np.flatnonzero(np.isfinite(table).any(axis=0))
+    usual: Array = np.nanmedian(table[:, known], axis=0)
+    return usual if len(known) == day else np.interp(np.arange(day), known, usual, period=day)
+
+
+def _width(past: ObservedBins, shape: ProfileSettings) -> int:
+    """An odd number of bins, so that smoothing shifts nothing."""
+    half = int(shape.smooth_seconds // past.bin_seconds)
+    return 2 * half + 1 if past.bin_seconds < shape.smooth_seconds else 1
+
+
+def _smooth(profile: Array, width: int) -> Array:
+    if width <= 1:
+        return profile
+    around = np.concatenate([profile[-width:], profile, profile[:width]])
+    return np.convolve(around, np.ones(width) / width, "same")[width:-width]
+
+
+class Profiles:
+    """The profiles fitted after the first day, at the days' turns `first`, `first` + a day, ... and at every refit."""
+
+    def __init__(self, past: ObservedBins, shape: ProfileSettings, first: int) -> None:
+        self._past, self._shape = past, shape
+        self._ends = np.empty(0, dtype=np.int64)
+        self._rows = np.empty((0, past.per_week))
+        self._sums = np.empty((0, 2 * past.per_week + 1))
+        if first > past.per_day:
+            self.fit(past.per_day)
+        while first <= len(past):
+            self.fit(first)
+            first += past.per_day
+
+    def fit(self, end: int) -> None:
+        """Adds the profile of the bins before `end`, to be used from there on."""
+        row = week_profile(self._past, end, self._shape)
+        self._ends = np.append(self._ends, end)
+        self._rows = np.concatenate([self._rows, row[None]])
+        twice = np.concatenate([[0.0], np.cumsum(np.concatenate([row, row]))])
+        self._sums = np.concatenate([self._sums, twice[None]])
+
+    def forget(self, before: int) -> None:
+        """Drops the profiles that only origins before this one would see."""
+        first = max(int(np.searchsorted(self._ends, before, side="right")) - 1, 0)
+        self._ends, self._rows, self._sums = self._ends[first:], self._rows[first:], self._sums[first:]
+
+    def _row(self, origins: Integers) -> Integers:
+        """The profile that was the newest one at each origin; the first one where an origin lies before it."""
+        return np.maximum(np.searchsorted(self._ends, origins, side="right") - 1, 0)
+
+    def forecast_profile(self, origins: Integers, leads: Integers | int) -> Array:
+        """What the profile says of the bins `leads` after the last seen one of each origin: origins by leads, or one column
+        of origins against a row of leads. An origin is the index of the first bin not seen yet."""
+        targets = origins + leads - 1
+        slots = self._past.slots(int(targets.max()) + 1)
+        rows = self._row(origins)
+        found: Array = self._rows[rows, slots[targets]]
+        return found
+
+    def mean(self, origins: Integers, width: int) -> Array:
+        """The profile's mean over the `width` bins up to each origin."""
+        slots = self._past.slots(int(origins.max()))
+        ends = slots[origins - 1] + 1 + self._past.per_week
+        rows = self._row(origins)
+        mean: Array = (self._sums[rows, ends] - self._sums[rows, ends - width]) / width
+        return mean
+
+    def past_profile(self, origins: Integers, width: int) -> Array:
+        """What the profile says of the last `width` bins before each origin: origins by bins, the last one last."""
+        bins = origins[:, None] + np.arange(-width, 0)[None, :]
+        slots = self._past.slots(int(origins.max()))
+        found: Array = self._rows[self._row(origins)[:, None], slots[np.maximum(bins, 0)]]
+        return found
+
+    def typical(self, origins: Integers) -> Array:
+        """The profile's mean over the week, per bin, as it was at each origin."""
+        mean: Array = self._sums[self._row(origins), self._past.per_week] / self._past.per_week
+        return mean
+
 
 HALF_HOUR = HOUR / 2
 

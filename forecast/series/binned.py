@@ -2,11 +2,16 @@
 
 Owns the record and what may be done with it without knowing where it came from. A bin that was not seen is NaN and stays
 NaN: absence is never zero traffic. Where a series comes from (a history, a CSV) is the business of whoever makes one.
+
+From what was counted when to an evenly spaced Series, from fine bins to coarse ones, and parts of a Series by time.
+
+Owns the grid and what becomes of bins that were seen in part: at least KNOWN_SHARE of it seen, an amount is scaled up to
+the whole, else the bin is missing. It invents nothing between bins. Where counts come from is the business of readers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -48,3 +53,100 @@ class Series:
     def time(self, index: int) -> float:
         """Where the bin of this index starts, unix seconds; it may lie beyond the series."""
         return self.start + index * self.bin_seconds
+
+
+KNOWN_SHARE = 0.5
+"""Below this share of a bin its amount is not known: more than half of it would be a guess."""
+
+SAME_SECONDS = 1e-6
+"""Times are doubles of unix seconds, good to a microsecond."""
+
+
+def bin_events(
+    starts: Array, amounts: Array, bin_seconds: float, *, coverage: Array | None = None, zone: str = "UTC"
+) -> Series:
+    """The Series of amounts counted in [start, start + bin_seconds), in the order of time; times that are left out are NaN.
+
+    `starts` are unix seconds; `coverage` is the share of each that was seen (1 where not given): an amount is divided by
+    it where it is at least KNOWN_SHARE, and else missing. Raises ValueError where times go back, come twice, or are not
+    whole bins apart.
+    """
+    if not bin_seconds > 0:
+        raise ValueError(f"a bin of {bin_seconds} s is none")
+    if not len(starts) == len(amounts) == len(amounts if coverage is None else coverage):
+        raise ValueError("every amount needs its time, and its coverage where any has one")
+    if len(starts) == 0:
+        raise ValueError("a series needs at least one amount")
+    places = _places(starts, bin_seconds)
+    values = np.full(int(places[-1]) + 1, np.nan)
+    values[places] = amounts if coverage is None else _scaled(amounts, coverage)
+    return Series(start=float(starts[0]), bin_seconds=bin_seconds, values=values, zone=zone)
+
+
+def _places(starts: Array, bin_seconds: float) -> NDArray[np.int64]:
+    exact = (starts - starts[0]) / bin_seconds
+    places: NDArray[np.int64] = np.rint(exact).astype(np.int64)
+    off = np.flatnonzero(np.abs(exact - places) * bin_seconds > SAME_SECONDS * 2)
+    if len(off):
+        raise ValueError(f"{starts[off[0]]} is not whole bins of {bin_seconds:g} s after {starts[0]}")
+    back = np.flatnonzero(np.diff(places) <= 0)
+    if len(back):
+        raise ValueError(f"{starts[back[0] + 1]} does not come after {starts[back[0]]}")
+    return places
+
+
+def _scaled(amounts: Array, coverage: Array) -> Array:
+    known = coverage >= KNOWN_SHARE
+    scaled: Array = np.where(known, amounts / np.where(known, np.minimum(coverage, 1.0), 1.0), np.nan)
+    return scaled
+
+
+def resample(series: Series, bin_seconds: float) -> Series:
+    """The same in coarser bins, which begin at whole multiples of themselves since the epoch (of a series that does not
+    stand on such a grid: as near before its start as its own bins allow).
+
+    A coarse bin with a part of its fine bins missing, or cut off by an end of the series, is scaled up by the share that
+    is known where that is at least KNOWN_SHARE, and else NaN. Raises ValueError for finer bins, and for bins that are no
+    multiple.
+    """
+    factor = _factor(series.bin_seconds, bin_seconds)
+    if factor == 1 or not len(series):
+        return replace(series, bin_seconds=bin_seconds)
+    before = int((series.start % bin_seconds + SAME_SECONDS) // series.bin_seconds) % factor
+    groups = -(-(before + len(series)) // factor)
+    fine = np.full(groups * factor, np.nan)
+    fine[before : before + len(series)] = series.values
+    parts = fine.reshape(groups, factor)
+    known = ~np.isnan(parts)
+    values = _scaled(np.where(known, parts, 0.0).sum(axis=1), known.mean(axis=1))
+    return replace(
+        series, start=series.start - before * series.bin_seconds, bin_seconds=float(bin_seconds), values=values
+    )
+
+
+def _factor(fine: float, coarse: float) -> int:
+    if coarse < fine:
+        raise ValueError(f"bins of {fine:g} s cannot be cut into bins of {coarse:g} s: only coarser ones can be made")
+    factor = round(coarse / fine)
+    if abs(factor * fine - coarse) > SAME_SECONDS:
+        raise ValueError(f"bins of {coarse:g} s are no multiple of bins of {fine:g} s; ask for one")
+    return factor
+
+
+def truncate_at(series: Series, t: float) -> Series:
+    """The bins that are over at `t` (unix seconds): what was known then."""
+    count = int((t - series.start + SAME_SECONDS) // series.bin_seconds)
+    return replace(series, values=series.values[: max(0, count)])
+
+
+def last_bins(series: Series, seconds: float) -> Series:
+    """The bins that begin within the last `seconds` of the series; all where it is shorter."""
+    count = min(len(series), max(0, int((seconds + SAME_SECONDS) // series.bin_seconds)))
+    first = len(series) - count
+    return replace(series, start=series.time(first), values=series.values[first:])
+
+
+def per_second(series: Series) -> Array:
+    """Mean rates of the bins: requests (or tokens) per second, NaN where nothing is known."""
+    rates: Array = series.values / series.bin_seconds
+    return rates

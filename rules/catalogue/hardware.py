@@ -1,6 +1,10 @@
 """The catalogue's rows about GPUs themselves: memory, compute, throttling and faults (guide 9.3), with all thresholds.
 
 Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one is a row here, its runbook section, and its tests.
+
+The catalogue's rows about what is watched: targets that do not answer, telemetry that does not move.
+
+Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one is a row here, its runbook section, and its tests.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ def _faults(
     )
 
 
-ROWS: tuple[Rule, ...] = (
+HARDWARE_ROWS: tuple[Rule, ...] = (
     band(
         "GpuMemoryLow",
         loudness=Severity.REPORT,
@@ -125,3 +129,94 @@ ROWS: tuple[Rule, ...] = (
         ),
     ),
 )
+
+
+TARGET_ROWS: tuple[Rule, ...] = (
+    Rule(
+        name="TierDown",
+        way=Way.DOWN,
+        scope=Scope.TIER,
+        loudness=Severity.PAGE,
+        window_seconds=0,
+        minimum_seconds=0,
+        thresholds={
+            "misses": Threshold(value=3, unit="scrapes", source="METRICS trap 12: gone after 2-3 missed scrapes"),
+            "seconds": Threshold(
+                value=120, unit="seconds", source="guide 9.5: a cold start takes 90 s; a restart is over by then"
+            ),
+        },
+        signal="coverage",
+        unit="replicas",
+        title="Tier down",
+        meaning="No replica of the tier answers on its metrics page: nobody is served by it, or nobody can see that they are.",
+        actions=(
+            "Send one request to the tier's own endpoint: is it down for users, or only for sizewatch",
+            "If it is down, let the other tiers of the model or a fallback take its traffic before anything is repaired",
+            "If it serves, `sizewatch doctor` says which step of the way to the metrics pages fails",
+        ),
+    ),
+    Rule(
+        name="TargetDown",
+        way=Way.DOWN,
+        scope=Scope.REPLICA,
+        loudness=Severity.TICKET,
+        window_seconds=0,
+        minimum_seconds=0,
+        thresholds={
+            "misses": Threshold(value=3, unit="scrapes", source="METRICS trap 12: gone after 2-3 missed scrapes")
+        },
+        signal="coverage",
+        unit="scrapes",
+        title="Target down",
+        meaning="The engine's metrics page has not answered for three scrapes: the replica is down, restarting or unreachable.",
+        actions=(
+            "Look at the replica: is the process up, does /metrics answer from this node",
+            "`sizewatch doctor` says which step of the connection fails",
+        ),
+    ),
+    Rule(
+        name="TelemetryStale",
+        way=Way.STALE,
+        scope=Scope.REPLICA,
+        loudness=Severity.TICKET,
+        window_seconds=0,
+        minimum_seconds=0,
+        thresholds={
+            "seconds": Threshold(value=120, unit="seconds", source="METRICS trap 11, 12: well past any single step")
+        },
+        signal="coverage",
+        unit="seconds",
+        title="Telemetry stale",
+        meaning="The page answers but does not move although it claims running or waiting requests, or a GPU has not been "
+        "read: what is shown is old.",
+        actions=(
+            "Check whether the engine is stuck: send one request and watch its step counter",
+            "After a mass cancel vLLM keeps its last gauges until the next step (issue 29928): then this is harmless",
+            "If a GPU is named, check the driver or the exporter on that node",
+        ),
+    ),
+    Rule(
+        name="UnknownTooLong",
+        way=Way.UNKNOWN,
+        scope=Scope.TIER,
+        loudness=Severity.TICKET,
+        window_seconds=0,
+        minimum_seconds=0,
+        thresholds={
+            "seconds": Threshold(
+                value=3600, unit="seconds", source="the longest that a live rule looks back: a gap has left every hold"
+            )
+        },
+        signal="coverage",
+        unit="seconds",
+        title="Unknown for too long",
+        meaning="Rules that judged this tier before cannot any more, because scrapes fail, counters restart or telemetry stands "
+        "still: what they watch for would not be noticed.",
+        actions=(
+            "Repair what the sentence names: the target's scrape, the restarting process, the stuck page",
+            "`sizewatch doctor` says which targets and signals are missing, and why",
+        ),
+    ),
+)
+
+ROWS: tuple[Rule, ...] = (*HARDWARE_ROWS, *TARGET_ROWS)

@@ -3,43 +3,32 @@
 A row says what is judged, how, against what, how long it must hold, how loud it is, what it means and what to do. The way
 of judging is named by `Way` and lives in `rules.evaluator.judgements` or `rules.methods.availability`. A rule's name is its
 `alertname` and its runbook heading: a public contract. The order is that of answers and of the runbook.
+
+NAMES holds the names in that order. A name that has no row yet is reserved.
 """
 
 from __future__ import annotations
 
-from rules.catalogue import (
-    benchmark,
-    catalogue_cache,
-    catalogue_demand,
-    catalogue_guardrails,
-    catalogue_targets,
-    configuration,
-    errors,
-    fleet,
-    hardware,
-    latency,
-    memory,
-    routing,
-    workload,
-)
-from rules.catalogue.rule_names import NAMES
+from rules.catalogue import benchmark, configuration, errors, fleet, hardware, latency, memory, routing, workload
 from rules.verdicts.rule import Rule
 
-SUBJECTS = (
-    benchmark,
-    catalogue_cache,
-    configuration,
-    catalogue_demand,
-    errors,
-    fleet,
-    catalogue_guardrails,
-    hardware,
-    latency,
-    memory,
-    routing,
-    catalogue_targets,
-    workload,
+NAMES: tuple[str, ...] = (
+    *("TtftDivergence", "TpotDivergence", "ItlDivergence", "GpuUtilizationShortfall", "PrefixHitDivergence"),
+    *("EvictionDivergence", "LoadBeyondBenchmark", "WorkloadDrift", "BenchmarkNotRepresentative"),
+    *("GpuMemoryLow", "GpuMemoryHigh", "KvCacheNearCeiling", "KvCacheUnderused", "KvEviction", "KvCacheCascade"),
+    *("KvResidencyShort", "KvTransferSlow", "GpuComputeLow", "GpuSaturated", "UtilizationTrap", "NoHeadroom"),
+    *("TokensPerGpuHourFalling", "QueueGrowing", "QueueAlwaysEmpty", "PastTheKnee", "TtftSloBurn", "TpotSloBurn"),
+    *("AvailabilityBurn", "RequestsRefused"),
+    *("TtftTail", "TpotTail", "PrefixHitLow", "PrefixRoutingBroken", "AdapterCachePressure"),
+    *("SpeculationAcceptanceLow", "SpeculationUneconomic", "MixedTierLoadBalancing", "QuantizationMismatch"),
+    *("ColdStartLate", "GuardrailMissing", "OutputLengthDrift", "RunawayGeneration", "QueueBreakerOff", "PdRatioOff"),
+    "ExpertImbalance",
+    *("GpuXid", "GpuThrottling", "GpuEccErrors", "TierDown", "TargetDown", "TelemetryStale", "UnknownTooLong"),
+    *("AgentDown", "ForecastDegraded", "DemandExceedsCapacity"),
 )
+
+
+SUBJECTS = (benchmark, configuration, errors, fleet, hardware, latency, memory, routing, workload)
 """The modules that hold the rows."""
 
 RULES: tuple[Rule, ...] = tuple(

@@ -1,6 +1,10 @@
 """The catalogue's rows about the traffic itself: is it what the tier was sized for, and what the benchmark sent?
 
 Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one is a row here, its runbook section, and its tests.
+
+The catalogue's rows about guardrails: what the gateway should refuse before it costs a GPU anything (guide 9.4).
+
+Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one is a row here, its runbook section, and its tests.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ LONGER = Threshold(
     source="guide 9.1, step 1 gives no number; the safety factor of well-known traffic, 20 % (step 11), covers no more",
 )
 
-ROWS: tuple[Rule, ...] = (
+WORKLOAD_ROWS: tuple[Rule, ...] = (
     Rule(
         name="WorkloadDrift",
         way=Way.DRIFT,
@@ -98,3 +102,97 @@ ROWS: tuple[Rule, ...] = (
         ),
     ),
 )
+
+
+ENOUGH = Threshold(value=100, unit="requests", source="of fewer a P99 is the slowest one or none at all")
+
+GUARDRAIL_ROWS: tuple[Rule, ...] = (
+    Rule(
+        name="GuardrailMissing",
+        way=Way.GUARDRAIL,
+        scope=Scope.TIER,
+        loudness=Severity.REPORT,
+        window_seconds=HOUR,
+        minimum_seconds=180,
+        thresholds={
+            "least_headroom": Threshold(value=2.0, unit="ratio", source="guide 9.4: 2-3x the P95 input length"),
+            "most_headroom": Threshold(
+                value=3.0, unit="ratio", source="guide 9.4: 2-3x the P95 input length; for outputs of the P99"
+            ),
+            "minimum_requests": ENOUGH,
+        },
+        signal="prompt_tokens_p95",
+        unit="tokens",
+        metric="max_tokens",
+        about="the gateway's limits",
+        title="A limit on prompts or outputs is missing, or protects nothing",
+        meaning="One request can take the KV cache of an instance, or hold its place for minutes: only a limit at the "
+        "gateway stops it before it costs anything.",
+        actions=(
+            "Set the limits that the sentence names at the gateway, not in the engine, and write them into the plan",
+            "Let them follow what is seen: P95 of prompts with headroom, never the model's context length",
+            "Where a limit is exceeded, find out why the gateway does not enforce it",
+        ),
+    ),
+    Rule(
+        name="RunawayGeneration",
+        way=Way.GUARDRAIL,
+        scope=Scope.TIER,
+        loudness=Severity.TICKET,
+        window_seconds=900,
+        minimum_seconds=180,
+        thresholds={
+            "factor": LONGER,
+            "allowed_share": Threshold(
+                value=0.01,
+                unit="ratio",
+                source="guide 9.4 gives no number; a planned P99 leaves 1 % of the answers longer than it",
+            ),
+            "minimum_requests": ENOUGH,
+        },
+        signal="generation_tokens_p99",
+        unit="ratio",
+        family="requests_ended_by_length",
+        metric="ended_by_length",
+        about="answers that only their limit ended",
+        title="Answers run until their token limit",
+        meaning="More answers than the plan leaves are longer than its longest and were ended by nothing but their token "
+        "limit: loops, endless lists, a lost stop token, or prompts made for it.",
+        actions=(
+            "Find the tenant or the prompt pattern in the gateway's log, and refuse or reroute it there",
+            "Lower the output limit for that use; a limit for each user's requests per second does not help",
+            "If every use is affected, check chat template and stop tokens of the model that was deployed last",
+        ),
+    ),
+    Rule(
+        name="QueueBreakerOff",
+        way=Way.GUARDRAIL,
+        scope=Scope.TIER,
+        loudness=Severity.REPORT,
+        window_seconds=HOUR,
+        minimum_seconds=180,
+        thresholds={
+            "low": Threshold(value=0.8, unit="ratio", source="guide 9.4: breaker at 80-90 % of objective x arrivals"),
+            "high": Threshold(value=0.9, unit="ratio", source="guide 9.4: breaker at 80-90 % of objective x arrivals"),
+            "too_deep": Threshold(
+                value=1.0, unit="ratio", source="guide 9.4: at objective x arrivals the violation is guaranteed"
+            ),
+            "too_shallow": Threshold(
+                value=0.4, unit="ratio", source="half of the guide's 80 %: most of the allowed waiting is refused"
+            ),
+        },
+        signal="arrival_rps",
+        unit="requests",
+        metric="queue_breaker",
+        about="the circuit breaker",
+        title="The circuit breaker's depth does not fit objective and arrivals",
+        meaning="Load is shed only after the objective is broken, or long before it would be (Little's law: waiting time x "
+        "arrivals is the queue).",
+        actions=(
+            "Set the breaker to the depth that the sentence names, at the gateway and in the plan",
+            "Do so again whenever the objective or the peak changes",
+        ),
+    ),
+)
+
+ROWS: tuple[Rule, ...] = (*WORKLOAD_ROWS, *GUARDRAIL_ROWS)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
-from rules.causes import error_checks, first_token, throttling
+from rules.causes import error_checks, first_token
+from rules.causes import first_token as throttling
 from rules.causes.context import (
     EITHER,
     FAILING,

@@ -10,8 +10,7 @@ from rules.engines.sglang import SGLANG
 from rules.engines.table import EngineTable, SourceRow
 from rules.engines.tgi import TGI
 from rules.engines.triton import TRITON
-from rules.engines.trtllm import TRTLLM
-from rules.engines.trtllm_plain import TRTLLM_PLAIN
+from rules.engines.trtllm import TRTLLM, TRTLLM_PLAIN
 from rules.engines.vllm_v0 import VLLM_V0
 from rules.engines.vllm_v1 import VLLM_V1
 

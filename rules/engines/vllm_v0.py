@@ -8,14 +8,43 @@ step. A release more is a row where it renames something, and its number in `sca
 Of 0.6.4 prefill and decode times are each other's (vLLM PR 10853, fixed from 0.6.5 on; seen in the wheels 0.6.4.post1 and
 0.6.6.post1). Its names are those of 0.6.6; only the last edge of `iteration_tokens_total`, 8096, gives it away, so this
 table reads it as 0.6.6 and those two times wrongly.
+
+What vLLM's V0 engine exposes and sizewatch leaves alone, and why: one row a prefix.
+
+Owns reasons only. A family of V0 is either a row of `rules.engines.vllm_v0` or a row here; a test holds its pages to it.
 """
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, LabelAggregation, Marker, SourceRow, source_row
-from rules.engines.vllm_v0_ignored import IGNORED
+from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Marker, SourceRow, source_row
 from rules.engines.vllm_v1 import GENERATING
 from rules.telemetry.families import FamilyKind
+
+_REASONS: tuple[tuple[str, str], ...] = (
+    ("python_", "the interpreter's own"),
+    ("process_", "the process's own; its start time is used"),
+    ("http_", "the HTTP layer's own; its request counter is used"),
+    ("vllm_request_params_", "what clients asked for, not what happened"),
+    ("vllm_request_max_num_generation_tokens", "what clients asked for, not what happened"),
+    ("vllm_tokens", "prompt and generation tokens, which are counted apart"),
+    ("vllm_avg_", "a throughput over the log's interval of some seconds; the token counters are used"),
+    ("vllm_num_requests_swapped", "requests whose KV lies in CPU memory; each was counted as a preemption"),
+    ("vllm_cpu_", "blocks swapped out to CPU memory"),
+    ("vllm_time_in_queue_requests", "request_queue_time_seconds says the same"),
+    (
+        "vllm_model_forward_time_milliseconds",
+        "summed over a request's steps, each shared with others; only for traced ones",
+    ),
+    (
+        "vllm_model_execute_time_milliseconds",
+        "summed over a request's steps, each shared with others; only for traced ones",
+    ),
+    ("vllm_spec_decode_efficiency", "emitted tokens of the most there could be; the acceptance rate is used"),
+    ("vllm_spec_decode_num_", "sums of running totals (vLLM PR 15415); the acceptance rate is used"),
+)
+
+IGNORED: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
+
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 RUNNING = "vllm_num_requests_running"

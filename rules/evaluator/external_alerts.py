@@ -1,7 +1,7 @@
 """Alerts of other systems: whose replica they are about, and which episode of ours explains them.
 
 Owns the record, the placing on a tier and the tie to an episode; all pure. How an alert arrives is
-`agent.alerting.payload`'s, who remembers it `agent.alerting.foreign`'s. Another symptom is a row of SYMPTOMS.
+`agent.alerting.webhook`'s, who remembers it `agent.alerting.service`'s. Another symptom is a row of SYMPTOMS.
 """
 
 from __future__ import annotations

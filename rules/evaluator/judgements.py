@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rules.methods.adapters import judge_adapters
-from rules.methods.bands import judge_band
+from rules.methods.bands import judge_band, judge_experts
 from rules.methods.burn_rate import judge_burn
-from rules.methods.configuration import judge_precision
+from rules.methods.configuration import judge_cold_start, judge_precision
 from rules.methods.demand import judge_demand, judge_forecast
 from rules.methods.drift import judge_drift
 from rules.methods.errors import judge_availability, judge_refused
-from rules.methods.events import judge_event_ratio, judge_excess
+from rules.methods.events import judge_event_ratio, judge_excess, judge_faults
 from rules.methods.guardrails import judge_guardrail
-from rules.methods.judging_cold_start import judge_cold_start
-from rules.methods.judging_experts import judge_experts
-from rules.methods.judging_faults import judge_faults
-from rules.methods.judging_replicas import judge_replicas
 from rules.methods.load import beyond_so_far, judge_beyond
 from rules.methods.long import judge_long
 from rules.methods.means import judge_mean
 from rules.methods.pools import judge_pools
+from rules.methods.prefix_routing import judge_replicas
 from rules.methods.representative import judge_representative
 from rules.methods.shape import judge_shape
 from rules.methods.speculation import judge_economics

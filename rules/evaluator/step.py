@@ -13,11 +13,11 @@ from types import MappingProxyType
 from rules.evaluator import alert_state, long_rules, tier_rules
 from rules.evaluator.alert_state import AlertKey, AlertState
 from rules.evaluator.tier_rules import TierMinutes, TierSize
-from rules.methods.availability import evaluate_replica_rules
-from rules.methods.whole_tier import evaluate_tier_availability, unknown_too_long
+from rules.methods.availability import evaluate_replica_rules, evaluate_tier_availability, unknown_too_long
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.replicas import spans, track
+from rules.replicas import track
+from rules.replicas import track as spans
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows

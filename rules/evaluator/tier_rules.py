@@ -17,7 +17,8 @@ from rules.catalogue.registry import RULES
 from rules.causes import explain
 from rules.confidence import Certainty
 from rules.evaluator.judgements import BY_SLICES, judge
-from rules.plan import backlog, load_bins
+from rules.plan import load_bins
+from rules.plan import load_bins as backlog
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
@@ -165,7 +166,7 @@ def _bounded(
 
 
 def last_minute_by_replica(minutes: TierMinutes, now: float) -> dict[str | None, BinnedWindow]:
-    """The last minute of every replica of such a tier, for `rules.plan.backlog`."""
+    """The last minute of every replica of such a tier, for `rules.plan.load_bins`."""
     return {s.replica: s for s in minutes.each or () if s.window.end > now - backlog.AFTER_SECONDS - RECENT_SECONDS}
 
 

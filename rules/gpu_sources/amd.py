@@ -1,12 +1,24 @@
 """How AMD's device-metrics-exporter spells what a GPU says: names, units, labels, partitions, faults.
 
 Owns the tables and the walk from parsed samples to a page. Must not read or parse a page. A series more is a row of
-``FIELDS``, a family that is left alone one of ``rules.gpu_sources.amd_ignored``. Source: ROCm/device-metrics-exporter
+``FIELDS``, a family that is left alone one of ``rules.gpu_sources.amd``. Source: ROCm/device-metrics-exporter
 docs/configuration/metricslist.md and pkg/amdgpu/gpuagent/gpuagent_gpu_metrics.go (1.5), ROCm gpu-agent (memory in MiB),
 and the page tools/metricutil/metrics_mini.txt for the old naming.
 
 Names may carry a prefix that the operator chose ("amd_gpu_gfx_activity"). A partition (DPX, QPX, CPX) is a GPU of its
 own, "<serial number>/<gpu_partition_id>"; the sensors of the whole GPU stand on partition 0 and nowhere else.
+
+What AMD's device-metrics-exporter prints and sizewatch leaves alone, and why: one row a prefix, for `sizewatch inspect`.
+
+Owns reasons only; names without an operator's prefix. A family that the exporter adds is either a row of
+`rules.gpu_sources.amd` or a row here; a test holds the list of its documentation to it.
+
+Throttling as AMD's device-metrics-exporter tells it: counts of the firmware's accumulation cycles, without a unit.
+
+Owns which counts become which of our names. How counts become seconds is `rules.gpu_sources.devices`'s: by their share of
+the cycles between two pages, as amd-smi's percentages are. Source: ROCm/device-metrics-exporter
+docs/configuration/metricslist.md; Linux amdgpu gpu_metrics 1.6 ("accumulated throttler residencies", of which a later
+patch says "dimensionless hardware counters"); AMD SMI, GPU violations.
 """
 
 from __future__ import annotations
@@ -15,11 +27,91 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from rules.gpu_sources.amd_ignored import IGNORED
-from rules.gpu_sources.amd_ticks import RESIDENCIES, TICKS, explain_missing_ticks, ticks_of
-from rules.gpu_sources.changes import BY_CODE, FAULTS
-from rules.gpu_sources.devices import Device, code, label, pod_of, readout, sort_by_index, whole_number
-from rules.gpu_sources.exporter import MEAN, MIB, Field, GpuExporter, GpuExporterPage, Sample, Ticks
+from rules.gpu_sources.devices import BY_CODE, FAULTS, Device, code, label, pod_of, readout, sort_by_index, whole_number
+from rules.gpu_sources.exporter import MEAN, MIB, Field, GpuExporter, GpuExporterPage, IgnoredGpuFamily, Sample, Ticks
+
+_REASONS: tuple[tuple[str, str], ...] = (
+    ("gpu_nodes_total", "the GPUs are counted by their series"),
+    ("gpu_health", "the exporter's own verdict, by thresholds of its own; the errors it is made of are used"),
+    ("gpu_clock", "a clock at one instant; how long it was held down is used"),
+    ("gpu_min_clock", "a clock that is allowed, not one that ran"),
+    ("gpu_max_clock", "a clock that is allowed, not one that ran"),
+    ("gpu_memory_temperature", "the core's temperature is used"),
+    ("gpu_hbm_temperature", "the core's temperature is used"),
+    ("gpu_voltage", "voltages are not judged"),
+    ("gpu_gfx_voltage", "voltages are not judged"),
+    ("gpu_memory_voltage", "voltages are not judged"),
+    ("gpu_mma_activity", "video is not judged"),
+    ("gpu_vcn_", "video is not judged"),
+    ("gpu_jpeg_", "video is not judged"),
+    ("gpu_free_vram", "total minus used"),
+    ("gpu_total_visible_vram", "the part that the host sees; all of it is used"),
+    ("gpu_used_visible_vram", "the part that the host sees; all of it is used"),
+    ("gpu_free_visible_vram", "the part that the host sees; all of it is used"),
+    ("gpu_total_gtt", "memory of the host"),
+    ("gpu_used_gtt", "memory of the host"),
+    ("gpu_free_gtt", "memory of the host"),
+    ("gpu_vram_max_bandwidth", "what the memory could do; how busy it was is used"),
+    ("gpu_ecc_correct_", "errors by block; the total is used"),
+    ("gpu_ecc_uncorrect_", "errors by block; the total is used"),
+    ("gpu_ecc_deferred_", "errors found and not yet met: they count when they are"),
+    ("gpu_xgmi_", "links between GPUs are not judged"),
+    ("gpu_process_cu_occupancy", "by process; that of the GPU is used"),
+    ("gpu_violation_low_utilization_", "clocks lowered for want of work: no fault"),
+    ("gpu_violation_gfx_clock_below_host_limit_", "by compute die; the residencies of the whole GPU are used"),
+    ("gpu_violation_ppt_residency_percentage", "a poll; the accumulated count knows all of the time"),
+    ("gpu_violation_processor_hot_residency_percentage", "a poll; the accumulated count knows all of the time"),
+    ("gpu_violation_socket_thermal_residency_percentage", "a poll; the accumulated count knows all of the time"),
+    ("gpu_violation_vr_thermal_residency_percentage", "a poll; the accumulated count knows all of the time"),
+    ("gpu_violation_hbm_thermal_residency_percentage", "a poll; the accumulated count knows all of the time"),
+    ("gpu_prof_sm_active", "the share of time with vector instructions (VALUBusy), not with a resident wave"),
+    ("gpu_prof_", "the profiler's counters; of them only the tensor share is used"),
+    ("pcie_", "the bus to the host is not judged"),
+    ("go_", "the exporter's own"),
+    ("process_", "the exporter's own"),
+    ("promhttp_", "the exporter's own"),
+)
+
+IGNORED: tuple[IgnoredGpuFamily, ...] = tuple(IgnoredGpuFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
+
+
+TICKS = "gpu_violation_current_accumulated_counter"
+RESIDENCIES: Mapping[str, tuple[str, ...]] = {
+    "gpu_throttled_power_seconds": ("gpu_violation_ppt_residency_accumulated",),
+    "gpu_throttled_thermal_seconds": (
+        "gpu_violation_socket_thermal_residency_accumulated",
+        "gpu_violation_vr_thermal_residency_accumulated",
+        "gpu_violation_hbm_thermal_residency_accumulated",
+    ),
+    "gpu_throttled_hardware_seconds": ("gpu_violation_processor_hot_residency_accumulated",),
+}
+"""MI300 and newer. PPT is the package power limit, VR the voltage regulator, "processor hot" a signal from outside."""
+
+
+def ticks_of(device: Device) -> Ticks | str:
+    """The counts of a GPU, or the reason why there are none. Of a name whose parts are not all there there is none."""
+    if device.part:
+        return f"throttling is measured for the whole GPU, not for {device.part}"
+    total = device.value(TICKS)
+    if isinstance(total, str):
+        return f"{total} (MI300 and newer have it)"
+    of = {}
+    for ours, names in RESIDENCIES.items():
+        parts = [count for count in map(device.value, names) if not isinstance(count, str)]
+        if len(parts) == len(names):
+            of[ours] = math.fsum(parts)
+    return Ticks(total=total, of=of)
+
+
+def explain_missing_ticks(device: Device, ticks: Ticks | str) -> Mapping[str, str]:
+    """By our name the reason why a GPU does not count it."""
+    if isinstance(ticks, str):
+        return dict.fromkeys(RESIDENCIES, ticks)
+    missing = {ours: names for ours, names in RESIDENCIES.items() if ours not in ticks.of}
+    return {
+        ours: next(why for why in map(device.value, names) if isinstance(why, str)) for ours, names in missing.items()
+    }
+
 
 LIST = "device-metrics-exporter docs/configuration/metricslist.md"
 _MB = 1e6

@@ -2,6 +2,11 @@
 
 Owns types only. An exporter is one file beside this one, holding one `GpuExporter`; it is listed in
 `rules.gpu_sources.registry`. There is no branch on an exporter's name anywhere else.
+
+What an exporter's table makes of the families of a page: read, left alone with a reason, or not known.
+
+Owns the explanation for people (`sizewatch inspect`, the tests that hold tables and pages to each other). It reads no
+values and no labels.
 """
 
 from __future__ import annotations
@@ -9,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from rules.telemetry.gpu_readout import GpuReadout
+from rules.engines.coverage import FamilyUse, Use
+from rules.telemetry.snapshots import GpuReadout
 
 Sample = tuple[str, Mapping[str, str], float]
 """Name, labels and value of one series."""
@@ -69,7 +75,7 @@ class Ticks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuExporterPage:
-    """What one page says. What shows only by a change between pages is left for `rules.gpu_sources.changes`."""
+    """What one page says. What shows only by a change between pages is left for `rules.gpu_sources.devices`."""
 
     readouts: tuple[GpuReadout, ...]
     problems: tuple[str, ...]
@@ -108,3 +114,26 @@ class GpuExporter:
     def a_title(self) -> str:
         """The title with its article."""
         return f"{'an' if self.title[0] in 'Aan' else 'a'} {self.title}"
+
+
+def explain_families(exporter: GpuExporter, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
+    """What becomes of each family of a page (printed name and type of its TYPE line), in the page's order."""
+    read: dict[str, list[str]] = {}
+    for row in exporter.fields:
+        for name in row.names:
+            read.setdefault(name, []).append(row.ours)
+    return tuple(_use(exporter, read, printed, type_) for printed, type_ in families.items())
+
+
+def _use(exporter: GpuExporter, read: Mapping[str, list[str]], printed: str, type_: str) -> FamilyUse:
+    name = exporter.plain(printed)
+    if name in read:
+        ours = tuple(dict.fromkeys(read[name]))
+        return FamilyUse(name=printed, type=type_, use=Use.MAPPED, families=ours, text=", ".join(ours))
+    if name in exporter.also_read:
+        return FamilyUse(name=printed, type=type_, use=Use.MAPPED, text=exporter.also_read[name])
+    fitting = [row for row in exporter.ignored if name.startswith(row.prefix)]
+    if fitting:
+        why = max(fitting, key=lambda row: len(row.prefix)).why
+        return FamilyUse(name=printed, type=type_, use=Use.IGNORED, text=why)
+    return FamilyUse(name=printed, type=type_, use=Use.UNKNOWN, text="not in the table")

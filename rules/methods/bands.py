@@ -3,14 +3,20 @@
 Owns the comparison, when it persists, and the sentence. What is read, which limits, and which minutes stand in the
 catalogue. A limit is a threshold of the rule called `below`, `above`, `critical_below` or `critical_above`; another name
 is another way of judging.
+
+Experts of a mixture: whether the GPUs that hold them get tokens evenly (guide 5.4).
+
+Owns which minutes count, and that each replica is judged by itself: its own busiest GPU holds it back. The comparison is
+that of a band (`rules.methods.bands`). Overflow, tokens that an expert had no room for, no engine exposes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rules.confidence import Certainty
+from rules.engines.registry import ENGINES
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
 from rules.telemetry.readings import families_of, read
@@ -18,7 +24,7 @@ from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, 
 from rules.telemetry.wording import number, quantity
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
 from rules.verdicts.rule import Condition
-from rules.verdicts.verdict import RuleResult, Status, Unknown
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 LIKELY_PERIODS = 2
 """Separate minutes (hours) outside from which on a finding is likely; SEPARATE make it certain."""
@@ -180,3 +186,55 @@ def _healthy(limits: BandThresholds, unit: str) -> str:
     if limits.above is not None:
         return f"up to {number(limits.above, unit)} is healthy"
     return f"{number(limits.below or 0.0, unit)} or more is healthy"
+
+
+_BADNESS = {Status.OK: 0, Status.WARNING: 1, Status.CRITICAL: 2}
+
+
+def judge_experts(case: RuleContext) -> RuleResult:
+    """The balance of each replica over its minutes with enough requests in the batch; the worst replica is told.
+
+    Tokens of a small batch fall unevenly by chance alone, so those minutes say nothing.
+    """
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    families = BY_NAME[case.rule.signal].families
+    told = [one for one in case.slices if all(family in one.window.counters for family in families)]
+    if not told:
+        return case.unknown(worst_gap(case.slices, families[0]), _not_told(case))
+    replicas: dict[str | None, list[BinnedWindow]] = {}
+    for one in told:
+        if _running(one) >= case.limit("minimum_running"):
+            replicas.setdefault(one.replica, []).append(one)
+    if not replicas:
+        text = (
+            f"no minute with {case.limit('minimum_running'):.0f} requests in the batch: fewer fall unevenly by chance"
+        )
+        return case.unknown(Gap.TOO_FEW_REQUESTS, text)
+    answers = [_named(judge_band(replace(case, slices=tuple(group))), name) for name, group in replicas.items()]
+    verdicts = [answer for answer in answers if isinstance(answer, Verdict)]
+    return max(verdicts, key=_badness) if verdicts else answers[0]
+
+
+def _running(one: BinnedWindow) -> float:
+    gauge = one.window.gauge("requests_running")
+    return gauge.integral / gauge.seconds if gauge is not None else 0.0
+
+
+def _badness(verdict: Verdict) -> tuple[int, bool, float]:
+    value = getattr(verdict.observed, "value", None)
+    return _BADNESS.get(verdict.status, 0), verdict.certainty is Certainty.CERTAIN, -(1.0 if value is None else value)
+
+
+def _named(answer: RuleResult, replica: str | None) -> RuleResult:
+    if not isinstance(answer, Verdict) or not replica:
+        return answer
+    return replace(answer, sentence=f"{replica}: {answer.sentence}")
+
+
+def _not_told(case: RuleContext) -> str:
+    """What the engine's own table says of it, where the plan names the engine."""
+    name = case.view.plan.engine if case.view.plan else ""
+    family = BY_NAME[case.rule.signal].families[0]
+    texts: Sequence[str] = [dict(engine.not_exposed).get(family, "") for engine in ENGINES if engine.name == name]
+    return next((text for text in texts if text), "the engine tells nothing of experts, or the model has none")

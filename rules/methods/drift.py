@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rules.confidence import CONFIDENCE, Certainty
 from rules.methods import request_lengths
-from rules.methods.load_peaks import PeakComparison, find_busiest_periods
+from rules.methods.load import PeakComparison, find_busiest_periods
 from rules.methods.request_lengths import OUTPUTS, PROMPTS, LimitSide
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import TokenQuantiles, Workload

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from rules.confidence import CONFIDENCE, Certainty
 from rules.methods import request_lengths
 from rules.methods.drift import is_lasting_drift
-from rules.methods.judging_runaway import judge_runaway
-from rules.methods.load_peaks import busiest_rate
-from rules.methods.request_lengths import OUTPUTS, PROMPTS, LimitSide
+from rules.methods.load import busiest_rate
+from rules.methods.request_lengths import OUTPUTS, PROMPTS, LimitSide, judge_runaway
 from rules.plan.schema import Guardrails
 from rules.sizing import safe_queue_depth
 from rules.telemetry.signals import Gap, Reading

@@ -1,6 +1,6 @@
 """Capacity that is used: no headroom left, and what a GPU-hour yields from week to week (guide 9.3).
 
-Owns these two judgements. Costs are reckoned by `rules.plan.money`, periods are added by `rules.methods.periods`.
+Owns these two judgements. Costs are reckoned by `rules.plan.money`, periods are added by `rules.methods.utilization`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty
-from rules.methods import periods
+from rules.methods import utilization as periods
 from rules.plan import money
 from rules.plan.replica_count import margin_of, replica_count
 from rules.telemetry import windows

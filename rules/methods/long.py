@@ -1,7 +1,7 @@
 """Days of production, hour by hour: the table from a rule's name to its judgement (guide 9.2, 9.3).
 
-Owns the table only: what these rules have in common is `rules.methods.periods`; the judgements are `rules.methods.utilization` and
-`rules.methods.headroom`. A new one is a function there, a row here and a row of the catalogue.
+Owns the table only: what these rules have in common is `rules.methods.utilization`; the judgements are
+`rules.methods.utilization` and `rules.methods.headroom`. A new one is a function there, a row here and a row of the catalogue.
 """
 
 from __future__ import annotations

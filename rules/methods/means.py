@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rules.confidence import Certainty, binomial_lower_bound
 from rules.plan.curve import Expectation
 from rules.plan.load_bins import BinnedWindow, LoadBin, group_by_load_bin
-from rules.telemetry.gpu_readings import GPU_UTILIZATION_KINDS
+from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import (

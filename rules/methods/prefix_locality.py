@@ -2,7 +2,7 @@
 
 Owns what tells a broken routing from changed prompts, over the minutes of a tier's replicas: every replica loses hits at
 once, the fleet's rate falls to about that of one replica divided by their number, prompts are as long as before, nothing
-is evicted, and requests are spread evenly. It knows no rule; `rules.methods.judging_replicas` and `rules.causes.checks` ask it.
+is evicted, and requests are spread evenly. It knows no rule; `rules.methods.prefix_routing` and `rules.causes.checks` ask it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from rules import dispersion
+from rules import confidence
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import histograms
 from rules.telemetry.windows import minute_of
@@ -196,17 +196,17 @@ def spread_changed(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
     if now.probability_below <= limits.chance < before.probability_below:
         return True
     then, since = _requests_by(past, found.replicas), shares(found)
-    moved = dispersion.check_homogeneity(then, since).probability_above <= limits.chance
+    moved = confidence.check_homogeneity(then, since).probability_above <= limits.chance
     return moved and _unevenness(since) <= _unevenness(then) - limits.evened
 
 
 def _unevenness(counts: Sequence[float]) -> float:
     """The coefficient of variation (0 where all are equal): comparable between counts of different sums."""
-    return math.sqrt(dispersion.check_uniformity([counts]).statistic / max(1.0, math.fsum(counts)))
+    return math.sqrt(confidence.check_uniformity([counts]).statistic / max(1.0, math.fsum(counts)))
 
 
-def _even(minutes: Sequence[Minute], replicas: Sequence[str]) -> dispersion.ChiSquare:
-    return dispersion.check_uniformity(_requests_by(minute, replicas) for minute in minutes)
+def _even(minutes: Sequence[Minute], replicas: Sequence[str]) -> confidence.ChiSquare:
+    return confidence.check_uniformity(_requests_by(minute, replicas) for minute in minutes)
 
 
 def _requests_by(slices: Sequence[BinnedWindow], replicas: Sequence[str]) -> tuple[float, ...]:

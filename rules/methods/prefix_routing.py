@@ -3,6 +3,11 @@
 Owns the questions in the order in which they are asked, and the words of the answers. What each question measures is
 `rules.methods.prefix_locality`'s; thresholds stand in the catalogue's row PrefixRoutingBroken. A new reason why lost hits are
 not the routing's doing is a row of EXCUSES.
+
+Replicas of one tier against each other: whether the routing destroys what their prefix caches hold (guide 7.2, 9.3).
+
+Owns the answer's status and certainty; what is measured is `rules.methods.prefix_locality`'s, the words are
+`rules.methods.prefix_routing`'s.
 """
 
 from __future__ import annotations
@@ -12,11 +17,14 @@ from dataclasses import dataclass, fields
 
 from rules.catalogue.registry import BY_NAME
 from rules.causes.context import CauseContext, CauseResult
+from rules.confidence import Certainty
 from rules.methods import prefix_locality
-from rules.methods.prefix_locality import CurrentHitRate, LocalityThresholds
+from rules.methods.prefix_locality import FINISHED, QUERIED, CurrentHitRate, LocalityThresholds, sum_family
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.telemetry.signals import Gap
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.wording import number
+from rules.verdicts.context import RuleContext, worst_gap
+from rules.verdicts.verdict import RuleResult, Status
 
 RULE = "PrefixRoutingBroken"
 
@@ -161,3 +169,34 @@ EXCUSES: tuple[
     ),
 )
 """What is asked, in order, and what is said where it applies."""
+
+
+def judge_replicas(case: RuleContext) -> RuleResult:
+    """Lost hits that fall to a single replica's share on every replica at once are the routing's (guide 7.2).
+
+    Certain only where requests surely are given out in another way than when the hits were there.
+    """
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    if not any(QUERIED in one.window.counters for one in case.slices):
+        return case.unknown(worst_gap(case.slices, QUERIED), "prefix cache queries are not there")
+    if sum_family(case.slices, QUERIED) <= 0:
+        if sum_family(case.slices, FINISHED) <= 0:
+            return case.unknown(Gap.NO_TRAFFIC, "no prompt asked the prefix cache")
+        return case.unknown(Gap.NOT_EXPOSED, "no prompt asked the prefix cache: it is off")
+    seen = assess_routing(case.slices, case.view)
+    if seen.broken is None:
+        return case.unknown(seen.gap, seen.text)
+    rate, reference = seen.found.rate, seen.found.reference
+    observed = Reading(value=rate, low=rate, high=rate, n=seen.found.requests)
+    expected: SignalValue = Missing(gap=Gap.NOT_IN_PLAN)
+    if reference is not None:
+        expected = Reading(value=reference.rate, low=reference.rate, high=reference.rate, n=seen.found.requests)
+    if not seen.broken:
+        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, _sentence(seen.text))
+    certainty = Certainty.CERTAIN if seen.certain else Certainty.LIKELY
+    return case.verdict(Status.WARNING, certainty, observed, expected, _sentence(seen.text))
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,7 +1,7 @@
 """Trends: the end of the hold against its beginning: a queue that grows, a first token that comes later (guide 9.3).
 
 Owns what growing and rising mean, replica by replica: a busy one must not hide among idle ones. Whether a queue grew is
-`rules.plan.backlog`'s; nothing here needs a plan. Thresholds stand in the catalogue.
+`rules.plan.load_bins`'s; nothing here needs a plan. Thresholds stand in the catalogue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import NormalDist
 from rules.confidence import CONFIDENCE, Certainty
 from rules.methods.offered_load import is_it_the_load
 from rules.methods.tails import is_significant_share
-from rules.plan import backlog
+from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram
@@ -61,14 +61,14 @@ def judge_queue(case: RuleContext) -> RuleResult:
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     replicas = _by_replica(case.slices)
-    last = {name: backlog.mean_waiting(case.last_quarter(group)) for name, group in replicas.items()}
+    last = {name: load_bins.mean_waiting(case.last_quarter(group)) for name, group in replicas.items()}
     if all(value is None for value in last.values()):
         return case.unknown(worst_gap(case.slices, "requests_waiting"), "how many requests wait is not known")
     most = max(value for value in last.values() if value is not None)
     expected = Reading(value=None, low=0.0, high=case.limit("waiting"), n=float(len(replicas)))
     grown = [one for name, group in replicas.items() if (one := _queue(case, name, group)) is not None]
     if not grown:
-        holes = [name for name, group in replicas.items() if not backlog.thirds_seen(group, case.now)]
+        holes = [name for name, group in replicas.items() if not load_bins.thirds_seen(group, case.now)]
         unseen = next((name for name in holes if (last[name] or 0.0) >= case.limit("waiting")), None)
         if unseen is not None:
             seen = part_seen(replicas[unseen], replicas[unseen])
@@ -93,10 +93,10 @@ def judge_queue(case: RuleContext) -> RuleResult:
 
 
 def _queue(case: RuleContext, name: str | None, slices: Sequence[BinnedWindow]) -> QueueTrend | None:
-    text = backlog.describe_growth(slices, case.now)
+    text = load_bins.describe_growth(slices, case.now)
     if not text:
         return None
-    waiting = backlog.mean_waiting(_third(case, slices, last=True))
+    waiting = load_bins.mean_waiting(_third(case, slices, last=True))
     whole = windows.sum_families((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
     finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
     if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:

@@ -1,24 +1,111 @@
 """Capacity that idles: the utilization trap, queues that are always empty, a KV cache that never fills (guide 9.2, 9.3).
 
 Owns these three judgements over hours of days, and what the idle part costs in their sentences. Costs are reckoned by
-`rules.plan.money`, hours are added by `rules.methods.periods`.
+`rules.plan.money`, hours are added by `rules.methods.utilization`.
+
+Days of production hour by hour (a short hold: minute by minute): what the rules about the fleet's use share.
+
+Owns the sum of each period, the fullest of them, and how many replicas were ready. It judges nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rules.confidence import Certainty
-from rules.methods import periods
 from rules.plan import money
 from rules.plan.money import IdleCapacity
 from rules.telemetry import windows
-from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.reading_methods import FULL_COVERAGE
+from rules.telemetry.readings import families_of, read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
+from rules.telemetry.work import weighing_words, work_of
 from rules.verdicts.context import RuleContext
 from rules.verdicts.hold import watched_seconds
-from rules.verdicts.verdict import RuleResult, Status
+from rules.verdicts.verdict import RuleResult, Status, Unknown
+
+
+def sums(case: RuleContext, *signals: str) -> tuple[Window, ...]:
+    """One window for each period of the case, oldest first; with `signals` only as far as these are concerned."""
+    groups = [[one.window for one in group] for group in case.periods(case.slices)]
+    if not signals:
+        return tuple(windows.sum_windows(group) for group in groups)
+    families = frozenset(family for name in signals for family in families_of(BY_NAME[name]))
+    return tuple(windows.sum_families(group, families) for group in groups)
+
+
+def select_last_quarter(case: RuleContext) -> tuple[Window, ...]:
+    """The windows of the last quarter of the hold."""
+    return tuple(one.window for one in case.last_quarter(case.slices))
+
+
+def reading(case: RuleContext, several: Sequence[Window], signal: str = "") -> SignalValue:
+    """A signal (else the rule's own) over the sum of windows; no traffic where there is none of them."""
+    if not several:
+        return Missing(gap=Gap.NO_TRAFFIC)
+    wanted = BY_NAME[signal or case.rule.signal]
+    return read(wanted, windows.sum_families(several, families_of(wanted)), case.view.basis)
+
+
+def value(case: RuleContext, several: Sequence[Window], signal: str = "") -> float | None:
+    """The same as a number, None where it is not known."""
+    found = reading(case, several, signal)
+    return found.value if isinstance(found, Reading) else None
+
+
+def weighing(case: RuleContext, several: Sequence[Window]) -> str:
+    """How far apart the bounds of fleet utilisation over these windows are, and why, in words; "" where they are not."""
+    basis, signal = case.view.basis, BY_NAME["fleet_utilization"]
+    capacity = basis.capacity
+    if not several or capacity is None:
+        return ""
+    work = work_of(windows.sum_families(several, families_of(signal)), capacity.lengths)
+    return weighing_words(work, capacity.lengths, capacity.rps) if work else ""
+
+
+def nearest_rank(values: Sequence[float], q: float) -> float:
+    """The quantile q (0-1) of what periods had, by nearest rank ceil(q n) (DESIGN, words). Raises ValueError on none."""
+    if not values:
+        raise ValueError("no periods")
+    return sorted(values)[max(0, math.ceil(round(q * len(values), 9)) - 1)]
+
+
+def hours_of_fullest(several: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
+    """Quantile q of the hourly means, and of the hourly maxima, of a gauge; None where no hour has it."""
+    gauges = [gauge for w in several if (gauge := w.gauge(family)) is not None]
+    if not gauges:
+        return None
+    return nearest_rank([g.integral / g.seconds for g in gauges], q), nearest_rank([g.maximum for g in gauges], q)
+
+
+def observed_seconds(period: Window, longest: float) -> float:
+    """Of a period at most so long: the seconds in which the tier was seen, as far as its replicas were covered."""
+    return min(period.span, longest) * period.coverage
+
+
+def mean_ready_replicas(several: Sequence[Window]) -> float:
+    """Mean number of replicas that were seen: covered replica-seconds by the seconds of the periods."""
+    seconds = math.fsum(w.span for w in several)
+    return math.fsum(w.covered_seconds for w in several) / seconds if seconds > 0 else 0.0
+
+
+def is_covered(several: Sequence[Window]) -> bool:
+    """Whether enough of the replicas was seen in these periods to speak for all of them; they need not be neighbours."""
+    due = math.fsum(w.due_seconds for w in several)
+    return due > 0 and math.fsum(w.covered_seconds for w in several) >= FULL_COVERAGE * due
+
+
+def explain_pool_gap(case: RuleContext) -> Unknown | None:
+    """Why fleet utilisation means nothing for a tier whose pools are served apart: usable rps is a whole replica's."""
+    if case.view.serves_whole_requests:
+        return None
+    return case.unknown(
+        Gap.NOT_IN_PLAN, "the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart"
+    )
+
 
 DAY_SECONDS = 86_400.0
 
@@ -31,20 +118,20 @@ def judge_trap(case: RuleContext) -> RuleResult:
 
     Certain only if the upper bound of utilisation is below it, too; that it is no trap is certain if the lower is not.
     """
-    apart = periods.explain_pool_gap(case)
+    apart = explain_pool_gap(case)
     if apart is not None:
         return apart
-    hours = periods.sums(case)
-    used = periods.reading(case, hours)
+    hours = sums(case)
+    used = reading(case, hours)
     if isinstance(used, Missing) or used.value is None:
         return case.unknown(used.gap if isinstance(used, Missing) else Gap.SCRAPE_FAILED, _text(used))
     limit = case.limit("below")
-    weighed = f"{number(used.value, 'ratio')}{periods.weighing(case, hours)}"
+    weighed = f"{number(used.value, 'ratio')}{weighing(case, hours)}"
     said = f"fleet utilisation {weighed} over {watched_seconds(case.slices) / DAY_SECONDS:.1f} days"
     if used.value >= limit:
         sure = used.low is not None and used.low >= limit
         return _fine(case, used, f"{said}: {_percent(case, 'below')} or more is no trap", sure)
-    full = periods.hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
+    full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
         gap = windows.sum_windows(hours).explain_missing("kv_utilization")
         return case.unknown(gap, f"{said}, but nothing says whether the KV cache needs the replicas")
@@ -54,8 +141,8 @@ def judge_trap(case: RuleContext) -> RuleResult:
     idle = _idle(case, hours, used.value)
     if idle.wasted <= 0:
         return _fine(case, used, f"{said}, all of it kept warm on purpose: {_insurance(case, idle)}")
-    last = periods.value(case, periods.select_last_quarter(case))
-    certain = periods.is_covered(hours) and last is not None and last < limit
+    last = value(case, select_last_quarter(case))
+    certain = is_covered(hours) and last is not None and last < limit
     certain = certain and used.high is not None and used.high < limit
     sentence = f"{said} and {kv}: {_spare(case, idle)}{f'; {_insurance(case, idle)} more' if idle.insured > 0 else ''}"
     return _found(case, used, sentence, certain)
@@ -63,11 +150,11 @@ def judge_trap(case: RuleContext) -> RuleResult:
 
 def judge_empty_queue(case: RuleContext) -> RuleResult:
     """A queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3)."""
-    hours, total = periods.sums(case), windows.sum_windows(one.window for one in case.slices)
+    hours, total = sums(case), windows.sum_windows(one.window for one in case.slices)
     if not total.counters.get("requests_finished"):
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
-    used = periods.reading(case, hours)
-    waiting = periods.hours_of_fullest(hours, "requests_waiting", case.limit("fullest_hours"))
+    used = reading(case, hours)
+    waiting = hours_of_fullest(hours, "requests_waiting", case.limit("fullest_hours"))
     if waiting is None:
         return case.unknown(total.explain_missing("requests_waiting"), "nothing says how many requests wait")
     if isinstance(used, Missing) or used.value is None:
@@ -82,7 +169,7 @@ def judge_empty_queue(case: RuleContext) -> RuleResult:
     idle = _idle(case, hours, busiest)
     if idle.wasted <= 0:
         return _fine(case, seen, f"no queue, and what idles is kept warm on purpose: {_insurance(case, idle)}")
-    certain = not (POLLED in total.gauges and POLLED in total.sampled) and periods.is_covered(hours)
+    certain = not (POLLED in total.gauges and POLLED in total.sampled) and is_covered(hours)
     return _found(case, seen, f"no request ever waits, and {gpus}: {_spare(case, idle)} even then", certain)
 
 
@@ -93,8 +180,8 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
     bursty tier is low in any. Blocks that only hold cached prefixes count as free: with notable hits it is no more
     than likely.
     """
-    hours, total = periods.sums(case), windows.sum_windows(one.window for one in case.slices)
-    full = periods.hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
+    hours, total = sums(case), windows.sum_windows(one.window for one in case.slices)
+    full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
         return case.unknown(
             total.explain_missing("kv_utilization"), "the engine does not show how full its KV cache is"
@@ -107,7 +194,7 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
     said += f"hours (hourly mean {number(mean, 'ratio')})"
     if most >= case.limit("below"):
         return _fine(case, seen, f"{said}: {_percent(case, 'below')} or more is healthy")
-    hits = periods.value(case, hours, "prefix_hit_ratio")
+    hits = value(case, hours, "prefix_hit_ratio")
     cached = hits is not None and hits > case.limit("cached_share")
     remark = (
         f"; but {number(hits, 'ratio')} of prompt tokens are found in it, and blocks that hold them count as free"
@@ -115,19 +202,19 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
         else ""
     )
     sentence = f"{said}, where {_percent(case, 'below')} or more is healthy{remark}"
-    return _found(case, seen, sentence, periods.is_covered(hours) and not cached)
+    return _found(case, seen, sentence, is_covered(hours) and not cached)
 
 
 def _busiest(case: RuleContext, hours: Sequence[Window]) -> float:
     """GPU utilisation of the busiest hours, by the quantile over hours that the row names."""
-    each = [periods.value(case, (hour,)) for hour in hours]
-    return periods.nearest_rank([one for one in each if one is not None], case.limit("fullest_hours"))
+    each = [value(case, (hour,)) for hour in hours]
+    return nearest_rank([one for one in each if one is not None], case.limit("fullest_hours"))
 
 
 def _idle(case: RuleContext, hours: Sequence[Window], utilization: float) -> IdleCapacity:
     fleet = case.view.plan.fleet if case.view.plan else None
     warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 0
-    return money.compute_idle_capacity(periods.mean_ready_replicas(hours), utilization, case.limit("target"), warm)
+    return money.compute_idle_capacity(mean_ready_replicas(hours), utilization, case.limit("target"), warm)
 
 
 def _spare(case: RuleContext, idle: IdleCapacity) -> str:

@@ -2,7 +2,7 @@
 
 Owns the record of one start, its bounds, the pure step that finds a start between two scrapes, and the list of a tier's
 starts. A page that tells its own times is believed; else only the silence around the start is known. How a tier's cold
-start follows from its starts is `forecast.capacity.cold_start`'s, whether it is too long `rules.methods.judging_cold_start`'s.
+start follows from its starts is `forecast.capacity.cold_start`'s, whether it is too long `rules.methods.configuration`'s.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pydantic import TypeAdapter
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry import windows
 from rules.telemetry.gauges import IN_SYSTEM
-from rules.telemetry.pod_times import PodTimes
 from rules.telemetry.signals import Reading
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import PodTimes, Snapshot
 from rules.telemetry.wording import number, quantity
 
 SILENCE_LIMIT_SECONDS = 960.0
@@ -65,7 +64,7 @@ class ReplicaStart:
     `ready_at` what the page tells of its process, `seen_at` the first good page of it. `waited` says that requests were
     there already and none was served yet, `served_at` when the first of these was seen as served. `engine_seconds` is what
     the engine says of its own start. `asked_at`, `scheduled_at`, `container_at` and `pod_ready_at` are those of its pod
-    (`rules.telemetry.pod_times`); `unready` says that it answers and that its pod is not Ready yet. Without `alive_at` and
+    (`rules.telemetry.snapshots`); `unready` says that it answers and that its pod is not Ready yet. Without `alive_at` and
     `silent_since` the process was met when it was already running.
     """
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from rules.catalogue.registry import BY_NAME
 from rules.plan.load_bins import TierContext
-from rules.replicas import spans, starts
+from rules.replicas import starts
+from rules.replicas import track as spans
 from rules.replicas import track as tracks
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
-from rules.replicas.spans import Spans
 from rules.replicas.starts import ReplicaStart
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.track import ScrapeTrack, Spans
 from rules.telemetry import histograms, windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.evaluator.long_rules import HOUR_SECONDS
-from rules.methods import periods
+from rules.methods import utilization as periods
 from rules.plan import money
 from rules.plan.replica_count import count_fleet, count_replicas
 from rules.resize.fleet_cost import FleetProposal

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
-from rules.methods import periods
+from rules.methods import utilization
 from rules.plan.benchmark_reading import read_benchmark
 from rules.plan.curve import operating_point
 from rules.plan.replica_count import Margin, ReplicaCount
@@ -73,12 +73,12 @@ def loads_of(seen: ProductionSummary, capacity: Capacity, count: ReplicaCount) -
 def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> float | None:
     """Return quantile q over the hours of the mean sum of gauges over the whole tier; None where no hour has all of them."""
     sums = [
-        periods.mean_ready_replicas((hour,))
+        utilization.mean_ready_replicas((hour,))
         * sum(hour.gauges[name].integral / hour.gauges[name].seconds for name in families)
         for hour in hours
         if all(name in hour.gauges and hour.gauges[name].seconds > 0 for name in families)
     ]
-    return periods.nearest_rank(sums, q) if sums else None
+    return utilization.nearest_rank(sums, q) if sums else None
 
 
 def serving(replicas: int, margin: Margin) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rules.evaluator.long_rules import HOUR_SECONDS
-from rules.methods import periods
+from rules.methods import utilization
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
@@ -63,7 +63,7 @@ class ProductionSummary:
     @property
     def observed_seconds(self) -> float:
         """The seconds in which the tier was seen, as far as its replicas were covered."""
-        return sum(periods.observed_seconds(hour, HOUR_SECONDS) for hour in self.hours)
+        return sum(utilization.observed_seconds(hour, HOUR_SECONDS) for hour in self.hours)
 
     @property
     def average_rps(self) -> float | None:
@@ -73,7 +73,7 @@ class ProductionSummary:
     @property
     def mean_ready_replicas(self) -> float:
         """Replicas that were seen, on average over the hours in which any was."""
-        return periods.mean_ready_replicas(self.hours)
+        return utilization.mean_ready_replicas(self.hours)
 
 
 @dataclass(slots=True, kw_only=True)

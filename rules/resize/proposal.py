@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
-from rules.methods import periods
+from rules.methods import utilization as periods
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.plan.replica_count import margin_of
 from rules.plan.schema import TierPlan

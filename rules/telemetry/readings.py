@@ -3,6 +3,10 @@
 Owns the walk over the table. How to read stands in `rules.telemetry.reading_methods`, the derived signals in
 `rules.telemetry.derived`; both are reached
 from here. Every number comes with bounds and the count behind it, every absence with its reason.
+
+One page alone as a window: everything since the process started.
+
+Owns that view only; it is for looking at a page (`sizewatch inspect`), never for judging: a lifetime hides every change.
 """
 
 from __future__ import annotations
@@ -12,9 +16,20 @@ from collections.abc import Callable
 from rules.telemetry import outcomes
 from rules.telemetry.arrivals import UNSERVED
 from rules.telemetry.derived import DERIVED, PlanFacts
-from rules.telemetry.reading_methods import mean_level, ratio, total_level, total_rate
-from rules.telemetry.signals import SIGNALS, Signal, SignalKind, SignalValue
-from rules.telemetry.token_times import BRACKETS, FROM_WHOLE, PER_TOKEN, bracketed
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import from_cumulative
+from rules.telemetry.reading_methods import (
+    BRACKETS,
+    FROM_WHOLE,
+    PER_TOKEN,
+    bracketed,
+    mean_level,
+    ratio,
+    total_level,
+    total_rate,
+)
+from rules.telemetry.signals import SIGNALS, Gap, Signal, SignalKind, SignalValue
+from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 
 NOTHING = PlanFacts()
@@ -59,3 +74,33 @@ def read(signal: Signal, window: Window, basis: PlanFacts = NOTHING) -> SignalVa
     if signal.how is SignalKind.DERIVED:
         return DERIVED[signal.name](window, basis)
     return _WAYS[signal.how](signal, window)
+
+
+UNKNOWN_LIFETIME_SECONDS = 1.0
+"""Span where the page does not tell when its process started: rates then mean nothing, and must not be shown."""
+
+
+def window_since_start(page: Snapshot) -> Window:
+    """The counters and histograms of a page as the increase since its process started, its gauges as they are."""
+    start = (
+        page.started_at
+        if page.started_at is not None and page.started_at < page.t
+        else page.t - UNKNOWN_LIFETIME_SECONDS
+    )
+    span = page.t - start
+    parts = {family: (from_cumulative(c.edges, c.counts, c.total),) for family, c in page.histograms.items()}
+    gauges = {
+        family: GaugeSum(integral=value * span, seconds=span, minimum=value, maximum=value, samples=1)
+        for family, value in page.gauges.items()
+    }
+    return Window(
+        start=start,
+        end=page.t,
+        expected_seconds=span,
+        covered_seconds=span,
+        counters=dict(page.counters),
+        histograms=parts,
+        gauges=gauges,
+        gaps=dict.fromkeys(sorted(page.contradictory), Gap.CONTRADICTORY),
+        sampled=page.sampled,
+    )

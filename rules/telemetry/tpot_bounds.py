@@ -1,6 +1,7 @@
 """Upper bound of a quantile of the time per output token, by the histograms of whole times and of lengths.
 
-Owns the argument and nothing else: which windows it serves is decided in `rules.telemetry.token_times`. An engine that prints no
+Owns the argument and nothing else: which windows it serves is decided in `rules.telemetry.reading_methods`. An engine that
+prints no
 histogram of TPOT still observes, as a request ends, its whole time (E2E) and its generated tokens. Nothing tells which
 time belongs to which length, so the bound holds for every way to pair them.
 """

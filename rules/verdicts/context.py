@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rules.confidence import Certainty
-from rules.plan import backlog
+from rules.plan import load_bins
 from rules.plan.curve import Curve, Expectation
 from rules.plan.envelope import metric_value
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -220,7 +220,7 @@ def find_growing_queues(case: RuleContext) -> dict[str | None, str]:
     for one in case.slices:
         if one.replica is not None:
             replicas.setdefault(one.replica, []).append(one)
-    found = {name: backlog.describe_growth(group, case.now) for name, group in replicas.items()}
+    found = {name: load_bins.describe_growth(group, case.now) for name, group in replicas.items()}
     return {name: text for name, text in found.items() if text}
 
 

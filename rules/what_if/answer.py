@@ -17,19 +17,25 @@ from rules.plan.curve import CERTAIN_REQUESTS
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import ReplicaCount, margin_of, replica_count
 from rules.plan.schema import TierPlan
+from rules.resize.fleet_cost import Bill, compute_bill, tokens_per_hour
 from rules.resize.measured_capacity import slower_than_planned
 from rules.resize.production_curve import ProductionPoint, SloStatus, production_points
 from rules.resize.production_summary import ProductionSummary
-from rules.resize.whatif_money import Bill, compute_bill, tokens_per_hour
 from rules.resize.workload import WorkloadNow, measure_workload
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing, Reading
 from rules.telemetry.work import Capacity
 from rules.what_if.limits import OBJECTIVES, CapacityLimit, find_first_limit, list_limits
 from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
-from rules.what_if.production import IN_SYSTEM, ProductionLoads, collect_loads
+from rules.what_if.production import (
+    IN_SYSTEM,
+    ObservedPeak,
+    ProductionLoads,
+    collect_loads,
+    count_replicas_at,
+    find_peak,
+)
 from rules.what_if.prompts import KV, PromptEffect, PromptVariation, estimate_effect
-from rules.what_if.whatif_load import ObservedPeak, count_replicas_at, find_peak
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
 

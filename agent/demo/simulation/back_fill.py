@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.demo.simulation import ground_truth
-from agent.demo.simulation.demand import DAY, HOUR, weekday
-from agent.demo.simulation.evaluation import SimulatedEvaluation
-from agent.demo.simulation.scenario import QUARTER, TierScenario, stories
-from agent.demo.simulation.scene import CascadeRun
+from agent.demo.simulation.evaluation import CascadeRun, SimulatedEvaluation
+from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, TierScenario, stories, weekday
 from agent.demo.simulation.tier_run import TierRun
+from agent.history.codec import Span
 from agent.history.schema import MINUTES
 from agent.history.service import HistoryService
-from agent.history.spans import Span
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.version import VERSION

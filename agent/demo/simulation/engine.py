@@ -12,8 +12,16 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.demo.simulation.loads import Loads, SimulatedLoad, lengths
-from agent.demo.simulation.lognormal import FIRST_TOKEN_EDGES, LENGTH_EDGES, REQUEST_EDGES, TOKEN_EDGES, LogNormal
+from agent.demo.simulation.loads import (
+    FIRST_TOKEN_EDGES,
+    LENGTH_EDGES,
+    REQUEST_EDGES,
+    TOKEN_EDGES,
+    Loads,
+    LogNormal,
+    SimulatedLoad,
+    lengths,
+)
 from rules.plan.curve import Curve
 from rules.plan.schema import TierPlan
 from rules.telemetry.histograms import Cumulative

@@ -1,7 +1,7 @@
 """The folder of a fleet with a past: its history, the plan, a configuration that points to both, and the truth.
 
 Owns the files' names and what is in the configuration, and that a folder which holds anything is never written into. That
-the history is simulated is kept in it too (`agent.history.mark`).
+the history is simulated is kept in it too (`agent.history.reader`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agent.config.files import load_plan
 from agent.demo.simulation.back_fill import HistorySimulation, Progress
 from agent.demo.simulation.scenario import QUARTER
 from agent.errors import ConfigError
-from agent.history.mark import KEPT, NOTE
+from agent.history.reader import KEPT, NOTE
 from agent.history.schema import MINUTES
 from agent.history.store import HistoryStore
 from rules.plan.schema import Plan

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from agent.demo.simulation.demand import DAY
-from agent.demo.simulation.scenario import TierScenario
+from agent.demo.simulation.scenario import DAY, TierScenario
 
 SCHEMA = 1
 

@@ -1,15 +1,89 @@
 """What a simulated replica takes at a load: read off the plan's curve, and the lengths that the plan was made for.
 
 Owns the way from a plan to distributions. Pure.
+
+Log-normal lengths and latencies as the buckets of an engine's histograms. Pure.
+
+Owns the distribution and the edges that vLLM prints. The same share of every bucket is taken each time, rounded with a
+chance that is passed in, so that sums over a day keep the distribution without drawing every request.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
-from agent.demo.simulation.lognormal import Z95, LogNormal
 from rules.plan.curve import Curve
 from rules.plan.schema import TokenQuantiles
+
+Z95, Z99 = 1.6449, 2.3263
+"""Standard deviations above the median at which P95 and P99 of a normal distribution lie."""
+
+_REQUEST = (
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+    960.0,
+)
+_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_LENGTH = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0)
+
+REQUEST_EDGES = (*_REQUEST, 1920.0, 7680.0, math.inf)
+FIRST_TOKEN_EDGES = (*_FIRST, 160.0, 640.0, 2560.0, math.inf)
+TOKEN_EDGES = (*_TOKEN, math.inf)
+LENGTH_EDGES = (*_LENGTH, math.inf)
+"""As a page of vLLM 0.32 prints them (vllm/v1/metrics/loggers.py); lengths for a model of 16384 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Median and standard deviation of the logarithm."""
+
+    median: float
+    sigma: float
+
+    @staticmethod
+    def from_quantiles(p50: float, high: float, z: float = Z99) -> LogNormal:
+        """From the median and the quantile that lies `z` standard deviations above it."""
+        return LogNormal(p50, max(1e-6, math.log(high / p50) / z))
+
+    @property
+    def mean(self) -> float:
+        return self.median * math.exp(self.sigma**2 / 2)
+
+    def scale(self, factor: float) -> LogNormal:
+        return LogNormal(self.median * factor, self.sigma)
+
+    def cumulative(self, edges: tuple[float, ...], n: int, chance: float) -> tuple[int, ...]:
+        """How many of `n` lie at or below each edge, rounded up with `chance` (0 to 1)."""
+        shares = _shares(round(self.median, 6), round(self.sigma, 4), edges)
+        return (*[min(n, int(n * share + chance)) for share in shares[:-1]], n)
+
+
+@lru_cache(maxsize=8192)
+def _shares(median: float, sigma: float, edges: tuple[float, ...]) -> tuple[float, ...]:
+    scale = sigma * math.sqrt(2)
+    middle = math.log(median)
+    finite = (0.5 * (1 + math.erf((math.log(edge) - middle) / scale)) for edge in edges[:-1])
+    return (*finite, 1.0)
+
 
 STEPS = 200
 """Loads up to the last point of the curve that are told apart."""

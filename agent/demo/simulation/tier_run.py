@@ -18,7 +18,8 @@ from agent.demo.simulation.scenario import CASCADE_SECONDS, QUARTER, Restart, Ti
 from rules.evaluator import timeline
 from rules.evaluator.step import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
-from rules.plan import backlog, load_bins
+from rules.plan import load_bins
+from rules.plan import load_bins as backlog
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import TierPlan

@@ -1,0 +1,37 @@
+"""YAML texts in the order of their keys, with literal blocks and comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+
+class Block(str):
+    """Text that is printed as a literal block."""
+
+    __slots__ = ()
+
+
+class Dumper(yaml.SafeDumper):
+    """PyYAML's own, with blocks and with lists set in below their key."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """YAML in the order of the keys, nothing folded."""
+    text: str = yaml.dump(
+        data, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=True, default_flow_style=False
+    )
+    # An empty line between rules and between groups: they are read one by one.
+    apart = re.sub(r"\n(?= *- (?:name|alert|record): )", "\n\n", text)
+    return re.sub(r"((?:groups|rules|receivers|time_intervals):\n)\n", r"\1", apart)
+
+
+def comment_lines(text: str) -> str:
+    """Lines of text as YAML comments."""
+    return "".join(f"# {line}".rstrip() + "\n" for line in text.strip().splitlines())
