@@ -339,7 +339,7 @@ _CONFIG = (
 _PLAN = ("agent.config.files", "agent.config.files", "rules.plan.schema", "rules.plan.validation")
 _BENCHMARK = tuple(
     f"agent.benchmarks.{one}"
-    for one in ("aiperf", "documents", "formats", "guidellm", "inference_perf", "points", "values", "vllm_bench")
+    for one in ("aiperf", "formats", "guidellm", "inference_perf", "points", "typed_fields", "vllm_bench")
 )
 _TRACE = ("agent.forecasting.csv_file", "agent.forecasting.csv_series", "agent.forecasting.timestamps")
 _CHUNK = ("agent.history.chunks", "agent.history.codec", "agent.history.codec")

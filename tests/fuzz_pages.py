@@ -246,7 +246,7 @@ _PAGE = (
     *("rules.engines.layout", "rules.engines.normalize", "rules.engines.coverage", "rules.engines.registry"),
 )
 _GPU_PAGE = (
-    *(f"rules.gpu_sources.{one}" for one in ("amd", "amd_ticks", "dcgm", "devices", "exporter", "nvidia_smi")),
+    *(f"rules.gpu_sources.{one}" for one in ("amd", "dcgm", "devices", "exporter", "nvidia_smi")),
 )
 
 TARGETS = (

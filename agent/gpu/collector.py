@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.errors import ScrapeError
-from agent.gpu.nvml_reader import NvmlReader
 from agent.gpu.owners import GpuAssignment
 from agent.http_client.connection import Backoff
 from agent.scrape.exposition import ParsedPage, SeriesReader
@@ -142,6 +141,9 @@ class GpuCollector:
 
 def list_local_gpus() -> tuple[GpuReadout, ...]:
     """The GPUs of this machine by NVML; none where there is no driver."""
+    # NVML takes memory: only who reads it loads it.
+    from agent.gpu.nvml_reader import NvmlReader
+
     reader = NvmlReader()
     try:
         return reader.read(time.time())[0]
