@@ -4,7 +4,7 @@
     python benchmarks/fuzz.py --target page --seconds 300 --seed 7
     python benchmarks/fuzz.py --reproduce build/fuzz/page-1f0c2b7a.bin
 
-Targets and what must be true of them are in tests/fuzz_*.py, how inputs are changed in fuzz_mutating.py. Which inputs are
+Targets and what must be true of them are in tests/support/fuzz_*.py, how inputs are changed in fuzz_mutating.py. Which inputs are
 worth keeping is told by coverage: by Atheris (libFuzzer) where it is installed, else by lines seen through sys.settrace,
 which is slower and knows no comparisons. A run without Atheris is repeated by its seed; one of Atheris nearly so.
 Exit code 1: something failed, and where its input lies is printed.
@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "benchmarks")]
 
 from fuzz_mutating import mutated
 

@@ -74,7 +74,7 @@ def resident_mib(pid: int) -> tuple[float, float]:
 
 def keep_gpus_busy(folder: Path, count: int) -> Path:
     """Compiles the stand-in library and moves the state of `count` GPUs on; returns the folder that holds it."""
-    sys.path.insert(0, str(HERE / "tests"))
+    sys.path.insert(0, str(HERE / "tests" / "support"))
     from nvml_fixture import H100, compile_standin
 
     compile_standin(folder)

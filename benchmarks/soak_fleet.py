@@ -20,7 +20,7 @@ from soak_bounds import Sample
 from soak_memory import held
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "tests")]
+sys.path[:0] = [str(HERE.parent / "tests" / "support")]
 
 from stored_recordings import MemoryStore, agent_samples
 

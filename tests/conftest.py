@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,9 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from past_fleet import PastFleet
+
+# Tests take samples from each other by name, whatever folder they are in; base names are unique.
+sys.path += sorted({str(path.parent) for path in Path(__file__).parent.rglob("test_*.py")})
 
 # Threads of the numbers' library wait for each other in every worker; set before it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -3,7 +3,8 @@
     grafana/look/build.sh BUILD
     python grafana/look/draw.py --build BUILD --prometheus http://127.0.0.1:9090 --end 1795240000 --hours 1 --out docs/images
 
-Needs node, npm and Chromium; no part of the program and of no test. The pictures in docs/images are of `tests/dashboard_fleet.py`.
+Needs node, npm and Chromium; no part of the program and of no test. The pictures in docs/images are of
+`tests/support/dashboard_fleet.py`.
 """
 
 from __future__ import annotations

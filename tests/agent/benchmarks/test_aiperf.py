@@ -1,0 +1,177 @@
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import SHARED
+
+from agent.benchmarks.formats import read_results
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
+from agent.errors import BenchmarkError
+
+EXCERPT = SHARED / "bench" / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
+
+
+def metric(unit: str, average: float, p99: float | None = None) -> dict[str, Any]:
+    spread = {} if p99 is None else {"p50": average, "p95": p99, "p99": p99, "max": p99, "count": 2000}
+    return {"unit": unit, "avg": average, **spread}
+
+
+# Keys and units as docs/reference/json-export-schema.md and src/aiperf/common/models/export_models.py have them.
+EXPORT: dict[str, Any] = {
+    "schema_version": "1.3",
+    "aiperf_version": "0.5.0",
+    "request_throughput": metric("requests/sec", 9.9),
+    "request_latency": metric("ms", 500.0, 900.0),
+    "request_count": metric("requests", 2000.0),
+    "time_to_first_token": metric("ms", 50.0, 150.0),
+    "inter_token_latency": metric("ms", 10.0, 20.0),
+    "inter_chunk_latency": metric("ms", 9.0, 40.0),
+    "output_token_throughput": metric("tokens/sec", 495.0),
+    "input_sequence_length": metric("tokens", 200.0, 220.0),
+    "output_sequence_length": metric("tokens", 50.0, 60.0),
+    "benchmark_duration": metric("sec", 202.0),
+    "was_cancelled": False,
+    "error_summary": [],
+    "start_time": "2026-06-17T16:08:57.250000",
+    "end_time": "2026-06-17T16:12:19.250000",
+    "input_config": {
+        "endpoint": {"type": "chat", "model_names": ["llama"]},
+        "loadgen": {"concurrency": None, "request_rate": 10.0},
+    },
+}
+
+
+def read(tmp_path: Path, **changed: Any) -> BenchmarkMeasurement:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({**EXPORT, **changed}), encoding="utf-8")
+    (one,) = read_results(path)
+    return one
+
+
+def refusal(tmp_path: Path, **changed: Any) -> str:
+    with pytest.raises(BenchmarkError) as caught:
+        read(tmp_path, **changed)
+    return caught.value.text
+
+
+def test_an_export_is_read_by_the_unit_of_each_metric(tmp_path: Path) -> None:
+    one = read(tmp_path)
+    assert (one.tool, one.place, one.loop, one.model) == ("aiperf", "", "open", "llama")
+    assert one.started_at == datetime(2026, 6, 17, 16, 8, 57, 250000, tzinfo=UTC).timestamp()
+    assert one.ended_at == one.started_at + 202.0
+    assert one.point.model_dump(exclude_none=True) == {
+        "completed_rps": 9.9,
+        "concurrency": pytest.approx(4.95),
+        "requested_rps": 10.0,
+        "requests": 2000,
+        "censored": False,
+        "ttft_p50_seconds": pytest.approx(0.05),
+        "ttft_p99_seconds": pytest.approx(0.15),
+        "tpot_p50_seconds": pytest.approx(0.01),
+        "tpot_p99_seconds": pytest.approx(0.02),
+        "itl_p99_seconds": pytest.approx(0.04),
+        "output_tokens_per_second": 495.0,
+        "prompt_tokens_mean": 200.0,
+    }
+    assert one.prompt_tokens == LengthQuantiles(mean=200.0, p50=200.0, p95=220.0, p99=220.0)
+    assert one.remarks == ()
+
+
+@pytest.mark.parametrize(("unit", "seconds"), [("ns", 5e-8), ("us", 5e-5), ("ms", 5e-2), ("s", 50.0), ("sec", 50.0)])
+def test_the_unit_says_what_a_number_is_and_never_its_size(tmp_path: Path, unit: str, seconds: float) -> None:
+    point = read(tmp_path, time_to_first_token=metric(unit, 50.0, 50.0)).point
+    assert point.ttft_p50_seconds == pytest.approx(seconds)
+
+
+def test_an_unknown_or_missing_unit_is_refused(tmp_path: Path) -> None:
+    text = refusal(tmp_path, time_to_first_token=metric("ticks", 50.0, 50.0))
+    assert text == "time_to_first_token has the unit 'ticks', none of ns, us, µs, ms, s, sec, seconds"
+    missing = {key: value for key, value in metric("ms", 50.0, 50.0).items() if key != "unit"}
+    assert refusal(tmp_path, time_to_first_token=missing).startswith("time_to_first_token has the unit ''")
+    minutes = refusal(tmp_path, request_throughput=metric("requests/min", 600.0))
+    assert minutes.startswith("request_throughput has the unit 'requests/min'")
+
+
+def test_its_inter_token_latency_is_tpot_and_its_chunk_latency_the_gap(tmp_path: Path) -> None:
+    point = read(tmp_path, inter_chunk_latency=None).point
+    assert point.tpot_p99_seconds == pytest.approx(0.02)
+    assert point.itl_p99_seconds is None
+
+
+CONFIG = {"endpoint": {"model_names": ["llama"]}}
+
+
+@pytest.mark.parametrize(
+    ("config", "run_info", "loop", "requested", "concurrency"),
+    [
+        ({"loadgen": {"concurrency": 32, "request_rate": None}}, {}, "closed", None, 32.0),
+        ({"loadgen": {"concurrency": 32, "request_rate": 10.0}}, {}, "open", 10.0, 4.95),
+        ({"phases": [{"name": "profiling", "type": "concurrency", "concurrency": 32}]}, {}, "closed", None, 32.0),
+        ({"phases": [{"name": "profiling", "type": "poisson", "rate": 10.0}]}, {}, "open", 10.0, 4.95),
+        (
+            {"phases": [{"kind": "warmup", "concurrency": 4}, {"kind": "profiling", "concurrency": 32}]},
+            {},
+            "closed",
+            None,
+            32.0,
+        ),
+        ({"phases": [{"name": "warmup", "concurrency": 4}]}, {}, None, None, 4.95),
+        ({"phases": {"warmup": {}, "profiling": {"concurrency": 32}}}, {}, "closed", None, 32.0),
+        ({}, {"variation_values": {"phases.profiling.concurrency": 40}}, "closed", None, 40.0),
+        ({}, {"variation_values": {"phases.profiling.rate": 10.0}}, "open", 10.0, 4.95),
+        ({"phases": [{"name": "profiling", "type": "fixed_schedule"}]}, {}, None, None, 4.95),
+        ({}, {}, None, None, 4.95),
+    ],
+)
+def test_the_load_is_where_each_generation_writes_it(
+    tmp_path: Path,
+    config: Mapping[str, Any],
+    run_info: Mapping[str, Any],
+    loop: str | None,
+    requested: float | None,
+    concurrency: float,
+) -> None:
+    one = read(tmp_path, input_config={**CONFIG, **config}, run_info=run_info)
+    assert (one.loop, one.point.requested_rps) == (loop, requested)
+    assert one.point.concurrency == pytest.approx(concurrency)
+
+
+def test_a_load_that_is_not_told_or_not_steady_is_said(tmp_path: Path) -> None:
+    assert any("tells neither rate nor concurrency" in text for text in read(tmp_path, input_config=None).remarks)
+    replayed = read(tmp_path, input_config={"phases": [{"name": "profiling", "type": "fixed_schedule"}]})
+    assert "arrivals were of pattern fixed_schedule, not a steady rate" in replayed.remarks
+
+
+def test_the_error_summary_is_a_list_of_kinds_and_its_counts_are_added_up(tmp_path: Path) -> None:
+    kinds = [{"error_details": {"code": 500}, "count": 30}, {"error_details": {"code": 429}, "count": 20}]
+    said = "50 of 2050 requests did not succeed and are not in the latencies"
+    assert said in read(tmp_path, error_summary=kinds).remarks
+    assert said in read(tmp_path, error_summary=kinds[:1], error_request_count=metric("requests", 50.0)).remarks
+
+
+def test_cancelled_and_failed_runs_are_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, was_cancelled=True) == "is of a run that was cancelled"
+    nobody = {"request_count": metric("requests", 0.0), "error_summary": [{"count": 12}]}
+    assert refusal(tmp_path, **nobody) == "is of a failed run: none of 12 requests succeeded"
+
+
+def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> None:
+    assert refusal(tmp_path, request_throughput=None) == "request_throughput is missing"
+    assert (
+        refusal(tmp_path, request_count=metric("requests", 1.5)) == "request_count.avg must be a whole number, not 1.5"
+    )
+    assert refusal(tmp_path, start_time="noon") == "start_time must be a time such as 2026-06-17T16:08:57"
+    assert refusal(tmp_path, error_summary={}) == "error_summary must be a list, not an object"
+    assert refusal(tmp_path, was_cancelled="no") == "was_cancelled must be true or false, not text"
+
+
+def test_the_documented_excerpt_reads_though_it_tells_no_load() -> None:
+    if not EXCERPT.is_file():
+        pytest.skip(f"no {EXCERPT}: the sample reports are not part of the project")
+    (one,) = read_results(EXCERPT)
+    assert (one.loop, one.point.completed_rps, one.point.requests) == (None, 1.45, 20)
+    assert one.point.concurrency == pytest.approx(1.45 * 2.62071)
+    assert one.point.ttft_p99_seconds is None

@@ -1,0 +1,254 @@
+import copy
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import SHARED, TESTS
+
+from agent.benchmarks import formats
+from agent.benchmarks.formats import FORMATS, NAMES, read_results
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.errors import BenchmarkError
+
+BENCH = TESTS / "bench"
+RUN = BENCH / "vllm-cpu" / "bench_c04.json"
+SHARED = SHARED / "bench"
+
+STATISTICS = {"successful": {"mean": 9.0, "median": 9.0, "max": 12.0, "percentiles": {"p95": 11.0, "p99": 12.0}}}
+TIMES = {"mean": 0.05, "median": 0.05, "p95": 0.08, "p99": 0.09, "max": 0.1}
+
+# The smallest document of each format, so that every format is tried without the files of others.
+SAMPLES: dict[str, dict[str, Any]] = {
+    "vllm-bench": json.loads(RUN.read_text(encoding="utf-8")),
+    "inference-perf": {
+        "load_summary": {"count": 100, "requested_rate": 10.0, "achieved_rate": 10.0, "send_duration": 10.0},
+        "successes": {
+            "count": 100,
+            "latency": dict.fromkeys(("request_latency", "time_to_first_token", "time_per_output_token"), TIMES),
+            "throughput": {"requests_per_sec": 9.9, "output_tokens_per_sec": 99.0},
+            "prompt_len": TIMES,
+        },
+        "failures": {"count": 0},
+    },
+    "guidellm": {
+        "metadata": {"version": 2, "guidellm_version": "0.8.0"},
+        "benchmarks": [
+            {
+                "config": {"strategy": {"type_": "constant", "rate": 9.5}, "backend": {"model": "m"}},
+                "metrics": {
+                    "request_totals": {"successful": 100, "errored": 1, "incomplete": 2},
+                    **dict.fromkeys(("requests_per_second", "time_to_first_token_ms", "request_latency"), STATISTICS),
+                },
+                "start_time": 1000.0,
+                "end_time": 1012.0,
+                "duration": 12.0,
+            }
+        ],
+    },
+    "aiperf": {
+        "schema_version": "1.5",
+        "request_throughput": {"unit": "requests/sec", "avg": 9.9},
+        "request_count": {"unit": "requests", "avg": 100.0},
+        "time_to_first_token": {"unit": "ms", "p50": 50.0, "p99": 90.0},
+        "request_latency": {"unit": "ms", "avg": 500.0, "max": 900.0, "count": 100},
+        "error_summary": [{"count": 2}],
+        "was_cancelled": False,
+        "start_time": "2026-06-17T16:08:57",
+        "input_config": {"phases": [{"name": "profiling", "type": "concurrency", "concurrency": 4}]},
+    },
+}
+
+
+def refusal(path: Path, tool: str = "auto") -> str:
+    with pytest.raises(BenchmarkError) as caught:
+        read_results(path, tool)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert "\n" not in text
+    return caught.value.text
+
+
+def written(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "result.json"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_every_format_has_a_sample_here_and_reads_it(tmp_path: Path) -> None:
+    assert set(SAMPLES) == set(NAMES)
+    for name, sample in SAMPLES.items():
+        path = written(tmp_path, json.dumps(sample))
+        assert [one.tool for one in read_results(path)] == [name]
+        assert read_results(path, name) == read_results(path)
+
+
+def test_the_format_is_told_by_the_content_and_never_by_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "stage_0_lifecycle_metrics.yaml"
+    path.write_text(RUN.read_text(encoding="utf-8"), encoding="utf-8")
+    assert read_results(path)[0].tool == "vllm-bench"
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_file_of_another_tool_is_refused_by_both_names(tmp_path: Path, sample: str) -> None:
+    path = written(tmp_path, json.dumps(SAMPLES[sample]))
+    (own,) = (row for row in FORMATS if row.name == sample)
+    for other in (row for row in FORMATS if row is not own):
+        assert refusal(path, other.name) == f"is {own.article} {own.title} report, not {other.title}'s"
+
+
+def test_a_guidellm_report_given_as_vllm_bench_is_said_to_be_one(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps(SAMPLES["guidellm"]))
+    assert refusal(path, "vllm-bench") == "is a GuideLLM report, not vllm bench serve's"
+
+
+@pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', "model: llama\n", '{"benchmarks": []}'])
+def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path: Path, content: str) -> None:
+    said = "is no benchmark result that sizewatch reads (vllm-bench, inference-perf, guidellm, aiperf)"
+    assert refusal(written(tmp_path, content)) == said
+    assert refusal(written(tmp_path, content), "aiperf") == said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty"),
+        (" \n", "is empty"),
+        ("[1, 2]", "holds no object of keys and values"),
+        ("just words", "holds no object of keys and values"),
+        ('{"a": 1', "ends in the middle of its JSON: was it cut off?"),
+        ('{"a": tr', "ends in the middle of its JSON: was it cut off?"),
+        ('{"a": "b', "ends in the middle of its JSON: was it cut off?"),
+        ('{"a": [1, 2]', "ends in the middle of its JSON: was it cut off?"),
+        ('{"a": 1,}', "is no valid JSON (Expecting property name enclosed in double quotes at column 9)"),
+        ('{\n"a" 1}', "is no valid JSON (Expecting ':' delimiter at line 2, column 5)"),
+        ('{"a": 1}\n{"b": ', "line 2 ends in the middle of its JSON: was it cut off?"),
+        ('{"a": 1}\n[2]', "line 2 holds no object of keys and values"),
+        ('{"a": 1} {"b": 2}', "line 1 is no valid JSON (Extra data at column 10)"),
+        ('{\n"a": 1}\n{"b": 2}', "is no valid JSON (Extra data at line 3, column 1)"),
+        ("a: [1\nb: {", "is neither JSON nor one YAML document"),
+        ("a: 1\n---\nb: 2\n", "is neither JSON nor one YAML document"),
+        (b"\xff\xfe{}", "is not a text file in UTF-8"),
+        ('{"a": ' + "9" * 5000 + "}", "holds a number with thousands of digits"),
+        ("[" * 100_000, "is nested too deeply for a benchmark's result"),
+        ("a: " + "[" * 5_000, "is nested too deeply for a benchmark's result"),
+        ("a: " + "b" * formats.MAX_YAML_BYTES, "is neither JSON nor YAML of less than 1 MiB"),
+    ],
+)
+def test_what_cannot_be_decoded_gets_one_sentence(tmp_path: Path, content: str | bytes, said: str) -> None:
+    assert refusal(written(tmp_path, content)) == said
+
+
+def test_a_file_that_is_missing_a_folder_or_too_large_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.json") == "there is no such file"
+    assert refusal(tmp_path) == "cannot be read: Is a directory"
+    large = tmp_path / "large.json"
+    with large.open("wb") as file:
+        file.truncate(formats.MAX_BYTES + 1)
+    assert refusal(large) == "is larger than 256 MiB; export it without single requests"
+
+
+def test_what_has_no_size_and_no_end_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "MAX_BYTES", 3 << 20)
+    assert refusal(Path("/dev/zero")) == "is larger than 3 MiB; export it without single requests"
+
+
+def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
+    text = json.dumps(SAMPLES["vllm-bench"])
+    found = read_results(written(tmp_path, f"\ufeff\n{text}\n\n{text}\n"))
+    assert [one.place for one in found] == ["line 2", "line 4"]
+
+
+def test_an_unknown_tool_is_the_callers_mistake() -> None:
+    with pytest.raises(ValueError, match="llm-bench is no format: vllm-bench, inference-perf, guidellm, aiperf"):
+        read_results(RUN, "llm-bench")
+
+
+WRONG: tuple[Any, ...] = (
+    None,
+    "",
+    "text",
+    True,
+    [],
+    [[]],
+    {},
+    {"unit": 3},
+    -1,
+    0,
+    1e-320,
+    1e308,
+    10**400,
+    1.5,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+)
+
+
+def spoilt(sample: Any, chance: random.Random) -> Any:
+    """The document with one value gone or replaced by something that does not belong there."""
+    document = copy.deepcopy(sample)
+    here: Any = document
+    while True:
+        keys = list(here) if isinstance(here, dict) else list(range(len(here)))
+        key = chance.choice(keys)
+        if isinstance(here[key], dict | list) and here[key] and chance.random() < 0.8:
+            here = here[key]
+            continue
+        if chance.random() < 0.2:
+            del here[key]
+        else:
+            here[key] = chance.choice(WRONG)
+        return document
+
+
+def truncated(sample: Any, chance: random.Random) -> str:
+    text = json.dumps(sample)
+    return text[: chance.randrange(len(text))]
+
+
+MUTATIONS: dict[str, Callable[[Any, random.Random], str]] = {
+    "spoilt": lambda sample, chance: json.dumps(spoilt(sample, chance)),
+    "spoilt twice": lambda sample, chance: json.dumps(spoilt(spoilt(sample, chance), chance)),
+    "truncated": truncated,
+}
+
+
+def outcome(path: Path) -> str:
+    """Whether a file was read or refused; anything else that rises fails the test."""
+    try:
+        found = read_results(path)
+    except BenchmarkError as error:
+        sentence = str(error)
+    else:
+        assert found
+        assert all(isinstance(one, BenchmarkMeasurement) for one in found)
+        return "read"
+    assert sentence.startswith(f"{path}: ")
+    assert "\n" not in sentence
+    return "refused"
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_spoilt_file_gives_measurements_or_one_sentence_and_nothing_else(
+    tmp_path: Path, name: str, mutation: str
+) -> None:
+    chance = random.Random(f"{name} {mutation}")
+    outcomes = set()
+    for _ in range(150):
+        path = written(tmp_path, MUTATIONS[mutation](SAMPLES[name], chance))
+        outcomes.add(outcome(path))
+    assert "refused" in outcomes
+    assert "read" in outcomes or mutation == "truncated"
+
+
+def test_results_of_tools_that_are_not_read_are_refused() -> None:
+    if not SHARED.is_dir():
+        pytest.skip(f"no {SHARED}: the sample reports are not part of the project")
+    others = [*SHARED.rglob("br_v0_*.yaml"), *SHARED.rglob("simulator-*.json*"), *SHARED.rglob("manifests.yaml")]
+    assert len(others) == 11
+    for path in others:
+        assert "is no" in refusal(path) or "is neither" in refusal(path)

@@ -1,0 +1,394 @@
+"""Measured loads become one curve: what belongs on it, in which order, and what must be said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import TESTS
+
+from agent.benchmarks.curve_remarks import missing_fields, remarks_of
+from agent.benchmarks.curves import ImportedCurve, add_telemetry, curve_of, pool_points, round_significant
+from agent.benchmarks.formats import read_results
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
+from agent.errors import BenchmarkError
+from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
+from rules.plan.curve import Curve
+from rules.plan.schema import BenchmarkCurve, Point, Slo, TierPlan, parse_plan
+
+BENCH = TESTS / "bench"
+LATENCIES = {
+    "ttft_p50_seconds": 0.1,
+    "ttft_p99_seconds": 0.5,
+    "tpot_p50_seconds": 0.01,
+    "tpot_p99_seconds": 0.02,
+    "itl_p99_seconds": 0.03,
+}
+
+
+def load(
+    source: str, rate: float | None = 4.0, loop: Any = "open", model: str = "m", remarks: Any = (), **more: Any
+) -> BenchmarkMeasurement:
+    """An open-loop load at a rate, or a closed one where `concurrency` is given."""
+    point = {"completed_rps": rate or 1.0, "requested_rps": rate, "requests": 400, **LATENCIES, **more}
+    return BenchmarkMeasurement(
+        source=source,
+        tool="vllm-bench",
+        loop=loop,
+        point=Point.model_validate(point),
+        model=model,
+        prompt_tokens=LengthQuantiles(mean=100),
+        generation_tokens=LengthQuantiles(mean=50),
+        remarks=remarks,
+    )
+
+
+def closed(source: str, clients: float, rps: float, **more: Any) -> BenchmarkMeasurement:
+    return load(source, None, "closed", concurrency=clients, completed_rps=rps, **more)
+
+
+def tier(curve: BenchmarkCurve, **parts: Any) -> TierPlan:
+    whole = {
+        "model": "m",
+        "engine": "vllm",
+        "gpu": {"product": "A", "per_replica": 1},
+        "slo": {"ttft_p99_seconds": 2.0},
+        "curve": curve.model_dump(),
+        **parts,
+    }
+    return parse_plan({"schema": 1, "tiers": {"t": whole}}).tiers["t"]
+
+
+def line(curve: BenchmarkCurve) -> Curve:
+    found = Curve.from_plan(tier(curve))
+    assert found is not None
+    return found
+
+
+def texts(imported: ImportedCurve, *parts: Any, **more: Any) -> str:
+    return "\n".join(remark.text for remark in remarks_of(imported, *parts, **more))
+
+
+@dataclass
+class Found:
+    values: dict[str, float] = field(default_factory=dict)
+    gpu_utilization_kind: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def swept(folder: str, pattern: str = "bench_c*.json") -> ImportedCurve:
+    return curve_of([one for file in sorted((BENCH / folder).glob(pattern)) for one in read_results(file)])
+
+
+# What the six files of tests/bench/vllm-cpu say (`p99_ttft_ms` and so on, here in seconds):
+#
+#   max_concurrency           1        2        4        8        16       32
+#   request_throughput        1.3655   1.9656   3.4229   5.8424   6.3464   7.4133
+#   p99_ttft_ms  / 1000       0.09296  0.42900  0.35559  0.56206  0.96657  2.10777
+#   p99_tpot_ms  / 1000       0.01242  0.02629  0.01908  0.02197  0.04228  0.07935
+#
+# The line never falls, so at 4 clients TTFT P99 counts as 0.42900, and TPOT P99 at 4 and 8 as 0.02629.
+
+
+def test_the_closed_sweep_of_a_real_server_worked_out_by_hand() -> None:
+    # SLO: TTFT P99 2 s, TPOT P99 0.15 s. TPOT ends at 0.079 and never matters. TTFT is 0.96657 s at 16 clients and
+    # 2.10777 s at 32; by logarithms 2 s lies ln(2 / 0.96657) / ln(2.10777 / 0.96657) = 0.72714 / 0.77962 = 0.93268 of
+    # the way. C_max = 16 + 0.93268 x 16 = 30.923; usable = 6.3464 + 0.93268 x (7.4133 - 6.3464) = 7.3415 rps.
+    found = line(swept("vllm-cpu").curve).usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.15))
+    assert found is not None
+    assert found.c_max == pytest.approx(30.923, abs=0.01)
+    assert found.usable_rps == pytest.approx(7.3415, abs=0.001)
+    assert (found.limited_by, found.knee_reached) == ("ttft_p99_seconds", True)
+
+
+def test_a_tighter_slo_ends_the_same_sweep_inside() -> None:
+    # SLO: TTFT P99 2 s, TPOT P99 0.03 s. TPOT is (at most, in two digits) 0.026 s up to 8 clients and 0.04228 s at 16:
+    # ln(0.03 / 0.026) / ln(0.04228 / 0.026) = 0.14310 / 0.48621 = 0.29432 of the way from 8 to 16 clients, before
+    # TTFT breaks. C_max = 8 + 0.29432 x 8 = 10.355; usable = 5.8424 + 0.29432 x (6.3464 - 5.8424) = 5.9907 rps.
+    found = line(swept("vllm-cpu").curve).usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.03))
+    assert found is not None
+    assert found.c_max == pytest.approx(10.355, abs=0.01)
+    assert found.usable_rps == pytest.approx(5.9907, abs=0.001)
+    assert (found.limited_by, found.knee_reached) == ("tpot_p99_seconds", True)
+
+
+def test_clients_are_the_load_of_a_closed_loop() -> None:
+    found = swept("vllm-cpu")
+    assert found.curve.loop == "closed"
+    assert [point.concurrency for point in found.curve.points] == [1, 2, 4, 8, 16, 32]
+    assert [point.requests for point in found.curve.points] == [16, 24, 40, 64, 112, 192]
+    assert {point.requested_rps for point in found.curve.points} == {None}
+    assert found.models == ("small-llama",)
+
+
+def test_the_rate_is_the_load_of_an_open_loop_and_requests_in_the_system_are_its_outcome() -> None:
+    found = swept("vllm-cpu-open", "*.json")
+    assert found.curve.loop == "open"
+    assert [point.requested_rps for point in found.curve.points] == [1.5, 3, 4.5, 6, 7, 8]
+    assert {point.concurrency for point in found.curve.points} == {None}
+    # Else a server that became slower, and holds more requests at the same rate, were one under another load.
+    assert not line(found.curve).place(6.0, 12.0).beyond
+
+
+def test_points_come_by_rising_load_whatever_the_order_of_the_files() -> None:
+    loads = [load("c", 8.0, completed_rps=5.0), load("a", 2.0), load("b", 4.0)]
+    assert [p.requested_rps for p in curve_of(loads).curve.points] == [2, 4, 8]
+    assert curve_of(loads).curve.source == ("a", "b", "c")
+    # Past the knee completed rps falls while the load still grows: the load decides.
+    past = [closed("x", 8, 5.0), closed("y", 16, 4.8), closed("z", 2, 2.0)]
+    assert [p.concurrency for p in curve_of(past).curve.points] == [2, 8, 16]
+
+
+def test_a_file_of_several_loads_is_one_source() -> None:
+    loads = [replace(load("all.json", rate), place=f"benchmarks[{n}]") for n, rate in enumerate((2.0, 4.0))]
+    assert curve_of(loads).curve.source == ("all.json",)
+
+
+def test_open_and_closed_loops_are_no_curve() -> None:
+    with pytest.raises(BenchmarkError) as caught:
+        curve_of([load("open.json"), closed("closed.json", 4, 3.0)])
+    assert str(caught.value) == (
+        "open.json: is an open loop (arrivals at a rate), closed.json a closed one (a fixed number of clients): "
+        "two kinds of load are no curve; import one kind"
+    )
+
+
+def test_several_models_are_no_curve() -> None:
+    with pytest.raises(BenchmarkError) as caught:
+        curve_of([load("a"), load("b", 5.0, model=""), load("c", 6.0, model="other")])
+    assert str(caught.value) == "a: measured m, c other: a curve is of one model"
+
+
+def test_nothing_is_no_curve() -> None:
+    with pytest.raises(BenchmarkError, match="hold no measured load"):
+        curve_of([])
+
+
+def test_a_file_that_contradicts_itself_is_refused() -> None:
+    with pytest.raises(BenchmarkError) as caught:
+        curve_of([load("a", ttft_p50_seconds=0.6)])
+    assert "a: contradicts itself: ttft_p99_seconds: must be at least ttft_p50_seconds (0.6)" in str(caught.value)
+
+
+def test_a_measurement_that_is_there_twice_is_taken_once_and_said() -> None:
+    twice = curve_of([load("a"), load("a"), load("copy of a")])
+    assert len(twice.curve.points) == 1
+    assert twice.curve.points[0].requests == 400
+    assert [(r.source, r.text) for r in twice.remarks] == [
+        ("a", "is given twice; it is taken once"),
+        ("copy of a", "holds the same measurement as a; it is taken once"),
+    ]
+
+
+def test_repeated_runs_of_a_load_are_one_point_that_a_plan_takes() -> None:
+    # 400 requests in 100 s and 100 in 20 s: 500 in 120 s. The median is weighted, of the P99s the larger counts.
+    found = curve_of(
+        [
+            load(
+                "a",
+                4.0,
+                ttft_p50_seconds=0.1,
+                ttft_p99_seconds=0.3,
+                output_tokens_per_second=200,
+                prompt_tokens_mean=900,
+            ),
+            load(
+                "b",
+                4.0,
+                completed_rps=5.0,
+                requests=100,
+                ttft_p50_seconds=0.2,
+                ttft_p99_seconds=0.9,
+                output_tokens_per_second=260,
+                prompt_tokens_mean=400,
+            ),
+            load("c", 8.0),
+        ]
+    )
+    point = found.curve.points[0]
+    assert point.requests == 500
+    assert point.completed_rps == round_significant(500 / 120)
+    assert point.ttft_p50_seconds == round_significant((400 * 0.1 + 100 * 0.2) / 500)
+    assert point.ttft_p99_seconds == 0.9
+    assert point.output_tokens_per_second == round_significant((100 * 200 + 20 * 260) / 120)
+    assert point.prompt_tokens_mean == 800
+    assert point.generation_tokens_mean == pytest.approx((100 * 200 + 20 * 260) / 500, rel=1e-3)
+    assert len(line(found.curve).points) == 2
+    assert "has the same load as b: one point" in texts(found)
+    assert found.curve.source == ("a", "b", "c")
+
+
+def test_a_run_that_the_generator_limited_says_nothing_beside_one_that_it_did_not() -> None:
+    sure, limited = load("a").point, load("b", completed_rps=3.0, censored=True).point
+    assert pool_points([sure, limited]) == sure
+    assert pool_points([limited, limited]).censored
+
+
+def test_what_one_of_the_runs_lacks_is_not_known_of_them_together() -> None:
+    both = pool_points([load("a").point, load("b", itl_p99_seconds=None).point])
+    assert both.itl_p99_seconds is None
+    assert pool_points([load("a").point, load("b", requests=None).point]).requests is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.001, 5), st.floats(1, 20), st.floats(0.1, 900), st.integers(1, 10**6)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_pooled_runs_lie_between_the_runs(runs: list[tuple[float, float, float, int]]) -> None:
+    points = [
+        Point(completed_rps=rps, requests=n, ttft_p50_seconds=p50, ttft_p99_seconds=p50 * tail)
+        for p50, tail, rps, n in runs
+    ]
+    one = pool_points(points)
+    for name in ("completed_rps", "ttft_p50_seconds", "ttft_p99_seconds"):
+        values = [getattr(point, name) for point in points]
+        assert min(values) <= getattr(one, name) <= max(values)
+    assert (one.ttft_p50_seconds or 0) <= (one.ttft_p99_seconds or 0)
+    assert one.requests == sum(n for *_, n in runs)
+
+
+def test_a_burst_has_no_place_among_loads() -> None:
+    burst = load("burst", None, None, completed_rps=9.0, **dict.fromkeys(LATENCIES))
+    found = curve_of([load("a"), burst])
+    assert [point.completed_rps for point in found.curve.points] == [4.0]
+    assert "tells neither rate nor concurrency" in texts(found)
+    alone = curve_of([burst])
+    assert alone.curve.loop is None
+    assert "whether the loop was open or closed is not told" in texts(alone)
+
+
+def test_numbers_keep_four_digits_and_counts_all() -> None:
+    point = curve_of([load("a", ttft_p50_seconds=0.0123456, requests=123456)]).curve.points[0]
+    assert (point.ttft_p50_seconds, point.requests) == (0.01235, 123456)
+
+
+def test_a_latency_of_few_requests_has_no_more_digits_than_it_is_worth() -> None:
+    few, many = (
+        curve_of([load("a", ttft_p50_seconds=0.0123456, ttft_p99_seconds=0.0234567, requests=number)]).curve.points[0]
+        for number in (99, 100)
+    )
+    assert (few.ttft_p50_seconds, few.ttft_p99_seconds, few.completed_rps) == (0.0123, 0.023, 4.0)
+    assert (many.ttft_p50_seconds, many.ttft_p99_seconds) == (0.01235, 0.02346)
+
+
+def test_one_load_is_said_to_be_no_curve() -> None:
+    assert "one load is no curve" in texts(curve_of([load("a")]))
+    assert "one load is no curve" not in texts(curve_of([load("a"), load("b", 5.0)]))
+
+
+def test_a_sweep_of_censored_points_says_that_nothing_can_be_judged() -> None:
+    found = curve_of([load("a", censored=True), load("b", 5.0, censored=True)])
+    assert "every point is censored" in texts(found)
+    assert Curve.from_plan(tier(found.curve)) is None
+
+
+def test_what_a_client_cannot_see_is_said_with_how_to_add_it() -> None:
+    found = curve_of([load("a"), load("b", 5.0)])
+    assert "cannot see gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate; left out: add them" in texts(
+        found
+    )
+    assert "neither the files nor the telemetry tell" in texts(found, observed=True)
+    half = curve_of([load("a", prefix_hit_ratio=0.5), load("b", 5.0)])
+    assert "prefix_hit_ratio: known at some of the points only" in texts(half)
+
+
+def test_latencies_that_no_file_tells_are_named() -> None:
+    found = curve_of([load("a", itl_p99_seconds=None), load("b", 5.0, itl_p99_seconds=None)])
+    assert "no file tells itl_p99_seconds; left out" in texts(found)
+
+
+def test_loads_with_other_lengths_are_said_to_be_other_traffic() -> None:
+    short = replace(load("b", 5.0), prompt_tokens=LengthQuantiles(mean=40))
+    assert "prompt tokens a request differ between loads, from 40 (b) to 100 (a)" in texts(curve_of([load("a"), short]))
+    assert "differ between loads" not in texts(curve_of([load("a"), load("b", 5.0)]))
+
+
+@pytest.mark.parametrize(
+    ("planned", "said"),
+    [
+        (None, "the tier has no workload.prompt_tokens.p50; the benchmark had 100 a request (mean)"),
+        (126, "the benchmark had 100 prompt tokens a request (mean), workload.prompt_tokens.p50 is 126"),
+        (124, None),
+        (80, None),
+        (79, "workload.prompt_tokens.p50 is 79: its traffic was not the planned one"),
+    ],
+)
+def test_lengths_that_are_not_the_tiers_are_said(planned: float | None, said: str | None) -> None:
+    found = curve_of([load("a"), load("b", 5.0)])
+    workload = {"generation_tokens": {"p50": 50}, **({"prompt_tokens": {"p50": planned}} if planned else {})}
+    text = texts(found, tier(found.curve, workload=workload))
+    assert (said in text) if said else ("workload.prompt_tokens" not in text)
+    assert "workload.generation_tokens" not in text
+
+
+def test_acceptance_is_missed_only_where_the_tier_speculates() -> None:
+    found = curve_of([load("a"), load("b", 5.0)])
+    assert "speculative_acceptance" not in texts(found, tier(found.curve))
+    assert "speculative_acceptance" in texts(found, tier(found.curve, speculation={"draft_tokens": 4}))
+
+
+def test_what_the_replaced_curve_gave_and_the_new_one_does_not_is_named() -> None:
+    before = {"points": [{"completed_rps": 1, "gpu_utilization": 0.4, "kv_utilization": None}, "odd"]}
+    assert missing_fields(before, curve_of([load("a")]).curve.points) == ("gpu_utilization",)
+    assert missing_fields({"points": None}, curve_of([load("a")]).curve.points) == ()
+
+
+def test_telemetry_fills_what_the_file_does_not_tell_and_contradicts_nothing() -> None:
+    seen = {"prefix_hit_ratio": 0.7, "speculative_acceptance": 0.5}
+    loads = [load("a", speculative_acceptance=0.6), load("b", 5.0, speculative_acceptance=0.501)]
+    (one, other), kind = add_telemetry(loads, [Found(seen, None, ("kv_utilization: why",)), Found(seen)])
+    assert (one.point.prefix_hit_ratio, one.point.speculative_acceptance) == (0.7, 0.6)
+    assert one.remarks == (
+        "kv_utilization: why",
+        "telemetry has speculative_acceptance 0.5, the file 0.6; the file's is taken",
+    )
+    assert (other.point.speculative_acceptance, other.remarks, kind) == (0.501, (), None)
+
+
+def test_one_curve_carries_one_kind_of_gpu_utilization() -> None:
+    found = [Found(), Found({"gpu_utilization": 0.5}, "sm_active"), Found({"gpu_utilization": 0.9}, "nvml_gpu")]
+    loads, kind = add_telemetry([load("a"), load("b", 5.0), load("c", 6.0)], found)
+    assert kind == "sm_active"
+    assert [one.point.gpu_utilization for one in loads] == [None, 0.5, None]
+    assert "as nvml_gpu here and as sm_active at another load" in loads[2].remarks[0]
+
+
+def test_the_kind_of_gpu_utilization_is_written_only_where_a_point_has_one() -> None:
+    bare = curve_of([load("a")], gpu_utilization_kind="sm_active").curve
+    assert bare.gpu_utilization_kind is None
+    known = curve_of([load("a", gpu_utilization=0.5)], gpu_utilization_kind="sm_active").curve
+    assert known.gpu_utilization_kind == "sm_active"
+
+
+@pytest.mark.parametrize("layout", [YamlIndentation(), YamlIndentation(margin=4, step=4, lists_indented=False)])
+def test_a_written_curve_reads_back_as_it_was(layout: YamlIndentation) -> None:
+    curve = swept("vllm-cpu").curve
+    lines = curve_lines(curve, layout, head=["two\nlines # and \x07 a bell"], notes=[["first"], [], ["third: {x}"]])
+    text = " " * layout.margin + "\n".join(lines)
+    assert BenchmarkCurve.model_validate(yaml.safe_load(text)["curve"]) == curve
+    assert max(map(len, lines)) <= 120
+    assert "# two lines # and a bell" in text
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30))
+def test_any_file_name_reads_back(name: str) -> None:
+    assert yaml.safe_load(f"- {scalar(name)}") == [name]
+
+
+@pytest.mark.parametrize(
+    "name", ["1.5", "1e3", "no", "null", "2026-11-20", "a: b", "- a", "#x", "~", "é", "a b", "0x1f"]
+)
+def test_names_that_look_like_something_else_stay_text(name: str) -> None:
+    assert yaml.safe_load(f"- {scalar(name)}") == [name]
+
+
+@given(st.floats(1e-9, 1e12))
+def test_numbers_read_back_as_numbers(value: float) -> None:
+    assert yaml.safe_load(yaml_number(value)) == value

@@ -1,0 +1,207 @@
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from paths import SHARED
+
+from agent.benchmarks.formats import read_results
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
+from agent.errors import BenchmarkError
+
+SHARED = SHARED / "bench"
+OLD = SHARED / "guidellm" / "example_output" / "benchmarks_v0.3.json"
+NEW = SHARED / "llm-d-benchmark" / "tests" / "fixtures" / "guidellm_report_v2.json"
+
+
+def statistics(mean: float, p99: float) -> dict[str, Any]:
+    found = {
+        "mean": mean,
+        "median": mean,
+        "max": p99,
+        "count": 600,
+        "percentiles": {"p50": mean, "p95": p99, "p99": p99},
+    }
+    return {"successful": found, "errored": {"mean": 0.0}, "incomplete": {"mean": 0.0}, "total": found}
+
+
+def metrics(**changed: Any) -> dict[str, Any]:
+    return {
+        "requests_per_second": statistics(9.9, 11_244.0),
+        "request_concurrency": statistics(22.8, 33.0),
+        "request_latency": statistics(2.3, 2.4),
+        "prompt_token_count": statistics(120.0, 127.0),
+        "output_token_count": statistics(128.0, 128.0),
+        "time_to_first_token_ms": statistics(1006.0, 1019.0),
+        "time_per_output_token_ms": statistics(18.2, 18.6),
+        "inter_token_latency_ms": statistics(10.4, 10.6),
+        "output_tokens_per_second": statistics(1251.0, 838_860.8),
+        **changed,
+    }
+
+
+def benchmark(
+    strategy: Mapping[str, Any] | None = None, totals: Mapping[str, int] | None = None, **changed: Any
+) -> Any:
+    """One benchmark as GuideLLM from 0.4 on writes it."""
+    counts = {"successful": 1200, "errored": 0, "incomplete": 0, "total": 1200, **(totals or {})}
+    return {
+        "type_": "generative_benchmark",
+        "config": {"strategy": strategy or {"type_": "constant", "rate": 10.0}, "backend": {"model": "qwen"}},
+        "metrics": metrics(request_totals=counts, **changed),
+        "start_time": 1000.0,
+        "end_time": 1122.0,
+        "duration": 122.0,
+    }
+
+
+def read(tmp_path: Path, *benchmarks: Any) -> tuple[BenchmarkMeasurement, ...]:
+    path = tmp_path / "report.json"
+    about = {"version": 2, "guidellm_version": "0.8.0"}
+    path.write_text(json.dumps({"metadata": about, "benchmarks": benchmarks}), encoding="utf-8")
+    return read_results(path)
+
+
+def refusal(tmp_path: Path, *benchmarks: Any) -> str:
+    with pytest.raises(BenchmarkError) as caught:
+        read(tmp_path, *benchmarks)
+    return caught.value.text
+
+
+def test_a_benchmark_is_read_with_each_quantity_in_its_own_unit(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, benchmark())
+    assert (one.tool, one.place, one.loop, one.model) == ("guidellm", "benchmarks[0]", "open", "qwen")
+    assert (one.started_at, one.ended_at) == (1000.0, 1122.0)
+    assert one.point.model_dump(exclude_none=True) == {
+        "completed_rps": 9.9,
+        "concurrency": pytest.approx(9.9 * 2.3),
+        "requested_rps": 10.0,
+        "requests": 1200,
+        "censored": False,
+        "ttft_p50_seconds": 1.006,
+        "ttft_p99_seconds": 1.019,
+        "tpot_p50_seconds": pytest.approx(0.0104),
+        "tpot_p99_seconds": pytest.approx(0.0106),
+        "output_tokens_per_second": 1251.0,
+        "prompt_tokens_mean": 120.0,
+    }
+    assert one.prompt_tokens == LengthQuantiles(mean=120.0, p50=120.0, p95=127.0, p99=127.0)
+    assert one.remarks == ()
+
+
+def test_requests_per_second_are_the_mean_and_never_a_percentile_of_intervals(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, benchmark(requests_per_second=statistics(9.9, 11_244.0)))
+    assert one.point.completed_rps == 9.9
+
+
+def test_its_inter_token_latency_is_tpot_and_there_is_no_gap_between_tokens(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, benchmark(time_per_output_token_ms=statistics(99.0, 99.0)))
+    assert one.point.tpot_p50_seconds == pytest.approx(0.0104)
+    assert one.point.itl_p99_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "loop", "requested", "concurrency"),
+    [
+        ({"type_": "constant", "rate": 10.0}, "open", 10.0, 22.77),
+        ({"type_": "poisson", "rate": 10.0, "max_concurrency": 10240}, "open", 10.0, 22.77),
+        ({"type_": "concurrent", "streams": 24}, "closed", None, 24.0),
+        ({"kind": "concurrent", "streams": 24}, "closed", None, 24.0),
+        ({"type_": "synchronous"}, "closed", None, 1.0),
+        ({"type_": "throughput", "max_concurrency": 64}, "closed", None, 64.0),
+        ({"type_": "throughput", "max_concurrency": None}, None, None, None),
+        ({"type_": "replay"}, None, None, 22.77),
+    ],
+)
+def test_the_strategy_tells_the_loop(
+    tmp_path: Path, strategy: Mapping[str, Any], loop: str | None, requested: float | None, concurrency: float | None
+) -> None:
+    (one,) = read(tmp_path, benchmark(strategy))
+    assert (one.loop, one.point.requested_rps) == (loop, requested)
+    assert one.point.concurrency == (None if concurrency is None else pytest.approx(concurrency))
+
+
+def test_a_strategy_that_is_no_steady_rate_is_said(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, benchmark({"type_": "replay"}))
+    assert "arrivals were of strategy replay, not a steady rate" in one.remarks
+
+
+def test_a_sweep_gives_a_load_a_benchmark_and_its_first_two_do_not_make_it_a_closed_loop(tmp_path: Path) -> None:
+    full = {"type_": "throughput", "max_concurrency": 512}
+    found = read(tmp_path, benchmark({"type_": "synchronous"}), benchmark(full), benchmark())
+    assert [one.place for one in found] == ["benchmarks[0]", "benchmarks[1]", "benchmarks[2]"]
+    assert [one.loop for one in found] == [None, None, "open"]
+    one, full_load, _ = found
+    assert one.point.ttft_p99_seconds == 1.019
+    assert "one client at a time, the lowest load of a sweep whose others are open loops" in one.remarks
+    assert (full_load.point.ttft_p99_seconds, full_load.point.completed_rps) == (None, 9.9)
+
+
+def test_requests_cut_off_by_the_clock_are_said_and_those_that_outnumber_the_rest_refuse_the_run(
+    tmp_path: Path,
+) -> None:
+    (one,) = read(tmp_path, benchmark(totals={"incomplete": 23, "errored": 2}))
+    assert "23 of 1225 requests were under way at the end and are not in the latencies" in one.remarks
+    assert "2 of 1225 requests did not succeed and are not in the latencies" in one.remarks
+    cancelled = benchmark(totals={"successful": 10, "incomplete": 11})
+    assert refusal(tmp_path, cancelled) == "benchmarks[0] is of a failed run: 11 of 21 requests were cut off"
+    failed = benchmark(totals={"successful": 0, "errored": 30})
+    assert refusal(tmp_path, benchmark(), failed) == "benchmarks[1] is of a failed run: none of 30 requests succeeded"
+
+
+def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> None:
+    # 1200 requests in 122 s with answers of at most 2.4 s: at least 119.6 s of sending, 10.03 rps.
+    assert not read(tmp_path, benchmark())[0].point.censored
+    slow = {**benchmark(), "duration": 140.0}
+    assert read(tmp_path, slow)[0].point.censored
+    # Stopped by the clock, so that no answer was waited for: 1023 in 122 s are 8.4 rps.
+    assert read(tmp_path, benchmark(totals={"successful": 1000, "incomplete": 23}))[0].point.censored
+
+
+def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> None:
+    no_rate = benchmark({"type_": "constant"})
+    assert refusal(tmp_path, no_rate) == "benchmarks[0].config.strategy.rate is missing"
+    text = benchmark(request_latency="2.3 s")
+    assert refusal(tmp_path, text) == "benchmarks[0].metrics.request_latency must be an object, not text"
+    slow = benchmark(time_to_first_token_ms=statistics(1.0, 4e6))
+    assert "ttft_p99_seconds: must be at most 3600" in refusal(tmp_path, slow)
+    assert refusal(tmp_path, 7) == "benchmarks[0] must be an object, not a number"
+    assert refusal(tmp_path) == "holds no benchmark"
+
+
+def test_a_report_in_yaml_reads_as_the_same_report_in_json(tmp_path: Path) -> None:
+    report = {"metadata": {"guidellm_version": "0.8.0"}, "benchmarks": [benchmark()]}
+    path = tmp_path / "report.yaml"
+    path.write_text(yaml.safe_dump(report), encoding="utf-8")
+    (as_yaml,) = read_results(path)
+    (as_json,) = read(tmp_path, benchmark())
+    assert as_yaml.point == as_json.point
+
+
+def real(path: Path) -> tuple[BenchmarkMeasurement, ...]:
+    if not path.is_file():
+        pytest.skip(f"no {path}: the sample reports are not part of the project")
+    return read_results(path)
+
+
+def test_the_real_report_of_0_3_has_its_load_at_ten_a_second() -> None:
+    (one,) = real(OLD)
+    assert (one.loop, one.model, one.point.requests, one.point.censored) == ("open", "Qwen/Qwen3-0.6B", 586, False)
+    assert one.point.completed_rps == pytest.approx(9.7778, abs=1e-4)
+    assert one.point.concurrency == pytest.approx(22.7831, abs=1e-4)
+    # (2330.1 - 1006.2) / 127 = 10.42 ms, and not its time_per_output_token_ms of 10.34 (by 128 tokens).
+    assert one.point.tpot_p50_seconds == pytest.approx(0.010425, abs=1e-6)
+    assert one.started_at == pytest.approx(1758664746.13, abs=0.01)
+    assert one.ended_at == pytest.approx(1758664806.14, abs=0.01)
+    assert "23 of 609 requests were under way at the end and are not in the latencies" in one.remarks
+
+
+def test_the_report_of_version_2_has_both_its_benchmarks_and_a_generator_that_was_too_slow() -> None:
+    first, second = real(NEW)
+    assert (first.place, second.place, first.model) == ("benchmarks[0]", "benchmarks[1]", "e2e-mock-model")
+    assert (first.point.requested_rps, second.point.requested_rps) == (2.0, 4.0)
+    assert first.point.tpot_p50_seconds == pytest.approx(0.001046, abs=1e-6)
+    # Two requests at 2 a second, sent 5 s apart, and answered in 20 ms.
+    assert first.point.censored

@@ -1,0 +1,198 @@
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import SHARED
+
+from agent.benchmarks.formats import read_results
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
+from agent.errors import BenchmarkError
+from rules.plan.curve import Curve
+from rules.plan.schema import BenchmarkCurve, Gpu, Slo, TierPlan
+
+SWEEPS = SHARED / "bench" / "inference-perf"
+
+
+def summary(median: float, p99: float, **more: float) -> dict[str, float]:
+    return {"mean": median, "min": 0.0, "median": median, "p95": p99, "p99": p99, "max": p99, **more}
+
+
+def stage(load: Mapping[str, Any] | None = None, **successes: Any) -> dict[str, Any]:
+    latency = {
+        "request_latency": summary(0.5, 0.9),
+        "normalized_time_per_output_token": summary(0.05, 0.06),
+        "time_per_output_token": summary(0.0093, 0.0095),
+        "time_to_first_token": summary(0.03, 0.2),
+        "inter_token_latency": summary(0.00004, 0.049),
+    }
+    throughput = {"requests_per_sec": 99.0, "output_tokens_per_sec": 6000.0}
+    lengths = {"prompt_len": summary(204.0, 212.0), "output_len": summary(62.0, 66.0)}
+    rates = {"count": 6000, "send_duration": 60.0, "requested_rate": 100.0, "achieved_rate": 100.0}
+    return {
+        "load_summary": {**rates, **(load or {})},
+        "successes": {"count": 6000, "latency": latency, "throughput": throughput, **lengths, **successes},
+        "failures": {"count": 0, "request_latency": None, "prompt_len": None},
+    }
+
+
+def read(tmp_path: Path, document: Mapping[str, Any]) -> BenchmarkMeasurement:
+    path = tmp_path / "stage_0_lifecycle_metrics.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    (one,) = read_results(path)
+    return one
+
+
+def refusal(tmp_path: Path, document: Mapping[str, Any]) -> str:
+    with pytest.raises(BenchmarkError) as caught:
+        read(tmp_path, document)
+    return caught.value.text
+
+
+def test_a_stage_is_read_in_seconds_with_tpot_per_request_and_itl_per_gap(tmp_path: Path) -> None:
+    one = read(tmp_path, stage())
+    assert (one.tool, one.loop, one.started_at, one.ended_at) == ("inference-perf", "open", None, None)
+    assert one.point.model_dump(exclude_none=True) == {
+        "completed_rps": 99.0,
+        "concurrency": 49.5,
+        "requested_rps": 100.0,
+        "requests": 6000,
+        "censored": False,
+        "ttft_p50_seconds": 0.03,
+        "ttft_p99_seconds": 0.2,
+        "tpot_p50_seconds": 0.0093,
+        "tpot_p99_seconds": 0.0095,
+        "itl_p99_seconds": 0.049,
+        "output_tokens_per_second": 6000.0,
+        "prompt_tokens_mean": 204.0,
+    }
+    assert one.prompt_tokens == LengthQuantiles(mean=204.0, p50=204.0, p95=212.0, p99=212.0)
+
+
+def test_a_median_gap_near_zero_is_said_to_be_an_artefact_of_chunks(tmp_path: Path) -> None:
+    said = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
+    assert read(tmp_path, stage()).remarks == (said,)
+    document = stage()
+    document["successes"]["latency"]["inter_token_latency"] = summary(0.0, 0.049)
+    assert read(tmp_path, document).remarks == (said,)
+    document["successes"]["latency"]["inter_token_latency"] = summary(0.009, 0.049)
+    assert read(tmp_path, document).remarks == ()
+
+
+@pytest.mark.parametrize(("achieved", "censored"), [(97.9, True), (98.0, False), (101.0, False)])
+def test_a_generator_that_sent_less_than_98_percent_censors_the_stage(
+    tmp_path: Path, achieved: float, censored: bool
+) -> None:
+    one = read(tmp_path, stage({"achieved_rate": achieved}))
+    assert one.point.censored is censored
+    said = "the generator sent 97.9 of 100 requested rps: the server is at least this bad"
+    assert (said in one.remarks) is censored
+
+
+def test_a_stage_that_completed_less_than_was_sent_is_the_servers_doing_and_not_censored(tmp_path: Path) -> None:
+    one = read(tmp_path, stage(throughput={"requests_per_sec": 60.0, "output_tokens_per_sec": 3600.0}))
+    assert not one.point.censored
+    assert any(
+        text.startswith("completed 60 of 100 requested rps though the generator kept up") for text in one.remarks
+    )
+
+
+def test_a_concurrency_is_a_closed_loop_and_the_rate_beside_it_was_not_asked_for(tmp_path: Path) -> None:
+    one = read(tmp_path, stage({"concurrency": 64, "requested_rate": 6000.0, "achieved_rate": 99.0}))
+    assert (one.loop, one.point.concurrency, one.point.requested_rps, one.point.censored) == ("closed", 64, None, False)
+    assert "closed loop: TTFT P99 is that of the start burst, 64 of 6000 requests" in one.remarks
+
+
+def test_token_counts_of_the_server_are_preferred_and_give_the_prefix_hits(tmp_path: Path) -> None:
+    usage = {"total": 1_200_000.0, "cached": 300_000.0, "uncached": 900_000.0, **summary(200.0, 220.0)}
+    one = read(tmp_path, stage(prompt_tokens=usage, output_tokens={"total": 1.0}))
+    assert one.prompt_tokens.p50 == 200.0
+    assert one.generation_tokens.p50 == 62.0
+    assert one.point.prefix_hit_ratio == 0.25
+    silent = {"total": 1_200_000.0, "cached": 0.0, "uncached": 1_200_000.0, **summary(200.0, 220.0)}
+    assert read(tmp_path, stage(prompt_tokens=silent)).point.prefix_hit_ratio is None
+
+
+def test_answers_that_were_not_streamed_have_no_latency_but_their_own(tmp_path: Path) -> None:
+    document = stage()
+    for metric in ("time_to_first_token", "time_per_output_token", "inter_token_latency"):
+        document["successes"]["latency"][metric] = None
+    point = read(tmp_path, document).point
+    assert point.ttft_p99_seconds is point.tpot_p50_seconds is point.itl_p99_seconds is None
+    assert point.concurrency == 49.5
+
+
+def test_the_servers_file_and_a_summary_are_refused_with_the_reason(tmp_path: Path) -> None:
+    server = {"load_summary": {}, "successes": {"count": 10938, "rate": 91.0, "queue_len": {"mean": 0}}, "failures": {}}
+    assert refusal(tmp_path, server).startswith("is the server's side of a stage, which contradicts the client's")
+    averaged = stage()
+    averaged["load_summary"] = {"count": 38717, "schedule_delay": None}
+    assert refusal(tmp_path, averaged).startswith("is a summary of all stages, which have no load in common")
+
+
+def test_failed_stages_and_values_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    failed = {**stage(count=0), "failures": {"count": 7}}
+    assert refusal(tmp_path, failed) == "is of a failed run: none of 7 requests succeeded"
+    no_rate = stage(throughput={"requests_per_sec": None})
+    assert refusal(tmp_path, no_rate) == "successes.throughput.requests_per_sec is missing"
+    wrong = stage(throughput=[])
+    assert refusal(tmp_path, wrong) == "successes.throughput must be an object, not a list"
+    idle = stage(throughput={"requests_per_sec": 0.0})
+    assert refusal(tmp_path, idle) == "does not make a point of a curve: completed_rps: must be greater than 0"
+
+
+def sweep(name: str) -> tuple[BenchmarkMeasurement, ...]:
+    folder = SWEEPS / name / "results"
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}: the H100 sweeps are not part of the project")
+    return tuple(one for path in sorted(folder.glob("stage_*_lifecycle_metrics.json")) for one in read_results(path))
+
+
+# Capacity in completed rps, TTFT P99 before and after the knee, TPOT P50 at 1 rps in ms, censored stages: PEERS 3.3.
+FOUND = {
+    "vllm": ((101, 103.1), 0.18, 3.2, 3.47, [4, 5, 6]),
+    "vllm+chunking_and_prefix_caching": ((170, 173), 0.455, 1.89, 3.47, [5, 6]),
+    "vllm+quantization": ((171.5, 172.5), 0.23, 1.90, 3.44, [5, 6]),
+    "vllm+eagle": ((67, 68.1), 0.07, 1.35, 5.78, [5, 6]),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_h100_sweeps_have_the_capacities_knees_and_censored_stages_that_were_worked_out(name: str) -> None:
+    (least, most), before, after, tpot, censored = FOUND[name]
+    stages = sweep(name)
+    assert [number for number, one in enumerate(stages) if one.point.censored] == censored
+    points = [one.point for one in stages]
+    assert all(least <= points[number].completed_rps <= most for number in censored)
+    ttft = [point.ttft_p99_seconds or 0 for point in points]
+    knee = next(number for number, value in enumerate(ttft) if value > 1)
+    assert ttft[knee - 1] == pytest.approx(before, abs=0.005)
+    assert ttft[knee] == pytest.approx(after, abs=0.01)
+    assert (points[0].tpot_p50_seconds or 0) * 1000 == pytest.approx(tpot, abs=0.005)
+    assert all(not one.point.censored or "server is at least this bad" in one.remarks[0] for one in stages)
+
+
+def test_the_knee_of_an_h100_sweep_lies_before_its_first_censored_stage() -> None:
+    points = tuple(one.point for one in sweep("vllm"))
+    tier = TierPlan(
+        model="llama",
+        engine="vllm",
+        gpu=Gpu(product="H100", per_replica=1),
+        slo=Slo(ttft_p99_seconds=2.0),
+        curve=BenchmarkCurve(loop="open", points=points),
+    )
+    curve = Curve.from_plan(tier)
+    found = curve.usable(tier.slo) if curve else None
+    assert found is not None
+    assert found.usable_rps == pytest.approx(91.36, abs=0.01)
+
+
+def test_the_real_servers_files_and_summaries_are_refused() -> None:
+    for path in sorted((SWEEPS / "vllm" / "results").glob("*_prometheus_metrics.json")):
+        with pytest.raises(BenchmarkError, match="contradicts the client's"):
+            read_results(path)
+    if not SWEEPS.is_dir():
+        pytest.skip(f"no {SWEEPS}: the H100 sweeps are not part of the project")
+    with pytest.raises(BenchmarkError, match="summary of all stages"):
+        read_results(SWEEPS / "vllm" / "results" / "summary_lifecycle_metrics.json")

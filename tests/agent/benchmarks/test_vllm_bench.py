@@ -1,0 +1,332 @@
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import TESTS
+
+from agent.benchmarks.formats import read_results
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.errors import BenchmarkError
+from rules.sizing import expected_tokens_per_round
+
+BENCH = TESTS / "bench"
+
+# The keys a run without any option writes: no P50, no e2e, only P99 of ttft, tpot and itl.
+PLAIN: dict[str, Any] = {
+    "date": "20260102-030405",
+    "backend": "vllm",
+    "model_id": "llama",
+    "tokenizer_id": "llama",
+    "num_prompts": 2000,
+    "request_rate": 10.0,
+    "burstiness": 1.0,
+    "max_concurrency": None,
+    "duration": 202.0,
+    "completed": 2000,
+    "failed": 0,
+    "total_input_tokens": 400000,
+    "total_output_tokens": 100000,
+    "request_throughput": 9.9,
+    "request_goodput": None,
+    "output_throughput": 495.0,
+    "total_token_throughput": 2475.0,
+    "mean_ttft_ms": 60.0,
+    "median_ttft_ms": 50.0,
+    "std_ttft_ms": 5.0,
+    "p99_ttft_ms": 150.0,
+    "mean_tpot_ms": 11.0,
+    "median_tpot_ms": 10.0,
+    "p99_tpot_ms": 20.0,
+    "mean_itl_ms": 11.0,
+    "median_itl_ms": 9.0,
+    "p99_itl_ms": 40.0,
+}
+CLOSED = {"request_rate": "inf", "max_concurrency": 8}
+
+
+def read(tmp_path: Path, document: Mapping[str, Any], **more: Any) -> BenchmarkMeasurement:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**document, **more}), encoding="utf-8")
+    (one,) = read_results(path)
+    return one
+
+
+def refusal(tmp_path: Path, **more: Any) -> str:
+    with pytest.raises(BenchmarkError) as caught:
+        read(tmp_path, PLAIN, **more)
+    assert str(caught.value).startswith(f"{tmp_path / 'run.json'}: ")
+    return caught.value.text
+
+
+def test_a_plain_run_gives_medians_p99s_and_rates_in_seconds(tmp_path: Path) -> None:
+    one = read(tmp_path, PLAIN)
+    assert (one.tool, one.place, one.loop, one.model) == ("vllm-bench", "", "open", "llama")
+    assert one.point.model_dump(exclude_none=True) == {
+        "completed_rps": 9.9,
+        "requested_rps": 10.0,
+        "requests": 2000,
+        "censored": False,
+        "ttft_p50_seconds": 0.05,
+        "ttft_p99_seconds": 0.15,
+        "tpot_p50_seconds": 0.01,
+        "tpot_p99_seconds": 0.02,
+        "itl_p99_seconds": 0.04,
+        "output_tokens_per_second": 495.0,
+        "prompt_tokens_mean": 200.0,
+    }
+    assert (one.prompt_tokens.mean, one.prompt_tokens.p50, one.generation_tokens.mean) == (200.0, None, 50.0)
+
+
+def test_the_date_is_the_end_of_the_run_read_as_utc_and_said_to_be(tmp_path: Path) -> None:
+    one = read(tmp_path, PLAIN)
+    assert one.ended_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
+    assert one.started_at == one.ended_at - 202.0
+    assert "the file's date has no time zone and was read as UTC" in one.remarks
+    undated = read(tmp_path, PLAIN, date=None)
+    assert (undated.started_at, undated.ended_at, undated.remarks) == (None, None, ())
+
+
+def test_the_word_inf_with_a_concurrency_is_a_closed_loop_whose_load_is_the_concurrency(tmp_path: Path) -> None:
+    one = read(tmp_path, PLAIN, **CLOSED)
+    assert (one.loop, one.point.concurrency, one.point.requested_rps) == ("closed", 8.0, None)
+
+
+def test_the_word_inf_alone_is_a_burst_that_keeps_its_throughput_and_no_latency(tmp_path: Path) -> None:
+    one = read(tmp_path, PLAIN, request_rate="inf")
+    assert (one.loop, one.point.concurrency, one.point.requested_rps) == (None, None, None)
+    assert (one.point.completed_rps, one.point.output_tokens_per_second) == (9.9, 495.0)
+    assert one.point.ttft_p99_seconds is one.point.tpot_p50_seconds is one.point.itl_p99_seconds is None
+    assert "2000 requests were sent as fast as possible" in one.remarks[0]
+
+
+def test_as_many_clients_as_requests_are_a_burst_too_and_one_client_never_is(tmp_path: Path) -> None:
+    assert read(tmp_path, PLAIN, request_rate="inf", max_concurrency=2000).loop is None
+    assert read(tmp_path, PLAIN, request_rate="inf", max_concurrency=1, completed=1).loop == "closed"
+
+
+def test_the_old_key_with_a_colon_changes_nothing(tmp_path: Path) -> None:
+    old = {key: value for key, value in PLAIN.items() if key != "request_goodput"}
+    assert read(tmp_path, {**old, "request_goodput:": 8.5}) == read(tmp_path, PLAIN)
+
+
+def test_p99_is_never_taken_from_another_percentile(tmp_path: Path) -> None:
+    odd = {key: value for key, value in PLAIN.items() if not key.startswith("p99_")}
+    point = read(tmp_path, {**odd, "p99.9_ttft_ms": 400.0, "p95_ttft_ms": 100.0, "p90_itl_ms": 9.0}).point
+    assert (point.ttft_p50_seconds, point.ttft_p99_seconds, point.itl_p99_seconds) == (0.05, None, None)
+
+
+def test_what_vllm_prints_as_zero_was_not_measured(tmp_path: Path) -> None:
+    point = read(tmp_path, PLAIN, median_tpot_ms=0.0, p99_tpot_ms=0.0, median_ttft_ms=0, p99_ttft_ms=0).point
+    assert point.tpot_p50_seconds is point.tpot_p99_seconds is point.ttft_p50_seconds is point.ttft_p99_seconds is None
+
+
+def test_requests_in_the_system_follow_from_the_mean_latency_and_never_from_the_peak(tmp_path: Path) -> None:
+    with_mean = read(tmp_path, PLAIN, mean_e2el_ms=600.0, max_concurrent_requests=53)
+    assert with_mean.point.concurrency == pytest.approx(9.9 * 0.6)
+    from_array = read(tmp_path, PLAIN, latencies=[0.5, 0.7, 0.0], max_concurrent_requests=53)
+    assert from_array.point.concurrency == pytest.approx(9.9 * 0.6)
+    assert read(tmp_path, PLAIN, max_concurrent_requests=53).point.concurrency is None
+
+
+def test_a_short_run_is_not_censored_for_the_answers_that_came_last(tmp_path: Path) -> None:
+    # 40 requests at 3 rps are sent in 13.3 s; the last answer takes 1.5 s more, so 2.7 rps are completed.
+    short = {"request_rate": 3.0, "completed": 40, "duration": 14.8, "request_throughput": 2.7}
+    one = read(tmp_path, PLAIN, **short, latencies=[1.4, 1.5])
+    assert not one.point.censored
+    assert any(text.startswith("completed 2.7 of 3 requested rps though the generator kept up") for text in one.remarks)
+    untold = read(tmp_path, PLAIN, **short)
+    assert not untold.point.censored
+    assert any(text.endswith("whether generator or server was the limit is not told") for text in untold.remarks)
+
+
+def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> None:
+    # 2000 requests in 250 s, of which no answer took more than 2 s: at most 8.06 rps were sent.
+    slow = {"duration": 250.0, "request_throughput": 8.0, "latencies": [2.0, 1.0]}
+    one = read(tmp_path, PLAIN, **slow)
+    assert one.point.censored
+    assert "the generator sent 8.065 of 10 requested rps: the server is at least this bad" in one.remarks
+    # A server that is behind answers late: the same duration with answers that took 60 s is no fault of the generator.
+    assert not read(tmp_path, PLAIN, **{**slow, "latencies": [60.0, 1.0]}).point.censored
+
+
+def test_the_times_of_sending_tell_the_rate_where_the_file_has_them(tmp_path: Path) -> None:
+    slow = read(tmp_path, PLAIN, start_times=[1000.0 + second for second in range(100)])
+    assert slow.point.censored
+    assert "the generator sent 1.01 of 10 requested rps: the server is at least this bad" in slow.remarks
+    assert not read(tmp_path, PLAIN, start_times=[1000.0 + tenth / 10 for tenth in range(100)]).point.censored
+
+
+def closed_in_detail(requests: int, clients: int) -> dict[str, Any]:
+    """The start burst waits 1 s for its first token, everybody later 0.1 s; listed with the burst last."""
+    starts = [float(max(0, number - clients + 1)) for number in range(requests)]
+    ttfts = [1.0 if start == 0.0 else 0.1 for start in starts]
+    return {
+        "request_rate": "inf",
+        "max_concurrency": clients,
+        "completed": requests,
+        "start_times": starts[::-1],
+        "ttfts": ttfts[::-1],
+        "errors": [""] * requests,
+        "median_ttft_ms": 100.0,
+        "p99_ttft_ms": 1000.0,
+    }
+
+
+def test_the_start_burst_of_a_closed_loop_is_left_out_where_requests_are_told_apart(tmp_path: Path) -> None:
+    one = read(tmp_path, PLAIN, **closed_in_detail(200, 8))
+    assert one.point.ttft_p50_seconds == pytest.approx(0.1)
+    assert one.point.ttft_p99_seconds == pytest.approx(0.1)
+    assert one.point.requests == 200
+    assert "TTFT is of the 192 requests after the start burst of 8" in one.remarks
+
+
+def test_a_failed_request_has_no_ttft_after_the_start_burst(tmp_path: Path) -> None:
+    detail = closed_in_detail(200, 8)
+    failed = {"ttfts": [0.0, *detail["ttfts"][1:]], "errors": ["timeout", *detail["errors"][1:]]}
+    one = read(tmp_path, PLAIN, **{**detail, **failed}, failed=1)
+    assert "TTFT is of the 191 requests after the start burst of 8" in one.remarks
+    assert "1 of 201 requests did not succeed and are not in the latencies" in one.remarks
+
+
+def test_the_start_burst_stays_and_is_said_where_it_cannot_be_left_out(tmp_path: Path) -> None:
+    mostly_burst = read(tmp_path, PLAIN, **closed_in_detail(15, 8))
+    assert mostly_burst.point.ttft_p99_seconds == 1.0
+    assert "closed loop: TTFT P99 is that of the start burst, 8 of 15 requests" in mostly_burst.remarks
+    plain = read(tmp_path, PLAIN, **CLOSED, completed=799)
+    assert "closed loop: TTFT P99 is that of the start burst, 8 of 799 requests" in plain.remarks
+    many = read(tmp_path, PLAIN, **CLOSED, completed=800)
+    assert not any("burst" in text for text in many.remarks)
+
+
+@pytest.mark.parametrize(
+    ("requests", "said"),
+    [
+        (
+            99,
+            (
+                "P99 of 99 requests is that of the slowest; the true P99 is above the slowest with a probability of 37%, "
+                "and nothing bounds it"
+            ),
+        ),
+        (
+            298,
+            (
+                "P99 of 298 requests is close to the slowest; the true P99 is above the slowest with a probability of 5%, "
+                "and nothing bounds it"
+            ),
+        ),
+        (299, "P99 of 299 requests is close to the slowest"),
+        (999, "P99 of 999 requests is close to the slowest"),
+        (1000, ""),
+    ],
+)
+def test_too_few_requests_for_a_p99_are_said(tmp_path: Path, requests: int, said: str) -> None:
+    found = [text for text in read(tmp_path, PLAIN, completed=requests, num_prompts=requests).remarks if "P99" in text]
+    assert found == ([said] if said else [])
+
+
+def test_acceptance_per_drafted_token_follows_from_length_and_rate(tmp_path: Path) -> None:
+    # 0.8 a token with 5 drafts: 2.69 of 5 are accepted, which reads 54 %.
+    length = expected_tokens_per_round(0.8, 5)
+    drafts = {"spec_decode_acceptance_length": length, "spec_decode_acceptance_rate": (length - 1) / 5 * 100}
+    assert read(tmp_path, PLAIN, **drafts).point.speculative_acceptance == pytest.approx(0.8)
+    nothing = {"spec_decode_acceptance_length": 1.0, "spec_decode_acceptance_rate": 0.0}
+    assert read(tmp_path, PLAIN, **nothing).point.speculative_acceptance == 0.0
+
+
+def test_acceptance_is_left_out_where_the_length_of_the_drafts_does_not_follow(tmp_path: Path) -> None:
+    uneven = read(tmp_path, PLAIN, spec_decode_acceptance_length=2.0, spec_decode_acceptance_rate=40.0)
+    assert uneven.point.speculative_acceptance is None
+    assert any("drafts were 2.5 tokens long on average" in text for text in uneven.remarks)
+    unknown = read(tmp_path, PLAIN, spec_decode_acceptance_length=2.0, spec_decode_acceptance_rate=0.0)
+    assert unknown.point.speculative_acceptance is None
+    assert any("does not tell how long the drafts were" in text for text in unknown.remarks)
+    assert "must be a percentage" in refusal(tmp_path, spec_decode_acceptance_length=2, spec_decode_acceptance_rate=101)
+
+
+def test_appended_runs_are_one_measured_load_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    runs = [PLAIN, {**PLAIN, "request_rate": 5.0, "request_throughput": 4.9}]
+    path.write_text("\n".join(json.dumps(run) for run in runs), encoding="utf-8")
+    first, second = read_results(path, "vllm-bench")
+    assert (first.place, second.place) == ("line 1", "line 2")
+    assert (first.point.completed_rps, second.point.completed_rps) == (9.9, 4.9)
+    path.write_text("\n".join(json.dumps(run) for run in (PLAIN, {**PLAIN, "completed": 0})), encoding="utf-8")
+    with pytest.raises(BenchmarkError, match=r"all\.json: line 2: is of a failed run: no request succeeded"):
+        read_results(path)
+
+
+def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    assert refusal(tmp_path, completed=0, failed=2000) == "is of a failed run: none of 2000 requests succeeded"
+    assert refusal(tmp_path, completed=900, failed=1100) == "is of a failed run: 1100 of 2000 requests failed"
+    assert refusal(tmp_path, ramp_up_strategy="linear").startswith("ramp_up_strategy ramps its rate up")
+    assert refusal(tmp_path, completed=None) == "completed is missing"
+    assert refusal(tmp_path, request_throughput=None) == "request_throughput is missing"
+    assert refusal(tmp_path, request_throughput="9.9") == "request_throughput must be a number, not text"
+    assert refusal(tmp_path, p99_ttft_ms=float("nan")) == "p99_ttft_ms must be a finite number"
+    assert refusal(tmp_path, p99_ttft_ms=-1) == "p99_ttft_ms must not be negative, but is -1"
+    assert refusal(tmp_path, completed=1.5) == "completed must be a whole number, not 1.5"
+    assert refusal(tmp_path, request_rate="fast") == "request_rate must be a number, not text"
+    assert refusal(tmp_path, request_rate=0) == "request_rate must be above 0"
+    assert refusal(tmp_path, date="yesterday") == "date must be a date such as 20261120-181609"
+    assert refusal(tmp_path, date="19600101-120000") == "date must be a date after 1970, such as 20261120-181609"
+    said = refusal(tmp_path, date="20261120-181609", duration=4_294_967_296)
+    assert said == "duration must be seconds, fewer than from 1970 to 20261120"
+    assert refusal(tmp_path, start_times=[1, None]) == "start_times[1] must be a number, not null"
+    seconds_as_milliseconds = refusal(tmp_path, p99_tpot_ms=61_000.0)
+    assert (
+        seconds_as_milliseconds
+        == "does not make a point of a curve: tpot_p99_seconds: must be at most 60 (seconds: 61 ms are written 0.061)"
+    )
+
+
+def test_older_files_without_failed_count_what_is_missing_to_the_prompts(tmp_path: Path) -> None:
+    old = {key: value for key, value in PLAIN.items() if key != "failed"}
+    assert (
+        "20 of 2000 requests did not succeed and are not in the latencies"
+        in read(tmp_path, old, completed=1980).remarks
+    )
+
+
+def test_the_closed_loop_sweep_reads_as_its_table_says() -> None:
+    rows = {}
+    for path in sorted((BENCH / "vllm-cpu").glob("bench_c*.json")):
+        (one,) = read_results(path)
+        assert one.loop == "closed"
+        point = one.point
+        times = (point.ttft_p50_seconds, point.ttft_p99_seconds)
+        rows[point.concurrency] = (
+            point.requests,
+            round(point.completed_rps, 2),
+            *(round((t or 0) * 1000) for t in times),
+        )
+    assert rows == {
+        1: (16, 1.37, 68, 93),
+        2: (24, 1.97, 131, 429),
+        4: (40, 3.42, 238, 356),
+        8: (64, 5.84, 277, 562),
+        16: (112, 6.35, 400, 967),
+        32: (192, 7.41, 483, 2108),
+    }
+
+
+def test_no_point_of_the_open_loop_sweeps_is_censored_though_all_completed_less_than_was_asked() -> None:
+    for folder in ("vllm-cpu-open", "vllm-cpu-cached"):
+        for path in sorted((BENCH / folder).glob("bench_r*.json")):
+            (one,) = read_results(path)
+            assert one.loop == "open"
+            assert one.point.completed_rps < (one.point.requested_rps or 0)
+            assert not one.point.censored
+    # 300 requests, completed in 38.04 s, that took 0.641 s each: 5.05 in the system, and a peak of 20.
+    (r8,) = read_results(BENCH / "vllm-cpu-open" / "bench_r8.json")
+    assert r8.point.concurrency == pytest.approx(300 / 38.041365 * 0.64093889, rel=1e-4)
+
+
+def test_the_detailed_run_gives_lengths_and_the_rate_at_which_it_was_sent() -> None:
+    (one,) = read_results(BENCH / "vllm-cpu" / "bench_rate3_detailed.json")
+    assert (one.prompt_tokens.p50, one.prompt_tokens.p99, one.generation_tokens.p95) == (128.0, 129.0, 64.0)
+    assert one.point.completed_rps == pytest.approx(2.776, abs=0.001)
+    assert not one.point.censored

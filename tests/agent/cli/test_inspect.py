@@ -1,0 +1,240 @@
+"""`sizewatch inspect` over saved pages of real engines, live addresses and what is no page at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_server import answers_500, cuts_off, engines, is_html, is_strange, pages, redirects
+from paths import SHARED, TESTS
+
+from agent.cli import main
+from rules.engines.registry import ENGINES
+from rules.telemetry.signals import SIGNALS
+
+PAGES = TESTS / "pages"
+SAVED = sorted(path.name for path in PAGES.iterdir() if path.suffix in (".prom", ".txt"))
+
+
+def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main.main(["inspect", *words])
+    return code, *capsys.readouterr()
+
+
+def as_json(capsys: pytest.CaptureFixture[str], page: str, *words: str) -> dict[str, Any]:
+    code, out, err = inspected(capsys, page, "--format", "json", *words)
+    assert (code, err) == (0, "")
+    found: dict[str, Any] = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return found
+
+
+ENGINES_OF = {
+    "": ("vllm", "v1"),
+    "vllm-0.5": ("vllm", "v0"),
+    "vllm-0.6": ("vllm", "v0"),
+    "sglang": ("sglang", "srt"),
+    "llamacpp": ("llamacpp", "server"),
+    "triton": ("triton", "trtllm"),
+    "made-dynamo-frontend": ("dynamo", "frontend"),
+    "made-dynamo-worker": ("dynamo", "worker"),
+    "made-dynamo-worker-trtllm": ("trtllm", "v1.3"),
+    "made-dynamo-worker-vllm": ("vllm", "v1"),
+    "made-tgi": ("tgi", "router"),
+    "made-triton": ("triton", "trtllm"),
+    "made-trtllm-1.0": ("trtllm", "v1.0"),
+    "made-trtllm-1.3": ("trtllm", "v1.3"),
+}
+"""By the beginning of a page's name, the longest that fits."""
+
+SHARED = SHARED / "pages"
+THERE = sorted(
+    path.relative_to(SHARED).as_posix()
+    for folder in (SHARED, SHARED / "real", SHARED / "generated")
+    if folder.exists()
+    for path in folder.iterdir()
+    if path.suffix in (".prom", ".txt") and not path.name.startswith(("amd-", "dcgm-", "nvidia_gpu_exporter-"))
+)
+
+
+def engine_of(name: str) -> tuple[str, str]:
+    return ENGINES_OF[max((start for start in ENGINES_OF if name.startswith(start)), key=len)]
+
+
+@pytest.mark.parametrize("name", THERE or ["../shared/pages"])
+def test_every_engines_page_of_others_is_known_and_none_of_its_families_is_strange(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not THERE:
+        pytest.skip("../shared/pages is not here")
+    found = as_json(capsys, str(SHARED / name))
+    assert (found["engine"], found["generation"]) == engine_of(Path(name).name)
+    assert [family["name"] for family in found["families"] if family["use"] == "unknown"] == []
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_every_saved_page_is_read_as_its_engines_and_every_signal_has_a_value_or_a_reason(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = as_json(capsys, str(PAGES / name))
+    assert (found["schema"], found["engine"], found["generation"]) == (1, *engine_of(name))
+    assert list(found["signals"]) == [signal.name for signal in SIGNALS]
+    for value in found["signals"].values():
+        assert ("gap" in value) != ("value" in value)
+    assert {family["use"] for family in found["families"]} <= {"mapped", "ignored", "unknown"}
+    code, out, err = inspected(capsys, str(PAGES / name))
+    assert (code, err) == (0, "")
+    shown = out.splitlines()[0].partition(", generation ")[2]
+    assert shown.casefold() == found["generation"].removeprefix("v") or shown.casefold() == found["generation"]
+    assert all(f"  {signal.name} " in out for signal in SIGNALS)
+
+
+def test_what_a_page_does_not_tell_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = inspected(capsys, str(PAGES / "steady_after_load.prom"))
+    said = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    assert "read from the GPU, not from an engine's page" in said["gpu_utilization"]
+    assert "one page tells no change" in said["arrival_rps"]
+
+
+@pytest.mark.parametrize(
+    ("page", "signal", "starts"),
+    [
+        ("vllm-0.11.0.prom", "adapter_evictions_per_second", "vLLM after 0.10.2 and before 0.12.0: "),
+        ("vllm-0.11.0.prom", "prefix_reuse_ratio", "vLLM after 0.10.2 and before 0.12.0 does not have it"),
+        (
+            "sglang-0.4.6.prom",
+            "eviction_rate",
+            "SGLang after 0.4.1 and before 0.5.3: retractions are counted from 0.5.7 on",
+        ),
+        ("made-tgi.prom", "eviction_rate", "TGI does not preempt"),
+    ],
+)
+def test_what_is_not_exposed_names_the_engine_and_its_release(
+    capsys: pytest.CaptureFixture[str], page: str, signal: str, starts: str
+) -> None:
+    found = as_json(capsys, str(PAGES / page))["signals"][signal]
+    assert (found["gap"], found["text"][: len(starts)]) == ("not_exposed", starts)
+
+
+def test_values_are_since_the_process_started(capsys: pytest.CaptureFixture[str]) -> None:
+    found = as_json(capsys, str(PAGES / "steady_after_load.prom"))
+    value = found["signals"]["ttft_p99_seconds"]
+    assert value["low"] <= value["value"] <= value["high"]
+    assert value["n"] > 20
+
+
+def test_a_saved_page_tells_no_rates_for_it_does_not_tell_its_own_time(capsys: pytest.CaptureFixture[str]) -> None:
+    signals = as_json(capsys, str(PAGES / "steady_after_load.prom"))["signals"]
+    for name in ("completed_rps", "prompt_tokens_per_second", "generation_tokens_per_second"):
+        assert signals[name]["gap"] == "not_exposed"
+    _, out, _ = inspected(capsys, str(PAGES / "steady_after_load.prom"))
+    assert "not_exposed: a saved page does not tell when it was saved" in out
+
+
+def test_a_live_page_that_does_not_tell_its_start_tells_no_rates_either(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (line for line in pages()[0].splitlines(keepends=True))
+    page = b"".join(line for line in lines if b"process_start_time" not in line and b"_created" not in line)
+    with engines() as (engine,):
+        with_start = as_json(capsys, engine.url)["signals"]["completed_rps"]
+        assert 0 < with_start["value"] < 100
+        engine.pages = (page,)
+        assert as_json(capsys, engine.url)["signals"]["completed_rps"]["gap"] == "not_exposed"
+
+
+def test_families_that_tell_when_another_began_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = inspected(capsys, str(PAGES / "steady_after_load.prom"))
+    (line,) = [line for line in out.splitlines() if "_created" in line and "began to count" in line]
+    assert line.split()[1:5] == ["that", "end", "in", "_created"]
+
+
+def test_a_live_address_is_asked_once_and_read_like_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved = tmp_path / "page.prom"
+    saved.write_bytes(pages()[0])
+    token = tmp_path / "token"
+    token.write_text("a-token")
+    with engines() as (engine,):
+        live = as_json(capsys, engine.url, "--bearer-token-file", str(token))
+        assert len(engine.asked) == 1
+        assert engine.headers["Authorization"] == "Bearer a-token"
+    assert live["families"] == as_json(capsys, str(saved))["families"]
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (answers_500, "http_status: "),
+        (redirects, "redirect: "),
+        (cuts_off, "cut_off: "),
+        (is_html, "content_type: "),
+        (is_strange, "no page of an engine that sizewatch reads"),
+    ],
+)
+def test_an_address_that_gives_no_page_says_why_and_ends_with_2(
+    act: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with engines() as (engine,):
+        engine.act = act
+        code, out, err = inspected(capsys, engine.url)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("sizewatch inspect: ")
+
+
+def test_nothing_at_an_address_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = inspected(capsys, "http://127.0.0.1:1/metrics")
+    assert code == 2
+    assert "connection refused; is the target up?" in err
+
+
+@pytest.mark.parametrize("address", ["ftp://x/metrics", "http://", "http://u:secret@127.0.0.1:1/", "http://[::1/x"])
+def test_an_address_that_cannot_be_one_ends_with_2_and_shows_no_password(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = inspected(capsys, address)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "cut_off"),
+        (b"\x00\x01\x02\n", "is not a line of an exposition page"),
+        (b"\xff\xfe\n", "is not UTF-8"),
+        (b"hello world, this is no page\n", "is not a line of an exposition page"),
+        (b"up 1\n", "no page of an engine"),
+        (b"[]", "page is JSON, not a page of metrics; trtllm-serve exposes its metrics at /prometheus/metrics"),
+        (b'[{"iter": 154, "numActiveRequests": 1}]\n', "return_perf_metrics: true"),
+        (b"<!doctype html>\n", "is an HTML page"),
+        (b"vllm:num_requests_running 1\nvllm:num_requests_running 2\n", "duplicate"),
+        (b"vllm:num_requests_running 1", "cut_off"),
+    ],
+)
+def test_a_file_that_is_no_page_says_where_it_goes_wrong_and_ends_with_2(
+    body: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "page").write_bytes(body)
+    code, out, err = inspected(capsys, str(tmp_path / "page"))
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = inspected(capsys, str(tmp_path))
+    assert (code, err) == (2, f"sizewatch inspect: {tmp_path}: cannot be read: Is a directory\n")
+
+
+def test_an_engine_that_is_named_wrongly_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = inspected(capsys, str(PAGES / "steady_after_load.prom"), "--engine", "vlm")
+    assert code == 2
+    assert err.startswith("sizewatch inspect: --engine vlm: is none that sizewatch reads; there is ")
+    assert err.rstrip().endswith(", ".join(sorted({engine.name for engine in ENGINES})))
+
+
+def test_a_page_of_another_engine_than_was_named_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "page").write_bytes(b"node_load1 0.5\n")
+    code, _, err = inspected(capsys, str(tmp_path / "page"), "--engine", "vllm")
+    assert code == 2
+    assert "not a page of vllm, which is configured for it" in err

@@ -1,0 +1,308 @@
+"""The command line: help, exit codes, every mistake at once, and no traceback but for what is our own fault."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import recorded
+from daemon_runs import ROOT, process
+from engine_server import engines, hangs
+from paths import TESTS
+from waiting import CEILING_SECONDS, wait_for
+
+from agent.cli import inspect as inspect_command
+from agent.cli import main
+from agent.cli import plan as plan_command
+from agent.version import VERSION
+
+PLAN = TESTS / "plans" / "cpu-small.yaml"
+PAGE = TESTS / "pages" / "vllm-0.33.0.prom"
+
+NAMES = tuple(command.name for command in main.COMMANDS)
+PARTS = ("plan check", "plan show", "plan schema", "plan import")
+
+
+def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A line of shell in which `sizewatch` is ours; its exit code is that of the first part of a pipe."""
+    text = f'sizewatch() {{ {sys.executable} -m agent "$@"; }}\n{script}\nexit ${{PIPESTATUS[0]}}'
+    return subprocess.run(
+        ["bash", "-c", text],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=CEILING_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", [*NAMES, *PARTS])
+def test_every_command_has_help_that_says_what_it_is_for(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([*words.split(), "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith(f"usage: sizewatch {words}")
+    sentence = out.split("\n\n")[1]
+    assert sentence[0].isupper()
+    assert sentence.rstrip().endswith((".", "?"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_help_of_a_command_ends_with_its_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main.main([name, "--help"])
+    last = capsys.readouterr().out.split("\n\n")[-1]
+    assert last.startswith("Exit codes: 0 ")
+    assert "; 2 " in last.replace("\n", " ")
+
+
+def test_the_help_of_all_names_every_command_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(f" {name} " in out for name in NAMES)
+    for code in ("0 fine", "1 a finding", "2 bad input", "3 could not judge", "70 a defect", "130 ended by Ctrl-C"):
+        assert code in out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"sizewatch {VERSION}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nosuch"],
+        ["plan"],
+        ["plan", "nosuch"],
+        ["check", "--since", "-3d"],
+        ["check", "--since", "soon"],
+        ["check", "--format", "xml"],
+        ["replay"],
+        ["replay", "x", "--step", "0s"],
+        ["inspect"],
+        ["run", "--role", "cluster"],
+        ["demo", "--port", "65536"],
+        ["demo", "--port", "http"],
+        ["demo", "--speed", "0"],
+        ["demo", "--speed", "nan"],
+        ["demo", "--seconds", "-1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments_are_told_with_the_usage_and_end_with_2(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: sizewatch")
+    assert "error: " in err
+
+
+MISTAKES = {
+    "configuration": (
+        ["run", "-c", str(TESTS / "configs" / "ten-mistakes.yaml")],
+        (
+            "role: ",
+            "scrape_interval: ",
+            "scrape_timeout: ",
+            "data-dir: ",
+            "targets[0].url: ",
+            "targets[1].url: ",
+            "targets[1].bearer_token: ",
+            "targets[2].gpus: ",
+            "targets[3]",
+            "thresholds.cpu-small.TtftDivergance: ",
+        ),
+    ),
+    "plan": (
+        ["plan", "check", str(TESTS / "plans" / "ten-mistakes.yaml")],
+        (
+            "gpu.per_replica: ",
+            "pools: ",
+            "workload.prompt_tokens",
+            "workload.requests_per_second",
+            "slo.ttft_p99_second: ",
+            "slo.ttft_p99_seconds: ",
+            "slo.tpot_p99_seconds: ",
+            "curve.points[0].completed_rps: ",
+            "curve.points[1].ttft_p99_seconds: ",
+            "curve.points[1].gpu_utilization: ",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_ten_mistakes_are_ten_lines_each_with_its_place_and_end_with_2(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, paths = MISTAKES[kind]
+    assert main.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    for path in paths:
+        assert any(path in line for line in lines), f"{path} is not named in\n{err}"
+    assert all(line.startswith(f"sizewatch {words[0]}: ") and str(TESTS) in line for line in lines)
+    assert "Traceback" not in err
+    assert "hunter2" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "-c", "/nowhere/sizewatch.yaml"], "/nowhere/sizewatch.yaml: there is no such file"),
+        (["check", "-c", "/nowhere/sizewatch.yaml"], "there is no such file"),
+        (["plan", "show", "/nowhere/plan.yaml"], "there is no such file"),
+        (["plan", "show", str(PLAN), "--tier", "other"], "has no tier other; it has cpu-small"),
+        (["replay", "/nowhere"], "has no recording.yaml"),
+        (["replay", str(recorded.folder("steady")), "--plan", "/nowhere.yaml"], "there is no such file"),
+        (["inspect", "/nowhere.prom"], "/nowhere.prom: cannot be read: No such file or directory"),
+        (["render", "--root", "/nowhere"], "holds no docs/"),
+    ],
+)
+def test_a_file_that_is_not_there_is_named_and_ends_with_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"sizewatch {words[0]}: ")
+    assert said in err
+
+
+def test_no_configuration_at_all_says_where_one_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["run"]) == 2
+    assert "neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; name one with -c" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["plan", "check", str(PLAN)], 0),
+        (["plan", "show", str(PLAN)], 0),
+        (["plan", "schema"], 0),
+        (["inspect", str(PAGE)], 0),
+        (["replay", str(recorded.folder("cascade_fast"))], 1),
+        (["render", "--check", "--root", "EMPTY"], 1),
+    ],
+    ids=lambda given: " ".join(given[:2]) if isinstance(given, list) else str(given),
+)
+def test_what_was_found_decides_between_0_and_1(
+    words: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    runbooks = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+    (tmp_path / "docs" / "runbooks.md").write_text(runbooks, encoding="utf-8")
+    assert main.main([str(tmp_path) if word == "EMPTY" else word for word in words]) == code
+    out, err = capsys.readouterr()
+    assert out
+    assert err == ""
+
+
+def test_a_recording_without_anything_to_judge_ends_with_3(tmp_path: Path) -> None:
+    (tmp_path / "recording.yaml").write_text("targets: [{file: m.jsonl.gz, tier: t, replica: r}]")
+    with gzip.open(tmp_path / "m.jsonl.gz", "wb"):
+        pass
+    assert main.main(["replay", str(tmp_path)]) == 3
+
+
+def test_a_doctor_without_a_usable_configuration_says_so_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["doctor", "-c", "/nowhere"]) == 2
+    assert "fail  config" in capsys.readouterr().out
+
+
+def test_json_of_every_command_that_has_it_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["inspect", str(PAGE), "--format", "json"],
+        ["doctor", "-c", "/nowhere", "--format", "json"],
+        ["plan", "schema"],
+    ):
+        main.main(words)
+        assert isinstance(json.loads(capsys.readouterr().out), dict)
+
+
+def test_a_defect_ends_with_70_and_its_traceback_and_never_looks_like_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error in (ZeroDivisionError("ours"), OSError(2, "not the output's")):
+        monkeypatch.setattr(plan_command, "run", lambda options, error=error: _raise(error))
+        assert main.main(["plan", "schema"]) == main.DEFECT == 70
+        err = capsys.readouterr().err
+        assert "Traceback" in err
+        assert err.endswith("sizewatch plan: this is a defect in sizewatch; please report it with the lines above\n")
+
+
+def _raise(error: BaseException) -> int:
+    raise error
+
+
+def test_ctrl_c_in_a_command_ends_with_130_and_no_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inspect_command, "run", lambda options: _raise(KeyboardInterrupt()))
+    assert main.main(["inspect", str(PAGE)]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_ctrl_c_while_an_address_is_asked_has_no_traceback() -> None:
+    with engines() as (engine,), process("inspect", engine.url) as started:
+        engine.act = hangs
+        assert wait_for(lambda: engine.asked)
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=CEILING_SECONDS)
+    assert (started.returncode, out, err) == (130, "", "")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    for script in ("sizewatch plan schema | head -1", "sizewatch --help | true", "sizewatch inspect {page} | head -1"):
+        done = shell(script.format(page=PAGE))
+        assert (done.returncode, done.stderr) == (0, ""), script
+
+
+def test_a_finding_stays_a_finding_when_its_reader_goes_away() -> None:
+    done = shell(f"sizewatch replay {recorded.folder('cascade_fast')} | true", PYTHONUNBUFFERED="")
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")
+def test_output_that_cannot_be_written_is_told_in_one_line() -> None:
+    done = shell("sizewatch plan schema > /dev/full")
+    assert done.returncode == 2
+    assert done.stderr == "sizewatch: the output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_without_unicode_gets_the_plan_drawn_all_the_same() -> None:
+    done = shell(f"sizewatch plan show {PLAN}", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cpu-small" in done.stdout
+
+
+def test_closed_standard_output_is_no_defect() -> None:
+    done = shell(f"sizewatch plan check {PLAN} >&-")
+    assert "Traceback" not in done.stderr
+
+
+def test_python_m_agent_is_the_same_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agent", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"sizewatch {VERSION}\n"
+
+
+def test_a_command_is_loaded_only_when_it_is_asked_for() -> None:
+    code = "import sys; from agent.cli import main; main.main(['plan', '--help']); print('agent.daemon.daemon' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

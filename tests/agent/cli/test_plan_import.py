@@ -1,0 +1,455 @@
+"""`sizewatch plan import`: what it prints, what it writes, what it refuses, and the plans of the tests as it makes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from paths import ROOT, TESTS
+
+from agent.cli import main
+from agent.config.files import load_plan
+from exporters.documents.plan_files import WRITTEN
+from rules.plan.schema import BenchmarkCurve, Point
+
+BENCH, PLANS = TESTS / "bench", TESTS / "plans"
+CLOSED = sorted((BENCH / "vllm-cpu").glob("bench_c*.json"))
+OPEN = sorted((BENCH / "vllm-cpu-open").glob("bench_r*.json"))
+CACHED = sorted((BENCH / "vllm-cpu-cached").glob("bench_r*.json"))
+
+# Each plan, the results it comes from, and whether the pages beside them are asked.
+MADE = {"cpu-small": (CLOSED, False), "cpu-small-open": (OPEN, False), "cpu-small-cached": (CACHED, True)}
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(*words: object) -> int:
+    return main.main(["plan", "import", *map(str, words)])
+
+
+def plan_with(folder: Path, **parts: Any) -> Path:
+    """A plan of one tier without a curve."""
+    tier = {"model": "small-llama", "engine": "vllm", "gpu": {"product": "CPU", "per_replica": 1}}
+    tier |= {"slo": {"ttft_p99_seconds": 2.0, "tpot_p99_seconds": 0.15}, **parts}
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": tier}}, sort_keys=False))
+    return path
+
+
+def refused(capsys: Captured, *words: object) -> str:
+    """The one sentence on stderr; nothing may be on stdout."""
+    assert run(*words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    return line.removeprefix("sizewatch plan: ")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_plans_of_the_tests_are_what_import_makes_of_the_results(
+    name: str, tmp_path: Path, capsys: Captured
+) -> None:
+    files, observed = MADE[name]
+    folder = files[0].parent.name
+    shutil.copytree(BENCH / folder, tmp_path / "bench" / folder)
+    (tmp_path / "plans").mkdir()
+    plan = shutil.copy(PLANS / f"{name}.yaml", tmp_path / "plans" / f"{name}.yaml")
+    copies = [tmp_path / "bench" / folder / file.name for file in files]
+    telemetry = ["--telemetry", tmp_path / "bench" / folder] if observed else []
+    assert run(*copies, "--into", plan, *telemetry) == 0
+    assert plan.read_bytes() == (PLANS / f"{name}.yaml").read_bytes()
+    assert ", already as it was; within the SLO" in capsys.readouterr().out
+
+
+def test_a_curve_without_a_plan_is_printed_and_may_stand_under_a_tier(tmp_path: Path, capsys: Captured) -> None:
+    assert run(*CLOSED) == 0
+    out, err = capsys.readouterr()
+    printed = BenchmarkCurve.model_validate(yaml.safe_load(out)["curve"])
+    known = load_plan(PLANS / "cpu-small.yaml").tiers["cpu-small"].curve
+    assert known is not None
+    assert printed.points == known.points
+    assert out.splitlines()[1] == f"  # {WRITTEN}"
+    assert all(line.startswith("sizewatch plan: ") for line in err.splitlines())
+    pasted = plan_with(tmp_path).read_text() + "".join(f"    {line}\n" for line in out.splitlines())
+    (tmp_path / "pasted.yaml").write_text(pasted)
+    assert load_plan(tmp_path / "pasted.yaml").tiers["t"].curve == printed
+
+
+def test_points_with_a_remark_carry_it_as_a_comment(capsys: Captured) -> None:
+    run(*CLOSED)
+    out, err = capsys.readouterr()
+    assert (
+        "    # bench_c01.json: P99 of 16 requests is that of the slowest; the true P99 is above the slowest with a"
+        in out
+    )
+    assert "probability of 85%, and nothing bounds it\n    - {concurrency: 1, " in out
+    assert (
+        "# bench_c32.json: P99 of 192 requests is close to the slowest; the true P99 is above the slowest with a" in out
+    )
+    assert "bench_c32.json: closed loop: TTFT P99 is that of the start burst, 32 of 192 requests" in err
+    # What is so at every load is said once.
+    run(*OPEN)
+    out, err = capsys.readouterr()
+    assert out.count("P99 of 300 requests is close to the slowest") == 1
+    assert "all 6 loads: P99 of 300 requests is close to the slowest" in err
+
+
+def test_what_a_client_cannot_see_is_left_out_and_said(capsys: Captured) -> None:
+    run(*CLOSED)
+    out, err = capsys.readouterr()
+    assert "gpu_utilization" not in out
+    assert "null" not in out
+    assert "cannot see gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate" in err
+    assert "--telemetry" in err
+
+
+def test_telemetry_finds_that_the_prefix_cache_answered(tmp_path: Path, capsys: Captured) -> None:
+    plan = plan_with(tmp_path)
+    assert run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent) == 0
+    told = "".join(capsys.readouterr())
+    assert told.count("found up to 80% of its prompt tokens in the prefix cache") == 1
+    curve = load_plan(plan).tiers["t"].curve
+    assert curve is not None
+    # vllm:prefix_cache_hits_total goes from 2304 to 21952 over the first rate, queries from 24661 to 49304, and so on:
+    # 19648 of 24643 tokens each time, as every rate sent the prompts of the first one again.
+    ratios = [point.prefix_hit_ratio or 0 for point in curve.points]
+    assert ratios == pytest.approx([0.797] * 5, abs=0.001)
+    assert [point.eviction_rate for point in curve.points] == [0.0] * 5
+    other = plan_with(tmp_path)
+    assert run(*OPEN, "--into", other, "--telemetry", OPEN[0].parent) == 0
+    capsys.readouterr()
+    curve = load_plan(other).tiers["t"].curve
+    assert curve is not None
+    # With a seed a rate the prompts share their first words only: 4128 of 23376 tokens (17.7 %) at 8 rps.
+    ratios = [point.prefix_hit_ratio or 0 for point in curve.points]
+    assert ratios == pytest.approx([0.0935, 0.0699, 0.1215, 0.1282, 0.1652, 0.1766], abs=0.0001)
+
+
+def test_the_tier_gets_the_curve_and_its_findings_are_told(tmp_path: Path, capsys: Captured) -> None:
+    plan = plan_with(tmp_path, operating_point={"usable_rps": 20, "c_max": 30.5})
+    assert run(*CLOSED, "--into", plan) == 0
+    out = capsys.readouterr().out
+    assert "warning: tiers.t.operating_point.usable_rps: 20 is given, curve and SLO give 7.341 (limited by" in out
+    assert "operating_point.c_max" not in out
+    assert out.splitlines()[-1] == (
+        f"{plan}: curve of t: 6 points from 6 files, written; within the SLO 7.341 rps at C_max 30.92"
+    )
+    curve = load_plan(plan).tiers["t"].curve
+    assert curve is not None
+    assert [point.concurrency for point in curve.points] == [1, 2, 4, 8, 16, 32]
+
+
+def test_importing_twice_changes_nothing(tmp_path: Path, capsys: Captured) -> None:
+    plan = plan_with(tmp_path)
+    run(*CLOSED, "--into", plan)
+    first = plan.read_bytes()
+    # The order in which files are given does not matter either.
+    assert run(*reversed(CLOSED), "--into", plan) == 0
+    assert plan.read_bytes() == first
+    assert "already as it was" in capsys.readouterr().out
+
+
+def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path, capsys: Captured) -> None:
+    plan = plan_with(tmp_path)
+    run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent)
+    capsys.readouterr()
+    run(*OPEN, "--into", plan)
+    assert "the replaced curve gave prefix_hit_ratio, eviction_rate; the new one does not" in capsys.readouterr().err
+    again = plan.read_bytes()
+    run(*OPEN, "--into", plan_with(tmp_path))
+    assert plan.read_bytes() == again
+
+
+def test_lengths_that_were_not_the_tiers_are_said(tmp_path: Path, capsys: Captured) -> None:
+    workload = {"prompt_tokens": {"p50": 80}, "generation_tokens": {"p50": 44}}
+    run(*CLOSED, "--into", plan_with(tmp_path, workload=workload))
+    assert "had 128.1 prompt tokens a request (mean), workload.prompt_tokens.p50 is 80" in capsys.readouterr().err
+    run(*OPEN, "--into", plan_with(tmp_path, workload=workload))
+    assert "tokens a request" not in capsys.readouterr().err
+    run(*OPEN, "--into", plan_with(tmp_path))
+    assert "the tier has no workload.prompt_tokens.p50; the benchmark had 80.01 a request" in capsys.readouterr().err
+
+
+def test_files_far_from_the_plan_are_named_without_their_folder(tmp_path: Path, capsys: Captured) -> None:
+    far = tmp_path / "far" / "away"
+    near = tmp_path / "plans" / "sweep"
+    for folder in (far, near):
+        folder.mkdir(parents=True)
+    shutil.copy(CLOSED[0], near / "one.json")
+    shutil.copy(CLOSED[1], far / "two.json")
+    plan = plan_with(tmp_path / "plans")
+    run(near / "one.json", far / "two.json", "--into", plan)
+    curve = load_plan(plan).tiers["t"].curve
+    assert curve is not None
+    assert curve.source == ("sweep/one.json", "../far/away/two.json")
+    deep = tmp_path / "plans" / "of" / "ours"
+    deep.mkdir(parents=True)
+    plan = plan_with(deep)
+    run(near / "one.json", far / "two.json", "--into", plan)
+    curve = load_plan(plan).tiers["t"].curve
+    assert curve is not None
+    assert curve.source == ("one.json", "two.json")
+
+
+def test_json_says_all_of_it(tmp_path: Path, capsys: Captured) -> None:
+    assert run(*CLOSED, "--format", "json") == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert err == ""
+    assert (told["schema"], told["models"], told["tools"]) == (1, ["small-llama"], ["vllm-bench"])
+    assert told["prompt_tokens"]["mean"] == pytest.approx(128.1, abs=0.05)
+    assert BenchmarkCurve.model_validate(told["curve"]).points[5].concurrency == 32
+    text = "P99 of 16 requests is that of the slowest; the true P99 is above the slowest with a probability of 85%, and nothing "
+    assert {"file": str(CLOSED[0]), "text": f"{text}bounds it"} in told["remarks"]
+    assert "gpu_utilization" not in told["curve"]["points"][0]
+    plan = plan_with(tmp_path)
+    assert run(*CLOSED, "--into", plan, "--format", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["plan"], told["tier"], told["changed"]) == (str(plan), "t", True)
+    assert told["operating_point"]["limited_by"] == "ttft_p99_seconds"
+    assert {finding["severity"] for finding in told["findings"]} == {"warning", "info"}
+
+
+def changed(folder: Path, **more: Any) -> Path:
+    """The first result with other keys."""
+    path = folder / "changed.json"
+    path.write_text(json.dumps({**json.loads(CLOSED[0].read_text()), **more}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"a": 1}', "is no benchmark result that sizewatch reads (vllm-bench, inference-perf, guidellm, aiperf)"),
+        (b"", "is empty"),
+        (b"\x00\xff\x00", ""),
+        (CLOSED[0].read_bytes()[:500], "ends in the middle of its JSON: was it cut off?"),
+        ({"completed": 0, "failed": 16}, "is of a failed run: none of 16 requests succeeded"),
+        ({"p99_ttft_ms": 1}, "contradicts itself: ttft_p99_seconds: must be at least ttft_p50_seconds"),
+        ({"request_throughput": "fast"}, "request_throughput must be a number, not text"),
+    ],
+)
+def test_a_wrong_file_is_named_with_the_reason_and_nothing_is_written(
+    tmp_path: Path, capsys: Captured, content: bytes | dict[str, Any], said: str
+) -> None:
+    plan = plan_with(tmp_path)
+    before = plan.read_bytes()
+    if isinstance(content, bytes):
+        path = tmp_path / "wrong.json"
+        path.write_bytes(content)
+    else:
+        path = changed(tmp_path, **content)
+    sentence = refused(capsys, CLOSED[1], path, "--into", plan)
+    assert sentence.startswith(f"{path}: {said}")
+    assert plan.read_bytes() == before
+
+
+def test_another_tools_file_is_refused_where_the_tool_is_named(capsys: Captured) -> None:
+    said = refused(capsys, CLOSED[0], "--from", "guidellm")
+    assert said == f"{CLOSED[0]}: is a vllm bench serve report, not GuideLLM's"
+
+
+def test_two_kinds_of_load_are_refused_with_a_file_of_each(capsys: Captured) -> None:
+    said = refused(capsys, CLOSED[0], OPEN[0])
+    assert said.startswith(f"{OPEN[0]}: is an open loop (arrivals at a rate), {CLOSED[0]} a closed one")
+
+
+def test_two_models_are_refused_with_a_file_of_each(tmp_path: Path, capsys: Captured) -> None:
+    other = changed(tmp_path, model_id="large", max_concurrency=3)
+    said = refused(capsys, CLOSED[0], other)
+    assert said == f"{CLOSED[0]}: measured small-llama, {other} large: a curve is of one model"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tier", "t"], "--tier says nothing without --into"),
+        (["--telemetry-selector", "x"], "--telemetry-selector says nothing without --telemetry"),
+        (["--ca-file", "x"], "--ca-file says nothing without --telemetry"),
+        (["--bearer-token-file", "x"], "--bearer-token-file says nothing without --telemetry"),
+        (["--into", "none.yaml"], "none.yaml: there is no such file"),
+        (["--into", str(PLANS / "cpu-small.yaml"), "--tier", "x"], "has no tier x; it has cpu-small"),
+        (["--into", str(PLANS / "ten-mistakes.yaml")], "ten-mistakes.yaml"),
+        (["--telemetry", "nowhere"], "nowhere: is neither a folder of saved pages, nor a recording"),
+        (["--telemetry", ""], "--telemetry: is empty: give a folder, a recording or the address"),
+        (["--telemetry", str(PLANS)], "has neither recording.yaml nor pages saved before and after"),
+    ],
+)
+def test_wrong_words_are_refused(capsys: Captured, words: list[str], said: str) -> None:
+    assert run(CLOSED[0], *words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert all(line.startswith("sizewatch plan: ") for line in err.splitlines())
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_file_whose_name_is_no_text_is_read_and_called_as_near_as_can_be(tmp_path: Path, form: str) -> None:
+    odd = os.fsencode(tmp_path) + b"/bench_\xff.json"
+    with open(odd, "wb") as file:
+        file.write(Path(CLOSED[0]).read_bytes())
+    # The standard error of a process, unlike that of these tests, takes such names.
+    words = [sys.executable, "-m", "agent", "plan", "import", "--format", form, os.fsdecode(odd)]
+    done = subprocess.run(words, capture_output=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["curve"]["source"] == ["bench_?.json"]
+
+
+def test_the_same_file_twice_is_read_once_and_said(capsys: Captured) -> None:
+    assert run(CLOSED[0], CLOSED[0], CLOSED[1]) == 0
+    out, err = capsys.readouterr()
+    assert len(yaml.safe_load(out)["curve"]["points"]) == 2
+    assert f"{CLOSED[0]}: is given twice; it is taken once" in err
+
+
+def test_the_made_plans_agree_with_the_numbers_that_were_copied_by_hand() -> None:
+    # As they stood in the plans before there was an importer; in two digits where fewer than 100 requests are behind them.
+    copied = {
+        "cpu-small": [
+            (1.365, 0.093),
+            (1.966, 0.43),
+            (3.423, 0.36),
+            (5.842, 0.56),
+            (6.346, 0.9666),
+            (7.413, 2.1078),
+        ],
+        "cpu-small-open": [
+            (1.497, 0.1066),
+            (2.983, 0.1314),
+            (4.464, 0.2344),
+            (5.94, 0.2718),
+            (6.915, 0.1771),
+            (7.886, 0.0965),
+        ],
+    }
+    for name, rows in copied.items():
+        curve = load_plan(PLANS / f"{name}.yaml").tiers["cpu-small"].curve
+        assert curve is not None
+        for (rps, ttft), point in zip(rows, curve.points, strict=True):
+            assert point.completed_rps == pytest.approx(rps, abs=0.0005)
+            assert point.ttft_p99_seconds == pytest.approx(ttft, abs=0.0005)
+
+
+def test_what_each_made_plan_can_support_is_told_by_its_check(capsys: Captured) -> None:
+    told = {}
+    for name in MADE:
+        assert main.main(["plan", "check", str(PLANS / f"{name}.yaml")]) == 0
+        told[name] = capsys.readouterr().out
+    assert "every point has fewer than 300 requests (16 to 192)" in told["cpu-small"]
+    assert "curve.loop: a closed loop starts with a burst" in told["cpu-small"]
+    assert "warning" not in told["cpu-small-open"]
+    assert "PrefixHitDivergence" in told["cpu-small-open"]
+    assert "PrefixHitDivergence" not in told["cpu-small-cached"]
+
+
+def test_every_field_of_a_point_that_is_measured_is_written(capsys: Captured) -> None:
+    run(*CACHED, "--telemetry", CACHED[0].parent)
+    written = set(yaml.safe_load(capsys.readouterr().out)["curve"]["points"][0])
+    left_out = {"concurrency", "censored", "gpu_utilization", "kv_utilization", "speculative_acceptance"}
+    assert written == set(Point.model_fields) - left_out
+
+
+@pytest.mark.parametrize(
+    ("what", "parts", "measured"),
+    [
+        ("model", {"model": "llama-70b"}, "measured the model small-llama, tiers.t.model is llama-70b"),
+        (
+            "gpu",
+            {"gpu": {"product": "NVIDIA H100 80GB HBM3", "per_replica": 1}},
+            "measured the GPU cpu, tiers.t.gpu.product is NVIDIA H100 80GB HBM3",
+        ),
+        (
+            "parallelism",
+            {"gpu": {"product": "CPU", "per_replica": 4}},
+            "measured a tensor parallel degree of 1, tiers.t.gpu.per_replica is 4",
+        ),
+    ],
+)
+def test_results_of_something_else_are_refused_unless_a_person_says_that_it_is_the_same(
+    what: str, parts: dict[str, Any], measured: str, tmp_path: Path, capsys: Captured
+) -> None:
+    plan = plan_with(tmp_path, **parts)
+    before = plan.read_bytes()
+    (line,) = refused(capsys, *OPEN, "--into", plan).splitlines()
+    assert f"{OPEN[0]}: {measured}: nothing was written." in line
+    assert f"say --accept {what}" in line
+    assert plan.read_bytes() == before
+    assert run(*OPEN, "--into", plan, "--accept", what) == 0
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"sizewatch plan: {OPEN[0]}: {measured}; taken to be the same (--accept {what})"
+
+
+def test_results_of_another_engine_are_refused(tmp_path: Path, capsys: Captured) -> None:
+    told = changed(tmp_path, engine="SGLang", gpu="CPU-only", tp="1")
+    assert "measured the engine sglang, tiers.t.engine is vllm" in refused(capsys, told, "--into", plan_with(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("measured", "planned", "same"),
+    [
+        ("h100", "NVIDIA H100 80GB HBM3", True),
+        ("H100-SXM5-80GB", "NVIDIA H100 80GB HBM3", True),
+        ("8xH200", "NVIDIA H200", True),
+        ("a100-80gb", "NVIDIA A100-SXM4-80GB", True),
+        ("MI300X", "AMD Instinct MI300X OAM", True),
+        ("4090", "NVIDIA GeForce RTX 4090", True),
+        ("h100", "NVIDIA H200", False),
+        ("a100", "NVIDIA H100 80GB HBM3", False),
+        ("L4", "NVIDIA L40S", False),
+        ("yes", "NVIDIA H100 80GB HBM3", True),
+    ],
+)
+def test_a_gpu_is_known_by_its_chip(measured: str, planned: str, same: bool, tmp_path: Path) -> None:
+    plan = plan_with(tmp_path, gpu={"product": planned, "per_replica": 1})
+    assert (run(changed(tmp_path, gpu=measured), "--into", plan) != 2) is same
+
+
+def test_a_capacity_of_sixteen_requests_is_told_first_and_fails(tmp_path: Path, capsys: Captured) -> None:
+    plan = plan_with(tmp_path)
+    assert run(*CLOSED[:3], "--into", plan) == 1
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("mistake: tiers.t.curve.points: the capacity rests on a load of 40 requests")
+    assert len(yaml.safe_load(plan.read_text())["tiers"]["t"]["curve"]["points"]) == 3
+
+
+def test_telemetry_that_cannot_be_is_left_out_told_first_and_fails(tmp_path: Path, capsys: Captured) -> None:
+    for file in (BENCH / "vllm-cpu-open").iterdir():
+        text = file.read_text()
+        if file.name == "metrics_after_r8.prom":
+            text = re.sub(r"(?m)^(vllm:prefix_cache_hits_total\{.*) \S+$", r"\1 471978000", text)
+        (tmp_path / file.name).write_text(text)
+    made = sorted(tmp_path.glob("bench_r*.json"))
+    plan = plan_with(tmp_path)
+    assert run(*made, "--into", plan, "--telemetry", tmp_path) == 1
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"sizewatch plan: {tmp_path / 'bench_r8.json'}: prefix_hit_ratio: ")
+    assert first.endswith("which cannot be; left out")
+    points = yaml.safe_load(plan.read_text())["tiers"]["t"]["curve"]["points"]
+    assert ["prefix_hit_ratio" in point for point in points] == [True] * 5 + [False]
+
+
+def test_a_ttft_that_the_engine_does_not_confirm_stands_above_its_point_and_is_told(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    plan = plan_with(tmp_path)
+    assert run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent) == 0
+    err = capsys.readouterr().err
+    told = [line for line in err.splitlines() if "at the client and" in line]
+    assert [line.split(": ")[1].rpartition("/")[2] for line in told] == [
+        f"bench_{r}.json" for r in ("r3", "r4.5", "r6", "r7")
+    ]
+    assert "# bench_r7.json: TTFT P99 is 188 ms at the client and 40 to 60 ms in the engine" in plan.read_text()
+    # The curve keeps what the client measured.
+    curve = load_plan(plan).tiers["t"].curve
+    assert curve is not None
+    assert curve.points[3].ttft_p99_seconds == 0.1876
+    run(*CACHED, "--into", plan_with(tmp_path))
+    assert "at the client and" not in capsys.readouterr().err

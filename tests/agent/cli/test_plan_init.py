@@ -1,0 +1,203 @@
+"""A plan skeleton from what runs: real pages behind a real server, and what is left for people to fill in."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from paths import TESTS
+
+from agent.cli import main
+from agent.config.files import load_plan
+from agent.errors import PlanError
+
+PAGES = TESTS / "pages"
+CARD = {"object": "list", "data": [{"id": "small-llama", "max_model_len": 2048}]}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = self.server.answers.get(self.path)  # type: ignore[attr-defined]
+        self.send_response(200 if body is not None else 404)
+        self.send_header("Content-Type", "text/plain; version=0.0.4" if self.path == "/metrics" else "application/json")
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a test's output is its own."""
+
+
+@contextmanager
+def engine(page: str = "steady_after_load.prom", card: object = CARD) -> Iterator[str]:
+    """The address of an engine that shows a page of tests/pages and a model card."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    answers = {"/metrics": (PAGES / page).read_bytes()}
+    if card is not None:
+        answers["/v1/models"] = card if isinstance(card, bytes) else json.dumps(card).encode()
+    server.answers = answers  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def skeleton(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main.main(["plan", "init", *words]) == 0
+    return capsys.readouterr().out
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "plan.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(PlanError) as bad:
+        load_plan(file)
+    return [problem.partition(": ")[2] for problem in bad.value.problems]
+
+
+def test_what_the_engine_tells_is_filled_in_and_the_rest_is_named_line_by_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with engine() as url:
+        text = skeleton(capsys, url)
+    tier = yaml.safe_load(text)["tiers"]["small-llama"]
+    assert (tier["model"], tier["engine"]) == ("small-llama", "vllm")
+    left = problems(tmp_path, text)
+    assert [problem.partition(":")[0] for problem in left] == [
+        "tiers.small-llama.gpu.product",
+        "tiers.small-llama.gpu.per_replica",
+        "tiers.small-llama.slo.ttft_p99_seconds",
+    ]
+
+
+def test_filled_in_it_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with engine() as url:
+        text = skeleton(capsys, url, "--tier", "cpu-small")
+    for key, value in (("product", "CPU"), ("per_replica", "1"), ("ttft_p99_seconds", "2.0")):
+        assert text.count(f"{key}:  # FILL IN") == 1
+        text = text.replace(f"{key}:  # FILL IN", f"{key}: {value}  #")
+    file = tmp_path / "plan.yaml"
+    file.write_text(text, encoding="utf-8")
+    assert load_plan(file).tiers["cpu-small"].gpu.product == "CPU"
+
+
+def test_every_optional_part_may_be_uncommented_and_is_a_key_of_the_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with engine() as url:
+        text = skeleton(capsys, url)
+    keys = ("precision", "tpot_p99_seconds", "workload", "fleet", "cost", "cold_start_seconds", "guardrails")
+    assert (
+        "prompt_tokens: {mean: , p50: , p95: , p99: }  # since its start this engine saw 81 on average, about 80,"
+        in text
+    )
+    for key in (*keys, "  prompt_tokens", "  generation_tokens", "  requests_per_second"):
+        assert f"# {key}:" in text
+        text = text.replace(f"# {key}:", f"{key}:")
+    assert not [problem for problem in problems(tmp_path, text) if "unknown" in problem or "no such" in problem]
+
+
+def test_kv_cache_and_context_length_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine() as url:
+        text = skeleton(capsys, url)
+    assert "# KV cache: " in text
+    assert "# context length: 2048 tokens" in text
+    assert "max_prompt_tokens: 2048" in text
+
+
+@pytest.mark.parametrize(
+    "card", [None, b"<html>", b"[]", {"data": 7}, {"data": ["x"]}, {"data": [{"max_model_len": "long"}]}]
+)
+def test_a_server_without_a_usable_model_card_costs_the_context_length_only(
+    capsys: pytest.CaptureFixture[str], card: object
+) -> None:
+    with engine(card=card) as url:
+        text = skeleton(capsys, url)
+    assert yaml.safe_load(text)["tiers"]["small-llama"]["model"] == "small-llama"
+    assert "context length" not in text
+
+
+def test_a_model_name_that_yaml_would_misread_is_quoted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
+    for name in ("on", "7e3", "a: b", "x # y", "[z]"):
+        (tmp_path / "page").write_text(page.replace('model_name="small-llama"', f'model_name="{name}"'), "utf-8")
+        with engine(page=str(tmp_path / "page")) as url:
+            text = skeleton(capsys, url, "--tier", "t")
+        assert yaml.safe_load(text)["tiers"]["t"]["model"] == name
+
+
+@pytest.mark.parametrize("name", ["null", "123", "1e3", "2026-11-20", "off"])
+def test_a_tier_that_is_named_after_such_a_model_keeps_its_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
+    (tmp_path / "page").write_text(page.replace("small-llama", name), "utf-8")
+    with engine(page=str(tmp_path / "page")) as url:
+        text = skeleton(capsys, url)
+    assert list(yaml.safe_load(text)["tiers"]) == [name]
+
+
+def test_a_line_end_in_what_a_page_says_ends_no_comment(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
+    (tmp_path / "page").write_text(page.replace('cache_dtype="auto"', 'cache_dtype="fp8\\n    engine: x"'), "utf-8")
+    with engine(page=str(tmp_path / "page")) as one, engine() as two:
+        text = skeleton(capsys, one, two)
+    assert "the KV cache is fp8\ufffd    engine: x" in text
+    assert yaml.safe_load(text)["tiers"]["small-llama"]["engine"] == "vllm"
+
+
+def test_a_context_length_that_one_replica_does_not_tell_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine() as one, engine(card=None) as two:
+        text = skeleton(capsys, one, two)
+    assert "# context length differs between the replicas: 2048, not told; a tier is one configuration" in text
+
+
+def test_replicas_that_are_not_alike_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
+    (tmp_path / "page").write_text(page.replace("small-llama", "other"), "utf-8")
+    with engine() as one, engine(page=str(tmp_path / "page")) as two:
+        text = skeleton(capsys, one, two)
+    assert "# model differs between the replicas: small-llama, other; a tier is one configuration" in text
+    assert "instances: 2" in text
+
+
+def test_an_endpoint_that_is_down_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine() as url:
+        assert main.main(["plan", "init", url, "http://127.0.0.1:9/metrics"]) == 0
+        out, err = capsys.readouterr()
+    assert "instances: 1" in out
+    assert err.startswith("sizewatch plan: left out: connect: http://127.0.0.1:9/metrics")
+
+
+def test_no_endpoint_at_all_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["plan", "init", "http://127.0.0.1:9/metrics"]) == 2
+    assert capsys.readouterr().err.startswith("sizewatch plan: connect: http://127.0.0.1:9/metrics")
+
+
+def test_the_configured_targets_are_asked_though_their_plan_is_not_there_yet(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with engine() as one, engine() as two:
+        config = {
+            "plan": "not-there-yet.yaml",
+            "targets": [
+                {"url": one, "tier": "a", "replica": "a-0", "pool": "prefill"},
+                {"url": two, "tier": "a", "replica": "a-1", "pool": "decode"},
+            ],
+        }
+        file = tmp_path / "sizewatch.yaml"
+        file.write_text(yaml.safe_dump(config), encoding="utf-8")
+        text = skeleton(capsys, "-c", str(file))
+        assert main.main(["plan", "init", "-c", str(file), "--tier", "b"]) == 2
+    assert yaml.safe_load(text)["tiers"]["a"]["pools"] == ["prefill", "decode"]
+    assert "no target of tier b is configured" in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""`sizewatch prewarm` as a user has it: from a trace, from the daemon's history, as manifests; and what is said without."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from paths import TESTS
+from test_backtest_command import written
+from traffic_samples import week
+
+from agent.cli import main
+from agent.forecasting.input_series import input_from_csv
+from agent.forecasting.messages import ForecastResponse
+from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_csv
+from agent.history.schema import open_writer
+from exporters.autoscaling.records import GAUGE
+
+PLAN = TESTS / "plans" / "cpu-small.yaml"
+GIVEN = ("--usable-rps", "0.01", "--start", "3m")
+MANIFESTS = ("keda", "hpa", "cronjob", "aibrix")
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("traces") / "hours.csv", week(10))
+
+
+@pytest.fixture(scope="module")
+def found(trace: Path) -> ForecastResponse:
+    return prewarm_from_csv(trace, None, "chat", PlanOverrides(usable_rps=0.01, start_seconds=180.0), None)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace that ends with this hour."""
+    hours = week(10)
+    end = (time.time() // 3600 + 1) * 3600
+    return written(tmp_path_factory.mktemp("live") / "hours.csv", replace(hours, start=end - 10 * 86_400.0))
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main.main(["prewarm", *words])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_the_recommendation_covers_its_quantile_and_what_is_needed_now(found: ForecastResponse) -> None:
+    one = found.prewarm.recommendation
+    assert one is not None
+    assert one.lead_seconds == 180.0
+    assert one.usable_source == "--usable-rps"
+    assert one.lead_source == "--start"
+    assert one.replicas * 0.01 >= one.now_rps
+    assert one.quantile_rps is None or one.replicas * 0.01 >= one.quantile_rps
+    assert one.replicas >= one.needed_now >= 1
+
+
+def test_the_schedule_is_the_day_after_the_end_of_the_trace(trace: Path, found: ForecastResponse) -> None:
+    end = input_from_csv(trace, None, None).series.end
+    steps = found.prewarm.schedule
+    assert steps[0].start == end
+    assert found.prewarm.until == end + 86_400.0
+    assert max(step.replicas for step in steps) > min(step.replicas for step in steps)
+
+
+def test_a_trace_is_told_in_words_with_what_it_was_worth(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said(capsys, "--history", str(trace), "--tier", "chat", *GIVEN, "--explain")
+    assert (code, err) == (0, "")
+    assert out.startswith("As of the end of the trace, 2026-01-15 00:00 (UTC): this is not live.\n\nchat: ")
+    assert "replicas wanted at" in out
+    for strategy in (
+        "static peak",
+        "reacting at 70%",
+        "pre-warming",
+        "pre-warming with the margin",
+        "perfect foresight",
+    ):
+        assert strategy in out
+    assert "recommended: " in out
+
+
+def test_without_explain_it_is_not_told_what_it_was_worth(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "perfect foresight" not in said(capsys, "--history", str(trace), *GIVEN)[1]
+
+
+def test_json_is_one_object(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "--history", str(trace), "--tier", "chat", *GIVEN, "--format", "json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["tier"] == "chat"
+    assert told["recommendation"]["lead_seconds"] == 180.0
+    assert told["as_of"] == input_from_csv(trace, None, None).series.end
+
+
+@pytest.mark.parametrize("kind", MANIFESTS)
+def test_a_manifest_is_yaml_with_one_owner(live: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--history", str(live), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
+    words += ["--autoscaler", "PodAutoscaler/chat"] if kind == "aibrix" else []
+    code, out, err = said(capsys, *words, "--namespace", "serving", "--maximum", "50")
+    assert (code, err) == (0, "")
+    objects = [one for one in yaml.safe_load_all(out) if one]
+    assert all(one["metadata"].get("namespace", "serving") == "serving" for one in objects)
+    assert (GAUGE in out) == (kind in ("keda", "hpa"))
+    assert "repeated every day: enough with 99% certainty, of demand up to" in " ".join(out.replace("\n#", " ").split())
+
+
+@pytest.mark.parametrize("kind", MANIFESTS)
+def test_a_trace_that_ended_long_ago_makes_no_manifest(
+    trace: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--history", str(trace), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
+    words += ["--autoscaler", "PodAutoscaler/chat"] if kind == "aibrix" else []
+    code, out, err = said(capsys, *words)
+    assert (code, out) == (3, "")
+    assert re.search(r"no manifest: chat: the trace ended \d+ d.* ago", err)
+
+
+def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(live: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--history", str(live), "--tier", "chat", *GIVEN, "--format", "keda", "--workload", "Deployment/chat")
+    found = prewarm_from_csv(live, None, "chat", PlanOverrides(usable_rps=0.01, start_seconds=180.0), None)
+    one = found.prewarm.recommendation
+    assert one is not None
+    most = max(one.replicas, *(step.replicas for step in found.prewarm.schedule))
+    assert yaml.safe_load(said(capsys, *words)[1])["spec"]["maxReplicaCount"] == 2 * most
+    assert yaml.safe_load(said(capsys, *words, "--maximum", "99")[1])["spec"]["maxReplicaCount"] == 99
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--format", "keda"), "say with --workload what is scaled"),
+        (("--format", "aibrix", "--workload", "Deployment/chat"), "PodAutoscaler"),
+        (("--format", "keda", "--workload", "Pod/chat"), "workload kind 'Pod' is not known here"),
+        (("--format", "keda", "--workload", "Deployment/Chat!"), "is no Kubernetes name"),
+        (("--format", "keda", "--workload", "Deployment/chat", "--prometheus", "ftp://x"), "is no address"),
+        (("--format", "keda", "--workload", "chat"), "is no KIND/NAME"),
+        (("--usable-rps", "0"), "is no number above 0"),
+        (("--usable-rps", "nan"), "is no number above 0"),
+        (("--maximum", "0"), "is no whole number above 0"),
+        (("--token-secret", "a"), "is no NAME/KEY"),
+    ],
+)
+def test_what_is_wrong_gets_one_sentence(
+    trace: Path, words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said(capsys, "--history", str(trace), "--tier", "chat", *GIVEN, *words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_a_trace_alone_does_not_tell_what_a_replica_carries(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "--history", str(trace))
+    assert code == 3
+    assert "--usable-rps" in out
+
+
+def test_without_a_start_nothing_is_recommended(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "--history", str(trace), "--usable-rps", "1")
+    assert code == 3
+    assert "how long a start takes is not known" in out
+
+
+def test_a_manifest_without_a_recommendation_is_not_written(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said(capsys, "--history", str(trace), "--format", "keda", "--workload", "Deployment/chat")
+    assert (code, out) == (3, "")
+    assert "no manifest: trace: no recommendation" in err
+
+
+def test_bins_are_those_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "-c", str(configured(tmp_path, history=True)), "--bin", "5m")
+    assert code == 2
+    assert "--bin is for --history" in err
+
+
+def configured(folder: Path, *, history: bool) -> Path:
+    """A configuration of one tier of the plan; with an empty history where there is to be one."""
+    file = folder / "sizewatch.yaml"
+    keys = {
+        "plan": str(PLAN),
+        "data_dir": str(folder / "data"),
+        "targets": [{"url": "http://127.0.0.1:9/metrics", "tier": "cpu-small", "replica": "r"}],
+        "gpus": {"source": "none"},
+    }
+    file.write_text(yaml.safe_dump(keys))
+    if history:
+        (folder / "data").mkdir()
+        open_writer(folder / "data" / "history.db", 1.0).close()
+    return file
+
+
+def test_a_history_without_demand_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "-c", str(configured(tmp_path, history=True)))
+    assert code == 3
+    assert "no demand of this tier has been kept yet" in out
+
+
+def test_without_a_history_the_way_to_one_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "-c", str(configured(tmp_path, history=False)))
+    assert code == 2
+    assert "`sizewatch run` makes it" in err
+
+
+def test_a_trace_with_a_plan_is_scaled_by_the_plan(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--history", str(trace), "-c", str(configured(tmp_path, history=False)), "--start", "3m")
+    code, out, _ = said(capsys, *words)
+    assert code == 0
+    assert "a replica (at most 7.34 rps): the benchmark's 7.34 rps a replica" in out
+
+
+def test_a_tier_that_is_not_there_is_named_with_those_that_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = said(capsys, "-c", str(configured(tmp_path, history=True)), "--tier", "h100")
+    assert code == 2
+    assert "there is no tier h100; there are cpu-small" in err

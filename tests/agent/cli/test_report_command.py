@@ -1,0 +1,249 @@
+"""`sizewatch report` on histories: what it writes, its exit codes, and what it says of odd weeks."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from paths import ROOT
+from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, episode, hours, plan, tier
+from report_servers import webhook
+
+from agent.cli import main
+from agent.config.load import find, load
+from agent.history.reader import KEPT, NOTE
+from agent.history.store import HistoryStore
+from agent.reporting.generate import load_report_inputs
+from agent.reporting.queries import ReportQuery, query_report_inputs
+from exporters.report.build import report
+from exporters.report.inputs import ReportInputs
+from exporters.report.records import TierReport, report_schema
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.plan.load_bins import build_tier_context
+from rules.plan.schema import Plan, plan_version
+from rules.telemetry.windows import Window
+
+FILES = ["plan.next.yaml", "report.html", "report.json", "report.md"]
+
+
+def history(folder: Path, several: list[Window], one: Plan | None = None) -> Path:
+    path = folder / "history.db"
+    with HistoryStore(path) as store:
+        book(store, one or plan(), several)
+    return path
+
+
+def asked(one: Plan, since: float = START + WEEK, until: float = START + 2 * WEEK, **parts: object) -> ReportQuery:
+    views = {name: build_tier_context(name, found) for name, found in one.tiers.items()}
+    versions = {name: plan_version(found) for name, found in one.tiers.items()}
+    whole = {"views": views, "versions": versions, "plan": one, "zone": "UTC", "version": "0.1"}
+    return ReportQuery(**{**whole, "since": since, "until": until, **parts})
+
+
+def told(path: Path, question: ReportQuery) -> ReportInputs:
+    with HistoryStore.open_reader(path) as store:
+        return query_report_inputs(store, question)
+
+
+def tier_of(path: Path, question: ReportQuery) -> TierReport:
+    return report(told(path, question))[0].tiers[0]
+
+
+def test_two_weeks_of_history_report_on_the_second_and_compare_it_with_the_first(tmp_path: Path) -> None:
+    path = history(tmp_path, [*hours(168, rps=lambda n: 10.0), *hours(168, first=168)])
+    found = tier_of(path, asked(plan()))
+    assert found.workload.average_rps == pytest.approx(20.0)
+    assert found.workload.peak_rps == pytest.approx(30.0)
+    assert (found.proposal.kind, found.proposal.replicas) == ("shrink", 6)
+    assert next(row for row in found.monitoring if row.key == "completed_rps").change == pytest.approx(1.0)
+    assert found.quality.hours_seen == pytest.approx(168.0)
+    assert found.quality.remarks == ()
+
+
+def test_the_rules_over_days_speak_of_the_same_week(tmp_path: Path) -> None:
+    path = history(tmp_path, hours(336))
+    found = tier_of(path, asked(plan()))
+    # 10 replicas at 27.3 % of 60 %, less the 2 that are kept warm: 3.45, and 3.45 x 120 = 414 USD a day.
+    assert found.trap.status == "warning"
+    assert "3.5 of 10.0 replicas are not needed at 60%, 415 USD a day" in found.trap.sentence
+    assert "Prompts are at most 0.53x as long as planned" in found.workload.drift
+
+
+def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) -> None:
+    path, changed = tmp_path / "history.db", plan(slo={"ttft_p99_seconds": 1.0})
+    with HistoryStore(path) as store:
+        book(store, plan(), hours(68))
+        book(store, changed, hours(100, first=68))
+        store.add_event(
+            TimelineEvent(t=START + 68 * HOUR, kind=TimelineKind.PLAN, tier="t", replica=None, text="another plan")
+        )
+    found = tier_of(path, asked(changed, since=START, until=START + WEEK))
+    assert found.quality.remarks == (
+        (
+            "The plan changed on Wed 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet "
+            "utilisation rest on the "
+            "100 hours since then; traffic, cost and incidents on all 168."
+        ),
+    )
+    assert len(found.quality.plan_versions) == 2
+    assert sum(point.requests or 0 for point in found.curve.production) == sum(
+        day_and_night(n) * HOUR for n in range(68, 168)
+    )
+    assert found.workload.requests == sum(day_and_night(n) * HOUR for n in range(168))
+
+
+def test_a_tier_that_nobody_watches_any_more_is_named(tmp_path: Path) -> None:
+
+    path = history(tmp_path, hours(24))
+    with HistoryStore(path) as store:
+        gone = episode("KvCacheCascade", 2, 3)
+        store.save_episode(replace(gone, subject=replace(gone.subject, tier="old")))
+    found, _ = report(told(path, asked(plan(), since=START, until=START + WEEK)))
+    assert found.remarks == ("old was watched in this time and is in neither plan nor targets now.",)
+
+
+def test_a_tier_of_the_plan_without_data_stands_in_the_report(tmp_path: Path) -> None:
+    both = plan().model_copy(update={"tiers": {"t": tier(), "u": tier()}})
+    path = history(tmp_path, hours(168))
+    found, proposed = report(told(path, asked(both, since=START, until=START + WEEK)))
+    assert [(one.tier, one.proposal.kind) for one in found.tiers] == [("t", "shrink"), ("u", "no_recommendation")]
+    assert found.headline == "Shrink t; no recommendation for u: 480 USD a day less."
+    assert proposed is not None
+    assert proposed.tiers["u"] == both.tiers["u"]
+
+
+def configured(folder: Path, several: list[Window]) -> Path:
+    """A configuration over a history whose last hour is the one that just ended."""
+    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}), encoding="utf-8")
+    (folder / "sizewatch.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "plan": "plan.yaml",
+                "data_dir": str(folder),
+                "targets": [{"tier": "t", "url": "http://127.0.0.1:9/metrics"}],
+            }
+        ),
+        encoding="utf-8",
+    )
+    history(folder, several)
+    return folder / "sizewatch.yaml"
+
+
+def recent(count: int) -> list[Window]:
+    end = time.time() // HOUR * HOUR
+    return [
+        replace(one, start=one.start + end - START - count * HOUR, end=one.end + end - START - count * HOUR)
+        for one in hours(count)
+    ]
+
+
+def test_the_command_writes_four_files_that_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, out = configured(tmp_path, recent(168)), tmp_path / "out"
+    assert main.main(["report", "-c", str(config), "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    assert "shrink from 10 to 6 replicas" in capsys.readouterr().out
+    whole = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(report_schema()).validate(whole)
+    assert whole["until"] - whole["since"] == WEEK
+    assert main.main(["plan", "check", str(out / "plan.next.yaml")]) == 0
+    assert main.main(["plan", "diff", str(tmp_path / "plan.yaml"), str(out / "plan.next.yaml")]) == 1
+    assert capsys.readouterr().out.count("t: replicas: 10 -> 6 (-40%)") == 1
+
+
+def test_a_report_is_sent_by_hand_as_often_as_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = configured(tmp_path, recent(24)), tmp_path / "out"
+    words = ["report", "-c", str(config), "--since", "1d", "--out", str(out), "--deliver"]
+    assert main.main(words) == 2
+    assert "report.deliver: names no destination" in capsys.readouterr().err
+    with webhook() as hook:
+        (tmp_path / "url").write_text(f"json://u:CANARY@{hook.place}/x")
+        (tmp_path / "bad").write_text("json://u:CANARY@127.0.0.1:1/x")
+        several = [{"name": "chat", "url_file": "url"}, {"name": "bad", "url_file": "bad"}]
+        with config.open("a", encoding="utf-8") as more:
+            more.write(yaml.safe_dump({"report": {"deliver": several}}))
+        assert main.main(words) == 1
+        said = capsys.readouterr()
+        assert "chat: sent\nbad: not sent: the connection was refused\n" in said.out
+        (tmp_path / "bad").write_text(f"json://{hook.place}/y")
+        assert main.main(words) == 0
+        assert [one["path"] for one in hook.taken] == ["/x", "/x", "/y"]
+    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "report.png"])
+    assert "CANARY" not in said.out + said.err
+
+
+def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = configured(tmp_path, recent(24)), tmp_path / "out"
+    both = {"schema": 1, "tiers": {"t": TIER, "u": TIER}}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(both), encoding="utf-8")
+    with HistoryStore(tmp_path / "history.db") as store:
+        store.keep(KEPT, json.dumps({"text": NOTE, "seed": 7}))
+    assert main.main(["report", "-c", str(config), "--since", "1w", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("SIMULATED") == 1
+    assert f"of the last 7d in {out}" in said.out
+
+
+@pytest.mark.parametrize(
+    ("since", "said"),
+    [
+        ("10m", "of the last 1h (not 10m: a report is of full hours, at least 1 and at most 13 weeks) in "),
+        ("90m", "of the last 1h (not 90m: a report is of full hours, at least 1 and at most 13 weeks) in "),
+        ("1h", "of the last 1h in "),
+    ],
+)
+def test_a_time_that_is_no_full_hours_is_told_with_the_one_that_was_taken(
+    since: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, recent(2))
+    assert main.main(["report", "-c", str(config), "--since", since, "--out", str(tmp_path / "out")]) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_a_longer_time_than_is_kept_is_one_of_thirteen_weeks(tmp_path: Path) -> None:
+    found = load_report_inputs(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
+    assert found.until - found.since == 13 * WEEK
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, [])
+    (tmp_path / "history.db").unlink()
+    assert main.main(["report", "-c", str(config), "--out", str(config)]) == 2
+    assert f"{config} is a file and cannot be written into; give with --out a directory" in capsys.readouterr().err
+
+
+def test_a_history_without_that_time_exits_with_3_and_still_writes_the_report(tmp_path: Path) -> None:
+    config, out = configured(tmp_path, hours(2)), tmp_path / "out"
+    assert main.main(["report", "-c", str(config), "--out", str(out)]) == 3
+    assert "nothing was seen in this time" in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_directory_that_cannot_be_made_is_said_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, recent(2))
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main.main(["report", "-c", str(config), "--out", str(tmp_path / "file")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = configured(tmp_path, recent(1))
+    (tmp_path / "history.db").unlink()
+    assert main.main(["report", "-c", str(config), "--out", str(tmp_path / "out")]) == 2
+    assert "`sizewatch run` makes it" in capsys.readouterr().err
+
+
+def test_the_published_schema_is_the_records() -> None:
+    published = ROOT / "docs" / "report.schema.json"
+    assert json.loads(published.read_text(encoding="utf-8")) == report_schema()

@@ -1,0 +1,240 @@
+"""`sizewatch whatif` on a history: what it prints, its exit codes, its JSON, and what it says of odd questions and histories."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from paths import ROOT
+from report_samples import HOUR, START, TIER, book, day_and_night, hours, plan
+
+from agent.cli import main
+from agent.history.reader import KEPT, NOTE
+from agent.history.store import HistoryStore
+from rules.telemetry.windows import Window
+
+DOCS = ROOT / "docs" / "what-if.md"
+
+
+def recent(count: int, **more: object) -> list[Window]:
+    """Hours of which the last has just ended."""
+    shift = time.time() // HOUR * HOUR - START - count * HOUR
+    return [replace(one, start=one.start + shift, end=one.end + shift) for one in hours(count, **more)]
+
+
+def configured(
+    folder: Path, several: list[Window], tier: Mapping[str, Any] = TIER, names: tuple[str, ...] = ("t",), **target: str
+) -> str:
+    """The configuration of a tier (or several alike) with these hours in its history."""
+    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": dict.fromkeys(names, tier)}))
+    config = {
+        "plan": "plan.yaml",
+        "data_dir": str(folder),
+        "targets": [{"tier": names[0], "url": "http://127.0.0.1:9/metrics", **target}],
+    }
+    (folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
+    with HistoryStore(folder / "history.db") as store:
+        book(store, plan(names[0], **{key: tier.get(key) for key in TIER}), several, names[0])
+    return str(folder / "sizewatch.yaml")
+
+
+def ask(config: str, *words: str) -> int:
+    return main.main(["whatif", "-c", config, *words])
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return configured(tmp_path_factory.mktemp("whatif"), recent(168))
+
+
+def asked(capsys: pytest.CaptureFixture[str], config: str, *words: str) -> tuple[int, dict[str, Any]]:
+    code = ask(config, *words, "--format", "json")
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_simulated_history_says_so_in_the_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = configured(tmp_path, recent(24))
+    assert asked(capsys, config, "--instances", "6")[1]["simulated"] == ""
+    with HistoryStore(tmp_path / "history.db") as store:
+        store.keep(KEPT, json.dumps({"text": NOTE}))
+    assert asked(capsys, config, "--instances", "6")[1]["simulated"] == NOTE
+
+
+def test_the_answer_stands_first_then_load_money_curves_limits_and_what_was_assumed(
+    week: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(week, "--instances", "6") == 0
+    text = capsys.readouterr().out
+    headline = text.split("\n\n")[0].replace("\n", " ")
+    assert headline == (
+        "t with 6 replicas at 30 rps (5 rps a replica): the SLO would likely hold; first breaks TTFT P99 above 2 s, "
+        "at 44 rps (+47%)."
+    )
+    flowing = " ".join(text.split())
+    assert "30 USD an hour, 21,900 a month (-14,600 against the 10 replicas on average now)" in flowing
+    assert "5 replicas left, 6 rps each: the SLO would likely hold; one may be lost at up to 36.7 rps" in flowing
+    assert "load_not_reached" in text
+    assert "316 (200 to 500) ms" in text
+    parts = ["What would break first", "end of the benchmark", "Assumed", "spread evenly over the replicas"]
+    assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "slo"),
+    [
+        (("--instances", "10"), 0, "kept"),
+        (("--instances", "6"), 0, "likely_kept"),
+        (("--instances", "4"), 1, "likely_broken"),
+        (("--instances", "10", "--rps", "75"), 1, "likely_broken"),
+        (("--instances", "10", "--prompt-scale", "0.5"), 0, "kept"),
+        (("--instances", "6", "--prompt-scale", "1.5"), 3, "not_known"),
+    ],
+)
+def test_the_exit_code_says_whether_the_slo_would_hold(
+    week: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, slo: str
+) -> None:
+    found = asked(capsys, week, *words)
+    assert (found[0], found[1]["slo"]) == (code, slo)
+
+
+def test_the_json_has_the_numbers_of_the_text(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = asked(capsys, week, "--instances", "6")
+    assert found["load"]["rps"] == pytest.approx(30.0)
+    assert found["prediction"]["rps_per_replica"] == pytest.approx(5.0)
+    assert found["now"]["replicas"] == pytest.approx(10.0)
+    ttft = found["prediction"]["quantities"]["ttft_p99_seconds"]
+    assert ttft["production"]["gap"] == "load_not_reached"
+    assert ttft["benchmark"]["value"] == pytest.approx(0.31623, rel=1e-4)
+    assert found["limits"][0]["fewest_replicas"] == 5
+    assert found["one_lost"]["survived_up_to_rps"] == pytest.approx(36.667, rel=1e-4)
+    assert found["cost"]["money_per_million_output_tokens"] == pytest.approx(30 / 5.76)
+    assert found["asked"] == {"instances": 6, "rps": None, "prompt_scale": 1.0}
+
+
+def test_use_names_its_load_and_whose_lengths_it_is_of(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """30 rps on 8 replicas at 7.33: 3.75 each are 51 %. Of longer prompts nobody knows what a replica takes."""
+    ask(week, "--instances", "8", "--rps", "30")
+    assert re.search(
+        r"Use +51% at that load: 3\.75 rps a replica, of the 7\.33 rps that one takes", capsys.readouterr().out
+    )
+    ask(week, "--instances", "8", "--rps", "30", "--prompt-scale", "2")
+    assert re.search(r"3\.75 rps a replica, were they as long\s+as now,", capsys.readouterr().out)
+
+
+def test_every_key_of_the_json_is_described(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = asked(capsys, week, "--instances", "6")
+    described = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text(encoding="utf-8")))
+    assert _keys(found) - described - set(found["prediction"]["quantities"]) == set()
+
+
+def _keys(value: object) -> set[str]:
+    if isinstance(value, dict):
+        return set(value).union(*(_keys(one) for key, one in value.items() if key != "times_the_benchmark"))
+    return set().union(*(_keys(one) for one in value)) if isinstance(value, list) else set()
+
+
+def test_the_peak_is_looked_for_in_the_time_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, recent(240, rps=lambda n: 45.0 if n < 12 else day_and_night(n)))
+    assert asked(capsys, config, "--instances", "10")[1]["load"]["rps"] == pytest.approx(30.0)
+    assert asked(capsys, config, "--instances", "10", "--since", "10d")[1]["load"]["rps"] == pytest.approx(45.0)
+
+
+def test_the_busiest_hours_are_read_by_quarters_of_an_hour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    windows = recent(48)
+    noon = windows[-12]
+    quarters = [
+        replace(
+            noon,
+            start=noon.start + n * 900,
+            end=noon.start + (n + 1) * 900,
+            expected_seconds=9000.0,
+            covered_seconds=9000.0,
+            counters={name: value * share for name, value in noon.counters.items()},
+        )
+        for n, share in enumerate((0.2, 0.2, 0.2, 0.3))
+    ]
+    config = configured(tmp_path, [*windows[:-12], *quarters, *windows[-11:]])
+    _, found = asked(capsys, config, "--instances", "10")
+    end = next(one for one in found["limits"] if one["name"] == "production_end")
+    assert end["rps_per_replica"]["value"] == pytest.approx(3.6)
+
+
+WRONG = (
+    (("--instances", "0"), "'0' is no number of replicas from 1 to 100,000"),
+    (("--instances", "-3"), "no number of replicas"),
+    (("--instances", "2.5"), "no number of replicas"),
+    (("--instances", "99999999999"), "no number of replicas"),
+    (("--instances", "2", "--rps", "0"), "is no load"),
+    (("--instances", "2", "--rps", "nan"), "is no load"),
+    (("--instances", "2", "--rps", "inf"), "is no load"),
+    (("--instances", "2", "--rps", "many"), "is no load"),
+    (("--instances", "2", "--prompt-scale", "0"), "no factor from 0.1 to 10"),
+    (("--instances", "2", "--prompt-scale", "11"), "no factor from 0.1 to 10"),
+    (("--instances", "2", "--tier", "nope"), "there is no tier nope; there are t"),
+    ((), "--instances"),
+)
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG)
+def test_what_is_no_question_is_told_in_a_line(
+    week: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert ask(week, *words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_of_several_tiers_one_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = configured(tmp_path, recent(2), names=("t", "u"))
+    assert ask(config, "--instances", "3") == 2
+    assert "say with --tier which one; there are t, u" in capsys.readouterr().err
+
+
+def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = configured(tmp_path, recent(1))
+    (tmp_path / "history.db").unlink()
+    assert ask(config, "--instances", "3") == 2
+    assert "`sizewatch run` makes it" in capsys.readouterr().err
+
+
+def test_a_history_of_another_time_is_answered_from_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, hours(2))
+    code, found = asked(capsys, config, "--instances", "10")
+    assert (code, found["slo"], found["now"], found["cost_now"]) == (0, "likely_kept", None, None)
+    assert found["load"]["peak_source"] == "the plan's peak: none was seen"
+
+
+def test_pools_served_apart_cannot_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = configured(tmp_path, [], {**TIER, "pools": ["prefill", "decode"]}, pool="decode")
+    assert ask(config, "--instances", "3") == 3
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "t in the last 7d: it serves prefill and decode apart" in told.err
+
+
+@pytest.mark.parametrize(
+    ("part", "instances", "code", "said"),
+    [
+        ("cost", "10", 0, "20 GPU-hours an hour; the plan has no price"),
+        ("curve", "10", 0, "Use not known: the plan has no benchmark"),
+        ("curve", "5", 3, "at which load something breaks is not known"),
+        ("workload", "10", 0, "30 rps: the peak on"),
+    ],
+)
+def test_a_plan_without_a_part_leaves_a_named_gap(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, instances: str, code: int, said: str
+) -> None:
+    tier = {key: value for key, value in TIER.items() if key != part}
+    config = configured(tmp_path, recent(168), tier)
+    assert ask(config, "--instances", instances) == code
+    assert said in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,265 @@
+"""The forecast's part of the configuration: what may stand in it, and what is said of all the rest."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import holidays
+import jsonschema
+import pytest
+from paths import TESTS
+
+from agent.config.calendar_values import COUNTRIES
+from agent.config.files import load_plan
+from agent.config.keys import Config, ForecastConfig
+from agent.config.load import config_schema, load, parse_config
+from agent.config.weaknesses import weaknesses
+from agent.errors import ConfigError
+from agent.forecasting.calendar_events import list_calendar_events, sundays
+from forecast.series.calendar import recurrence
+
+GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
+TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "cpu-small"}
+SALE: dict[str, Any] = {"name": "sale", "start": "2026-11-27", "duration": "1d", "factor": 3.0}
+
+
+def config(**keys: Any) -> Config:
+    return parse_config({"targets": [TARGET], "forecast": keys}, environment={})
+
+
+def problems(**keys: Any) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        config(**keys)
+    return caught.value.problems
+
+
+def test_without_a_word_of_it_there_is_a_forecast_by_utc_in_bins_of_five_minutes() -> None:
+    found = parse_config({}, environment={}).forecast
+    assert found == ForecastConfig()
+    assert (found.enabled, found.zone, found.country, found.events) == (True, "UTC", None, ())
+    assert (found.bin_seconds, found.quantile, found.scale_down_hold_seconds) == (300.0, None, None)
+    assert found.late_request_cost == {}
+
+
+def test_everything_that_may_be_said_is_taken_as_it_was_said() -> None:
+    found = config(
+        enabled=False,
+        zone="Europe/Berlin",
+        country="DE-BY",
+        events=[SALE, {**SALE, "name": "invoices", "recurrence": "rrule:freq=monthly;bymonthday=1"}],
+        bin="15m",
+        quantile=0.95,
+        late_request_cost={"cpu-small": 0.02},
+        scale_down_hold="0s",
+    ).forecast
+    assert (found.enabled, found.zone, found.country) == (False, "Europe/Berlin", "DE-BY")
+    assert (found.bin_seconds, found.quantile, found.scale_down_hold_seconds) == (900.0, 0.95, 0.0)
+    assert found.late_request_cost == {"cpu-small": 0.02}
+    once, monthly = list_calendar_events(found)
+    assert (once.start, once.duration, once.factor, once.recurrence) == (
+        datetime(2026, 11, 27),
+        timedelta(days=1),
+        3.0,
+        "",
+    )
+    assert recurrence(monthly).between(datetime(2027, 1, 2), datetime(2027, 2, 2)) == [datetime(2027, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("2026-11-27", datetime(2026, 11, 27)),
+        ("2026-11-27T08:30", datetime(2026, 11, 27, 8, 30)),
+        ("2026-11-27 08:30:15", datetime(2026, 11, 27, 8, 30, 15)),
+        (date(2026, 11, 27), datetime(2026, 11, 27)),
+        (datetime(2026, 11, 27, 8), datetime(2026, 11, 27, 8)),
+    ],
+)
+def test_a_start_is_a_day_or_a_time_quoted_or_not(given: object, expected: datetime) -> None:
+    assert config(events=[{**SALE, "start": given}]).forecast.events[0].start == expected
+
+
+NO_TIME = "must be a day or a time such as 2026-11-27 or 2026-11-27T08:00"
+NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w, not"
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"zone": "Europe/Berln"}, "zone: is no time zone; did you mean Europe/Berlin?"),
+        ({"zone": "../passwd"}, "zone: is no time zone such as Europe/Berlin"),
+        ({"zone": 1}, "zone: must be a time zone such as Europe/Berlin or UTC"),
+        ({"zone": ""}, "zone: must be a time zone such as Europe/Berlin or UTC"),
+        ({"country": "Germany"}, "country: must be a country by ISO 3166 such as DE, or a part of one such as DE-BY"),
+        ({"country": "XQ"}, "country: XQ is no country of ISO 3166"),
+        ({"country": "UK"}, "country: UK is no country of ISO 3166; did you mean GB?"),
+        (
+            {"country": False},
+            (
+                "country: must be a country by ISO 3166 such as DE, or a part of one such as DE-BY; "
+                "YAML reads a bare NO as false: write 'NO'"
+            ),
+        ),
+        (
+            {"bin": "7m"},
+            "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not 7m",
+        ),
+        (
+            {"bin": "150s"},
+            "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not 150s",
+        ),
+        ({"bin": "30s"}, "bin: must be from 2m to 1h, not 30s"),
+        ({"bin": 300}, f"bin: {NO_DURATION} 300"),
+        ({"quantile": 99}, "quantile: must be at most 0.999"),
+        ({"quantile": 0.3}, "quantile: must be at least 0.5"),
+        ({"scale_down_hold": "2d"}, "scale_down_hold: must be from 0ms to 1d, not 2d"),
+        ({"late_request_cost": 0.1}, "late_request_cost: must be a mapping of keys to values, not 0.1"),
+        ({"late_request_cost": {"cpu-small": 0}}, "late_request_cost.cpu-small: must be greater than 0"),
+        (
+            {"late_request_cost": {"cpu-smal": 1.0}},
+            "late_request_cost.cpu-smal: is not a tier of targets or plan; did you mean",
+        ),
+        ({"lead": "5m"}, "lead: is not a key of the configuration"),
+        ({"event": []}, "event: is not a key of the configuration; did you mean events?"),
+        ({"events": [{**SALE, "start": "9999-12-31"}]}, "events[0].start: must be in a year from 2000 to 2199"),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=DAILY;BYHOUR=8,9;BYMINUTE=0,1,2,3,4,5,6,7,8,9,10,11,12"}]},
+            "events[0].recurrence: comes 26 times a day; at most 24: one event may last longer",
+        ),
+        ({"events": SALE}, "events: must be a list, not a mapping"),
+        (
+            {"events": [{**SALE, "starts": "x"}]},
+            "events[0].starts: is not a key of the configuration; did you mean start?",
+        ),
+        ({"events": [{"name": "sale"}]}, "events[0].start: is missing"),
+        ({"events": [{**SALE, "name": ""}]}, "events[0].name: must not be empty"),
+        ({"events": [{**SALE, "start": "27.11.2026"}]}, f"events[0].start: {NO_TIME}"),
+        ({"events": [{**SALE, "start": "2026-02-30"}]}, f"events[0].start: {NO_TIME}"),
+        ({"events": [{**SALE, "start": 20261127}]}, f"events[0].start: {NO_TIME}"),
+        (
+            {"events": [{**SALE, "start": "2026-11-27T08:00Z"}]},
+            "events[0].start: must have no offset: it is what the clock",
+        ),
+        ({"events": [{**SALE, "duration": "30s"}]}, "events[0].duration: must be from 1m to 92d, not 30s"),
+        ({"events": [{**SALE, "factor": -1}]}, "events[0].factor: must be at least 0"),
+        ({"events": [{**SALE, "factor": "3x"}]}, "events[0].factor: must be a number, not '3x'"),
+        ({"events": [SALE, SALE]}, "events[1].name: is that of events[0]; a time that comes again is one event with a"),
+        (
+            {"events": [{**SALE, "recurrence": "every friday"}]},
+            "events[0].recurrence: has a part that no recurrence rule has; it may have FREQ, INTERVAL, COUNT",
+        ),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=HOURLY"}]},
+            "events[0].recurrence: FREQ of the rule must be YEARLY, MONTHLY",
+        ),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=WEEKLY;BYDAYS=MO"}]},
+            "events[0].recurrence: has a part that no recurrence rule has; it may have BYDAY",
+        ),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=WEEKLY;BYDAY=XX"}]},
+            "events[0].recurrence: BYDAY of the rule must be days",
+        ),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=DAILY;UNTIL=20261231T000000Z"}]},
+            "events[0].recurrence: UNTIL of the rule must be a day or a local time such as 20261231",
+        ),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=DAILY;INTERVAL=0"}]},
+            "events[0].recurrence: INTERVAL of the rule is not as",
+        ),
+        ({"events": [{**SALE, "recurrence": "INTERVAL=2"}]}, "events[0].recurrence: has no FREQ; write one"),
+        ({"events": [{**SALE, "recurrence": "FREQ=DAILY;FREQ=DAILY"}]}, "events[0].recurrence: has FREQ twice"),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=DAILY;COUNT=2;UNTIL=20261231"}]},
+            "events[0].recurrence: has COUNT and UNTIL; only one of them may end it",
+        ),
+        (
+            {"events": [{**SALE, "recurrence": 7}]},
+            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_once_with_its_path(keys: dict[str, Any], expected: str) -> None:
+    found = problems(**keys)
+    said = [problem for problem in found if problem.startswith(f"forecast.{expected}")]
+    assert len(said) == 1, found
+    assert all(problem.startswith("forecast.") for problem in found)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR;BYHOUR=8,20",
+        "FREQ=MONTHLY;BYDAY=1MO",
+        "FREQ=MONTHLY;BYDAY=-1FR;COUNT=12",
+        "FREQ=YEARLY;BYMONTH=11;BYDAY=4TH",
+        "FREQ=MONTHLY;BYMONTHDAY=-1,15;INTERVAL=2",
+        "FREQ=YEARLY;BYWEEKNO=20;WKST=SU;UNTIL=20301231T235959",
+        "FREQ=DAILY;BYSETPOS=1;BYHOUR=6;BYMINUTE=30;BYSECOND=0",
+        "FREQ=YEARLY;BYYEARDAY=100",
+    ],
+)
+def test_rules_that_are_taken_are_rules_to_the_forecast(rule: str) -> None:
+    (one,) = list_calendar_events(config(events=[{**SALE, "recurrence": rule}]).forecast)
+    assert recurrence(one).after(datetime(2026, 11, 27)) is not None
+
+
+def test_every_country_with_known_holidays_may_be_named() -> None:
+    known = {code for code in holidays.list_supported_countries() if len(code) == 2}
+    assert known - {"UK"} == COUNTRIES
+
+
+def test_the_days_like_sundays_are_the_countrys_holidays_by_the_zones_clock() -> None:
+    christmas_eve = datetime(2026, 12, 24, 22, tzinfo=UTC).timestamp()
+    german = ForecastConfig(zone="Europe/Berlin", country="DE")
+    assert set(sundays(german, christmas_eve, 3600.0, 25)) == {date(2026, 12, 25)}
+    assert sundays(ForecastConfig(zone="Europe/Berlin"), christmas_eve, 3600.0, 25) == {}
+
+
+def test_a_part_of_a_country_that_is_none_is_told_with_its_path() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^forecast\.country: DE has no part 'XX' with holidays of its own; known: BB, BE"
+    ):
+        sundays(config(country="DE-XX").forecast, 0.0, 3600.0, 1)
+
+
+def test_a_file_says_events_as_people_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    path.write_text(
+        "forecast:\n  zone: America/New_York\n  country: US\n  events:\n"
+        "    - {name: sale, start: 2026-11-27, duration: 1d, factor: 3}\n"
+        "    - {name: call, start: 2026-11-02 09:00:00, duration: 90m, factor: 1.5, recurrence: FREQ=WEEKLY;BYDAY=MO}\n"
+    )
+    first, second = load(path, environment={}).config.forecast.events
+    assert (first.start, first.factor) == (datetime(2026, 11, 27), 3.0)
+    assert (second.start, second.duration_seconds) == (datetime(2026, 11, 2, 9), 5400.0)
+    path.write_text("forecast:\n  events:\n    - {name: sale, start: 2026-11-27, duration: 1d}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, environment={})
+    assert caught.value.problems == (f"{path}:3: forecast.events[0].factor: is missing",)
+
+
+def test_the_schema_takes_what_the_program_takes_and_refuses_the_same() -> None:
+    check = jsonschema.Draft202012Validator(config_schema())
+    good = {"forecast": {"zone": "UTC", "country": "DE-BY", "bin": "15m", "events": [SALE]}}
+    assert list(check.iter_errors(good)) == []
+    for wrong in ({"bin": 5}, {"country": "Germany"}, {"events": [{**SALE, "start": "soon"}]}, {"quantile": 2}):
+        assert list(check.iter_errors({"forecast": wrong})), wrong
+
+
+def test_costs_without_a_price_and_a_forecast_without_a_history_are_told() -> None:
+    costs = config(late_request_cost={"cpu-small": 0.02})
+    (said,) = [text for text in weaknesses(costs, None) if text.startswith("forecast.")]
+    assert said.startswith(
+        "forecast.late_request_cost.cpu-small: weighs nothing without the plan's cost.gpu_hour_price"
+    )
+    node = parse_config({"role": "node", "targets": [TARGET], "forecast": {"bin": "2m"}}, environment={})
+    assert "forecast: has no use without a history; set data_dir" in weaknesses(node, None)
+    plain = parse_config({"role": "node", "targets": [TARGET]}, environment={})
+    assert not [text for text in weaknesses(plain, None) if text.startswith("forecast")]
+    (tier,) = [name for name, one in GUIDE.tiers.items() if one.cost is not None][:1]
+    priced = parse_config({"forecast": {"late_request_cost": {tier: 0.02}}}, environment={}, plan=GUIDE)
+    assert not [text for text in weaknesses(priced, GUIDE) if text.startswith("forecast")]

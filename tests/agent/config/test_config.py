@@ -1,0 +1,581 @@
+import copy
+import math
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import TESTS
+
+from agent.config.files import load_plan, read_document
+from agent.config.keys import Config
+from agent.config.load import find, load, parse_config
+from agent.errors import ConfigError, PlanError
+from agent.http_client.transport import TargetOptions
+from agent.scrape import scrapers
+
+SECRET = "hunter2"
+TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "cpu-small"}
+OTHER = {"url": "http://127.0.0.1:8001/metrics", "tier": "cpu-small"}
+CPU_SMALL = load_plan(TESTS / "plans" / "cpu-small.yaml")
+GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
+
+
+def target(**keys: Any) -> dict[str, Any]:
+    return {"targets": [{**TARGET, **keys}]}
+
+
+def config(**keys: Any) -> Config:
+    return parse_config({"targets": [TARGET], **keys}, environment={})
+
+
+def problems(data: object, **options: Any) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(data, **{"environment": {}, **options})
+    return caught.value.problems
+
+
+def file_problems(path: Path) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(path, environment={})
+    return caught.value.problems
+
+
+def written(folder: Path, text: str, name: str = "sizewatch.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_ten_mistakes_are_named_with_their_lines_and_paths_in_one_go(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    shutil.copy(TESTS / "configs" / "ten-mistakes.yaml", path)
+    shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plan.yaml")
+    duration = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w, not"
+    expected = (
+        "2: role: must be 'standalone', 'node' or 'fleet', not 'cluster'",
+        f"4: scrape_interval: {duration} 15",
+        f"5: scrape_timeout: {duration} '90 s'",
+        "6: data-dir: is not a key of the configuration; did you mean data_dir?",
+        "8: targets[0].url: must hold no user or password; put them into basic_auth: {username, password_file}",
+        "10: targets[1].url: must begin with http:// or https://",
+        "12: targets[1].bearer_token: is not a key of the configuration; did you mean bearer_token_file?",
+        "13: targets[2].gpus: must be auto or a list of GPUs, by UUID or index",
+        "14: targets[3]: is replica 10.0.0.9:8000 of tier cpu-small, as targets[2] is; give each its own name",
+        "16: thresholds.cpu-small.TtftDivergance: is not a rule; did you mean TtftDivergence?",
+    )
+    assert file_problems(path) == tuple(f"{path}:{problem}" for problem in expected)
+
+
+def test_problems_of_the_plan_are_told_beside_those_of_the_configuration(tmp_path: Path) -> None:
+    shutil.copy(TESTS / "plans" / "ten-mistakes.yaml", tmp_path / "plan.yaml")
+    path = written(tmp_path, "plan: plan.yaml\nrole: nodes\n")
+    found = file_problems(path)
+    assert found[0] == f"{path}:2: role: must be 'standalone', 'node' or 'fleet', not 'nodes'"
+    assert len(found) == 11
+    assert f"{tmp_path}/plan.yaml:7: tiers.a100-llama70b-int8.gpu.per_replica: must be a whole number, not 4.0" in found
+
+
+def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
+    texts = (
+        f"targets: [{{url: 'http://u:{SECRET}@x/', tier: t}}]",
+        f"targets: [{{url: 'http://u:{SECRET}@[x/', tier: t}}]",
+        f"targets: [{{url: '{SECRET}', tier: t, basic_auth: '{SECRET}', tls: {SECRET}, bearer_token_file: [{SECRET}]}}]",
+        f"targets: [{{url: 'http://x/?${{{SECRET}}}', tier: t, password: {SECRET}, gpus: {SECRET}}}]",
+        f"targets: '{SECRET}'",
+        f"targets: ['http://u:{SECRET}@x/']",
+        f"web: {{bearer_token: {SECRET}, listen: 'x:{SECRET}', tls: {SECRET}}}",
+        f"targets: *{SECRET}",
+        f"targets: [{{password: !!{SECRET} x}}]",
+        f"password: '{SECRET}",
+        f"{{password: {SECRET}: {SECRET}}}",
+        SECRET,
+        f"[{SECRET}]",
+    )
+    for text in texts:
+        for name in ("sizewatch.yaml", "sizewatch.json"):
+            found = file_problems(written(tmp_path, text, name))
+            assert found
+            assert SECRET not in "\n".join(found), text
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (None, "configuration: must be a mapping of keys to values"),
+        ([], "configuration: must be a mapping of keys to values"),
+        ({1: 2}, "[1]: every key must be text"),
+        ({"scrape_interval": "2m"}, "scrape_interval: must be from 500ms to 1m, not 2m"),
+        (
+            {"scrape_interval": True},
+            "scrape_interval: must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w",
+        ),
+        ({"scrape_timeout": "20s"}, "scrape_timeout: must not exceed scrape_interval (15s)"),
+        (target(scrape_timeout="20s"), "targets[0].scrape_timeout: must not exceed scrape_interval (15s)"),
+        (target(tier=3), "targets[0].tier: must be text, not 3"),
+        (target(pool="prefil"), "targets[0].pool: must be 'mixed', 'prefill' or 'decode', not 'prefil'"),
+        (target(engine="vlm"), "targets[0].engine: is not an engine whose pages can be read; did you mean vllm?"),
+        (
+            target(url="http://x:99999/"),
+            "targets[0].url: cannot be read as an address: is the port a number from 0 to 65535?",
+        ),
+        (target(url="http:///metrics"), "targets[0].url: names no host"),
+        (target(url="http://x/a b"), "targets[0].url: must hold no blank"),
+        (target(max_page_bytes=10), "targets[0].max_page_bytes: must be at least 1024"),
+        (target(max_page_bytes="16M"), "targets[0].max_page_bytes: must be a whole number, not '16M'"),
+        (target(gpus=[]), "targets[0].gpus: must be auto or a list of GPUs, by UUID or index"),
+        (target(gpus=[True]), "targets[0].gpus: [0] is neither an index nor a UUID; `nvidia-smi -L` lists both"),
+        (target(gpus=["GPU 1"]), "targets[0].gpus: [0] is neither an index nor a UUID; `nvidia-smi -L` lists both"),
+        (target(gpus=[1, 1]), "targets[0].gpus: [1] names GPU 1 again"),
+        (target(gpus=[0], pid_file="x"), "targets[0].pid_file: has no use beside a list of gpus; it is for gpus: auto"),
+        (
+            target(bearer_token_file="t", basic_auth={"username": "u", "password_file": "p"}),
+            "targets[0].basic_auth: is given beside bearer_token_file; a request carries only one of them",
+        ),
+        (target(basic_auth={"username": "u"}), "targets[0].basic_auth.password_file: is missing"),
+        (target(tls={"ca_file": "x"}), "targets[0].tls: is given, but the url begins with http://; write https://"),
+        (target(url="https://x/", tls={"key_file": "x"}), "targets[0].tls.key_file: needs cert_file"),
+        (
+            target(bearer_token_file="${NOPE}/x"),
+            "targets[0].bearer_token_file: names the environment variable NOPE, which is not set",
+        ),
+        ({"data_dir": "${HOME}"}, "data_dir: holds ${...}, which is replaced in the keys that end in _file only"),
+        ({"data_dir": "a\0"}, "data_dir: must be the name of a file or folder"),
+        (
+            {"targets": [{**TARGET, "gpus": [0]}, {**OTHER, "gpus": [1, 0]}]},
+            "targets[1].gpus: GPU 0 already belongs to targets[0]; one GPU has one replica",
+        ),
+        ({"gpus": {"source": "dcgm"}}, "gpus.dcgm: is missing; source dcgm needs the url of a dcgm-exporter"),
+        ({"gpus": {"dcgm": {"url": "http://x/"}}}, "gpus.source: must be dcgm where gpus.dcgm is given"),
+        (
+            {"gpus": {"source": "amd"}},
+            "gpus.amd: is missing; source amd needs the url of an AMD device-metrics-exporter",
+        ),
+        (
+            {"gpus": {"source": "nvidia_smi"}},
+            "gpus.nvidia_smi: is missing; source nvidia_smi needs the url of an nvidia_gpu_exporter",
+        ),
+        (
+            {"gpus": {"source": "amd", "amd": {"url": "http://x/"}, "dcgm": {"url": "http://y/"}}},
+            "gpus.source: must be dcgm where gpus.dcgm is given",
+        ),
+        (
+            {"gpus": {"source": "amd", "amd": {"url": "http://x/", "tls": {"ca_file": "ca.pem"}}}},
+            "gpus.amd.tls: is given, but the url begins with http://; write https://",
+        ),
+        ({"web": {"listen": "9095"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
+        ({"web": {"listen": ":0"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
+        ({"web": {"tls": {"cert_file": "x"}}}, "web.tls.key_file: is missing"),
+        (
+            {**target(), "thresholds": {"cpu-smal": {}}},
+            "thresholds.cpu-smal: is not a tier of targets or plan; did you mean cpu-small?",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"KvEviction": {"colour": 1}}}},
+            "thresholds.cpu-small.KvEviction.colour: is not a threshold of KvEviction; known: warning, critical, minimum_requests",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"KvEviction": {"warning": 0.3}}}},
+            "thresholds.cpu-small.KvEviction: warning (0.3) must not be above critical (0.2)",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"SpeculationAcceptanceLow": {"below": 0.4}}}},
+            "thresholds.cpu-small.SpeculationAcceptanceLow: critical_below (0.5) must not be above below (0.4)",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"TtftDivergence": {"factor": 0}}}},
+            "thresholds.cpu-small.TtftDivergence.factor: must be above 0",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"QueueAlwaysEmpty": {"fullest_hours": 5}}}},
+            "thresholds.cpu-small.QueueAlwaysEmpty.fullest_hours: is a share: must be at most 1, not 5",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"TtftSloBurn": {"page_fast_burn": math.inf}}}},
+            "thresholds.cpu-small.TtftSloBurn.page_fast_burn: must be a finite number",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"KvEviction": {"warning": -1}}}},
+            "thresholds.cpu-small.KvEviction.warning: must be at least 0",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"KvEviction": {"warning": "5 %"}}}},
+            "thresholds.cpu-small.KvEviction.warning: must be a number, not '5 %'",
+        ),
+    ],
+)
+def test_a_mistake_is_named_in_plain_words(data: object, expected: str) -> None:
+    assert expected in problems(data)
+
+
+def test_a_pool_that_the_plan_does_not_have_is_a_mistake() -> None:
+    found = problems(target(pool="decode"), plan=CPU_SMALL)
+    assert found == ("targets[0].pool: must be mixed, as the plan says of tier cpu-small, not decode",)
+
+
+def test_a_target_and_an_interval_are_enough_and_the_rest_has_defaults() -> None:
+    plain = config(scrape_interval="5s")
+    assert plain.role == "standalone"
+    assert plain.scrape_interval_seconds == 5.0
+    assert plain.timeout_seconds() == 5.0
+    assert plain.data_dir == "sizewatch-data"
+    assert str(plain.history_path) == "sizewatch-data/history.db"
+    assert plain.web.address == ("127.0.0.1", 9095)
+    assert plain.gpus.source == "nvml"
+    assert plain.list_targets() == (
+        scrapers.Target(
+            tier="cpu-small",
+            replica="127.0.0.1:8000",
+            pool="mixed",
+            options=TargetOptions(url=TARGET["url"], timeout_seconds=5.0),
+            gpus=("auto",),
+        ),
+    )
+
+
+def test_every_key_of_a_target_reaches_the_collector() -> None:
+    keys = {
+        "url": "https://[::1]/metrics",
+        "tier": "t",
+        "replica": "r",
+        "pool": "decode",
+        "engine": "vllm",
+        "engine_version": "0.32.0",
+        "scrape_timeout": "500ms",
+        "gpus": [3, "GPU-1"],
+        "basic_auth": {"username": "u", "password_file": "/p"},
+        "tls": {
+            "ca_file": "/ca",
+            "cert_file": "/c",
+            "key_file": "/k",
+            "server_name": "n",
+            "insecure_skip_verify": True,
+        },
+        "max_page_bytes": 2048,
+    }
+    (watched,) = parse_config({"targets": [keys]}).list_targets()
+    assert watched == scrapers.Target(
+        tier="t",
+        replica="r",
+        pool="decode",
+        engine="vllm",
+        engine_version="0.32.0",
+        gpus=("3", "GPU-1"),
+        options=TargetOptions(
+            url="https://[::1]/metrics",
+            timeout_seconds=0.5,
+            max_bytes=2048,
+            ca_file="/ca",
+            insecure_skip_verify=True,
+            username="u",
+            password_file="/p",
+            client_cert_file="/c",
+            client_key_file="/k",
+            server_name="n",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [("http://a/", "a:80"), ("https://a/", "a:443"), ("https://[::1]:8000/", "[::1]:8000"), ("http://A.b:1/", "a.b:1")],
+)
+def test_a_replica_without_a_name_is_called_by_its_host_and_port(url: str, name: str) -> None:
+    assert parse_config(target(url=url)).targets[0].name == name
+
+
+def test_the_role_node_keeps_no_history_unless_it_is_told_where() -> None:
+    assert config(role="node").history_path is None
+    assert config(role="node", data_dir="/d").data_dir == "/d"
+    assert parse_config({}, role="node").data_dir is None
+    assert parse_config({"role": "node"}, role="standalone").data_dir == "sizewatch-data"
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [
+        (":9095", ("", 9095)),
+        ("[::1]:80", ("::1", 80)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)),
+        ("host-a:65535", ("host-a", 65535)),
+    ],
+)
+def test_an_address_to_listen_on_has_a_host_and_a_port(listen: str, address: tuple[str, int]) -> None:
+    assert config(web={"listen": listen}).web.address == address
+
+
+def test_relative_files_stand_in_the_folder_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plans" / "p.yaml")
+    text = "plan: plans/p.yaml\ndata_dir: data\ntargets: [{url: 'http://a/', tier: cpu-small, bearer_token_file: '${D}/t'}]\n"
+    loaded = load(written(tmp_path, text), environment={"D": "secrets"})
+    assert loaded.config.plan == str(tmp_path / "plans/p.yaml")
+    assert loaded.config.data_dir == str(tmp_path / "data")
+    assert loaded.config.targets[0].bearer_token_file == str(tmp_path / "secrets/t")
+    assert loaded.plan == CPU_SMALL
+    absolute = load(written(tmp_path, text), environment={"D": "/run/secrets"})
+    assert absolute.config.targets[0].bearer_token_file == "/run/secrets/t"
+
+
+def test_json_is_read_as_well(tmp_path: Path) -> None:
+    loaded = load(written(tmp_path, '{"targets": [{"url": "http:\\/\\/a/", "tier": "t"}]}', "c.json"))
+    assert loaded.config.targets[0].url == "http://a/"
+    assert file_problems(written(tmp_path, '{"role":\n "node",}', "c.json"))[0].startswith(
+        f"{tmp_path}/c.json:2: is not JSON"
+    )
+    found = file_problems(written(tmp_path, '{"role": "node", "role": "node"}', "c.json"))
+    assert found == (f"{tmp_path}/c.json: role: is given twice",)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("role: node\nweb:\n\tlisten: ':1'\n", ":3: is not YAML: found character '\\t' that cannot start any token"),
+        ("role: node\ntargets: [\n", ":3: is not YAML: expected the node content, but found '<stream end>'"),
+        ("a: 1\n---\nb: 2\n", ":2: holds several documents (---); one is expected"),
+        (
+            "role: !!python/object:os.system x\n",
+            ":1: is not YAML: could not determine a constructor for the tag something",
+        ),
+        ("role: node\nweb: {}\nrole: node\n", ":3: role: is given twice, first in line 1"),
+        ("targets:\n- url: http://a/\n  tier: t\n  tier: u\n", ":4: targets[0].tier: is given twice, first in line 3"),
+        (
+            "a: 2026-13-45\n",
+            ": holds a value that YAML reads as a date or number it cannot be (month must be in 1..12)",
+        ),
+        ("role: \x07\n", ": is not YAML: character 7 may not stand in a text file"),
+        ("[" * 5000 + "]" * 5000, ": is nested too deeply"),
+    ],
+)
+def test_what_is_not_yaml_is_named_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
+    path = written(tmp_path, text)
+    assert file_problems(path) == (f"{path}{expected}",)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert file_problems(tmp_path / "no.yaml") == (f"{tmp_path}/no.yaml: there is no such file",)
+    assert file_problems(tmp_path) == (f"{tmp_path}: cannot be read: Is a directory",)
+    path = tmp_path / "bytes.yaml"
+    path.write_bytes(b"role: \xff")
+    assert file_problems(path) == (f"{path}: is not a text file in UTF-8",)
+    path.write_bytes(b"#" * (5 * 1024 * 1024))
+    assert "is larger than" in file_problems(path)[0]
+    named = written(tmp_path, "plan: gone.yaml\n")
+    assert file_problems(named) == (f"{tmp_path}/gone.yaml: there is no such file",)
+
+
+def test_a_plan_has_lines_too(tmp_path: Path) -> None:
+    path = written(tmp_path, "schema: 1\ntiers:\n  'my tier':\n    model: m\n  b: {model: 3}\n", "plan.yaml")
+    with pytest.raises(PlanError) as caught:
+        load_plan(path)
+    assert f"{path}:5: tiers.b.model: must be text, not 3" in caught.value.problems
+    assert f'{path}:3: tiers["my tier"].engine: is missing' in caught.value.problems
+    twice = written(tmp_path, "schema: 1\nschema: 1\ntiers: {}\n", "twice.yaml")
+    with pytest.raises(PlanError) as caught:
+        load_plan(twice)
+    assert caught.value.problems == (
+        f"{twice}:2: schema: is given twice, first in line 1",
+        f"{twice}:3: tiers: must not be empty",
+    )
+
+
+def test_a_file_that_repeats_itself_by_reference_is_read_once_or_where_it_says_billions_of_values_not_at_all(
+    tmp_path: Path,
+) -> None:
+    levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
+    document = read_document(written(tmp_path, f"l0: &l0 [x]\n{levels}\n"))
+    (problem,) = document.problems
+    assert "says more than 1000000 values once its aliases (*name) are written out" in problem
+    assert len(document.lines) < 200
+    few = read_document(written(tmp_path, "a: &a {x: [1, 2]}\nb: *a\nc: [*a, *a]\n"))
+    assert few.problems == ()
+
+
+def test_the_first_configuration_found_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find("other.yaml") == Path("other.yaml")
+    with pytest.raises(
+        ConfigError, match=r"neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; name one with -c"
+    ):
+        find(None)
+    written(tmp_path, "")
+    assert find(None) == Path("sizewatch.yaml")
+
+
+def warnings(folder: Path, text: str) -> tuple[str, ...]:
+    shutil.copy(TESTS / "plans" / "guide-h100.yaml", folder / "plan.yaml")
+    path = written(folder, f"plan: plan.yaml\n{text}")
+    return tuple(warning.removeprefix(f"{path}") for warning in load(path).warnings)
+
+
+SOUND = "targets: [{url: 'http://a/', tier: h100-llama70b-fp8}]\n"
+OPEN = "0.0.0.0:9095 is open to other machines without"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SOUND, ()),
+        ("role: node\n", (": targets: is empty; nothing is watched",)),
+        (
+            "targets: [{url: 'http://a/', tier: h100-lama70b}]\n",
+            (":2: targets: none is of the plan's tier h100-llama70b-fp8; nothing of it is watched here",),
+        ),
+        ("role: node\ntargets: [{url: 'http://a/', tier: h100-lama70b}]\n", ()),
+        (SOUND + "web: {listen: 'localhost:1'}", ()),
+        (SOUND + "web: {listen: '[::1]:1'}", ()),
+        (SOUND + "web: {listen: '127.0.0.5:1'}", ()),
+        (SOUND + "web: {listen: '0.0.0.0:9095'}", (f":3: web.listen: {OPEN} TLS and authentication",)),
+        (
+            SOUND + "web: {listen: '0.0.0.0:9095', tls: {cert_file: c, key_file: k}}",
+            (f":3: web.listen: {OPEN} authentication",),
+        ),
+        (
+            SOUND + "web: {listen: ':9095', bearer_token_file: t}",
+            (":3: web.listen: :9095 takes passwords from other machines without TLS; set web.tls",),
+        ),
+        (SOUND + "web: {listen: ':9095', bearer_token_file: t, tls: {cert_file: c, key_file: k}}", ()),
+        (
+            "targets: [{url: 'https://a/', tier: h100-llama70b-fp8, tls: {insecure_skip_verify: true}}]\n",
+            (":2: targets[0].tls.insecure_skip_verify: anyone on the way can answer for this target; use ca_file",),
+        ),
+        (
+            SOUND + "gpus: {source: dcgm, dcgm: {url: 'https://a/', tls: {insecure_skip_verify: true}}}\n",
+            (":3: gpus.dcgm.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file",),
+        ),
+    ],
+)
+def test_what_weakens_a_configuration_is_a_warning_with_its_place(
+    tmp_path: Path, text: str, expected: tuple[str, ...]
+) -> None:
+    found = warnings(tmp_path, text)
+    assert [one.partition("; set web.tls and")[0] for one in found] == list(expected)
+
+
+NOTHING = (
+    "is watched and compared with nothing: h100-lama70b is not a tier of the plan; did you mean h100-llama70b-fp8?"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SOUND, []),
+        ("targets: [{url: 'http://a/', tier: h100-lama70b}]\n", [f":2: targets[0].tier: {NOTHING}"]),
+        (
+            "discovery: {kubernetes: {node: n, tiers: [{tier: h100-lama70b}]}}\n",
+            [f":2: discovery.kubernetes.tiers[0].tier: {NOTHING}"],
+        ),
+        (
+            "role: fleet\nstore: {url: 'http://a/'}\ntiers: {h100-lama70b: {from: agents}}\n",
+            [f":4: tiers.h100-lama70b: {NOTHING}"],
+        ),
+        (
+            """targets:
+- {url: 'http://localhost/metrics', tier: h100-llama70b-fp8}
+- {url: 'http://127.0.0.1:80/metrics/', tier: h100-lama70b}
+""",
+            [
+                f":4: targets[1].tier: {NOTHING}",
+                (
+                    ":4: targets[1].url: is that of targets[0], of tier h100-llama70b-fp8; what one engine does is counted "
+                    "twice: write the address of another replica, or remove the entry"
+                ),
+            ],
+        ),
+        (
+            "targets: [{url: 'http://a/', tier: h100-llama70b-fp8, engine: sglang}]\n",
+            [
+                (
+                    ":2: targets[0].engine: is sglang, the plan's tier h100-llama70b-fp8 was measured with vllm: move the "
+                    "target to a tier of its own, or correct one of the two"
+                ),
+            ],
+        ),
+    ],
+)
+def test_what_is_watched_as_something_else_is_a_mistake_and_no_reason_to_stop(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    shutil.copy(TESTS / "plans" / "guide-h100.yaml", tmp_path / "plan.yaml")
+    path = written(tmp_path, f"plan: plan.yaml\n{text}")
+    loaded = load(path)
+    assert [one.removeprefix(f"{path}") for one in loaded.mistakes] == expected
+    assert loaded.grave == loaded.mistakes
+
+
+def test_the_mistakes_of_the_plan_stand_beside_those_of_the_configuration(tmp_path: Path) -> None:
+    plan = (TESTS / "plans" / "guide-h100.yaml").read_text(encoding="utf-8")
+    (tmp_path / "plan.yaml").write_text(
+        plan.replace("ttft_p99_seconds: 2.0", "ttft_p99_seconds: 2000.0"), encoding="utf-8"
+    )
+    grave = load(written(tmp_path, f"plan: plan.yaml\n{SOUND.replace('llama', 'lama')}")).grave
+    assert ["targets[0].tier" in grave[0], "slo.ttft_p99_seconds: 2000 s is above 60" in grave[1]] == [True, True]
+
+
+FULL: dict[str, Any] = {
+    "role": "standalone",
+    "plan": "p",
+    "scrape_interval": "15s",
+    "scrape_timeout": "10s",
+    "data_dir": "d",
+    "targets": [
+        {**TARGET, "gpus": [0], "tls": {"ca_file": "c"}, "basic_auth": {"username": "u", "password_file": "f"}},
+        {**OTHER, "pid_file": "p", "bearer_token_file": "t", "engine": "vllm", "replica": "r"},
+    ],
+    "gpus": {"source": "dcgm", "dcgm": {"url": "http://x/"}},
+    "thresholds": {"cpu-small": {"KvEviction": {"warning": 0.1}}},
+    "web": {"listen": ":1", "tls": {"cert_file": "c", "key_file": "k"}},
+    "logging": {"level": "info"},
+}
+
+
+def places(part: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    entries = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    return [path, *(place for key, value in entries for place in places(value, (*path, key)))]
+
+
+NASTY = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**20), 10**400),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["http://[", "//", ":", "auto", "1s", "${", "\ud800", "http://\ud800/", "http://x:²/"]),
+    st.dates(),
+    st.lists(st.integers(0, 3) | st.text(max_size=2) | st.none(), max_size=3),
+    st.dictionaries(st.text(max_size=3) | st.integers() | st.none(), st.integers(), max_size=2),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(place=st.sampled_from(places(FULL)), value=NASTY)
+def test_whatever_stands_anywhere_is_either_used_or_refused_with_its_path(
+    place: tuple[str | int, ...], value: object
+) -> None:
+    holder: Any = {"root": copy.deepcopy(FULL)}
+    *way, last = ("root", *place)
+    part: Any = holder
+    for key in way:
+        part = part[key]
+    part[last] = value
+    found: tuple[str, ...] = ()
+    try:
+        parse_config(holder["root"], environment={}, plan=CPU_SMALL)
+    except ConfigError as bad:
+        found = bad.problems
+    assert all(": " in problem for problem in found)
+    "\n".join(found).encode()
+
+
+@pytest.mark.parametrize(
+    "text", ["a: " + "[" * 2000, "{a: " * 2000, "[" * 300 + "]" * 300], ids=["open", "maps", "closed"]
+)
+def test_a_file_of_brackets_is_refused_before_it_is_parsed(tmp_path: Path, text: str) -> None:
+    began = time.process_time()
+    found = file_problems(written(tmp_path, text))
+    assert time.process_time() - began < 2.0
+    assert found[0].endswith(": is nested too deeply")

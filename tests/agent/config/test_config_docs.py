@@ -1,0 +1,67 @@
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from paths import ROOT
+
+from agent.config.load import SCHEMA_ID, config_schema, parse_config
+from exporters.docs.command_pages import configuration_page
+from rules.plan.schema import parse_plan
+
+SCHEMA = ROOT / "docs" / "config.schema.json"
+PAGE = ROOT / "docs" / "configuration.md"
+WRITE_ANEW = "`sizewatch render` writes it anew"
+
+
+def schema_text() -> str:
+    return json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def example() -> Any:
+    (found,) = re.findall(r"```yaml\n(.*?)```", configuration_page(config_schema()), re.DOTALL)
+    return yaml.safe_load(found)
+
+
+def test_the_published_schema_is_the_programs_own() -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == schema_text(), WRITE_ANEW
+    assert config_schema()["$id"] == SCHEMA_ID
+    jsonschema.Draft202012Validator.check_schema(config_schema())
+
+
+def test_the_published_page_is_rendered_from_the_programs_own_keys() -> None:
+    assert PAGE.read_text(encoding="utf-8") == configuration_page(config_schema()), WRITE_ANEW
+
+
+def test_the_pages_example_is_a_good_configuration() -> None:
+    plan = parse_plan(yaml.safe_load((ROOT / "tests/plans/guide-h100.yaml").read_text(encoding="utf-8")))
+    parsed = parse_config(example(), environment={"CREDENTIALS_DIRECTORY": "/run"}, plan=plan)
+    assert len(parsed.targets) == len(example()["targets"])
+    assert list(jsonschema.Draft202012Validator(config_schema()).iter_errors(example())) == []
+
+
+def test_every_key_has_a_row_that_says_what_it_means() -> None:
+    schema = config_schema()
+    rows = [line for line in configuration_page(schema).splitlines() if line.startswith("| `")]
+    assert all(len(re.split(r"(?<!\\) \| ", row.strip("| "))[-1]) > 5 for row in rows)
+    keys = {key for part in (schema, *schema["$defs"].values()) for key in part["properties"]}
+    shown = {key for row in rows for key in re.split(r"[.\[\]]+", row.split("`")[1])}
+    assert keys <= shown
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"role": "cluster"},
+        {"scrape_interval": 15},
+        {"scrape_intervall": "15s"},
+        {"targets": [{"url": "http://x/"}]},
+        {"targets": [{"url": "http://x/", "tier": "t", "gpus": "all"}]},
+        {"web": {"tls": {"cert_file": "x"}}},
+    ],
+)
+def test_the_schema_refuses_the_mistakes_a_schema_can_see(change: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(config_schema()).validate({**example(), **change})

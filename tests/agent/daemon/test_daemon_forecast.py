@@ -1,0 +1,170 @@
+"""A daemon with a real forecasting process: what it shows, judges and exports of it, and how both end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+from daemon_runs import ask, configuration, further, metric, running, write
+from engine_server import engines
+from forecast_samples import keep
+from paths import TESTS
+from waiting import wait_for
+
+from agent.daemon import schedule
+from agent.daemon.daemon import Daemon
+from agent.history.store import HistoryStore
+from rules.evaluator.timeline import TimelineKind
+
+TIER = "cpu-small"
+ON = {"forecast": {"zone": "Europe/Berlin"}}
+
+
+@contextmanager
+def forecasting(folder: Path, minutes: int = 600, **keys: Any) -> Iterator[Daemon]:
+    """A daemon whose history reaches until now; its forecasts are made when a test says so."""
+    (folder / "sizewatch-data").mkdir(mode=0o700, exist_ok=True)
+    if minutes:
+        keep(folder / "sizewatch-data" / "history.db", minutes, time.time() // 60 * 60, TIER)
+    plan = yaml.safe_load((TESTS / "plans" / "cpu-small.yaml").read_text())
+    plan["tiers"][TIER] |= {
+        "cold_start_seconds": 140,
+        "fleet": {"instances": 4, "safety_factor": 1.2, "minimum_warm": 1},
+    }
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
+    with (
+        patch.object(schedule, "FORECAST_SECONDS", 1e8),
+        engines(1) as served,
+        running(write(folder, configuration(served, plan="plan.yaml", **{**ON, **keys}))) as daemon,
+    ):
+        yield daemon
+
+
+def pid(daemon: Daemon) -> int:
+    forecasts = daemon._parts.forecasts
+    assert forecasts is not None
+    assert forecasts.pid is not None
+    return forecasts.pid
+
+
+def told(daemon: Daemon) -> dict[str, Any]:
+    """What the status page's twin says of the tier's forecast."""
+    (tier,) = json.loads(ask(daemon, "api/status"))["tiers"]
+    found: dict[str, Any] = tier["forecast"]
+    return found
+
+
+def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
+    with forecasting(tmp_path) as daemon:
+        assert told(daemon)["gap"] == "no forecast is made yet"
+        assert b"sizewatch_recommended_replicas" not in ask(daemon, "metrics")
+        daemon._forecast()
+        assert daemon.counts.errors == 0
+        found = told(daemon)
+        assert found["recommended_replicas"] >= 1
+        assert found["ready_replicas"] == 1
+        assert "the plan's 140 s are the lead" in found["prewarm"]["recommendation"]["lead_source"]
+        assert found["forecast"]["method"] == "same as now"
+        assert metric(daemon, "sizewatch_recommended_replicas") == found["recommended_replicas"]
+        assert metric(daemon, "sizewatch_minimum_warm_replicas") == 1
+        assert metric(daemon, "sizewatch_forecast_lead_seconds") == 140
+        assert metric(daemon, "sizewatch_forecast_runs_total") == 1
+        assert 30e6 < metric(daemon, "sizewatch_forecast_process_resident_memory_bytes") < 300e6
+        page = ask(daemon).decode()
+        assert "<h3>Forecast</h3>" in page
+        assert "Needs 2 days of history, has 10 hours" in page
+        projection = daemon.turns.watcher.projections[TIER]
+        assert projection.horizon_seconds == 140.0
+        assert len(projection.points) < 8
+
+
+def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_path: Path) -> None:
+    with forecasting(tmp_path) as daemon:
+        daemon._forecast()
+        before = told(daemon)
+        os.kill(pid(daemon), signal.SIGKILL)
+        daemon._forecast()
+        after = told(daemon)
+        assert after["recommended_replicas"] == before["recommended_replicas"]
+        assert after["trouble"] == "the forecasting process died: killed by SIGKILL"
+        assert "No new forecast of cpu-small: the forecasting process died" in ask(daemon).decode()
+        assert metric(daemon, "sizewatch_forecast_failures_total") == 1
+        daemon._forecast()
+        assert told(daemon)["trouble"] == ""
+        further(daemon, 2)
+        assert daemon.counts.errors == 0
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+        kept = [(one.tier, one.text) for one in reader.events(0.0) if one.kind == TimelineKind.FORECAST]
+    assert [tier for tier, _ in kept] == [TIER, TIER]
+    assert [text.partition(";")[0] for _, text in kept] == [
+        "the forecasting process died: killed by SIGKILL",
+        "forecasting works again",
+    ]
+
+
+def test_the_process_ends_with_the_daemon(tmp_path: Path) -> None:
+    with forecasting(tmp_path, minutes=0) as daemon:
+        daemon._forecast()
+        assert told(daemon)["gap"] == "no demand of this tier has been kept yet"
+        asked = pid(daemon)
+        assert Path(f"/proc/{asked}").exists()
+    assert not Path(f"/proc/{asked}").exists()
+
+
+def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path) -> None:
+    with forecasting(tmp_path) as daemon:
+        daemon._forecast()
+        asked = pid(daemon)
+        data = yaml.safe_load((tmp_path / "sizewatch.yaml").read_text())
+        write(tmp_path, {**data, "forecast": {"bin": "15m"}})
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert TIER in daemon.turns.watcher.projections
+        daemon._forecast()
+        assert pid(daemon) == asked
+        assert told(daemon)["forecast"]["bin_seconds"] == 900.0
+        write(tmp_path, {**data, "forecast": {"enabled": False}})
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 2)
+        assert not Path(f"/proc/{asked}").exists()
+        assert told(daemon)["gap"] == "forecasting is off (forecast.enabled: false)"
+        assert daemon.turns.watcher.projections == {}
+        daemon._forecast()
+        assert daemon.counts.errors == 0
+
+
+def test_a_node_says_that_it_keeps_no_history(tmp_path: Path) -> None:
+    with forecasting(tmp_path, minutes=0, role="node") as daemon:
+        daemon._forecast()
+        assert told(daemon)["gap"] == "not exposed: this agent keeps no history"
+        assert "Forecast: not exposed: this agent keeps no history" in ask(daemon).decode()
+
+
+def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:
+    """Once a minute; these minutes are as fast as the turns, a tenth of a second more would be due to the machine."""
+    with engines(1) as served:
+        path = write(tmp_path, configuration(served, **ON))
+        with running(path, speed=100.0) as daemon:
+            assert wait_for(lambda: metric(daemon, "sizewatch_forecast_runs_total") >= 2)
+            assert daemon.counts.errors == 0
+
+
+def test_a_daemon_that_ends_does_not_wait_for_a_forecast(tmp_path: Path) -> None:
+    with engines(1) as served:
+        with running(write(tmp_path, configuration(served, **ON)), speed=100.0) as daemon:
+            forecasts = daemon._parts.forecasts
+            assert forecasts is not None
+            forecasts._words = lambda memory_bytes: (sys.executable, "-c", "import time; time.sleep(86400)")
+            assert wait_for(lambda: forecasts.pid is not None)
+            asked = forecasts.pid
+        assert not Path(f"/proc/{asked}").exists()
+        assert forecasts.health().failures == {}

@@ -1,0 +1,491 @@
+"""What was found to go wrong (docs/reliability.md, docs/security.md), done for real: the doctor has a line for it with what to
+do, ends soon, changes nothing in the folder and says no secret. What one target answers is in test_doctor.py.
+
+Another fault is a function here that makes it in a folder and gives the configuration's keys, and a row in FAULTS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gzip
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from history_samples import booking
+from paths import ROOT, TESTS
+from test_run import PAGE, about, loaded, serving, target
+from waiting import CEILING_SECONDS, free_port
+
+from agent.config.weaknesses import mistakes, weaknesses
+from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
+from agent.doctor.run import run_checks
+from agent.errors import ScrapeError
+from agent.history import backup
+from agent.history.store import HistoryStore
+from agent.http_client.connection import PageFetcher
+from agent.http_client.transport import TargetOptions
+
+FORMATS = TESTS / "history_formats"
+MODULES = sorted((ROOT / "agent" / "doctor").glob("*.py"))
+CANARY = "canary-7f3a91c2d4e5b6a7"
+ROOT = os.geteuid() == 0
+NOW = datetime.datetime.now(datetime.UTC)
+GONE = f"127.0.0.1:{free_port()}"
+
+Keys = dict[str, Any]
+Fault = Callable[[Path], AbstractContextManager[Keys]]
+
+
+def history(folder: Path) -> Path:
+    """A history of some minutes, as a daemon left it that was stopped."""
+    (folder / "d").mkdir(mode=0o700)
+    with HistoryStore(folder / "d" / "history.db") as store:
+        store.book([booking(minute) for minute in range(600)])
+    return folder / "d" / "history.db"
+
+
+@contextmanager
+def nothing(folder: Path) -> Iterator[Keys]:
+    history(folder)
+    yield {"data_dir": "d"}
+
+
+@contextmanager
+def cut_history(folder: Path) -> Iterator[Keys]:
+    path = history(folder)
+    os.truncate(path, path.stat().st_size // 8192 * 4096)
+    yield {"data_dir": "d"}
+
+
+@contextmanager
+def damaged_page(folder: Path) -> Iterator[Keys]:
+    path = history(folder)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 8192 * 4096)
+        file.write(b"\xff" * 4096)
+    yield {"data_dir": "d"}
+
+
+@contextmanager
+def history_is_a_folder(folder: Path) -> Iterator[Keys]:
+    path = history(folder)
+    path.unlink()
+    path.mkdir()
+    yield {"data_dir": "d"}
+
+
+@contextmanager
+def open_history(folder: Path) -> Iterator[Keys]:
+    history(folder).chmod(0o644)
+    yield {"data_dir": "d"}
+
+
+@contextmanager
+def laid_link(folder: Path) -> Iterator[Keys]:
+    (history(folder).parent / "daemon.lock").symlink_to("/etc/hostname")
+    yield {"data_dir": "d"}
+
+
+@contextmanager
+def link_to_a_history(folder: Path) -> Iterator[Keys]:
+    path = history(folder)
+    path.rename(folder / "elsewhere.db")
+    path.symlink_to(folder / "elsewhere.db")
+    yield {"data_dir": "d"}
+
+
+@contextmanager
+def no_room_for_the_copy(folder: Path) -> Iterator[Keys]:
+    (folder / "d").mkdir(mode=0o700)
+    (folder / "d" / "history.db").write_bytes(gzip.decompress((FORMATS / "format-2.db.gz").read_bytes()))
+    (folder / "d" / "history.db").chmod(0o600)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backup, "ROOM", 10.0**9)
+        yield {"data_dir": "d"}
+
+
+@contextmanager
+def held_history(folder: Path) -> Iterator[Keys]:
+    path = history(folder)
+    code = (
+        f"import sqlite3; c = sqlite3.connect({str(path)!r}, isolation_level=None);"
+        " c.execute('BEGIN IMMEDIATE'); print(flush=True); input()"
+    )
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin
+        assert other.stdout
+        assert other.stdout.readline()
+        yield {"data_dir": "d"}
+        other.stdin.close()
+
+
+@contextmanager
+def owned_by_another(folder: Path) -> Iterator[Keys]:
+    path = history(folder)
+    os.chown(path.parent, 65534, 65534)
+    yield {"data_dir": "d"}
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[Keys]:
+    with mounted(folder, "size=256k"):
+        (folder / "d" / "more").write_bytes(bytes(256 * 1024))
+        yield {"data_dir": "d"}
+
+
+@contextmanager
+def no_more_files(folder: Path) -> Iterator[Keys]:
+    with mounted(folder, "size=2g,nr_inodes=40"):
+        yield {"data_dir": "d"}
+
+
+@contextmanager
+def read_only_disk(folder: Path) -> Iterator[Keys]:
+    with mounted(folder, "ro"):
+        yield {"data_dir": "d"}
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[None]:
+    """A file system in memory; skips where that is not allowed."""
+    (folder / "d").mkdir(mode=0o700)
+    words = ["mount", "-t", "tmpfs", "-o", f"{options},mode=700", "none", str(folder / "d")]
+    if not ROOT or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system takes root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder / "d")], check=True)
+
+
+@contextmanager
+def open_secret(folder: Path) -> Iterator[Keys]:
+    (folder / "token").write_text(CANARY)
+    (folder / "token").chmod(0o644)
+    with serving() as port:
+        yield {"targets": [target(port, bearer_token_file=str(folder / "token"))]}
+
+
+@contextmanager
+def secret_that_is_a_pipe(folder: Path) -> Iterator[Keys]:
+    os.mkfifo(folder / "token", 0o600)
+    with serving() as port:
+        yield {"targets": [target(port, bearer_token_file=str(folder / "token"))]}
+
+
+@contextmanager
+def own_token_that_is_a_pipe(folder: Path) -> Iterator[Keys]:
+    os.mkfifo(folder / "token", 0o600)
+    yield {"web": {"listen": f"127.0.0.1:{free_port()}", "bearer_token_file": str(folder / "token")}}
+
+
+@contextmanager
+def address_that_is_a_pipe(folder: Path) -> Iterator[Keys]:
+    os.mkfifo(folder / "address", 0o600)
+    yield {"report": {"deliver": [{"name": "us", "url_file": str(folder / "address")}]}}
+
+
+@contextmanager
+def pid_file_that_is_a_pipe(folder: Path) -> Iterator[Keys]:
+    os.mkfifo(folder / "pid")
+    with serving() as port:
+        yield {"targets": [target(port, pid_file=str(folder / "pid"))]}
+
+
+@contextmanager
+def endless_pid(folder: Path) -> Iterator[Keys]:
+    (folder / "pid").write_text("9" * 5000)
+    with serving() as port:
+        yield {"targets": [target(port, pid_file=str(folder / "pid"))]}
+
+
+@contextmanager
+def open_configuration(folder: Path) -> Iterator[Keys]:
+    (folder / "sizewatch.yaml").write_text("{}")
+    (folder / "sizewatch.yaml").chmod(0o666)
+    yield {}
+
+
+@contextmanager
+def certificate_ends(folder: Path) -> Iterator[Keys]:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    leaf = authority.issue_cert("127.0.0.1", not_after=NOW + datetime.timedelta(days=3, hours=1))
+    with serving(certificate=leaf) as port:
+        yield {"targets": [target(port, "https", tls={"ca_file": str(folder / "ca.pem")})]}
+
+
+def own_certificate(days: int) -> Fault:
+    @contextmanager
+    def make(folder: Path) -> Iterator[Keys]:
+        begin, end = NOW - datetime.timedelta(days=90), NOW + datetime.timedelta(days=days, hours=1)
+        leaf = trustme.CA().issue_cert("127.0.0.1", not_before=begin, not_after=end)
+        leaf.private_key_and_cert_chain_pem.write_to_path(str(folder / "web.pem"))
+        (folder / "web.pem").chmod(0o600)
+        files = {"cert_file": str(folder / "web.pem"), "key_file": str(folder / "web.pem")}
+        yield {"web": {"listen": f"127.0.0.1:{free_port()}", "tls": files}}
+
+    return make
+
+
+@contextmanager
+def several_behind_one_address(_: Path) -> Iterator[Keys]:
+    with taking_turns(PAGE, PAGE.replace(b"process_start_time_seconds 1", b"process_start_time_seconds 0")) as port:
+        yield {"targets": [target(port)]}
+
+
+@contextmanager
+def one_engine_twice(_: Path) -> Iterator[Keys]:
+    with serving() as port:
+        yield {"targets": [target(port), {**target(port), "replica": "other"}]}
+
+
+@contextmanager
+def a_proxy(_: Path) -> Iterator[Keys]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HTTPS_PROXY", f"http://user:{CANARY}@proxy.example:3128")
+        yield {"targets": [target(int(GONE.rpartition(":")[2]))]}
+
+
+@contextmanager
+def slow_stranger_at_our_port(_: Path) -> Iterator[Keys]:
+    with speaking(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", *[b"x"] * 200) as port:
+        yield {"web": {"listen": f"127.0.0.1:{port}"}}
+
+
+@contextmanager
+def alertmanager_that_refuses(folder: Path) -> Iterator[Keys]:
+    (folder / "token").write_text(CANARY)
+    (folder / "token").chmod(0o600)
+    with serving(CANARY.encode(), status=401) as port:
+        one = {"url": f"http://127.0.0.1:{port}", "bearer_token_file": str(folder / "token")}
+        yield {"alerting": {"path": "posts", "alertmanagers": [one]}}
+
+
+@contextmanager
+def silent_api(folder: Path) -> Iterator[Keys]:
+    with speaking() as port:
+        (folder / "token").write_text(CANARY)
+        (folder / "token").chmod(0o600)
+        api = {"url": f"http://127.0.0.1:{port}", "bearer_token_file": str(folder / "token")}
+        yield {"discovery": {"kubernetes": {"api": api, "node": "n1"}}}
+
+
+@contextmanager
+def no_room_for_reports(folder: Path) -> Iterator[Keys]:
+    with mounted(folder, "size=1m"):
+        yield {"report": {"directory": str(folder / "d")}}
+
+
+FAIL, WARN = CheckLevel.FAIL, CheckLevel.WARN
+
+FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
+    (cut_history, "history", FAIL, "d/history.db: database disk image is malformed", ""),
+    (damaged_page, "history", FAIL, "d/history.db is damaged (", "put a backup in its place, or begin anew"),
+    (history_is_a_folder, "history", FAIL, "d/history.db: is a directory", ""),
+    (open_history, "history", WARN, "d/history.db can be read or written by everybody", "chmod o-rwx "),
+    (laid_link, "data_dir", FAIL, "d/daemon.lock is a link, and no daemon starts with it", "rm "),
+    (link_to_a_history, "data_dir", FAIL, "d/history.db is a link, and no daemon starts with it", "put the file itself there"),
+    (no_room_for_the_copy, "history", FAIL, "MiB for the copy of ", "free so much there"),
+    (held_history, "history", WARN, "which is not the daemon, keeps", "see what it is (ps -p "),
+    (full_disk, "data_dir", FAIL, "d: No space left on device", "free space on its disk (df -h)"),
+    (no_more_files, "data_dir", WARN, "room for 3", "delete files there (df -i"),
+    (read_only_disk, "data_dir", FAIL, "d: Read-only file system", "mount its disk for writing"),
+    (open_secret, "secrets", WARN, "targets[0].bearer_token_file: ", "chmod o-rwx "),
+    (secret_that_is_a_pipe, "config", FAIL, "targets[0].bearer_token_file: ", "name a file there"),
+    (own_token_that_is_a_pipe, "config", FAIL, "web.bearer_token_file: ", "name a file there"),
+    (address_that_is_a_pipe, "config", FAIL, "report.deliver[0].url_file: ", "name a file there"),
+    (pid_file_that_is_a_pipe, "plan cpu-small/r", FAIL, "pid: is no file", "correct pid_file"),
+    (endless_pid, "plan cpu-small/r", FAIL, "pid: holds no process id", "correct pid_file"),
+    (open_configuration, "config", WARN, "sizewatch.yaml can be written by everybody", "chmod o-w "),
+    (certificate_ends, "target cpu-small/r", WARN, " is good for 3 days more (", "see why it was not renewed"),
+    (own_certificate(3), "web", WARN, "web.pem, is good for 3 days more (", "see why it was not renewed"),
+    (own_certificate(-3), "web", FAIL, "web.pem, ended ", "renew it, then reload (SIGHUP)"),
+    (several_behind_one_address, "target cpu-small/r", FAIL, "several engines answer at ", "give each engine's own address"),
+    (one_engine_twice, "config", FAIL, "targets[1].url: is that of targets[0]", "correct it"),
+    (a_proxy, "target cpu-small/r", FAIL, "connection refused", "the proxy of the environment"),
+    (slow_stranger_at_our_port, "web", FAIL, "is taken, and not by a sizewatch", "see who holds it"),
+    (alertmanager_that_refuses, "alerting", FAIL, "answered 401", "give what it asks for in alerting.alertmanagers"),
+    (silent_api, "pods", FAIL, "the API server has not answered yet", "look at the service account"),
+    (no_room_for_reports, "report", FAIL, "has no room for a report", "free space there"),
+)  # fmt: skip
+
+
+@contextmanager
+def taking_turns(*pages: bytes) -> Iterator[int]:
+    """Another page with each connection, as behind a load balancer."""
+    heads = [b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(page) for page in pages]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for number in range(100):
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(65536)
+                    connection.sendall(heads[number % len(pages)] + pages[number % len(pages)])
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield int(server.getsockname()[1])
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def speaking(*parts: bytes) -> Iterator[int]:
+    """A server that says a part every 0.1 s to whoever comes, whatever is asked, and does not hang up."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                for part in parts:
+                    connection.sendall(part)
+                    ended.wait(0.1)
+                ended.wait(CEILING_SECONDS)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while not ended.is_set():
+                    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield int(server.getsockname()[1])
+        ended.set()
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def content(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything below a folder: its rights and what is in it."""
+    found = {}
+    for path in folder.rglob("*"):
+        is_file = path.is_file() and not path.is_symlink() and not path.is_fifo()
+        found[str(path.relative_to(folder))] = (path.lstat().st_mode, path.read_bytes() if is_file else b"")
+    return found
+
+
+def findings(folder: Path, keys: Keys) -> tuple[CheckResult, ...]:
+    targets = keys.pop("targets", ())
+    plain = loaded(folder, *targets, **{"report": {"enabled": False}, **keys})
+    told = {"mistakes": mistakes(plain.config, plain.plan), "warnings": weaknesses(plain.config, plain.plan)}
+    return run_checks(replace(plain, **told))
+
+
+@pytest.mark.parametrize(("fault", "check", "level", "text", "advice"), FAULTS)
+def test_what_was_found_to_go_wrong_has_a_line_that_names_the_place_and_what_to_do(
+    fault: Fault, check: str, level: CheckLevel, text: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.doctor.discovery.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("agent.kubernetes.node_pods.PAGE_SECONDS", 0.2)
+    monkeypatch.setattr("agent.doctor.machine_probes.WEB_SECONDS", 1.0)
+    with fault(tmp_path) as keys:
+        before = content(tmp_path)
+        found = findings(tmp_path, keys)
+        assert content(tmp_path) == before
+    lines = [one for one in about(found, check) if text in one.text]
+    assert [one.level for one in lines] == [level], format_text(found)
+    assert advice in lines[0].advice
+    assert exit_code(found) == int(level is FAIL)
+    assert CANARY not in format_text(found)
+
+
+def test_a_history_that_is_well_has_one_line_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    with nothing(tmp_path) as keys:
+        before = content(tmp_path)
+        found = findings(tmp_path, keys)
+        assert [one.level for one in about(found, "history")] == [CheckLevel.OK]
+        assert content(tmp_path) == before
+        assert [one.name for one in (tmp_path / "d").iterdir()] == ["history.db"]
+
+
+@pytest.mark.skipif(not ROOT, reason="another user's file takes root")
+def test_a_file_of_root_in_the_folder_of_another_user_is_told_before_that_user_cannot_write_it(tmp_path: Path) -> None:
+    with owned_by_another(tmp_path) as keys:
+        (line,) = [one for one in about(findings(tmp_path, keys), "history") if one.level is WARN]
+    assert line.text.endswith("history.db belongs to user 0, its folder to user 65534, who may not be able to write it")
+    assert line.advice == f"chown --reference={tmp_path}/d {tmp_path}/d/history.db"
+
+
+def test_the_log_of_a_daemon_that_was_killed_is_read_too(tmp_path: Path) -> None:
+    """What stands in the log alone is of the history: a look at the file by itself would miss it."""
+    path = history(tmp_path)
+    code = (
+        f"import os, sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('PRAGMA wal_autocheckpoint = 0');"
+        " c.execute('PRAGMA user_version = 99'); c.commit(); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert path.with_name("history.db-wal").stat().st_size
+    (line,) = about(findings(tmp_path, {"data_dir": "d"}), "history")
+    assert "was written by a newer sizewatch (format 99" in line.text
+
+
+def test_a_log_that_cannot_be_read_for_want_of_room_is_a_full_disk_and_not_a_broken_one(tmp_path: Path) -> None:
+    with mounted(tmp_path, "size=1m"):
+        path = tmp_path / "d" / "history.db"
+        code = (
+            f"import os, sys; sys.path[:0] = {sys.path!r}; from agent.history.store import HistoryStore;"
+            f" HistoryStore({str(path)!r}).keep('a', '1'); os._exit(9)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=False)
+        path.with_name("history.db-shm").unlink()
+        with contextlib.suppress(OSError):
+            (tmp_path / "d" / "more").write_bytes(bytes(2 * 1024 * 1024))
+        (line,) = about(findings(tmp_path, {"data_dir": "d"}), "history")
+    assert line.text.startswith(f"full: {path}: ")
+    assert line.text.endswith(": free space on its disk")
+
+
+def test_a_history_is_looked_through_for_a_few_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.doctor.history_file.LOOK_SECONDS", -1.0)
+    monkeypatch.setattr("agent.doctor.history_file.STEPS_BETWEEN", 1)
+    with damaged_page(tmp_path) as keys:
+        assert [one.level for one in about(findings(tmp_path, keys), "history")] == [CheckLevel.OK]
+
+
+def test_an_engine_is_not_asked_with_a_token_that_is_a_pipe_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "token")
+    with serving() as port:
+        options = TargetOptions(url=f"http://127.0.0.1:{port}/metrics", bearer_token_file=str(tmp_path / "token"))
+        with pytest.raises(ScrapeError, match=r"bearer_token_file .*token: is no file"):
+            PageFetcher(options).fetch()
+
+
+def test_a_lock_that_is_let_go_again_is_no_trouble(tmp_path: Path) -> None:
+    path = history(tmp_path)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.2, lambda: connection.execute("ROLLBACK")).start()
+    assert [one.level for one in about(findings(tmp_path, {"data_dir": "d"}), "history")] == [CheckLevel.OK]
+    connection.close()
+
+
+def test_the_page_of_the_doctor_has_a_row_for_every_line(tmp_path: Path) -> None:
+    """docs/doctor.md; a check's first word is the line's name, what follows it is of which target."""
+    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    rows = {name for row in re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    with nothing(tmp_path) as keys, serving() as port:
+        found = findings(tmp_path, {**keys, "targets": [target(port)]})
+    written = {
+        match
+        for path in MODULES
+        for match in re.findall(r'^[A-Z_]*CHECK = "(\w+)"', path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert {one.check.partition(" ")[0] for one in found} | {
+        check.split()[0] for _, check, *_ in FAULTS
+    } | written <= rows
+    assert rows <= {word for path in MODULES for word in re.findall(r"\w+", path.read_text("utf-8"))}

@@ -1,0 +1,307 @@
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import TESTS
+
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, parse_config
+from agent.doctor import machine_checks, target_checks
+from agent.doctor.check_result import CheckLevel, CheckResult
+from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, ProcessProbe
+from agent.doctor.page_probes import TargetProbe
+from agent.doctor.target_checks import TargetContext
+from agent.errors import ScrapeFailure
+from agent.http_client.transport import TargetOptions
+from agent.scrape.scrapers import PageReader, Target
+from rules.plan.schema import Plan, TierPlan, parse_plan
+from rules.telemetry.snapshots import GpuReadout
+
+PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
+GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
+NOW = 1_790_000_000.0
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def seen(page: bytes = PAGE, **changes: Any) -> TargetProbe:
+    """A target whose page was read at NOW; `target` keys go to the target."""
+    reader = PageReader()
+    keys = changes.pop("target", {})
+    target = Target(tier="t", replica="r", pool="mixed", options=TargetOptions(url="http://x/metrics"), **keys)
+    read = {"page_bytes": len(page), "seconds": 0.01, "snapshot": reader.read(page, NOW), "clock_ahead_seconds": 0.0}
+    return TargetProbe(**{"target": target, "t": NOW, "families": dict(reader.families), **read, **changes})
+
+
+def tier(**parts: Any) -> TierPlan:
+    bare = {"model": "small-llama", "engine": "vllm", "gpu": {"product": "CPU", "per_replica": 1}}
+    return parse_plan({"schema": 1, "tiers": {"t": {**bare, "slo": {"ttft_p99_seconds": 2}, **parts}}}).tiers["t"]
+
+
+def gpu(index: int, product: str = H100, **changes: Any) -> GpuReadout:
+    readout = GpuReadout(
+        t=NOW,
+        gpu=f"GPU-{index}",
+        index=index,
+        product=product,
+        counters={"gpu_busy_seconds": 1.0},
+        gauges={},
+        gaps={},
+        sampled=frozenset(),
+        pids=(4242,),
+    )
+    return replace(readout, **changes)
+
+
+def loaded(plan: Plan | None = None, **keys: Any) -> LoadedConfig:
+    return LoadedConfig(path=Path("c.yaml"), config=parse_config(keys), plan=plan, warnings=())
+
+
+def planned(met: TargetContext) -> list[CheckResult]:
+    return list(target_checks.check_plan_match(met, loaded()))
+
+
+def with_fact(name: str, value: str) -> bytes:
+    """The page with one label of its cache_config_info changed."""
+    before = f'{name}="auto"'.encode()
+    assert before in PAGE
+    return PAGE.replace(before, f'{name}="{value}"'.encode())
+
+
+def test_a_target_that_runs_as_planned_is_told_in_one_line() -> None:
+    parts = {"gpu": {"product": H100, "per_replica": 2}, "precision": {"kv": "bf16"}}
+    both = (gpu(0), gpu(1))
+    (found,) = planned(
+        TargetContext(seen=seen(target={"gpus": ("0", "1")}), tier=tier(**parts), owned=both, readable=both)
+    )
+    assert found.level is CheckLevel.OK
+    assert found.text == f"as planned: model small-llama, KV cache auto, 2 x {H100}"
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({"model": "llama-3.3-70b"}, "serves small-llama, the plan's tier is for llama-3.3-70b"),
+        (
+            {"engine": "sglang"},
+            "vllm runs, the plan was measured with sglang: their latencies mean different things",
+        ),
+    ],
+)
+def test_another_model_or_engine_than_planned_fails(parts: Mapping[str, Any], text: str) -> None:
+    (found,) = planned(TargetContext(seen=seen(), tier=tier(**parts)))
+    assert (found.level, found.text) == (CheckLevel.FAIL, text)
+
+
+@pytest.mark.parametrize("model", ["small-llama", "Small-Llama", "org/small-llama", "/models/small-llama/"])
+def test_a_model_is_the_same_with_or_without_what_stands_before_its_name(model: str) -> None:
+    (found,) = planned(TargetContext(seen=seen(), tier=tier(model=model)))
+    assert found.level is CheckLevel.OK
+
+
+@pytest.mark.parametrize(
+    ("runs", "plan", "level"),
+    [
+        ("auto", "bf16", CheckLevel.OK),
+        ("auto", "fp8", CheckLevel.WARN),
+        ("fp8", "fp8", CheckLevel.OK),
+        ("fp8_e4m3", "fp8", CheckLevel.OK),
+        ("bfloat16", "bf16", CheckLevel.OK),
+        ("fp8_e5m2", "bf16", CheckLevel.FAIL),
+        ("bfloat16", "fp8", CheckLevel.FAIL),
+        ("half", "fp16", CheckLevel.OK),
+    ],
+)
+def test_the_kv_cache_must_have_the_format_that_was_planned(runs: str, plan: str, level: CheckLevel) -> None:
+    met = TargetContext(seen=seen(with_fact("cache_dtype", runs)), tier=tier(precision={"kv": plan}))
+    (found,) = planned(met)
+    assert found.level is level
+    if level is not CheckLevel.OK:
+        assert found.advice.startswith(f"start the engine with --kv-cache-dtype {plan}")
+
+
+@pytest.mark.parametrize(
+    ("configured", "owned", "level", "text"),
+    [
+        (("0", "1"), 2, CheckLevel.OK, "as planned"),
+        (("0",), 1, CheckLevel.FAIL, f"owns 1 GPUs, the plan says 2 x {H100} a replica"),
+        (("0", "7"), 1, CheckLevel.FAIL, "1 of its gpus are not on this machine"),
+        (("auto",), 0, CheckLevel.WARN, f"which of the GPUs 0, 1 belong to it is not known; the plan says 2 x {H100}"),
+        ((), 0, CheckLevel.WARN, "which of the GPUs"),
+    ],
+)
+def test_a_replica_owns_as_many_gpus_as_planned(
+    configured: tuple[str, ...], owned: int, level: CheckLevel, text: str
+) -> None:
+    both = (gpu(0), gpu(1))
+    part = tier(gpu={"product": H100, "per_replica": 2})
+    (found,) = planned(
+        TargetContext(seen=seen(target={"gpus": configured}), tier=part, owned=both[:owned], readable=both)
+    )
+    assert found.level is level
+    assert found.text.startswith(text)
+
+
+def test_another_product_than_planned_fails_however_it_is_spelt() -> None:
+    part = tier(gpu={"product": "H100 80GB HBM3", "per_replica": 1})
+    (same,) = planned(TargetContext(seen=seen(target={"gpus": ("0",)}), tier=part, owned=(gpu(0),), readable=(gpu(0),)))
+    assert same.level is CheckLevel.OK
+    other = gpu(0, "NVIDIA A100-SXM4-80GB")
+    (found,) = planned(TargetContext(seen=seen(target={"gpus": ("0",)}), tier=part, owned=(other,), readable=(other,)))
+    assert found.text == "runs on NVIDIA A100-SXM4-80GB, the plan was measured on H100 80GB HBM3"
+
+
+def test_where_no_gpu_is_read_none_is_missed() -> None:
+    part = tier(gpu={"product": H100, "per_replica": 4})
+    (found,) = planned(TargetContext(seen=seen(), tier=part))
+    assert found.level is CheckLevel.OK
+
+
+def test_a_pid_file_without_a_process_fails() -> None:
+    (found,) = planned(TargetContext(seen=seen(pid_trouble="/run/x.pid: there is no process 7 here"), tier=tier()))
+    assert (found.level, found.text) == (CheckLevel.FAIL, "pid_file: /run/x.pid: there is no process 7 here")
+
+
+def names(page: bytes, **target: Any) -> list[CheckResult]:
+    return list(target_checks.check_names(TargetContext(seen=seen(page, target=target), tier=None), loaded()))
+
+
+def test_rules_that_a_page_cannot_feed_are_named() -> None:
+    old = (TESTS / "pages" / "vllm-0.8.5.prom").read_bytes()
+    engine, mute, *_ = names(old, engine_version="0.8.5")
+    assert engine.text.startswith("vLLM V1 (0.8.5 by the configuration, before 0.9.2 by its names): ")
+    assert (mute.level, mute.text) == (
+        CheckLevel.WARN,
+        "TpotDivergence, TpotSloBurn, AvailabilityBurn will say not_exposed",
+    )
+
+
+@pytest.mark.parametrize("name", ["vllm-0.33.0.prom", "vllm-0.33.0.openmetrics.txt"])
+def test_a_page_of_the_newest_known_release_has_no_unknown_name(name: str) -> None:
+    found, mute, *more = names((TESTS / "pages" / name).read_bytes())
+    assert found.text.startswith("vLLM V1 (after 0.29.0 by its names): 38 of 42 signals")
+    assert mute.text == "AvailabilityBurn will say not_exposed", "no reason error on this page, and no HTTP answers"
+    assert not [one for one in more if "does not know" in one.text]
+
+
+def test_names_of_a_newer_release_are_counted_and_shown() -> None:
+    fresh = b"".join(b"# TYPE vllm:brand_new_%d counter\nvllm:brand_new_%d_total 1\n" % (n, n) for n in range(7))
+    found = names(PAGE + fresh)
+    assert found[-1].level is CheckLevel.OK
+    assert found[-1].text.startswith("7 names that this sizewatch does not know")
+    assert found[-1].text.endswith("vllm_brand_new_3, vllm_brand_new_4, ...")
+
+
+def test_a_family_that_is_broken_on_the_page_is_named() -> None:
+    broken = PAGE.replace(b'vllm:num_requests_running{engine="0",model_name="small-llama"} ', b"#", 1)
+    assert broken != PAGE
+    broken += b'vllm:num_requests_running{engine="0",model_name="small-llama"} -1\n'
+    found = names(broken)
+    assert [finding.text for finding in found if finding.level is CheckLevel.WARN] == [
+        "trouble on its page: requests_running: a gauge of -1.0"
+    ]
+
+
+def test_a_page_that_took_long_is_warned_of() -> None:
+    _, slow = target_checks.check_page(TargetContext(seen=seen(seconds=6.0), tier=None), loaded())
+    assert (slow.level, slow.text) == (CheckLevel.WARN, "53.7 kB in 6000 ms nears its timeout of 10 s")
+
+
+def test_there_is_advice_for_every_way_a_scrape_can_fail() -> None:
+    assert set(target_checks.ADVICE) == set(ScrapeFailure)
+
+
+def process(**changes: Any) -> list[CheckResult]:
+    base = {"python": "3.11.7", "open_files": 1024, "packages": {"sizewatch": "0.1.0"}}
+    return list(machine_checks.check_process(ProcessProbe(**{**base, **changes}), loaded()))
+
+
+def test_the_shim_package_and_too_few_open_files_are_named() -> None:
+    assert [finding.level for finding in process()] == [CheckLevel.OK]
+    _, shim = process(packages={"sizewatch": "0.1.0", "pynvml": "13.0.1"})
+    assert shim.text == "the package pynvml 13.0.1 is installed: a deprecated shim over nvidia-ml-py"
+    _, few = process(open_files=32)
+    assert (few.level, few.text) == (CheckLevel.FAIL, "only 32 files and sockets may be open at once, 64 may be needed")
+
+
+ON_H100 = {"targets": [{"url": "http://a/", "tier": "h100-llama70b-fp8"}]}
+NO_NVML = "NVML: the NVIDIA driver is not loaded (nvmlInit); no GPU is read, next try after 10 s"
+
+
+@pytest.mark.parametrize(
+    ("keys", "plan", "level"),
+    [
+        ({}, None, CheckLevel.OK),
+        (ON_H100, None, CheckLevel.OK),
+        (ON_H100, GUIDE, CheckLevel.WARN),
+        ({**ON_H100, "gpus": {"source": "nvml"}}, GUIDE, CheckLevel.FAIL),
+        ({"gpus": {"source": "nvml"}}, None, CheckLevel.FAIL),
+    ],
+)
+def test_missing_gpus_weigh_as_much_as_they_were_asked_for(
+    keys: dict[str, Any], plan: Plan | None, level: CheckLevel
+) -> None:
+    (found,) = machine_checks.check_gpus(GpusProbe(source="nvml", problems=(NO_NVML,)), loaded(plan, **keys))
+    assert found.level is level
+    assert found.text.startswith(NO_NVML)
+
+
+def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
+    blind = gpu(
+        1,
+        gaps={"gpu_energy_joules": "not supported", "pids": "not permitted"},
+        sampled=frozenset({"gpu_busy_seconds", "gpu_power_watts"}),
+        pids=(),
+    )
+    view = GpusProbe(source="nvml", readouts=(gpu(0), blind), driver="580.95.05")
+    keys = {"targets": [{"url": "http://a/", "tier": "t", "pid_file": "/run/x.pid"}]}
+    found = list(machine_checks.check_gpus(view, loaded(None, **keys)))
+    assert [(finding.check, finding.level, finding.text) for finding in found] == [
+        ("gpus", CheckLevel.OK, "2 read through nvml, driver 580.95.05"),
+        ("gpu 0", CheckLevel.OK, f"{H100}, GPU-0, 1 processes seen"),
+        ("gpu 1", CheckLevel.OK, f"{H100}, GPU-1, 0 processes seen; not given: gpu_energy_joules"),
+        ("gpu 1", CheckLevel.WARN, "its processes cannot be seen (not permitted)"),
+        ("gpu 1", CheckLevel.WARN, "only plain polls of gpu_busy_seconds: verdicts on them are likely at most"),
+    ]
+
+
+def test_a_gpu_that_is_lost_is_a_warning_while_others_are_read() -> None:
+    view = GpusProbe(source="nvml", readouts=(gpu(0),), problems=("GPU 1: it is lost; tried again next turn",))
+    lost, *rest = machine_checks.check_gpus(view, loaded())
+    assert (lost.level, lost.text) == (CheckLevel.WARN, "GPU 1: it is lost; tried again next turn")
+    assert [finding.level for finding in rest] == [CheckLevel.OK, CheckLevel.OK]
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ({}, CheckLevel.OK),
+        ({"free_bytes": 512 * 1024**2}, CheckLevel.WARN),
+        ({"free_bytes": 50 * 1024**2}, CheckLevel.FAIL),
+        ({"filesystem": "nfs4"}, CheckLevel.FAIL),
+        ({"mode": 0o777}, CheckLevel.WARN),
+        ({"mode": 0o750}, CheckLevel.OK),
+        ({"trouble": "Read-only file system"}, CheckLevel.FAIL),
+    ],
+)
+def test_the_disk_of_the_history_is_judged(changes: dict[str, Any], level: CheckLevel) -> None:
+    view = DataFolderProbe(
+        **{"path": "/d", "existing": "/d", "free_bytes": 5 * 1024**3, "filesystem": "ext4", **changes}
+    )
+    found = list(machine_checks.check_data_folder(view, loaded()))
+    order = list(CheckLevel)
+    assert max((finding.level for finding in found), key=order.index) is level
+    assert all(finding.advice for finding in found if finding.level is not CheckLevel.OK)
+
+
+def test_more_tokens_found_than_looked_up_fail_with_their_numbers() -> None:
+    hits = b'vllm:prefix_cache_hits_total{engine="0",model_name="small-llama"} '
+    assert hits + b"0.0" in PAGE
+    found = names(PAGE.replace(hits + b"0.0", hits + b"471978.0"))
+    assert [finding.text for finding in found if finding.level is CheckLevel.FAIL] == [
+        (
+            "trouble on its page: prefix_hit_tokens: tokens found in the prefix cache, 471,978, of 40,340 looked up (1170%): "
+            "cannot be, neither counter is used"
+        )
+    ]

@@ -1,0 +1,395 @@
+"""The doctor against real servers on loopback and real folders; judging alone is in test_doctor_judging.py."""
+
+import contextlib
+import errno
+import http.server
+import os
+import shutil
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
+from paths import TESTS
+from waiting import free_port
+
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, load, parse_config
+from agent.doctor import process_limits
+from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
+from agent.doctor.run import run_checks
+from agent.errors import ConfigError
+from agent.history.store import HistoryStore
+
+PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")
+PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
+METRICS = "text/plain; version=0.0.4"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers every GET with the same page, and tells its own time."""
+
+    daemon_threads = True
+
+    heard: list[str]
+
+    def __init__(self, body: bytes, *, status: int, content_type: str, ahead_seconds: float) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.body, self.status, self.content_type, self.ahead_seconds = body, status, content_type, ahead_seconds
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that refuses the certificate hangs up; that is what is tested."""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.heard.append(str(self.headers))
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", self.server.content_type)
+        self.send_header("Content-Length", str(len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(round(time.time() + self.server.ahead_seconds))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@contextlib.contextmanager
+def serving(
+    body: bytes = PAGE,
+    *,
+    status: int = 200,
+    content_type: str = METRICS,
+    ahead_seconds: float = 0.0,
+    certificate: trustme.LeafCert | None = None,
+    heard: list[str] | None = None,
+) -> Iterator[int]:
+    """`heard` gets the head of each request."""
+    with Server(body, status=status, content_type=content_type, ahead_seconds=ahead_seconds) as server:
+        server.heard = heard if heard is not None else []
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            certificate.configure_cert(context)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> LoadedConfig:
+    """A configuration without GPUs, as this machine's would make the tests differ from machine to machine."""
+    listen = f"127.0.0.1:{free_port()}"
+    # That the forecasting process starts is tested in test_doctor_forecast.py: it takes a second.
+    off = {"enabled": False}
+    data = {"targets": list(targets), "gpus": {"source": "none"}, "web": {"listen": listen}, "forecast": off, **keys}
+    config = parse_config(data, folder=folder, plan=PLAN)
+    return LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=PLAN, warnings=())
+
+
+def target(port: int, scheme: str = "http", **keys: Any) -> dict[str, Any]:
+    url = f"{scheme}://127.0.0.1:{port}/metrics"
+    return {"url": url, "tier": "cpu-small", "replica": "r", "scrape_timeout": "15s", **keys}
+
+
+def about(findings: tuple[CheckResult, ...], check: str) -> list[CheckResult]:
+    return [finding for finding in findings if finding.check == check]
+
+
+def only(findings: tuple[CheckResult, ...], check: str) -> CheckResult:
+    (found,) = about(findings, check)
+    return found
+
+
+def test_a_sound_installation_has_no_failing_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_limits, "is_clock_synchronized", lambda: True)
+    with serving() as port:
+        found = run_checks(loaded(tmp_path, target(port)))
+    assert exit_code(found) == 0
+    assert [finding.check for finding in found if finding.level is CheckLevel.OK] == [
+        "process",
+        "clock",
+        "config",
+        "plan",
+        "target cpu-small/r",
+        "engine cpu-small/r",
+        "clock cpu-small/r",
+        "plan cpu-small/r",
+        "gpus",
+        "data_dir",
+        "history",
+        "web",
+        "forecast",
+        "report",
+    ]
+    assert "53.7 kB in" in only(found, "target cpu-small/r").text
+    assert "vLLM V1 (after 0.29.0 by its names): 35 of 42 signals" in only(found, "engine cpu-small/r").text
+    assert only(found, "plan cpu-small/r").text == "as planned: model small-llama, KV cache auto"
+    assert list(tmp_path.iterdir()) == []
+
+
+HTML, JSON = "text/html", "application/json"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "advice"),
+    [
+        ({"status": 404}, "http_status: {url} answered 404: is the path right?", "correct the url, where it is right "),
+        ({"status": 500}, "http_status: {url} answered 500", "correct the url"),
+        ({"status": 401}, "auth: {url} answered 401", "correct the target's bearer_token_file or basic_auth"),
+        ({"status": 302}, "redirect: {url} redirects", "write the final address as url"),
+        ({"body": b"<html>", "content_type": HTML}, "content_type: {url} is an HTML page", "correct the url"),
+        ({"body": b"[]", "content_type": JSON}, "content_type: {url} is JSON", "correct the url"),
+        (
+            {"body": b"up 1\n"},
+            "inconsistent: no page of an engine that sizewatch reads (Dynamo frontend, ",
+            "correct the url or",
+        ),
+        ({"body": PAGE[:-3]}, "cut_off: ", "look at what stands between"),
+        ({"body": b"x 1\ny\n"}, "syntax: ", "look at the page"),
+    ],
+)
+def test_a_target_that_gives_no_page_fails_with_the_reason_and_what_to_do(
+    tmp_path: Path, answer: dict[str, Any], text: str, advice: str
+) -> None:
+    with serving(**answer) as port:
+        found = run_checks(loaded(tmp_path, target(port)))
+        failing = only(found, "target cpu-small/r")
+        assert failing.level is CheckLevel.FAIL
+        assert failing.text.startswith(text.format(url=f"http://127.0.0.1:{port}/metrics"))
+        assert failing.advice.startswith(advice)
+    assert exit_code(found) == 1
+    assert about(found, "engine cpu-small/r") == []
+
+
+def test_a_closed_port_and_an_unknown_host_are_told_apart(tmp_path: Path) -> None:
+    port = free_port()
+    elsewhere = {"url": "http://nowhere.invalid/metrics", "tier": "cpu-small", "replica": "gone"}
+    found = run_checks(loaded(tmp_path, target(port), elsewhere))
+    closed = only(found, "target cpu-small/r")
+    assert closed.text == f"connect: http://127.0.0.1:{port}/metrics: connection refused; is the target up?"
+    assert "inside a container 127.0.0.1 is the container itself" in closed.advice
+    assert "the host has no address here (" in only(found, "target cpu-small/gone").text
+
+
+def test_a_self_signed_certificate_is_refused_until_its_ca_is_named(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with serving(certificate=ca.issue_cert("127.0.0.1")) as port:
+        refused = run_checks(loaded(tmp_path, target(port, "https")))
+        trusted = run_checks(loaded(tmp_path, target(port, "https", tls={"ca_file": "ca.pem"})))
+    failing = only(refused, "target cpu-small/r")
+    assert failing.level is CheckLevel.FAIL
+    assert failing.text.startswith(f"tls: https://127.0.0.1:{port}/metrics: its certificate ")
+    assert only(trusted, "target cpu-small/r").level is CheckLevel.OK
+    assert only(trusted, "clock cpu-small/r").text == "agrees to within a few seconds"
+
+
+def test_a_slow_and_a_fat_page_are_warned_of_before_they_fail(tmp_path: Path) -> None:
+    with serving() as port:
+        found = run_checks(loaded(tmp_path, target(port, max_page_bytes=60_000)))
+    warning = about(found, "target cpu-small/r")[1]
+    assert warning.level is CheckLevel.WARN
+    assert "nears max_page_bytes (60000)" in warning.text
+
+
+@pytest.mark.parametrize(("ahead", "side"), [(3600.0, "3600 s ahead of"), (-3600.0, "3600 s behind")])
+def test_a_clock_that_differs_is_named_with_its_side(tmp_path: Path, ahead: float, side: str) -> None:
+    with serving(ahead_seconds=ahead) as port:
+        found = run_checks(loaded(tmp_path, target(port)))
+    warning = only(found, "clock cpu-small/r")
+    assert warning.level is CheckLevel.WARN
+    assert warning.text in (
+        f"the target's clock is {side} this machine's",
+        # What is sure is up to a second less than what is so.
+        f"the target's clock is {side.replace('3600', '3599')} this machine's",
+    )
+
+
+def test_a_process_that_started_in_the_future_is_named(tmp_path: Path) -> None:
+    lines = PAGE.splitlines(keepends=True)
+    body = b"".join(line for line in lines if not line.startswith(b"process_start_time_seconds "))
+    with serving(body + f"process_start_time_seconds {time.time() + 900:.0f}\n".encode()) as port:
+        found = run_checks(loaded(tmp_path, target(port)))
+    assert only(found, "clock cpu-small/r").text.startswith("its process says it started ")
+
+
+def test_gpus_are_read_and_counted_through_nvml(tmp_path: Path, nvml: StandIn) -> None:
+    first, _ = nvml.add_gpu(), nvml.add_gpu()
+    nvml.set({"1.samples": None, "1.util": None})
+    found = run_checks(loaded(tmp_path, gpus={"source": "nvml"}))
+    assert only(found, "gpus").text == "2 read through nvml, driver 580.95.05"
+    assert only(found, "gpu 0").text == f"NVIDIA H100 80GB HBM3, {first}, 2 processes seen"
+    assert only(found, "gpu 1").text.endswith("not given: gpu_busy_seconds, gpu_busy_covered_seconds")
+    assert nvml.opened() == 0
+
+
+def test_gpus_are_read_through_a_dcgm_exporter(tmp_path: Path) -> None:
+    labels = b'{gpu="0",UUID="GPU-a",modelName="NVIDIA L40S"}'
+    page = b"# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP" + labels + b" 41\n"
+    with serving(page) as port:
+        dcgm = {"source": "dcgm", "dcgm": {"url": f"http://127.0.0.1:{port}/metrics"}}
+        found = run_checks(loaded(tmp_path, gpus=dcgm))
+        gone = dict(dcgm, dcgm={"url": f"http://127.0.0.1:{free_port()}/metrics"})
+        lost = run_checks(loaded(tmp_path, gpus=gone))
+    assert only(found, "gpus").text == "1 read through dcgm"
+    assert only(found, "gpu 0").text.startswith("NVIDIA L40S, GPU-a, 0 processes seen; not given: ")
+    failing = only(lost, "gpus")
+    assert failing.level is CheckLevel.FAIL
+    assert failing.text.startswith("dcgm-exporter: connect: ")
+
+
+@pytest.mark.parametrize(
+    ("source", "page", "title", "first"),
+    [
+        ("amd", "made-amd-1.5-mi300x.prom", "AMD device-metrics-exporter", "AMD Instinct MI300X OAM, 692501000010, 2 "),
+        ("nvidia_smi", "made-nvidia-smi-h200.prom", "nvidia_gpu_exporter", "NVIDIA H200, a1b2c3d4-0000-4000-"),
+    ],
+)
+def test_gpus_are_read_through_every_exporter(tmp_path: Path, source: str, page: str, title: str, first: str) -> None:
+    with serving((TESTS / "gpu_exporter_pages" / page).read_bytes()) as port:
+        keys = {"source": source, source: {"url": f"http://127.0.0.1:{port}/metrics"}}
+        found = run_checks(loaded(tmp_path, gpus=keys))
+        gone = {"source": source, source: {"url": f"http://127.0.0.1:{free_port()}/metrics"}}
+        lost = run_checks(loaded(tmp_path, gpus=gone))
+    assert only(found, "gpus").text.endswith(f" read through {source}")
+    assert about(found, "gpu 0")[0].text.startswith(first)
+    assert only(lost, "gpus").level is CheckLevel.FAIL
+    assert only(lost, "gpus").text.startswith(f"{title}: connect: ")
+
+
+def test_mig_instances_are_named_by_what_they_are_called(tmp_path: Path) -> None:
+    with serving((TESTS / "gpu_exporter_pages" / "made-dcgm-mig.prom").read_bytes()) as port:
+        keys = {"source": "dcgm", "dcgm": {"url": f"http://127.0.0.1:{port}/metrics"}}
+        found = run_checks(loaded(tmp_path, target(port, gpus=["GPU-5f3c/1"]), gpus=keys))
+    assert only(found, "gpus").text == "3 read through dcgm"
+    assert only(found, "gpu GPU-5f3c/1").text.startswith("NVIDIA H100 80GB HBM3 MIG 3g.40gb, GPU-5f3c/1, ")
+
+
+def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    shutil.copy(TESTS / "configs" / "ten-mistakes.yaml", path)
+    shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plan.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    found = run_checks(caught.value)
+    assert exit_code(found) == 1
+    assert [finding.text for finding in about(found, "config")] == list(caught.value.problems)
+
+
+def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_limits, "is_clock_synchronized", lambda: None)
+    path = tmp_path / "sizewatch.yaml"
+    port = free_port()
+    path.write_text(f"web: {{listen: '0.0.0.0:{port}'}}\ngpus: {{source: none}}\n", encoding="utf-8")
+    found = run_checks(load(path))
+    warnings = [finding for finding in found if finding.level is CheckLevel.WARN]
+    assert [finding.check for finding in warnings] == ["config", "config", "plan"]
+    assert warnings[0].text == f"{path}: targets: is empty; nothing is watched"
+    assert f"{path}:1: web.listen: 0.0.0.0:{port} is open to other machines" in warnings[1].text
+    assert exit_code(found) == 0
+
+
+def test_the_folder_of_the_history_is_tried(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+
+    def folder(name: str) -> list[CheckResult]:
+        return about(run_checks(loaded(tmp_path, data_dir=name)), "data_dir")
+
+    (made,) = folder("new/deeper")
+    assert f"{tmp_path}/new/deeper: will be made in {tmp_path}, writable, " in made.text
+    (wrong,) = folder("file")
+    assert (wrong.level, wrong.text) == (CheckLevel.FAIL, f"{tmp_path}/file: Not a directory")
+    _, shared = folder("open")
+    assert shared.text == f"{tmp_path}/open can be written by every user of this machine (mode 777)"
+    (none,) = about(run_checks(loaded(tmp_path, role="node")), "data_dir")
+    assert none.text == "no history is kept (role node)"
+
+
+def test_the_history_is_opened(tmp_path: Path) -> None:
+    with HistoryStore(tmp_path / "history.db"):
+        (good,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
+    assert good.text == f"{tmp_path}/history.db: can be read"
+    (tmp_path / "history.db").unlink()
+    (tmp_path / "history.db").write_bytes(b"no database at all" * 100)
+    (tmp_path / "history.db").chmod(0o600)
+    (bad,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
+    assert bad.level is CheckLevel.FAIL
+    assert "is no history (not a SQLite file)" in bad.text
+
+
+def web(folder: Path, listen: str, **keys: Any) -> list[CheckResult]:
+    return about(run_checks(loaded(folder, web={"listen": listen, **keys})), "web")
+
+
+def test_a_port_that_is_taken_fails_unless_a_sizewatch_has_it(tmp_path: Path) -> None:
+    with serving(b"vllm 1\n") as port:
+        (taken,) = web(tmp_path, f"127.0.0.1:{port}")
+    assert taken.level is CheckLevel.FAIL
+    assert f"ss -ltnp 'sport = :{port}'" in taken.advice
+    with serving(b"sizewatch_build_info 1\n") as port:
+        (ours,) = web(tmp_path, f"127.0.0.1:{port}")
+    assert ours == CheckResult(
+        check="web", level=CheckLevel.OK, text=f"127.0.0.1:{port}: a sizewatch answers there already"
+    )
+
+
+def test_a_running_sizewatch_behind_tls_is_known_by_its_certificate(tmp_path: Path) -> None:
+    leaf = trustme.CA().issue_cert("watch.example")
+    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    leaf.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    with serving(b"sizewatch_build_info 1\n", certificate=leaf) as port:
+        tls = {"cert_file": "cert.pem", "key_file": "key.pem"}
+        (ours,) = web(tmp_path, f"127.0.0.1:{port}", tls=tls)
+    assert ours.text == f"127.0.0.1:{port}: a sizewatch answers there already"
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
+    (wrong,) = web(tmp_path, "192.0.2.1:9095")
+    assert wrong.level is CheckLevel.FAIL
+    assert wrong.text == f"192.0.2.1:9095: {os.strerror(errno.EADDRNOTAVAIL)}"
+
+
+def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:
+    ca, other = trustme.CA(), trustme.CA()
+    leaf = ca.issue_cert("localhost")
+    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    other.issue_cert("localhost").private_key_pem.write_to_path(str(tmp_path / "other.pem"))
+    listen = f"127.0.0.1:{free_port()}"
+    found = web(tmp_path, listen, tls={"cert_file": "cert.pem", "key_file": "other.pem"}, bearer_token_file="no-token")
+    assert [finding.level for finding in found] == [CheckLevel.FAIL, CheckLevel.FAIL, CheckLevel.OK]
+    assert found[1].text.startswith(f"web.tls: {tmp_path}/cert.pem and {tmp_path}/other.pem cannot be used: ")
+    assert found[0].text == f"web.bearer_token_file: {tmp_path}/no-token cannot be read: No such file or directory"
+
+
+def test_the_text_has_a_line_a_finding_its_advice_and_a_last_line_for_the_whole() -> None:
+    good = CheckResult(check="web", level=CheckLevel.OK, text="free")
+    bad = CheckResult(check="data_dir", level=CheckLevel.FAIL, text="full", advice="free space")
+    assert format_text((good, bad)) == (
+        "ok    web       free\n"
+        "fail  data_dir  full\n"
+        "                -> free space\n"
+        "not sound: 1 failing line, 0 warnings"
+    )
+    assert format_text((good,)).endswith("\nsound")

@@ -1,0 +1,73 @@
+"""How many queries a turn of role fleet asks of a real store: they grow with tiers, not with replicas."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from store_servers import victoria_metrics
+
+from agent.fleet.sums import MAX_QUERY_CHARACTERS, AgentSums
+from agent.sources.store import StoreSource
+from rules.verdicts.verdict import Status, Subject
+
+sys.path.append(str(ROOT / "benchmarks"))
+from fleet import BEGIN, MOST_QUERIES, Clock, series_of_a_replica, turns_of
+from fleet_stores import Writer, pod_name
+
+TIERS = 8
+TURNS = 4
+
+
+def asked(folder: Path, replicas: int, each_up_to: int = 0) -> tuple[list[int], StoreSource]:
+    """The queries of each turn over so many replicas in every tier, and the turns after the last."""
+    folder.mkdir()
+    names = [[pod_name(tier, number) for number in range(replicas)] for tier in range(TIERS)]
+    with victoria_metrics(folder) as store:
+        writer = Writer(store.url, names, series_of_a_replica(gpus=1), interval=60.0)
+        clock = Clock(BEGIN)
+        turns = turns_of(folder, store.url, TIERS, clock, history=None, each_up_to=each_up_to)
+        told = []
+        for number in range(TURNS):
+            clock.now = BEGIN + 60.0 * (number + 1)
+            writer.minute(number, clock.now)
+            store.write(())
+            before = turns.api.counts.queries  # type: ignore[attr-defined]
+            turns.run_cycle()
+            told.append(turns.api.counts.queries - before)  # type: ignore[attr-defined]
+        turns.release_connections()
+    assert turns.store_troubles == {}
+    assert len(turns.targets) == replicas * TIERS
+    return told, turns
+
+
+def test_eight_tiers_are_asked_with_at_most_40_queries_and_as_many_for_three_times_the_replicas(tmp_path: Path) -> None:
+    few, _ = asked(tmp_path / "few", 4)
+    more, turns = asked(tmp_path / "more", 12)
+    assert max(few) <= MOST_QUERIES
+    assert more == few
+    down = turns.watcher.standings["TierDown", Subject(tier="tier-0", replica=None)].answer
+    assert down.status is Status.OK
+    assert "12 of 12" in down.sentence
+    minutes = turns.watcher.minutes["tier-0"]
+    assert sum(s.window.counters.get("requests_finished", 0.0) for s in minutes.slices) > 0
+    assert minutes.each is not None
+    assert {s.replica for s in minutes.each} == {pod_name(0, number) for number in range(12)}
+
+
+def test_tiers_that_are_read_replica_by_replica_are_counted_now_and_then_and_asked_once_a_turn(tmp_path: Path) -> None:
+    told, _ = asked(tmp_path / "each", 4, each_up_to=32)
+    assert max(told) == 2 * TIERS
+    assert told[-1] == TIERS
+
+
+@pytest.mark.parametrize(("replicas", "most"), [(250, 1), (1000, 4)])
+def test_a_query_of_sums_has_room_for_250_pods(replicas: int, most: int) -> None:
+    groups = [[pod_name(0, number) for number in range(load, replicas, 6)] for load in range(6)]
+    queries = list(AgentSums(tier="h100-llama70b-fp8").queries(groups))
+    assert len(queries) <= most
+    assert max(map(len, queries)) <= MAX_QUERY_CHARACTERS
+    text = "".join(queries)
+    assert all(pod_name(0, number)[-7:] in text for number in range(replicas))

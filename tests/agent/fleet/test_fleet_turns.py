@@ -1,0 +1,418 @@
+"""Role fleet's turns over what node agents export and over engines' own series; a store in memory, and a real one for sums."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import TESTS
+from store_servers import victoria_metrics
+from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
+
+from agent.config.files import load_plan
+from agent.daemon.status_builder import StatusInputs, status
+from agent.fleet import agent_series, engine_series
+from agent.fleet.aggregates import AgentAggregates
+from agent.fleet.sums import AgentSums, group_sums
+from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, ReplicaReader, TierReader
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
+from agent.prometheus.api import QueryCounters, StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.sources.store import StoreSource
+from exporters.metrics import exposition
+from exporters.status.records import AgentHealth
+from rules.plan.load_bins import build_tier_context
+from rules.telemetry import readings, windows
+from rules.telemetry.signals import Gap
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status, Subject, Unknown
+
+PLANS = TESTS / "plans"
+TIER = "cpu-small"
+PLAN = load_plan(PLANS / "cpu-small.yaml")
+VIEW = build_tier_context(TIER, PLAN.tiers[TIER])
+
+
+@dataclass
+class Away:
+    """A store that can be taken away."""
+
+    store: MemoryStore
+    away: bool = False
+    place: str = "http://memory"
+    counts: QueryCounters = field(default_factory=QueryCounters)
+
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        if self.away:
+            raise StoreError(StoreErrorKind.AWAY, self.place, "connection refused")
+        return self.store.query_samples(selector, start, end)
+
+
+def times(samples: list[Sample]) -> tuple[float, float]:
+    return min(s[2] for s in samples), max(s[2] for s in samples)
+
+
+class Fleet:
+    """One tier's turns, a minute apart, on a clock of its own."""
+
+    def __init__(self, api: Any, asking: TierReader, start: float) -> None:
+        self.now = start
+        self.turns = StoreSource(
+            asking={("test", asking.tier): asking},
+            api=api,
+            told_by_agents=frozenset(),
+            delay_seconds=0.0,
+            views={asking.tier: VIEW},
+            versions={},
+            history=None,
+            alerting=None,
+            clock=lambda: self.now,
+        )
+        self.closed: list[Any] = []
+        judge = self.turns.watcher.step
+
+        def kept(*given: Any) -> Any:
+            ended, closed = judge(*given)
+            self.closed += closed
+            return ended, closed
+
+        self.turns.watcher.step = kept  # type: ignore[method-assign]
+
+    def go(self, turns: int = 1, seconds: float = 60.0) -> None:
+        for _ in range(turns):
+            self.now += seconds
+            self.turns.run_cycle()
+
+    def answer(self, rule: str, replica: str | None = None) -> Any:
+        return self.turns.watcher.standings[rule, Subject(tier=TIER, replica=replica)].answer
+
+    def episodes(self, rule: str) -> list[Finding]:
+        opened = [s.episode for (name, _), s in self.turns.watcher.standings.items() if s.episode and name == rule]
+        return [*opened, *(e for e in self.turns.past if e.rule == rule)]
+
+
+def told_by_agents(samples: list[Sample]) -> tuple[Fleet, Away]:
+    api = Away(MemoryStore.of(samples))
+    each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
+    return Fleet(api, each, times(samples)[0] - 1.0), api
+
+
+def told_by_engines(samples: list[Sample]) -> tuple[Fleet, Away]:
+    api = Away(MemoryStore.of(samples))
+    reader = engine_series.EnginePages("instance")
+    each = ReplicaReader(TIER, engine_series.engine_selector("vllm", 'job="vllm"'), reader, api)
+    return Fleet(api, each, times(samples)[0] - 1.0), api
+
+
+@pytest.mark.parametrize("told", [told_by_agents, told_by_engines])
+def test_a_cascade_is_found_in_the_store_when_and_where_it_was(told: Any) -> None:
+    of = agent_samples if told is told_by_agents else engine_samples
+    fleet, _ = told(list(of("cascade_fast")))
+    fleet.go(5)
+    (cascade,) = fleet.episodes("KvCacheCascade")
+    assert cascade.subject == Subject(tier=TIER, replica="cpu-small-0")
+    assert max(t.stage or 0 for t in cascade.transitions) == 4
+
+    assert len(cascade.transitions) >= 3
+
+
+def test_what_a_restart_of_the_agent_adds_up_from_zero_is_continued() -> None:
+    samples = list(agent_samples("steady"))
+    begin, end = times(samples)
+    cut = (begin + end) / 2
+    at_cut: dict[Any, float] = {}
+    for name, labels, t, value in samples:
+        if t <= cut:
+            at_cut[name, tuple(sorted(labels.items()))] = value
+
+    def restarted(one: Sample) -> Sample:
+        name, labels, t, value = one
+        cumulative = name.endswith(("_total", "_bucket", "_sum", "_count"))
+        before = at_cut.get((name, tuple(sorted(labels.items()))), 0.0) if cumulative and t > cut else 0.0
+        return name, labels, t, value - before
+
+    whole, _ = told_by_agents(samples)
+    again, _ = told_by_agents([restarted(one) for one in samples])
+    whole.go(6)
+    again.go(6)
+    sums = [windows.sum_windows(c.slice.window for c in fleet.closed) for fleet in (whole, again)]
+    assert sums[1].counters == pytest.approx(sums[0].counters)
+    assert (
+        readings.read_all(sums[1], VIEW.basis)["ttft_p99_seconds"]
+        == readings.read_all(sums[0], VIEW.basis)["ttft_p99_seconds"]
+    )
+
+
+def test_a_store_that_is_away_leaves_everything_unknown_and_is_caught_up_with() -> None:
+    samples = list(agent_samples("steady"))
+    fleet, api = told_by_agents(samples)
+    fleet.go(2)
+    assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
+    api.away = True
+    fleet.go(1)
+    for (rule, _), standing in fleet.turns.watcher.standings.items():
+        if rule not in ("UnknownTooLong",):
+            assert isinstance(standing.answer, Unknown), rule
+            assert standing.answer.reason is Gap.STALE
+    assert "connection refused" in fleet.turns.store_troubles[TIER]
+    assert not [s.episode for s in fleet.turns.watcher.standings.values() if s.episode and s.episode.rule == "TierDown"]
+    api.away = False
+    fleet.go(1)
+    assert fleet.turns.store_troubles == {}
+    assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
+    known, _ = told_by_agents(samples)
+    known.go(4)
+    sums = [windows.sum_windows(c.slice.window for c in one.closed) for one in (fleet, known)]
+    assert sums[0].counters == sums[1].counters
+    assert sums[0].covered_seconds == pytest.approx(sums[1].covered_seconds)
+
+
+def test_samples_that_are_missing_in_the_store_are_a_gap_whose_counters_come_later() -> None:
+    samples = list(engine_samples("steady"))
+    begin, _ = times(samples)
+    fleet, _ = told_by_engines([one for one in samples if not begin + 60 < one[2] < begin + 110])
+    whole, _ = told_by_engines(samples)
+    for one in (fleet, whole):
+        one.go(4)
+    seen, all_seen = (windows.sum_windows(c.slice.window for c in one.closed) for one in (fleet, whole))
+    assert seen.counters["requests_finished"] == all_seen.counters["requests_finished"]
+    missing = all_seen.gauges["kv_utilization_max"].seconds - seen.gauges["kv_utilization_max"].seconds
+    assert 40 < missing < 60
+    assert seen.gaps[windows.EVERYTHING] is Gap.SCRAPE_FAILED
+
+
+def test_a_tier_of_which_no_replica_is_told_any_more_is_unseen_and_not_down() -> None:
+    samples = list(agent_samples("steady"))
+    begin, _ = times(samples)
+    fleet, _ = told_by_agents([one for one in samples if one[2] < begin + 130])
+    fleet.go(4)
+    assert "no sample of the tier" in fleet.turns.store_troubles[TIER]
+    assert isinstance(fleet.answer("TierDown"), Unknown)
+    assert not fleet.episodes("TierDown")
+
+
+def two(samples: list[Sample], until: float) -> list[Sample]:
+    """A second replica, told of by an agent of its own up to `until`."""
+    more = []
+    for name, labels, t, value in samples:
+        if t < until and "replica" in labels:
+            more.append((name, {**labels, "replica": "cpu-small-1", "instance": "node-2:9095"}, t, value))
+    return [*samples, *more]
+
+
+def test_a_replica_whose_agent_was_killed_is_a_gap_and_then_gone_and_the_others_go_on() -> None:
+    samples = list(agent_samples("steady"))
+    begin, _ = times(samples)
+    fleet, _ = told_by_agents(two(samples, begin + 100))
+    fleet.go(3)
+    assert [t.replica for t in fleet.turns.targets] == ["cpu-small-0", "cpu-small-1"]
+    down = fleet.turns.watcher.replicas[TIER, "cpu-small-1"]
+    assert down.track.misses >= 1
+    assert "no scrape of it" in down.trouble
+    assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
+    fleet.turns.api.store = MemoryStore.of(samples)  # type: ignore[attr-defined]
+    fleet.now += 250
+    fleet.turns.run_cycle()
+    assert [t.replica for t in fleet.turns.targets] == ["cpu-small-0"] or fleet.turns.store_troubles
+    assert (TIER, "cpu-small-1") not in fleet.turns.watcher.replicas
+
+
+def test_an_agent_that_two_see_counts_once() -> None:
+    samples = list(agent_samples("steady"))
+    doubled = [*samples, *((n, {**labels, "instance": "node-9:9095"}, t + 0.1, v) for n, labels, t, v in samples)]
+    once, _ = told_by_agents(samples)
+    twice, _ = told_by_agents(doubled)
+    for fleet in (once, twice):
+        fleet.go(4)
+    sums = [windows.sum_windows(c.slice.window for c in fleet.closed) for fleet in (once, twice)]
+    assert sums[0].counters == sums[1].counters
+
+
+class NewestOnly:
+    """A store's series with their last sample only: what sums see."""
+
+    def __init__(self, api: StoreApi) -> None:
+        self._api = api
+
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        found = self._api.query_samples(selector, start, end)
+        return tuple(MatrixSeries(one.labels, one.times[-1:], one.values[-1:]) for one in found)
+
+
+def copies(count: int, names: tuple[str, ...], begin: float) -> list[Sample]:
+    """So many replicas that do what was recorded, each a little later than the one before."""
+    recorded = {name: list(agent_samples(name, PLAN)) for name in names}
+    found: list[Sample] = []
+    for number in range(count):
+        samples = recorded[names[number % len(names)]]
+        later = begin + number * 0.7 % 15 - samples[0][2]
+        for name, labels, t, value in samples:
+            if "replica" in labels:
+                seen = later if name == "sizewatch_target_last_success_timestamp_seconds" else 0.0
+                own = {**labels, "replica": f"r{number:03d}", "instance": f"node-{number}:9095"}
+                found.append((name, own, t + later, value + seen))
+    return found
+
+
+BEGIN = 1_790_000_000.0
+
+
+def test_sums_over_many_replicas_say_exactly_what_the_replicas_say(tmp_path: Path) -> None:
+    with victoria_metrics(tmp_path) as store:
+        store.write(copies(24, ("steady", "cascade_fast", "prefix"), BEGIN))
+        found = {}
+        for way, most in (("each", 1000), ("sums", 0)):
+            api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
+            each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), NewestOnly(api), 60.0)
+            summed = AggregatedTierReader(
+                TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
+            )
+            sized = AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), most, api)
+            fleet = Fleet(api, sized, BEGIN - 30)
+            fleet.go(4)
+            fleet.closed += fleet.turns.watcher.flush()
+            assert fleet.turns.store_troubles == {}
+            found[way] = fleet, api.counts.queries
+    whole = {way: windows.sum_windows(c.slice.window for c in fleet.closed) for way, (fleet, _) in found.items()}
+    assert whole["sums"].counters == pytest.approx(whole["each"].counters)
+    assert whole["sums"].covered_seconds == pytest.approx(whole["each"].covered_seconds)
+    each, sums = (readings.read_all(whole[way], VIEW.basis) for way in ("each", "sums"))
+    assert _alike(sums, each)
+    assert {c.replica for c in found["sums"][0].closed} == {"*"}
+    assert len(found["sums"][0].closed) < len(found["each"][0].closed) / 4
+    assert found["sums"][1] <= 4 * 5
+    cascades = {way: {e.subject for e in fleet.episodes("KvCacheCascade")} for way, (fleet, _) in found.items()}
+    assert cascades["sums"] == cascades["each"] != set()
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    for name, expected in other.items():
+        found = one[name]
+        for part in ("value", "low", "high", "n"):
+            if hasattr(expected, part):
+                assert getattr(found, part) == pytest.approx(getattr(expected, part)), name
+        assert getattr(found, "gap", None) == getattr(expected, "gap", None), name
+    return True
+
+
+def regridded(samples: list[Sample], replica: str) -> list[Sample]:
+    """The same with another release's bucket edges on one replica: every second edge is not there."""
+    edges = sorted(
+        {labels["le"] for name, labels, _, _ in samples if name == "sizewatch_ttft_seconds_bucket"},
+        key=lambda le: float(le.replace("+Inf", "inf")),
+    )
+    dropped = set(edges[1:-1:2])
+    return [
+        one
+        for one in samples
+        if not (
+            one[0] == "sizewatch_ttft_seconds_bucket" and one[1].get("replica") == replica and one[1]["le"] in dropped
+        )
+    ]
+
+
+def test_replicas_with_other_bucket_edges_are_never_summed_over_le(tmp_path: Path) -> None:
+    samples = regridded(copies(6, ("steady",), BEGIN), "r002")
+    with victoria_metrics(tmp_path) as store:
+        store.write(samples)
+        api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
+        each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
+        summed = AggregatedTierReader(
+            TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
+        )
+        fleet = Fleet(api, AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
+        fleet.go(4)
+        parts = windows.sum_windows(c.slice.window for c in fleet.closed).histograms["ttft_seconds"]
+
+    assert len(parts) == 2
+    counted = {
+        name: windows.sum_windows(c.slice.window for c in fleet.closed).histograms[name] for name in ("e2e_seconds",)
+    }
+    assert len(counted["e2e_seconds"]) == 1
+    finished = sum(part.n for part in counted["e2e_seconds"])
+    assert sum(part.n for part in parts) == pytest.approx(finished, rel=0.1)
+
+
+class FewInstants:
+    """An API whose sums fail."""
+
+    def __init__(self, api: StoreApi) -> None:
+        self._api = api
+        self.place, self.counts = api.place, api.counts
+
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
+        return self._api.query(expr, t)
+
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        return self._api.query_samples(selector, start, end)
+
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
+        raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "too many samples")
+
+
+def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> None:
+    with victoria_metrics(tmp_path) as store:
+        store.write(copies(4, ("steady",), BEGIN))
+        api = FewInstants(StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0)))
+        each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
+        summed = AggregatedTierReader(
+            TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
+        )
+        fleet = Fleet(api, AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
+        fleet.go(3)
+    assert "too many samples" in fleet.turns.store_troubles[TIER]
+    assert all(c.slice.window.covered_seconds == 0 for c in fleet.closed)
+
+
+def exported(fleet: Fleet, tells: str) -> set[tuple[str, str]]:
+    """Replica and rule of every verdict on the page of an agent that tells this part."""
+    fleet.turns._told_by_agents = frozenset({TIER} if tells == "whole tiers" else ())
+    page, _ = exposition.render(status(fleet.turns, FACTS, fleet.now), "")
+    found = re.findall(r'sizewatch_verdict\{replica="([^"]*)",rule="([^"]*)"', page.decode())
+    series = {name for name in page.decode().split() if name.startswith("sizewatch_requests_running{")}
+    assert bool(series) is (tells == "all")
+    return set(found)
+
+
+FACTS = StatusInputs(role="fleet", started_at=0.0, health=AgentHealth(), simulated="", past=(), step13={})
+
+
+def test_what_node_agents_tell_of_their_replicas_is_not_exported_twice() -> None:
+    fleet, _ = told_by_agents(list(agent_samples("steady")))
+    fleet.go(3)
+    whole = exported(fleet, "whole tiers")
+    everything = exported(fleet, "all")
+    assert ("", "TierDown") in whole
+    assert {replica for replica, _ in whole} == {""}
+    assert ("cpu-small-0", "TargetDown") in everything
+    assert whole < everything
+
+
+def test_gpus_of_a_replica_that_spans_nodes_are_joined_to_it() -> None:
+    samples = list(agent_samples("steady"))
+    gpus = []
+    for gpu, instance, late in (("GPU-a", "node-1:9095", 0.0), ("GPU-b", "node-2:9095", 1.3)):
+        labels = {"tier": TIER, "pool": "mixed", "replica": "cpu-small-0", "gpu": gpu, "instance": instance}
+        labels |= {"job": "sizewatch"}
+        scrapes = sorted({t for name, _, t, _ in samples if name == "sizewatch_target_up"})
+        gpus += [
+            ("sizewatch_gpu_gr_engine_active_ratio", labels, t - late, 0.25 if gpu == "GPU-a" else 0.75)
+            for t in scrapes
+        ]
+    fleet, _ = told_by_agents([*samples, *gpus])
+    fleet.go(4)
+    whole = windows.sum_windows(c.slice.window for c in fleet.closed)
+    assert whole.gauges["gpu_gr_engine_active"].maximum == 0.75
+    assert readings.read_all(whole, VIEW.basis)["gpu_utilization"].value == pytest.approx(0.5, abs=0.02)  # type: ignore[union-attr]
+    assert fleet.turns.owned[TIER, "cpu-small-0"].gpus == ("GPU-a", "GPU-b")
+    alone, _ = told_by_agents(samples)
+    alone.go(4)
+    assert whole.counters == windows.sum_windows(c.slice.window for c in alone.closed).counters
+
+
+def test_a_series_that_no_part_of_a_query_gives_is_left_alone() -> None:
+    strange = [{"__name__": "sizewatch_x_total"}, {"sizewatch_part": "a.b.sums"}, {"sizewatch_part": "." * 2000}]
+    assert group_sums((MatrixSeries(labels, (0.0, 60.0), (1.0, 2.0)) for labels in strange), 0.0, 60.0) == {}

@@ -1,0 +1,398 @@
+"""Traces from CSV files: the right series, or the line that is wrong and what to do about it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from paths import SHARED
+
+from agent.forecasting.csv_file import TraceError
+from agent.forecasting.csv_series import Trace, read_trace
+from agent.forecasting.timestamps import TimestampForm
+from forecast.series.binned import Array
+
+NAN = math.nan
+BERLIN = "Europe/Berlin"
+TRACES = SHARED / "traces"
+
+
+def row(*values: float) -> Array:
+    return np.array(values, dtype=np.float64)
+
+
+def written(folder: Path, *lines: str, header: str = "timestamp,requests", end: str = "\n") -> Path:
+    path = folder / "trace.csv"
+    path.write_bytes((end.join((header, *lines)) + end).encode())
+    return path
+
+
+def trace(folder: Path, *lines: str, header: str = "timestamp,requests", zone: str = "UTC") -> Trace:
+    return read_trace(written(folder, *lines, header=header), zone=zone)
+
+
+def wrong(path: Path, zone: str = "UTC", bin_seconds: float | None = None) -> str:
+    with pytest.raises(TraceError) as caught:
+        read_trace(path, zone=zone, bin_seconds=bin_seconds)
+    said = str(caught.value)
+    assert said.startswith(str(path)), "the file is named"
+    return said.removeprefix(str(path))
+
+
+def unix(text: str, zone: str = "UTC") -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+# ---- what can be read ----
+
+
+def test_requests_and_tokens_become_series_on_one_grid(tmp_path: Path) -> None:
+    found = trace(
+        tmp_path,
+        "2026-03-01T00:00:00Z,5,700,90",
+        "2026-03-01T00:05:00Z,0,,0",
+        "2026-03-01T00:10:00Z,7.5,1050,120",
+        header="timestamp,requests,prompt_tokens,output_tokens",
+    )
+    assert (found.requests.start, found.requests.bin_seconds) == (unix("2026-03-01T00:00"), 300.0)
+    assert_array_equal(found.requests.values, row(5, 0, 7.5))
+    assert found.prompt_tokens is not None
+    assert found.output_tokens is not None
+    assert_array_equal(found.prompt_tokens.values, row(700, NAN, 1050))
+    assert_array_equal(found.output_tokens.values, row(90, 0, 120))
+    assert found.notes == ()
+
+
+def test_gaps_in_time_and_empty_cells_are_missing_and_not_zero(tmp_path: Path) -> None:
+    found = trace(tmp_path, "0,1", "60,", "120,3", "300,6", "360,7")
+    assert_array_equal(found.requests.values, row(1, NAN, 3, NAN, NAN, 6, 7))
+
+
+def test_columns_may_stand_in_any_order_and_unknown_ones_are_noted(tmp_path: Path) -> None:
+    found = trace(tmp_path, "x,1,0,1,", "y,2,60,2,", "z,3,120,3,", header="note, Requests,Timestamp,note,prompt_tokens")
+    assert_array_equal(found.requests.values, row(1, 2, 3))
+    assert found.notes == (
+        "the column 'note' is not read",
+        "the column 'note' is not read",
+        "the column 'prompt_tokens' is empty",
+    )
+    assert found.prompt_tokens is None
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_byte_order_marks_line_ends_and_gzip_make_no_difference(
+    tmp_path: Path, end: str, mark: bytes, zipped: bool
+) -> None:
+    body = mark + end.join(("timestamp,requests", "0, 1", "", '60,"2"', "120,3", "")).encode()
+    path = tmp_path / ("trace.csv.gz" if zipped else "trace.csv")
+    path.write_bytes(gzip.compress(body) if zipped else body)
+    assert_array_equal(read_trace(path).requests.values, row(1, 2, 3))
+
+
+def test_a_gzip_file_of_another_name_is_read_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(gzip.compress(b"timestamp,requests\n0,1\n60,2\n120,3\n"))
+    assert len(read_trace(path).requests) == 3
+
+
+STYLES = (
+    ("0", "600", "1200"),
+    ("1767225600", "1767226200", "1767226800"),
+    ("0.0", "0.5", "1.0"),
+    ("2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z", "2026-01-01T00:20:00Z"),
+    ("2026-01-01 00:00:00+05:30", "2026-01-01 00:10:00+05:30", "2026-01-01 00:20:00+05:30"),
+    ("2026-01-01T00:00-0800", "2026-01-01T00:10-0800", "2026-01-01T00:20-0800"),
+    ("2026-01-01 00:00", "2026-01-01 00:10", "2026-01-01 00:20"),
+    ("2026-01-01T00:00:00.000", "2026-01-01T00:00:00.250", "2026-01-01T00:00:00.500"),
+    ("2026-01-01", "2026-01-02", "2026-01-03"),
+)
+
+
+@pytest.mark.parametrize("times", STYLES)
+@pytest.mark.parametrize("zone", ["UTC", BERLIN])
+def test_times_are_written_again_as_they_stand_in_the_file(tmp_path: Path, times: tuple[str, ...], zone: str) -> None:
+    found = trace(tmp_path, *(f"{t},1" for t in times), zone=zone)
+    assert len(found.requests) == 3
+    assert tuple(found.times.text(found.requests.time(index)) for index in range(3)) == times
+
+
+def test_offsets_that_are_the_zones_own_follow_its_clock_when_written(tmp_path: Path) -> None:
+    lines = ("2026-03-29T01:30:00+01:00,1", "2026-03-29T03:00:00+02:00,2", "2026-03-29T03:30:00+02:00,3")
+    of_zone = trace(tmp_path, *lines, zone=BERLIN)
+    assert of_zone.requests.bin_seconds == 1800.0
+    assert [of_zone.times.text(of_zone.requests.time(i)) for i in range(3)] == [line[:-2] for line in lines]
+    of_another = trace(tmp_path, *lines)
+    assert of_another.times.text(of_another.requests.time(2)) == "2026-03-29T02:30:00+01:00"
+
+
+def test_seconds_between_the_files_own_are_written_in_full(tmp_path: Path) -> None:
+    assert trace(tmp_path, "0,1", "1,1", "2,1").times.text(1.5) == "1.500000"
+
+
+# ---- clocks that are put forward and back ----
+
+
+def local_rows(first: str, last: str, step: timedelta, zone: str) -> list[str]:
+    """What a clock in the zone showed, every `step` from one instant (UTC) to another."""
+    t, rows = datetime.fromisoformat(first).replace(tzinfo=UTC), []
+    while t < datetime.fromisoformat(last).replace(tzinfo=UTC):
+        rows.append(t.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M"))
+        t += step
+    return rows
+
+
+@pytest.mark.parametrize("minutes", [5, 15, 60])
+@pytest.mark.parametrize("zone", [BERLIN, "America/New_York", "Australia/Lord_Howe", "UTC"])
+def test_a_year_of_local_times_is_even_in_spring_and_autumn(tmp_path: Path, zone: str, minutes: int) -> None:
+    if zone == "Australia/Lord_Howe" and minutes == 60:
+        minutes = 30  # its clock moves by half an hour
+    rows: list[str] = []
+    for month in ("03", "04", "10", "11"):
+        begin, end = f"2026-{month}-01", f"2026-{int(month) + 1:02d}-01"
+        rows += local_rows(begin, end, timedelta(minutes=minutes), zone)
+    found = trace(tmp_path, *(f"{t},1" for t in rows), zone=zone)
+    assert found.requests.start == unix("2026-03-01")
+    assert found.requests.bin_seconds == 60.0 * minutes
+    assert np.nansum(found.requests.values) == len(rows)
+    assert found.requests.end == unix("2026-12-01")
+    assert [found.times.text(found.requests.time(i)) for i in range(0, 9000 // minutes, 7)] == rows[
+        : 9000 // minutes : 7
+    ]
+
+
+def test_a_time_that_the_clock_leaves_out_in_spring_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "2026-03-29 01:30,1", "2026-03-29 02:00,1", "2026-03-29 03:30,1")
+    said = wrong(path, BERLIN)
+    assert said.startswith(":3: the clock in Europe/Berlin leaves this time out")
+    assert "write times in UTC" in said
+    assert len(read_trace(path).requests) == 5, "in UTC it is a time like others"
+
+
+def test_an_hour_that_comes_twice_is_refused_where_its_order_does_not_tell_which_it_is(tmp_path: Path) -> None:
+    rows = [f"2026-10-25 0{h}:{m:02d},1" for h in (1, 2, 3) for m in (0, 15, 30, 45)]
+    said = wrong(written(tmp_path, *rows), BERLIN)
+    assert said.startswith(":6: the clock in Europe/Berlin shows this time twice")
+    assert "write times in UTC" in said
+
+
+def test_a_second_hour_with_a_hole_in_it_is_still_told_apart(tmp_path: Path) -> None:
+    rows = [f"2026-10-25 02:{m:02d},1" for m in (0, 15, 30, 45)] + ["2026-10-25 02:30,9", "2026-10-25 03:00,1"]
+    found = trace(tmp_path, *rows, zone=BERLIN)
+    assert_array_equal(found.requests.values, row(1, 1, 1, 1, NAN, NAN, 9, NAN, 1))
+
+
+def test_an_hour_that_comes_three_times_is_refused(tmp_path: Path) -> None:
+    rows = [f"2026-10-25 02:{m:02d},1" for _ in range(3) for m in (0, 30)]
+    assert wrong(written(tmp_path, *rows), BERLIN).startswith(":6: times go back more than once")
+
+
+# ---- what cannot ----
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("0,1", "60,2", "60,3", "120,4"), ":4: has the time of a row before: which of the two counts? (line 3)"),
+        (("0,1", "120,2", "60,3"), ":4: is earlier than the row before; sort the rows by time (line 3)"),
+        (("0,1", "60,-3", "120,4"), ":3: requests: '-3' is negative; a count is 0 or more"),
+        (("0,1", "60,many", "120,4"), ":3: requests: 'many' is no number"),
+        (("0,1", "60,nan", "120,4"), ":3: requests: 'nan' is no number"),
+        (("0,1", "60,inf", "120,4"), ":3: requests: 'inf' is no number"),
+        (("0,1", "60,-Infinity", "120,4"), ":3: requests: '-Infinity' is no number"),
+        (("0,1", "60,1e400", "120,4"), ":3: requests: '1e400' is no number"),
+        (("0,1", "60,1e300", "120,4"), ":3: requests: '1e300' is more than 1e+15"),
+        (("0,1", "60,1_000", "120,4"), ":3: requests: '1_000' is no number"),
+        (("0,True", "60,True", "120,True"), ":2: requests: 'True' is no number"),
+        (("0,1", "60,1,200", "120,4"), ":3: has 3 cells, the header has 2"),
+        (("0,1,200", "60,1,100", "120,1,000"), ":2: has 3 cells, the header has 2"),
+        (("0,1", ",2", "120,4"), ":3: timestamp: is missing"),
+        (("0,1", "-60,2", "120,4"), ":3: timestamp: '-60' is no time; write a time such as 2026-03-01T00:05:00Z"),
+        (("0,1", "60,2"), ": has 2 rows; 3 are the fewest that tell how long a bin is"),
+        (
+            ("0,1", "60,2", "121,3", "180,4", "240,4"),
+            ":4: comes 61 s after the row before, and most rows are 60 s apart",
+        ),
+        (("0,", "60,", "120,"), ": holds no number in the column requests"),
+        (
+            ("1767225600000,1", "1767225660000,2"),
+            ":2: timestamp: '1767225600000' is too large for seconds; are these milli",
+        ),
+        (("0,1", "60,2", "1767225600,3"), ":4: comes 20454 days after the row before; is the year right?"),
+        (
+            ("0,1", "2026-01-01T00:00:00Z,2"),
+            ":3: timestamp: '2026-01-01T00:00:00Z' is written otherwise than the first",
+        ),
+        (
+            ("2026-01-01T00:00:00Z,1", "2026-01-01T00:01:00,2"),
+            ":3: timestamp: '2026-01-01T00:01:00' is written otherwise",
+        ),
+        (
+            ("2026-01-01T00:00:00,1", "2026-01-01T00:01:00Z,2"),
+            ":3: timestamp: '2026-01-01T00:01:00Z' is written otherwise",
+        ),
+        (
+            ("2026-02-28T00:00:00Z,1", "2026-02-30T00:00:00Z,2"),
+            ":3: timestamp: '2026-02-30T00:00:00Z' is no time that there",
+        ),
+        (("01/02/2026 00:00,1",), ":2: timestamp: '01/02/2026 00:00' is no time; write"),
+        ((), ": has a header and no row"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line_and_what_to_do(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+    assert wrong(written(tmp_path, *lines)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("time,requests", ":1: has no column timestamp"),
+        ("timestamp,request", ":1: has no column requests; the header must be timestamp,requests[,prompt_tokens"),
+        ("arrival_s,prompt_tokens,output_tokens", ":1: has no column timestamp"),
+        ("timestamp;requests", ":1: has ';' between its columns; it must be a comma"),
+        ("timestamp\trequests", ":1: has '\\t' between its columns; it must be a comma"),
+        ("0,5", ":1: has no header; it must begin with the line timestamp,requests"),
+        ("timestamp,requests,requests", ":1: has the column requests twice"),
+    ],
+)
+def test_another_header_is_refused_with_the_right_one(tmp_path: Path, header: str, said: str) -> None:
+    assert wrong(written(tmp_path, "0,1", "60,2", "120,3", header=header)).startswith(said)
+
+
+CUT_OFF = gzip.compress(b"timestamp,requests\n0,1\n60,1\n120,2\n" * 99)[:-30]
+NO_UTF_8 = ": is not a text file in UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        pytest.param("t.csv", b"", ": is empty; it must begin with the line timestamp,requests", id="empty"),
+        pytest.param("t.csv", b"\n\n", ": is empty", id="blank lines"),
+        pytest.param("t.csv.gz", b"timestamp,requests\n0,1\n", ": is named .gz and is not gzipped", id="not packed"),
+        pytest.param("t.csv.gz", CUT_OFF, ": is a gzip file that is cut off", id="cut off"),
+        pytest.param("t.csv", "timestamp,requests\n0,1\n".encode("utf-16"), NO_UTF_8, id="UTF-16"),
+        pytest.param("t.csv", b"timestamp,requests\n0,1\n60,\xff\n120,3\n", NO_UTF_8, id="a byte of Latin-1"),
+        pytest.param("t.csv", b"timestamp,requests\n0,1\n60,5\x00\n120,3\n", "", id="a zero byte"),
+    ],
+)
+def test_files_that_are_no_csv_are_refused_in_words(tmp_path: Path, name: str, body: bytes, said: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(body)
+    assert wrong(path).startswith(said)
+
+
+def test_a_file_that_is_not_there_or_is_a_folder_is_told(tmp_path: Path) -> None:
+    assert wrong(tmp_path / "no.csv") == ": there is no such file"
+    assert wrong(tmp_path) == ": cannot be read: Is a directory"
+
+
+def test_a_zone_that_is_none_is_told(tmp_path: Path) -> None:
+    assert "'Europe/Berlinn', which is no time zone" in wrong(written(tmp_path, "0,1"), "Europe/Berlinn")
+
+
+def test_lines_are_counted_in_the_file_and_not_in_the_data(tmp_path: Path) -> None:
+    lines = ("0,1", "", "60,2", "   ", "", "60,3")
+    assert wrong(written(tmp_path, *lines)).startswith(
+        ":7: has the time of a row before: which of the two counts? (line 4)"
+    )
+    assert wrong(written(tmp_path, *lines[:-1], "90,x")).startswith(":7: requests: 'x' is no number")
+
+
+# ---- bins that are asked for ----
+
+
+def test_finer_bins_of_the_file_are_added_up_to_those_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path, *(f"{60 * i},{i}" for i in range(10)))
+    found = read_trace(path, bin_seconds=300.0)
+    assert (found.requests.bin_seconds, found.notes) == (300.0, ())
+    assert_array_equal(found.requests.values, row(10, 35))
+
+
+def test_coarser_bins_of_the_file_are_kept_and_noted(tmp_path: Path) -> None:
+    found = read_trace(written(tmp_path, "0,1", "600,2", "1200,3"), bin_seconds=300.0)
+    assert found.requests.bin_seconds == 600.0
+    assert found.notes == ("bins of 5m were asked for; the file's own are 10m and are kept",)
+
+
+def test_the_files_own_bins_may_be_asked_for(tmp_path: Path) -> None:
+    found = read_trace(written(tmp_path, "0,1", "600,2", "1200,3"), bin_seconds=600.0)
+    assert (len(found.requests), found.notes) == (3, ())
+
+
+def test_a_gap_of_a_year_is_a_gap_and_a_longer_one_a_mistake(tmp_path: Path) -> None:
+    days = ("2026-01-01,1", "2026-01-02,2", "2026-01-03,3")
+    assert len(trace(tmp_path, *days, "2027-01-04,4").requests) == 369
+    assert wrong(written(tmp_path, *days, "2027-01-05,4")).startswith(":5: comes 367 days after the row before")
+
+
+def test_more_bins_than_fit_are_refused(tmp_path: Path) -> None:
+    seconds = ("0,1", "1,1", "2,1", "25920000,1")
+    assert wrong(written(tmp_path, *seconds)).startswith(": spans 25920001 bins of 1 s, most of them missing")
+
+
+def test_bins_that_are_no_multiple_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "0,1", "120,2", "240,3")
+    assert wrong(path, bin_seconds=300.0) == ": has bins of 2m, of which no whole number makes 5m; ask for a multiple"
+
+
+# ---- whatever is in it ----
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    amounts=st.lists(st.one_of(st.none(), st.integers(0, 10**9)), min_size=3, max_size=40),
+    left_out=st.sets(st.integers(1, 39)),
+    width=st.sampled_from((1, 60, 300, 86_400)),
+    start=st.integers(0, 2_000_000_000),
+)
+def test_each_amount_is_at_its_time_and_nothing_else_is_known(
+    tmp_path_factory: pytest.TempPathFactory, amounts: list[int | None], left_out: set[int], width: int, start: int
+) -> None:
+    # The first two rows tell the width, whatever is left out after them.
+    rows = {i: a for i, a in enumerate(amounts) if i < 3 or i not in left_out}
+    path = tmp_path_factory.mktemp("any") / "t.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            (("timestamp", "requests"), *((start + width * i, "" if a is None else a) for i, a in rows.items()))
+        )
+    if all(a is None for a in rows.values()):
+        assert "holds no number" in wrong(path)
+        return
+    found = read_trace(path).requests
+    assert (found.start, found.bin_seconds) == (start, width)
+    expected = [NAN if (a := rows.get(i)) is None else float(a) for i in range(max(rows) + 1)]
+    assert_array_equal(found.values, row(*expected))
+
+
+def test_a_hundred_thousand_rows_take_a_moment(tmp_path: Path) -> None:
+    begin = datetime(2026, 1, 1)
+    lines = [f"{(begin + timedelta(minutes=i)).isoformat()}Z,{i % 997}" for i in range(100_000)]
+    path = written(tmp_path, *lines)
+    before = time.thread_time()
+    found = read_trace(path)
+    assert time.thread_time() - before < 1.0
+    assert len(found.requests) == 100_000
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="../shared/traces is not there: real traces are not read")
+@pytest.mark.parametrize("name", ["nab_elb_requests", "nasa_http_1995", "servegen_mmid_diurnal", "nab_tweets_goog"])
+def test_real_traces_are_read_as_they_are(name: str) -> None:
+    path = TRACES / f"{name}.csv.gz"
+    found = read_trace(path)
+    with gzip.open(path, "rt") as file:
+        rows = list(csv.DictReader(file))
+    total = sum(float(one["requests"]) for one in rows if one["requests"])
+    assert np.nansum(found.requests.values) == pytest.approx(total)
+    assert found.times.text(found.requests.start) == rows[0]["timestamp"]
+    assert found.times.form in (TimestampForm.SECONDS, TimestampForm.UTC)

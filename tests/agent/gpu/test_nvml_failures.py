@@ -1,0 +1,261 @@
+"""NVML going wrong half-way: lost GPUs, a driver that goes away, hanging calls, no library, the binding's errors."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pynvml
+import pytest
+from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+from paths import ROOT
+from waiting import CEILING_SECONDS, wait_for
+
+from agent.gpu.nvml_device import CODES, NvmlErrorKind, NvmlRefusedError, ask
+from agent.gpu.nvml_reader import NvmlReader
+from rules.telemetry.snapshots import GpuReadout
+
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 9, 12, 15, 16, 999
+FIRST_GPU = "GPU 0 (GPU-00000000-0000-4000-8000-000000000000, NVIDIA H100 80GB HBM3)"
+
+
+# ---- one GPU ----
+
+
+@pytest.mark.parametrize("code", [GPU_IS_LOST, RESET_REQUIRED, UNKNOWN])
+def test_a_gpu_lost_half_way_costs_itself_this_turn_and_is_back_in_the_next(machine, code):
+    first, second = machine.standin.add_gpu(), machine.standin.add_gpu()
+    assert [gpu.gpu for gpu in machine.turn()] == [first, second]
+    machine.standin.set({"0.error.nvmlDeviceGetMemoryInfo_v2": code})
+    assert [gpu.gpu for gpu in machine.turn()] == [second]
+    assert machine.problems == (
+        f"GPU 0 ({first}, NVIDIA H100 80GB HBM3): {CODES[code][1]} (nvmlDeviceGetMemoryInfo); tried again next turn",
+    )
+    machine.standin.set({"0.error.nvmlDeviceGetMemoryInfo_v2": None})
+    machine.standin.calls()
+    assert [gpu.gpu for gpu in machine.turn()] == [first, second]
+    assert machine.problems == ()
+    assert "nvmlDeviceGetHandleByUUID" in machine.standin.calls()
+
+
+def test_a_gpu_that_vanishes_is_named_every_turn_until_it_is_back_and_its_sums_go_on(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"0.energy_mj": 50_000})
+    machine.only()
+    machine.standin.set({"0.energy_mj": 80_000})
+    before = machine.only().counters["gpu_energy_joules"]
+    machine.standin.set({"0.gone": 1})
+    assert machine.turn() == ()
+    assert "it is lost" in machine.problems[0]
+    assert machine.turn() == ()
+    assert machine.problems == (f"{FIRST_GPU}: not found (nvmlDeviceGetHandleByUUID); tried again next turn",)
+    # It counts from nothing again and has already passed the old total: nobody knows that from a plain increase.
+    machine.standin.set({"0.gone": None, "0.energy_mj": 100_000})
+    back = machine.only().counters
+    assert (back["gpu_energy_joules"], back["gpu_energy_covered_seconds"]) == (before, 15.0)
+    machine.standin.set({"0.energy_mj": 1_600_000})
+    assert machine.only().counters["gpu_energy_joules"] == pytest.approx(before + 1_500.0)
+
+
+def test_a_gpu_that_cannot_be_opened_does_not_hide_the_others(machine):
+    machine.standin.add_gpu()
+    second = machine.standin.add_gpu()
+    machine.standin.set({"0.error.nvmlDeviceGetUUID": UNKNOWN})
+    assert [gpu.gpu for gpu in machine.turn()] == [second]
+    assert machine.problems == ("GPU 0: unknown error inside the driver (nvmlDeviceGetUUID); tried again next turn",)
+    machine.standin.set({"0.error.nvmlDeviceGetUUID": None})
+    assert [gpu.index for gpu in machine.turn()] == [0, 1]
+
+
+def test_a_driver_that_goes_away_half_way_keeps_what_was_read_and_is_opened_again(machine):
+    first, second = machine.standin.add_gpu(), machine.standin.add_gpu()
+    machine.turn()
+    machine.standin.set({"0.energy_mj": 8_000_000, "1.error.nvmlDeviceGetTemperatureV": DRIVER_NOT_LOADED})
+    assert [gpu.gpu for gpu in machine.turn()] == [first]
+    assert machine.problems == (
+        f"NVML: {CODES[DRIVER_NOT_LOADED][1]} (nvmlDeviceGetTemperatureV); GPUs not read this turn, opened again next turn",
+    )
+    assert machine.standin.opened() == 0
+    machine.standin.set({"1.error.nvmlDeviceGetTemperatureV": None, "1.energy_mj": 6_000_000})
+    readouts = machine.turn()
+    assert [gpu.gpu for gpu in readouts] == [first, second]
+    assert machine.problems == ()
+    assert machine.standin.opened() == 1
+    # The sums live on in the reader, the time without the driver is not covered.
+    assert readouts[0].counters["gpu_energy_joules"] == pytest.approx(3_000.0)
+    assert readouts[0].counters["gpu_energy_covered_seconds"] == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize("code", [DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND])
+def test_without_a_driver_there_is_one_problem_and_opening_backs_off(machine, code):
+    machine.standin.add_gpu()
+    machine.standin.set({"error.nvmlInitWithFlags": code})
+    opened_at = []
+    for _ in range(60):  # a quarter of an hour
+        assert machine.turn() == ()
+        assert len(machine.problems) == 1
+        assert CODES[code][1] in machine.problems[0]
+        if machine.standin.calls():
+            opened_at.append(machine.clock.now)
+    assert opened_at == [15.0, 30.0, 60.0, 105.0, 195.0, 360.0, 660.0]
+    machine.standin.set({"error.nvmlInitWithFlags": None})
+    assert len(machine.turn(300.0)) == 1
+    assert machine.problems == ()
+
+
+def test_a_driver_without_a_gpu_is_said_and_tried_again(machine):
+    assert machine.turn() == ()
+    assert machine.problems == ("NVML: the driver runs but shows no GPU; no GPU is read, next try after 10 s",)
+    assert machine.turn() == ()
+    assert machine.problems == ("NVML: the driver runs but shows no GPU; no GPU is read, next try after 20 s",)
+    assert machine.standin.opened() == 0
+    machine.standin.add_gpu()
+    assert machine.turn() == ()
+    machine.only()
+
+
+def test_opening_that_fails_half_way_leaves_the_library_closed(machine):
+    machine.standin.add_gpu()
+    machine.standin.set({"error.nvmlDeviceGetCount_v2": UNKNOWN})
+    assert machine.turn() == ()
+    assert machine.standin.opened() == 0
+    assert "nvmlDeviceGetCount" in machine.problems[0]
+
+
+def test_a_driver_that_does_not_tell_its_version_is_read_all_the_same(machine):
+    machine.standin.add_gpu(celsius=None)
+    machine.standin.set({"driver": None})
+    assert "driver of unknown version" in machine.only().gaps["gpu_temperature_celsius"]
+
+
+def test_a_hanging_call_costs_its_turns_and_no_threads_and_then_all_goes_on(nvml):
+    nvml.add_gpu()
+    reader = NvmlReader(deadline_seconds=0.2)
+    # A busy machine may take longer than that for the first one, which opens the library.
+    assert wait_for(lambda: len(reader.read(0.0)[0]) == 1)
+    nvml.set({"0.hang.nvmlDeviceGetTotalEnergyConsumption": 1, "0.energy_mj": 6_000_000})
+    assert reader.read(15.0) == ((), ("NVML did not answer within 0.2 s",))
+    for turn in range(2, 6):
+        readouts, problems = reader.read(15.0 * turn)
+        assert readouts == ()
+        assert problems[0].startswith("NVML has not answered for ")
+    assert [thread.name for thread in threading.enumerate()].count("nvml") == 1
+    nvml.set({"0.hang.nvmlDeviceGetTotalEnergyConsumption": None})
+    readouts = wait_for_readouts(reader)
+    # The turn that came back late was dropped, its sums were not.
+    assert readouts[0].counters["gpu_energy_joules"] == pytest.approx(1_000.0)
+    reader.close()
+
+
+def wait_for_readouts(reader: NvmlReader) -> tuple[GpuReadout, ...]:
+    readouts: tuple[GpuReadout, ...] = wait_for(lambda: reader.read(90.0)[0])
+    assert readouts, "the hanging call never came back"
+    return readouts
+
+
+def test_closing_gives_the_library_back_ends_the_thread_and_may_be_done_twice(nvml):
+    nvml.add_gpu()
+    before = set(threading.enumerate())
+    reader = NvmlReader()
+    reader.read(0.0)
+    assert nvml.opened() == 1
+    (worker,) = set(threading.enumerate()) - before
+    reader.close()
+    reader.close()
+    worker.join(CEILING_SECONDS)
+    assert (nvml.opened(), worker.is_alive()) == (0, False)
+
+
+def test_closing_does_not_wait_for_a_hanging_library(nvml):
+    nvml.add_gpu()
+    reader = NvmlReader(deadline_seconds=0.1)
+    nvml.set({"hang.nvmlDeviceGetCount_v2": 1})
+    reader.read(0.0)
+    closing = threading.Thread(target=reader.close, daemon=True)
+    closing.start()
+    closing.join(CEILING_SECONDS)
+    assert not closing.is_alive()
+    nvml.set({"hang.nvmlDeviceGetCount_v2": None})
+
+
+def test_samples_of_an_unknown_type_cost_the_turn_and_are_reported(machine):
+    machine.standin.add_gpu(sample_type=77)
+    assert machine.turn() == ()
+    assert machine.problems == (
+        f"{FIRST_GPU}: sample values of the unknown type 77 (nvmlDeviceGetSamples): please report this; tried again next turn",
+    )
+
+
+# ---- the binding ----
+
+
+def test_every_error_class_of_the_binding_is_classified():
+    classes = {error().value: error.__name__ for error in pynvml.NVMLError.__subclasses__()}
+    assert len(classes) > 30
+    missing = {code: name for code, name in classes.items() if code not in CODES}
+    assert not missing, f"nvidia-ml-py has new errors: give each a row in agent.gpu.nvml_device.CODES: {missing}"
+
+
+def test_a_code_that_nobody_knows_costs_the_gpu_its_turn_and_is_named(machine):
+    machine.standin.add_gpu()
+    machine.standin.set({"error.nvmlDeviceGetTotalEnergyConsumption": 4711})
+    assert machine.turn() == ()
+    assert "NVML error 4711, unknown to sizewatch (nvmlDeviceGetTotalEnergyConsumption)" in machine.problems[0]
+
+
+def test_a_function_that_the_binding_lacks_is_a_gap():
+    with pytest.raises(NvmlRefusedError) as refused:
+        ask("nvmlDeviceGetNothingOfTheKind")
+    assert refused.value.kind is NvmlErrorKind.GAP
+
+
+def test_a_text_that_cannot_be_decoded_is_refused_and_not_raised(machine):
+    machine.standin.add_gpu()
+    state = machine.standin.state_file
+    state.write_bytes(state.read_bytes().replace(b"NVIDIA H100", b"NVIDIA \xff100"))
+    assert machine.turn() == ()
+    assert machine.problems[0].startswith("GPU 0: UnicodeDecodeError")
+
+
+LOAD = """
+import ctypes, sys
+try:
+    ctypes.CDLL("libnvidia-ml.so.1")
+except OSError:
+    sys.exit(1)
+"""
+READ_ONCE = "from agent.gpu.nvml_reader import NvmlReader; r = NvmlReader(); print(*r.read(0.0), sep='\\n'); r.close()"
+
+
+def read_in_a_new_process(**environment: str) -> list[str]:
+    root = ROOT
+    environment = {**os.environ, "PYTHONPATH": str(root), "LD_LIBRARY_PATH": "", **environment}
+    command = [sys.executable, "-c", READ_ONCE]
+    done = subprocess.run(
+        command, env=environment, cwd=root, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_a_machine_without_the_library_gives_no_readout_and_one_problem():
+    if (
+        subprocess.run([sys.executable, "-c", LOAD], env={**os.environ, "LD_LIBRARY_PATH": ""}, check=False).returncode
+        == 0
+    ):
+        pytest.skip("this machine has a real libnvidia-ml.so.1")
+    readouts, problems = read_in_a_new_process()
+    assert readouts == "()"
+    assert "libnvidia-ml.so.1 was not found" in problems
+    assert problems.count("NVML:") == 1
+
+
+def test_the_library_is_found_through_the_loaders_path_as_in_production(tmp_path, nvml):
+    state = tmp_path / "state"
+    state.write_text("driver=580\ncount=1\n0.uuid=GPU-a\n0.name=NVIDIA L4\n0.celsius=40\n", encoding="ascii")
+    readouts, problems = read_in_a_new_process(
+        LD_LIBRARY_PATH=str(nvml.folder_of_library), NVML_STANDIN_STATE=str(state)
+    )
+    assert "'gpu_temperature_celsius': 40.0" in readouts
+    assert problems == "()"

@@ -1,0 +1,398 @@
+"""The history under bad luck: kill -9, readers beside the writer, a full disk, locks, damage, other people's files."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+from history_samples import START, booking, finished
+from history_writer import REPLICAS
+from paths import SUPPORT
+
+from agent.history import errors as troubles
+from agent.history.codec import encode_window
+from agent.history.errors import HistoryError, HistoryErrorKind, HistoryOpenError
+from agent.history.schema import DAY
+from agent.history.store import HistoryStore
+from agent.history.write_buffer import BATCH, ENTRY_BYTES, WriteBuffer
+
+EVER = (0.0, START + 1000 * DAY)
+WRITER = SUPPORT / "history_writer.py"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def store(path):
+    with HistoryStore(path, busy_timeout_seconds=0.05) as one:
+        yield one
+
+
+def writer(*arguments):
+    """The writing process; both the tests and the program stand on its path."""
+    folders = os.pathsep.join((str(WRITER.parent), str(WRITER.parent.parent)))
+    return subprocess.Popen(
+        [sys.executable, str(WRITER), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": folders},
+    )
+
+
+def turns_in(reader):
+    """The turns that are there, each with all its replicas, and that all three sums tell the same."""
+    minutes = reader.minutes("h100", *EVER)
+    turns = {}
+    for one in minutes:
+        turns.setdefault(round((one.window.start - START) / 60), []).append(one)
+    for turn, several in turns.items():
+        assert [one.replica for one in several] == list(REPLICAS), f"half of turn {turn}"
+        assert finished(tuple(several)) == len(REPLICAS) * (turn + 1)
+    return turns.keys(), finished(minutes)
+
+
+# ---- other processes ----
+
+
+def test_no_acknowledged_minute_is_lost_and_no_sum_is_wrong_when_the_writer_is_killed_15_times(path):
+    with writer("kill", path, 15) as process:
+        told = json.loads(process.stdout.read())
+    assert told["deaths"] == 15
+    assert len(told["acknowledged"]) > 15
+    with HistoryStore.open_reader(path) as reader:
+        there, requests = turns_in(reader)
+        assert there >= set(told["acknowledged"])
+        # Beyond what was acknowledged only the one turn a child was killed in.
+        assert len(there) <= len(told["acknowledged"]) + 15
+        assert finished(reader.replica_bins("h100", *EVER)) == requests
+        assert finished(reader.bins("h100", *EVER)) == requests
+    with HistoryStore(path) as store:
+        assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        store.book([booking(20_000, replica, finished=20_001.0) for replica in REPLICAS])
+        assert turns_in(store)[0] == there | {20_000}
+
+
+def test_a_reader_sees_whole_turns_while_another_process_writes(path):
+    with writer("write", path, 0, 400) as process:
+        process.stdout.readline()
+        seen = []
+        with HistoryStore.open_reader(path) as reader:
+            while process.poll() is None:
+                turns, _ = turns_in(reader)
+                assert turns == set(range(len(turns)))
+                seen.append(len(turns))
+            turns, requests = turns_in(reader)
+            assert finished(reader.bins("h100", *EVER)) == requests
+    assert process.returncode == 0
+    assert turns == set(range(400))
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 1
+
+
+def test_a_reader_can_change_nothing(store, path):
+    store.book([booking(0)])
+    with HistoryStore.open_reader(path) as reader:
+        assert not hasattr(reader, "book")
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            reader._connection.execute("DELETE FROM hours")
+    assert len(store.bins("h100", *EVER)) == 1
+
+
+def test_threads_of_one_process_share_a_store(store):
+    def book(replica):
+        for minute in range(30):
+            store.book([booking(minute, replica)])
+            store.bins("h100", *EVER)
+
+    threads = [threading.Thread(target=book, args=(replica,)) for replica in REPLICAS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert finished(store.bins("h100", *EVER)) == 3 * 30 * 60.0
+
+
+# ---- troubles: nothing half done, and the same call works later ----
+
+
+def trouble_of(call, *arguments):
+    with pytest.raises(HistoryError) as raised:
+        call(*arguments)
+    return raised.value
+
+
+def test_a_file_locked_beyond_the_timeout_is_a_trouble_and_the_same_minutes_book_later(store, path):
+    store.book([booking(0)])
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    found = trouble_of(store.book, [booking(1)])
+    assert (found.kind, str(path) in found.text) == (HistoryErrorKind.LOCKED, True)
+    assert found.text.endswith("another process holds it; see which has it open (fuser)")
+    assert finished(store.bins("h100", *EVER)) == 60.0
+    other.execute("ROLLBACK")
+    other.close()
+    store.book([booking(1)])
+    assert finished(store.bins("h100", *EVER)) == 120.0
+
+
+def fill(store):
+    """No page more: as if the disk were full."""
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_full_disk_keeps_nothing_of_the_turn_and_the_buffer_books_it_once_there_is_room(store):
+    store.book([booking(0)])
+    fill(store)
+    buffer, many = WriteBuffer(), [booking(minute, f"r{n}") for minute in range(1, 4) for n in range(40)]
+    buffer.add(many)
+    found = trouble_of(buffer.drain, store.book)
+    assert (found.kind, found.text.endswith("free space on its disk")) == (HistoryErrorKind.FULL, True)
+    assert len(buffer) == 120
+    for ask in (store.minutes, store.replica_bins, store.bins):
+        assert finished(ask("h100", *EVER)) == 60.0
+    store._connection.execute("PRAGMA max_page_count = 1000000")
+    buffer.drain(store.book)
+    assert (len(buffer), buffer.dropped) == (0, 0)
+    for ask in (store.minutes, store.replica_bins, store.bins):
+        assert finished(ask("h100", *EVER)) == 121 * 60.0
+
+
+def test_a_file_that_may_not_be_written_is_read_only(store):
+    store._connection.execute("PRAGMA query_only = ON")
+    assert trouble_of(store.book, [booking(0)]).kind is HistoryErrorKind.READ_ONLY
+    assert trouble_of(store.keep, "name", "1").kind is HistoryErrorKind.READ_ONLY
+    assert store.bins("h100", *EVER) == ()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "replaced"])
+def test_a_file_that_was_removed_or_replaced_is_not_written_to_unseen(store, path, again):
+    store.book([booking(0)])
+    path.unlink()
+    if again:
+        path.touch()
+    found = trouble_of(store.book, [booking(1)])
+    assert found.kind is HistoryErrorKind.MISSING
+    assert "was removed or replaced while it was open: restart" in found.text
+
+
+def test_damaged_pages_are_a_trouble_that_says_what_to_do(path):
+    with HistoryStore(path) as store:
+        store.book([booking(minute, f"r{n}") for minute in range(30) for n in range(20)])
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (size - 4096))
+    with HistoryStore(path) as store:
+        found = trouble_of(store.minutes, "h100", *EVER)
+        assert found.kind is HistoryErrorKind.CORRUPT
+        assert "move the file with its -wal and -shm away and restart" in found.text
+        assert trouble_of(store.book, [booking(0)]).kind is HistoryErrorKind.CORRUPT
+
+
+@pytest.mark.parametrize("body", [b"", b"no zlib", encode_window(booking(0).slice.window)[:-9]])
+def test_a_row_that_does_not_unpack_is_damage_and_is_not_written_over(store, body):
+    store.book([booking(0)])
+    store._connection.execute("UPDATE hours SET body = ?", (body,))
+    for call, arguments in ((store.bins, ("h100", *EVER)), (store.book, ([booking(1)],))):
+        found = trouble_of(call, *arguments)
+        assert found.kind is HistoryErrorKind.CORRUPT
+        assert "hours holds a row that does not unpack" in found.text
+    assert finished(store.minutes("h100", *EVER)) == 60.0
+
+
+def test_an_episode_that_cannot_be_read_is_damage(store):
+    store._connection.execute("INSERT INTO spans VALUES ('episode', 'R', 't', '', 1.0, NULL, '{\"rule\": 1}')")
+    assert trouble_of(store.episodes, 0.0).kind is HistoryErrorKind.CORRUPT
+
+
+def test_every_kind_of_trouble_can_come_from_sqlite_and_says_what_to_do():
+    assert set(troubles.KINDS.values()) == set(HistoryErrorKind) == troubles.WHAT_TO_DO.keys()
+
+
+def test_an_error_in_our_own_sql_is_a_defect_and_no_trouble(store, path):
+    with pytest.raises(sqlite3.OperationalError, match="no such table"), troubles.translate_sqlite_errors(path):
+        store._connection.execute("SELECT * FROM nowhere")
+
+
+# ---- files that are not ours ----
+
+
+def problem_of(call, *arguments):
+    with pytest.raises(HistoryOpenError) as raised:
+        call(*arguments)
+    return str(raised.value)
+
+
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
+    with HistoryStore(path) as store:
+        store.book([booking(0)])
+        store._connection.execute("PRAGMA user_version = 4")
+    before = path.read_bytes()
+    text = (
+        f"{path}: was written by a newer sizewatch (format 4, this one knows 3); run that version, or stop the "
+        "daemon, move it away with its -wal and -shm, and a new history begins"
+    )
+    assert problem_of(HistoryStore, path) == text
+    assert problem_of(HistoryStore.open_reader, path) == text
+    assert path.read_bytes() == before
+
+
+def test_another_programs_database_is_refused_and_left_alone(path):
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE bookmarks (url TEXT)")
+    other.commit()
+    other.close()
+    before = path.read_bytes()
+    assert problem_of(HistoryStore, path) == f"{path}: is a SQLite file of another program; give another path"
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(path):
+    path.write_text("tiers:\n  h100: {}\n" * 100)
+    before = path.read_bytes()
+    assert (
+        problem_of(HistoryStore, path)
+        == f"{path}: is no history (not a SQLite file); move it away, or give another path"
+    )
+    assert path.read_bytes() == before
+
+
+def test_a_history_without_one_of_its_tables_is_refused(path):
+    with HistoryStore(path) as store:
+        store._connection.execute("DROP TABLE hours")
+    assert "is damaged (no table hours)" in problem_of(HistoryStore, path)
+
+
+def test_places_where_no_file_can_be_are_named(tmp_path):
+    assert problem_of(HistoryStore, tmp_path) == f"{tmp_path}: is a directory; give the path of a file"
+    nowhere = tmp_path / "nowhere" / "history.db"
+    assert problem_of(HistoryStore, nowhere).startswith(f"{nowhere}: cannot be made (No such file or directory)")
+    assert problem_of(HistoryStore.open_reader, nowhere).startswith(
+        f"{nowhere}: does not exist; `sizewatch run` makes it"
+    )
+
+
+def test_an_empty_file_becomes_a_history_but_holds_nothing_to_read_before(path):
+    path.touch()
+    assert problem_of(HistoryStore.open_reader, path) == f"{path}: is empty; `sizewatch run` fills it"
+    with HistoryStore(path) as store:
+        store.book([booking(0)])
+        assert len(store.bins("h100", *EVER)) == 1
+
+
+def test_a_path_with_marks_that_mean_something_in_a_uri_is_a_path(tmp_path):
+    path = tmp_path / "a?mode=memory#1%20.db"
+    with HistoryStore(path) as store:
+        store.book([booking(0)])
+    assert path.stat().st_size > 4096
+
+
+def test_those_that_make_the_file_at_once_make_one_history(tmp_path):
+    def make(path, barrier, made):
+        barrier.wait()
+        with HistoryStore(path) as store:
+            made.append(store._connection.execute("PRAGMA auto_vacuum").fetchone()[0])
+
+    for attempt in range(15):
+        barrier, made = threading.Barrier(3), []
+        arguments = (tmp_path / f"{attempt}.db", barrier, made)
+        threads = [threading.Thread(target=make, args=arguments) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert made == [2, 2, 2]
+
+
+def test_opening_waits_while_another_process_is_still_making_the_file(path):
+    with HistoryStore(path) as store:
+        store._connection.execute("PRAGMA journal_mode = DELETE")
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    assert trouble_of(HistoryStore, path, 0.01).kind is HistoryErrorKind.LOCKED
+    ends = threading.Timer(0.1, other.execute, ("COMMIT",))
+    ends.start()
+    with HistoryStore(path, busy_timeout_seconds=5.0) as store:
+        store.book([booking(0)])
+    ends.join()
+    other.close()
+
+
+# ---- the buffer ----
+
+
+class Taking:
+    """What `Store.book` is to a buffer: takes batches, or raises what it is told to."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.taken = []
+
+    def book(self, several):
+        if self.errors and (error := self.errors.pop(0)):
+            raise error
+        self.taken.append(list(several))
+
+
+def test_what_waits_is_booked_oldest_first_and_comes_out_as_it_went_in():
+    buffer, into = WriteBuffer(), Taking()
+    made = [booking(0), booking(1, bin=None, beyond="too much"), booking(2, bin=None, plan=""), booking(3, covered=0.0)]
+    buffer.add(made[:3])
+    buffer.add(made[3:])
+    assert len(buffer) == 4
+    buffer.drain(into.book)
+    assert (into.taken, len(buffer)) == ([made], 0)
+    buffer.drain(into.book)
+    assert len(into.taken) == 1
+
+
+def test_a_long_queue_is_booked_in_batches_and_a_trouble_keeps_the_rest():
+    buffer, into = WriteBuffer(), Taking(None, HistoryError(HistoryErrorKind.FULL, "full"))
+    made = [booking(minute) for minute in range(BATCH + 5)]
+    buffer.add(made)
+    assert trouble_of(buffer.drain, into.book).kind is HistoryErrorKind.FULL
+    assert (len(buffer), buffer.dropped) == (5, 0)
+    buffer.drain(into.book)
+    assert [one for batch in into.taken for one in batch] == made
+
+
+def test_the_oldest_fall_out_and_are_counted_when_the_queue_is_full():
+    one = ENTRY_BYTES + len(encode_window(booking(0).slice.window))
+    buffer, into = WriteBuffer(most_bytes=int(3.5 * one)), Taking()
+    made = [booking(minute) for minute in range(10)]
+    buffer.add(made)
+    assert (len(buffer), buffer.dropped) == (3, 7)
+    buffer.drain(into.book)
+    assert into.taken == [made[7:]]
+    buffer.add(made[:3])
+    assert (len(buffer), buffer.dropped) == (3, 7)
+
+
+def test_a_defect_does_not_stand_in_the_way_forever():
+    buffer, into = WriteBuffer(), Taking(KeyError("defect"))
+    buffer.add([booking(0), booking(1)])
+    with pytest.raises(KeyError):
+        buffer.drain(into.book)
+    assert (len(buffer), buffer.dropped) == (0, 2)
+    buffer.add([booking(2)])
+    buffer.drain(into.book)
+    assert into.taken == [[booking(2)]]
+
+
+def test_a_text_that_is_none_is_damage_and_not_a_defect_and_is_not_repeated(path, store):
+    store.keep("a", "1")
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE kept SET value = CAST(x'78cc0f' AS TEXT)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(HistoryError, match="holds a text that is none: move the file") as raised:
+        store.read_value("a")
+    assert raised.value.kind is HistoryErrorKind.CORRUPT
+    assert raised.value.__cause__ is None

@@ -1,0 +1,268 @@
+"""What the daemon does with its history: booked or waiting, Step 13 once a plan version, what an earlier run left."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from history_samples import START, window
+from paths import TESTS
+
+from agent.config.files import load_plan
+from agent.history.errors import HistoryError, HistoryErrorKind, HistoryOpenError
+from agent.history.service import ALIVE_SECONDS, MOST_WAITING, HistoryService
+from agent.history.store import HistoryStore
+from rules.confidence import Certainty
+from rules.evaluator.step import ClosedMinute
+from rules.plan import load_bins
+from rules.plan.schema import plan_version
+from rules.telemetry.signals import Gap, Missing
+from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.verdict import Status, Subject, Verdict
+
+DAY = 86_400.0
+VERSIONS = {"t": "v1"}
+PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")
+
+
+def closed(minute: int, tier: str = "t") -> ClosedMinute:
+    return ClosedMinute(tier=tier, replica="r", slice=load_bins.bin_window(window(minute), None, "r"))
+
+
+def episode(ended_at: float | None = None, started_at: float = START, sentence: str = "bad") -> Finding:
+    subject = Subject(tier="t", replica="r")
+    verdict = Verdict(
+        t=started_at,
+        rule="TargetDown",
+        subject=subject,
+        status=Status.WARNING,
+        certainty=Certainty.CERTAIN,
+        observed=Missing(gap=Gap.NOT_IN_PLAN),
+        expected=Missing(gap=Gap.NOT_IN_PLAN),
+        unit="count",
+        sentence=sentence,
+    )
+    change = Transition(t=started_at, status=Status.WARNING, stage=None, certainty=Certainty.CERTAIN)
+    return Finding(
+        rule="TargetDown",
+        subject=subject,
+        started_at=started_at,
+        ended_at=ended_at,
+        worst=verdict,
+        transitions=(change,),
+    )
+
+
+@pytest.fixture(name="path")
+def history_path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+@pytest.fixture(name="keeping")
+def open_keeping(path: Path) -> Iterator[HistoryService]:
+    keeping = HistoryService(lambda: HistoryStore(path, busy_timeout_seconds=0.05))
+    yield keeping
+    keeping.close()
+
+
+def kept(path: Path) -> tuple[int, int, list[str]]:
+    """Minutes, episodes and kinds of events in the file."""
+    with HistoryStore.open_reader(path) as reader:
+        minutes = reader.minutes("t", START - DAY, START + DAY)
+        return len(minutes), len(reader.episodes(0.0)), [event.kind for event in reader.events(0.0)]
+
+
+class Locked:
+    """Another process that holds the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def let_go(self) -> None:
+        self._connection.execute("ROLLBACK")
+        self._connection.close()
+
+
+def test_minutes_episodes_and_events_are_in_the_file_after_the_turn(keeping: HistoryService, path: Path) -> None:
+    keeping.event(START, "start", "began")
+    keeping.turn([closed(0), closed(1)], VERSIONS, [episode(START + 60)], [])
+    assert kept(path) == (2, 1, ["start"])
+    assert (keeping.trouble, len(keeping.buffer)) == (None, 0)
+
+
+def test_minutes_are_booked_under_the_plan_version_of_their_tier(keeping: HistoryService, path: Path) -> None:
+    keeping.turn([closed(0), closed(0, "unplanned")], VERSIONS, (), ())
+    with HistoryStore.open_reader(path) as reader:
+        assert len(reader.minutes("t", START, START + 60, "v1")) == 1
+        assert len(reader.minutes("unplanned", START, START + 60, "")) == 1
+
+
+def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_is_free(
+    keeping: HistoryService, path: Path
+) -> None:
+    lock = Locked(path)
+    keeping.event(START, "start", "began")
+    for minute in range(3):
+        keeping.turn([closed(minute)], VERSIONS, [episode(START + 60, START + minute)], [])
+        assert keeping.trouble is not None
+        assert "another process holds it" in keeping.trouble
+    assert len(keeping.buffer) == 3
+    lock.let_go()
+    keeping.turn((), VERSIONS, (), ())
+    assert kept(path) == (3, 3, ["start"])
+    assert (keeping.trouble, len(keeping.buffer), keeping.buffer.dropped) == (None, 0, 0)
+
+
+def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_try(
+    keeping: HistoryService, path: Path
+) -> None:
+    keeping.trouble = "full: as upkeep found"
+    keeping.turn((), VERSIONS, (), ())
+    assert keeping.trouble == "full: as upkeep found"
+    keeping.turn([closed(0)], VERSIONS, (), ())
+    assert keeping.trouble is None
+
+
+def test_a_history_that_cannot_be_opened_yet_is_opened_later_and_gets_what_waited(path: Path) -> None:
+    tries: list[Callable[[], HistoryStore]] = []
+
+    def opened() -> HistoryStore:
+        tries.append(opened)
+        if len(tries) < 4:
+            raise HistoryError(HistoryErrorKind.FULL, "no space: free some")
+        return HistoryStore(path)
+
+    keeping = HistoryService(opened)
+    assert keeping.trouble == "full: no space: free some"
+    assert keeping.load_previous_run(0.0, START).past == ()
+    keeping.turn([closed(0)], VERSIONS, (), ())
+    assert keeping.trouble is not None
+    keeping.turn([closed(1)], VERSIONS, (), ())
+    assert keeping.trouble is None
+    assert kept(path)[0] == 2
+    keeping.close()
+
+
+def test_a_file_that_is_no_history_is_a_matter_for_a_person_and_the_folder_is_let_go(tmp_path: Path) -> None:
+    (tmp_path / "history.db").write_text("not a database, however long it is read" * 10)
+    with pytest.raises(HistoryOpenError, match="is no history"):
+        HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
+
+
+def test_what_waits_for_a_history_is_bounded(path: Path) -> None:
+    def full() -> HistoryStore:
+        raise HistoryError(HistoryErrorKind.FULL, "no space")
+
+    keeping = HistoryService(full)
+    for n in range(MOST_WAITING + 20):
+        keeping.event(START + n, "reload", "x")
+    keeping.turn((), VERSIONS, [episode(START + 60, START + n) for n in range(MOST_WAITING + 5)], ())
+    assert (len(keeping._waiting), len(keeping._events)) == (MOST_WAITING, MOST_WAITING)
+    assert keeping._events[0].t == START + 20, "the oldest are lost"
+
+
+def test_an_episode_that_can_never_be_written_is_a_defect_once_and_stands_in_nobodys_way(
+    keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = HistoryStore.save_episode
+    broken = episode(START + 60, sentence="broken")
+
+    def refuses(self: HistoryStore, *several: Any) -> None:
+        if broken in several:
+            raise ValueError("a defect")
+        save(self, *several)
+
+    monkeypatch.setattr(HistoryStore, "save_episode", refuses)
+    with pytest.raises(ValueError, match="a defect"):
+        keeping.turn([closed(0)], VERSIONS, [broken], ())
+    keeping.turn([closed(1)], VERSIONS, [episode(START + 60, START + 1)], ())
+    assert kept(path)[:2] == (2, 1)
+
+
+def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    let_go: list[bool] = []
+    keeping = HistoryService(lambda: HistoryStore(path, 0.05), lambda: let_go.append(True))
+    lock = Locked(path)
+    keeping.turn([closed(0)], VERSIONS, (), ())
+    with caplog.at_level(logging.ERROR):
+        keeping.close()
+    lock.let_go()
+    assert let_go == [True]
+    assert "did not take 1 minutes" in caplog.text
+
+
+def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: HistoryService) -> None:
+    keeping.turn([closed(0)], VERSIONS, [episode(START + 60)], [episode(None, START + 5)])
+    soon = keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS)
+    assert [e.started_at for e in soon.past] == [START]
+    assert [e.started_at for e in soon.unfinished] == [START + 5]
+    assert soon.seen
+    assert not keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS + 60).seen
+
+
+VIEW = load_bins.build_tier_context("cpu-small", PLAN.tiers["cpu-small"])
+VERSION = plan_version(PLAN.tiers["cpu-small"])
+
+
+def keep_step13(keeping: HistoryService, at: float, version: str = VERSION) -> dict[str, str] | None:
+    return keeping.upkeep({"cpu-small": VIEW}, {"cpu-small": version}, at)
+
+
+def step13_events(path: Path) -> int:
+    with HistoryStore.open_reader(path) as reader:
+        return sum(event.kind == "step13" for event in reader.events(0.0))
+
+
+def test_step_13_is_done_once_the_first_seven_days_of_a_plan_version_are_over_and_kept(
+    keeping: HistoryService, path: Path
+) -> None:
+    for hour in range(0, int(7 * DAY), 3600):
+        assert keep_step13(keeping, START + hour) == {}
+    assert step13_events(path) == 0
+    done = keep_step13(keeping, START + 7 * DAY)
+    assert done is not None
+    assert done["cpu-small"].startswith("cpu-small: cannot be judged")
+    keeping.turn([closed(0)], {}, (), ())
+    assert keep_step13(keeping, START + 30 * DAY) == done, "the answer of the first week stays"
+    assert step13_events(path) == 1
+
+
+def test_another_plan_version_gets_a_week_and_an_answer_of_its_own(keeping: HistoryService, path: Path) -> None:
+    keep_step13(keeping, START)
+    first = keep_step13(keeping, START + 8 * DAY)
+    assert keep_step13(keeping, START + 9 * DAY, "another") == {}
+    assert keep_step13(keeping, START + 15 * DAY, "another") == {}
+    assert keep_step13(keeping, START + 16 * DAY, "another") != {}
+    assert step13_events(path) == 2
+    assert keep_step13(keeping, START + 17 * DAY) == first, "back on the first plan, its answer is known"
+
+
+def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: HistoryService) -> None:
+    hours = range(-48, 24 * 7 + 5, 6)
+    keep_step13(keeping, START)
+    for hour in hours:
+        one = load_bins.bin_window(window(60 * hour), VIEW.curve, "r")
+        keeping.turn([ClosedMinute(tier="cpu-small", replica="r", slice=one)], {"cpu-small": VERSION}, (), ())
+    keep_step13(keeping, START + 7 * DAY)
+    with closing(sqlite3.connect(keeping._open()._path)) as connection:
+        (body,) = connection.execute("SELECT value FROM kept WHERE name LIKE 'step13/%'").fetchone()
+    answer = json.loads(body)
+    (tier,) = answer["tiers"]
+    assert tier["requests"] == 60.0 * len([h for h in hours if 0 <= h < 24 * 7])
+    assert math.isclose(tier["highest_rps"], 1.0)
+
+
+def test_upkeep_that_cannot_reach_the_file_says_so_and_knows_nothing_new(keeping: HistoryService, path: Path) -> None:
+    lock = Locked(path)
+    assert keep_step13(keeping, START) is None
+    assert keeping.trouble is not None
+    lock.let_go()
+    assert keep_step13(keeping, START) == {}

@@ -1,0 +1,162 @@
+"""Weekly reports over real HTTP: the list, the files, who may read them, and what leads nowhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_server import TOKEN, ask, serving
+
+from agent.http_server.server import WebServer
+from agent.reporting import storage
+
+PAGE = b"<html><style>p{color:red}</style><p>report</p></html>" + b" " * 3000
+FILES = {
+    "report.html": PAGE,
+    "report.md": b"# report",
+    "report.json": json.dumps({"headline": "Grow <script>alert(1)</script>"}).encode(),
+    "plan.next.yaml": b"schema: 1",
+    "report.png": b"\x89PNG" + b"\0" * 5000,
+}
+NAME = "2026-11-23"
+
+
+@pytest.fixture(name="place")
+def reports(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text("secret")
+    root = tmp_path / "reports"
+    for name in ("2026-11-16", NAME):
+        storage.publish(root, name, FILES)
+    (root / "2026-11-09").mkdir()
+    (root / "2026-11-09" / "report.json").write_text("no json")
+    return root
+
+
+@pytest.fixture(name="server")
+def served(place: Path) -> Iterator[WebServer]:
+    with serving() as server:
+        server.serve_reports(place)
+        yield server
+
+
+@pytest.mark.parametrize(("file", "kind"), storage.FILES.items())
+def test_every_file_of_a_report_comes_with_its_type_and_a_policy(server: WebServer, file: str, kind: str) -> None:
+    status, headers, body = ask(server, f"/reports/{NAME}/{file}")
+    assert (status, headers["content-type"], body) == (200, kind, FILES[file])
+    assert headers["content-security-policy"].startswith("default-src 'none'; ")
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["cache-control"] == "private, no-cache"
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_page_may_use_its_own_style_and_no_other(server: WebServer) -> None:
+    policy = ask(server, f"/reports/{NAME}/report.html")[1]["content-security-policy"]
+    digest = base64.b64encode(hashlib.sha256(b"p{color:red}").digest()).decode()
+    assert f"style-src 'sha256-{digest}';" in policy
+
+
+def test_the_list_has_the_newest_first_and_takes_no_markup_from_a_headline(server: WebServer) -> None:
+    status, headers, body = ask(server, "/reports/")
+    page = body.decode()
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert re.findall(r"<h2><a href=\"([^\"]*)\"", page) == [
+        f"{name}/report.html" for name in (NAME, "2026-11-16", "2026-11-09")
+    ]
+    assert "<script" not in page
+    assert "Grow &lt;script&gt;" in page
+    assert "no headline" in page
+    assert "Simulated" not in page
+
+
+def test_a_report_that_is_made_anew_is_listed_anew_and_one_of_a_made_up_history_says_so(
+    server: WebServer, place: Path
+) -> None:
+    ask(server, "/reports/")
+    told = {"headline": "Keep all", "simulated": True}
+    storage.publish(place, NAME, {"report.json": json.dumps(told).encode()})
+    assert b"<b>Simulated.</b> Keep all" in ask(server, "/reports/")[2]
+
+
+def test_latest_and_folders_lead_to_what_is_meant_below_whatever_path_a_proxy_adds(server: WebServer) -> None:
+    for path, where in (
+        ("/reports", "reports/"),
+        ("/reports/latest/report.json", f"../{NAME}/report.json"),
+        ("/reports/latest/", f"../{NAME}/"),
+        (f"/reports/{NAME}/", "report.html"),
+    ):
+        status, headers, _ = ask(server, path)
+        assert (status, headers["location"]) == (302, where)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/reports/{NAME}/../../secret",
+        f"/reports/{NAME}/%2e%2e/%2e%2e/secret",
+        "/reports/..%2fsecret",
+        "/reports/../secret",
+        "/reports/%00",
+        f"/reports/{NAME}/report.html/",
+        f"/reports/{NAME}/secret",
+        f"/reports/{NAME}",
+        "/reports/2026-11-30/report.html",
+        "/reports/latest/latest/report.html",
+        "/reports/latest/secret",
+        "/reports//etc/passwd",
+        "/reports/2026-11-30/",
+    ],
+)
+def test_whatever_is_no_report_is_a_plain_404(server: WebServer, path: str) -> None:
+    status, headers, body = ask(server, path)
+    assert (status, headers["content-type"]) == (404, "text/plain; charset=utf-8")
+    assert b"secret" not in body
+    assert b"/reports/ lists those there are" in body
+
+
+def test_no_link_leads_out(server: WebServer, place: Path) -> None:
+    (place / NAME / "report.md").unlink()
+    (place / NAME / "report.md").symlink_to(place.parent / "secret")
+    (place / "2026-11-30").symlink_to(place.parent)
+    for path in (f"/reports/{NAME}/report.md", "/reports/2026-11-30/report.md"):
+        assert ask(server, path)[0] == 404
+    assert b"2026-11-30" not in ask(server, "/reports/")[2]
+
+
+def test_what_a_browser_has_already_is_not_sent_again(server: WebServer, place: Path) -> None:
+    path = f"/reports/{NAME}/report.html"
+    etag = ask(server, path)[1]["etag"]
+    status, headers, body = ask(server, path, If_None_Match=f'"other", {etag}')
+    assert (status, headers["etag"], body) == (304, etag, b"")
+    storage.publish(place, NAME, {"report.html": b"another"})
+    assert ask(server, path, If_None_Match=etag)[0] == 200
+
+
+def test_a_page_is_compressed_and_a_picture_is_not(server: WebServer) -> None:
+    page = ask(server, f"/reports/{NAME}/report.html", Accept_Encoding="gzip")[1]
+    drawn = ask(server, f"/reports/{NAME}/report.png", Accept_Encoding="gzip")[1]
+    assert (page["content-encoding"], drawn.get("content-encoding")) == ("gzip", None)
+
+
+def test_reports_need_the_credentials_that_every_page_needs(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    with serving(bearer_token_file=str(tmp_path / "token")) as server:
+        server.serve_reports(place)
+        for path in ("/reports", "/reports/", f"/reports/{NAME}/report.html", "/reports/nothing"):
+            assert ask(server, path)[0] == 401
+        assert ask(server, f"/reports/{NAME}/report.html", Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_where_none_are_written_that_is_told_and_only_reading_is_allowed(server: WebServer, place: Path) -> None:
+    assert ask(server, f"/reports/{NAME}/report.html", method="DELETE")[0] == 405
+    assert ask(server, f"/reports/{NAME}/report.html", method="HEAD")[2] == b""
+    server.serve_reports(place / "not there")
+    assert b"None was written yet" in ask(server, "/reports/")[2]
+    assert ask(server, "/reports/latest/")[0] == 404
+    server.serve_reports(None)
+    status, _, body = ask(server, "/reports/")
+    assert (status, body) == (404, b"this agent writes no reports (report.enabled, role)\n")

@@ -1,0 +1,283 @@
+"""From pods to targets: which are engines, where they answer, which tier they are of, and what hostile ones can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from kube_standin import Object, pod
+from paths import TESTS
+
+from agent.config.discovery_keys import Kubernetes, PodTier
+from agent.config.load import parse_config
+from agent.errors import ConfigError
+from agent.kubernetes.discovery import DiscoveryResult, discover
+from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, pod_of, truncate_value
+from agent.kubernetes.tier_match import TierCandidates, same_model, same_product
+from rules.plan.schema import parse_plan
+
+PLAN = parse_plan(yaml.safe_load((TESTS / "plans" / "guide-h100.yaml").read_text(encoding="utf-8")))
+(TIER, PLANNED), *_ = PLAN.tiers.items()
+TWO = {"one": PLANNED, "two": PLANNED.model_copy(update={"model": "other-model"})}
+
+
+def keys(**given: Any) -> Kubernetes:
+    loaded = parse_config({"discovery": {"kubernetes": {"node": "gpu-1", **given}}}, environment={})
+    assert loaded.discovery.kubernetes is not None
+    return loaded.discovery.kubernetes
+
+
+def read(data: Object) -> Pod:
+    found = pod_of(data)
+    assert found is not None
+    return found
+
+
+def found(
+    *several: Object, known: TierCandidates | None = None, taken: tuple[tuple[str, str], ...] = (), **given: Any
+) -> DiscoveryResult:
+    known = known or TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER),))
+    return discover([read(one) for one in several], keys(**given), known, taken)
+
+
+def only(discovered: DiscoveryResult) -> str:
+    """The reason of the one pod that is left out."""
+    assert discovered.targets == ()
+    (left,) = discovered.left_out
+    return left.reason
+
+
+ON = {"sizewatch.io/scrape": "true"}
+
+
+def test_an_annotated_pod_is_a_target_at_its_own_address() -> None:
+    notes = {
+        **ON,
+        "sizewatch.io/port": "9100",
+        "sizewatch.io/path": "/prometheus/metrics",
+        "sizewatch.io/engine": "trtllm",
+    }
+    (one,) = found(pod("a", address="10.0.0.7", annotations=notes, gpus=0)).targets
+    assert (one.url, one.key, one.pool, one.engine) == (
+        "http://10.0.0.7:9100/prometheus/metrics",
+        (TIER, "a"),
+        "mixed",
+        "trtllm",
+    )
+    (six,) = found(pod("a", address="fd00::7", annotations={**ON, "sizewatch.io/scheme": "https"})).targets
+    assert six.url == "https://[fd00::7]:8000/metrics"
+
+
+@pytest.mark.parametrize(
+    ("given", "data", "wanted"),
+    [
+        ({}, pod("gpu and port", gpus=8), True),
+        ({}, pod("gpu, no port of ours", gpus=8, ports=(("grpc", 50051),)), False),
+        ({}, pod("an exporter with a port called metrics", gpus=0, ports=(("metrics", 9100),)), False),
+        ({}, pod("off", annotations={"sizewatch.io/scrape": "false"}), False),
+        ({}, pod("over", annotations=ON, phase="Succeeded"), False),
+        ({"selector": "app=vllm"}, pod("selected", gpus=0), True),
+        ({"ports": [50051]}, pod("another port", ports=(("grpc", 50051),)), True),
+    ],
+)
+def test_what_tells_an_engine(given: dict[str, Any], data: Object, wanted: bool) -> None:
+    discovered = found(data, **given)
+    assert [one.pod.name for one in discovered.targets] == ([data["metadata"]["name"]] if wanted else [])
+    assert discovered.left_out == ()
+
+
+def test_the_first_port_of_the_configuration_that_the_pod_has_counts() -> None:
+    ports = (("http", 8000), ("metrics", 9090))
+    assert found(pod("a", ports=ports)).targets[0].url.endswith(":9090/metrics")
+    assert found(pod("a", ports=ports), ports=[8000]).targets[0].url.endswith(":8000/metrics")
+    assert (
+        found(pod("a", ports=ports, annotations={**ON, "sizewatch.io/port": "http"}))
+        .targets[0]
+        .url.endswith(":8000/metrics")
+    )
+
+
+@pytest.mark.parametrize(
+    ("notes", "reason"),
+    [
+        ({"port": "nine"}, "names no port of its containers"),
+        ({"port": "0"}, "is no port"),
+        ({"port": "65536"}, "is no port"),
+        ({"port": "80@evil"}, "names no port"),
+        ({"path": "//evil.example/x"}, "is no path"),
+        ({"path": "@evil.example/"}, "is no path"),
+        ({"path": "/x?y=1"}, "is no path"),
+        ({"path": "/a\nHost: evil"}, "is no path"),
+        ({"path": "/" + "x" * 10_000}, "is no path"),
+        ({"path": "/<script>"}, "is no path"),
+        ({"scheme": "file"}, "http or https"),
+        ({"pool": "<script>"}, "must be one of mixed"),
+        ({"engine": "vlm"}, "did you mean vllm"),
+        ({"tier": "<script>alert(1)</script>"}, "no name of a tier"),
+        ({"tier": "a\nb"}, "no name of a tier"),
+        ({"tier": "x" * 10_000}, "no name of a tier"),
+        ({"tier": TIER + "x"}, f"did you mean {TIER}"),
+    ],
+)
+def test_what_a_pod_says_wrong_is_told_and_leads_nowhere(notes: dict[str, str], reason: str) -> None:
+    said = only(found(pod("a", annotations={**ON, **{f"sizewatch.io/{k}": v for k, v in notes.items()}})))
+    assert reason in said
+    assert len(said) < 400
+    assert not {"<", "\n"} & set(said)
+
+
+@pytest.mark.parametrize(
+    "address", ["evil.example", "10.0.0.1:80", "10.0.0.1/../", "10.0.0.1@evil", "x" * 5000, "[::1]"]
+)
+def test_an_address_is_an_ip_address_or_none(address: str) -> None:
+    assert "no IP address" in only(found(pod("a", annotations=ON, address=address)))
+
+
+def test_a_pod_in_the_nodes_network_answers_on_its_own_ports_alone() -> None:
+    assert "network is the node's" in only(
+        found(pod("a", annotations={**ON, "sizewatch.io/port": "10250"}, hostNetwork=True))
+    )
+    assert found(pod("a", annotations={**ON, "sizewatch.io/port": "8000"}, hostNetwork=True)).targets
+
+
+def test_texts_of_a_pod_are_cut_and_hold_no_control_characters() -> None:
+    labels = {f"l{n}": "v" for n in range(500)} | {"a": "x" * 10_000}
+    notes = {**ON, "other.io/huge": "y" * 200_000, "sizewatch.io/tier": "a\x00\u2028\n" + "z" * 9000}
+    one = read(pod("a", labels=labels, annotations=notes))
+    assert len(one.labels) <= MOST_LABELS
+    assert max(map(len, [*one.labels.values(), *one.own.values()])) <= MOST_TEXT
+    assert one.own["tier"].startswith("a z")
+    assert set(one.own) == {"scrape", "tier"}
+    assert truncate_value("\ud800x\x1b[31m") == "x [31m"
+
+
+def test_a_pod_without_an_address_and_one_without_a_port_are_told() -> None:
+    data = pod("a", address=None, phase="Pending")
+    data["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "ImagePullBackOff"}}
+    (left,) = found(data).left_out
+    assert (left.reason, left.later) == ("has no address yet (ImagePullBackOff)", True)
+    said = only(found(pod("a", annotations=ON, ports=(("grpc", 50051),))))
+    assert said == "has no container port of discovery.kubernetes.ports (its ports: grpc); give sizewatch.io/port"
+
+
+def test_two_pods_of_one_name_and_one_that_is_a_target_already_are_told() -> None:
+    discovered = found(pod("a", namespace="x"), pod("a", namespace="y"), pod("b"), taken=((TIER, "b"),))
+    assert [one.pod.place for one in discovered.targets] == ["x/a"]
+    assert [one.reason for one in discovered.left_out] == [
+        f"is replica b of tier {TIER}, which is a target of the configuration too",
+        f"is replica a of tier {TIER}, as x/a is; give pods other names",
+    ]
+
+
+def test_a_new_pod_takes_the_place_of_one_of_its_name_that_ends() -> None:
+    old = pod("a", uid="old", namespace="x")
+    old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    (one,) = found(old, pod("a", uid="new", namespace="z")).targets
+    assert one.pod.uid == "new"
+
+
+def test_its_own_word_comes_before_the_configurations_and_that_before_the_hardware() -> None:
+    known = TierCandidates(
+        tiers=TWO,
+        entries=(
+            PodTier(tier="two", labels={"app": "vllm"}),
+            PodTier(tier="one", labels={"app": "x"}, namespaces=("llm",)),
+        ),
+        products=("NVIDIA-H100-80GB-HBM3",),
+    )
+    assert found(pod("a", labels={"sizewatch.io/tier": "one"}), known=known).targets[0].tier == "one"
+    assert found(pod("a"), known=known).targets[0].tier == "two"
+    assert found(pod("a", labels={"app": "x"}), known=known).targets[0].tier == "one"
+    both = TierCandidates(tiers=TWO, entries=(*known.entries, PodTier(tier="one")))
+    assert "matches the tiers one, two" in only(found(pod("a"), known=both))
+    anything = TierCandidates(entries=())
+    assert found(pod("a", labels={"sizewatch.io/tier": "no-plan"}), known=anything).targets[0].tier == "no-plan"
+
+
+def test_the_nodes_gpu_and_the_model_on_the_page_tell_the_tier() -> None:
+    product = PLANNED.gpu.product
+    label = product.replace(" ", "-")
+
+    def known(*models: str, products: tuple[str, ...] = (label,)) -> TierCandidates:
+        return TierCandidates(tiers=TWO, products=products, models={"uid-llm-a": models} if models else {})
+
+    (left,) = found(pod("a"), known=known()).left_out
+    assert left.later
+    assert left.url == "http://127.0.0.1:8000/metrics", "its page is asked"
+    assert found(pod("a"), known=known(f"org/{PLANNED.model}")).targets[0].tier == "one"
+    assert found(pod("a"), known=known("other-model")).targets[0].tier == "two"
+    assert "for which the plan has no tier" in only(found(pod("a"), known=known("third")))
+    assert "no tier of the plan is for AMD" in only(found(pod("a"), known=known(products=("AMD_Instinct_MI300X",))))
+    assert "GPU is not known" in only(found(pod("a"), known=known(products=())))
+    same = {"one": PLANNED, "two": PLANNED}
+    twice = TierCandidates(tiers=same, products=(label,), models={"uid-llm-a": (PLANNED.model,)})
+    assert "the plan has one, two" in only(found(pod("a"), known=twice))
+    assert "there is no plan" in only(found(pod("a"), known=TierCandidates()))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3", True),
+        ("H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3-SHARED", True),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", False),
+        ("AMD Instinct MI300X", "AMD_Instinct_MI300X", True),
+        ("AMD Instinct MI300X", "AMD_Instinct_MI325X", False),
+        ("", "", False),
+    ],
+)
+def test_products_are_compared_whatever_stands_between_their_parts(one: str, other: str, same: bool) -> None:
+    assert same_product(one, other) is same
+
+
+def test_models_are_compared_without_their_folder() -> None:
+    assert same_model("/models/Llama-3/", "meta/llama-3")
+    assert not same_model("", "")
+
+
+LWS = "leaderworkerset.sigs.k8s.io/"
+
+
+def member(index: int, **more: Any) -> Object:
+    labels = {f"{LWS}name": "deep", f"{LWS}group-index": "3", f"{LWS}worker-index": str(index)}
+    notes = {f"{LWS}leader-name": "deep-3"} if index else {}
+    return pod("deep-3" if not index else f"deep-3-{index}", labels=labels, annotations={**ON, **notes}, **more)
+
+
+def test_workers_of_a_group_are_their_leaders_and_are_not_scraped() -> None:
+    discovered = found(member(0), member(1), member(2))
+    assert [one.pod.name for one in discovered.targets] == ["deep-3"]
+    assert [one.key for one in discovered.workers] == [(TIER, "deep-3")] * 2
+    nameless = member(1)
+    del nameless["metadata"]["annotations"][f"{LWS}leader-name"]
+    assert found(nameless).workers[0].leader == "deep-3", "by the set and the group, as its controller names it"
+    del nameless["metadata"]["labels"][f"{LWS}group-index"]
+    assert "does not say of which group" in only(found(nameless))
+
+
+def test_a_workers_tier_follows_from_its_gpu_only_where_that_tells_one() -> None:
+    label = PLANNED.gpu.product
+    bare = member(1)
+    assert found(bare, known=TierCandidates(tiers={"one": PLANNED}, products=(label,))).workers[0].tier == "one"
+    assert "the plan has one, two" in only(found(bare, known=TierCandidates(tiers=TWO, products=(label,))))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "names the environment variable NODE_NAME, which is not set; the downward API gives it"),
+        ({"node": "Not A Name"}, "discovery.kubernetes.node: must be the name of an object"),
+        ({"node": "n", "namespaces": ["A B"]}, "discovery.kubernetes.namespaces[0]"),
+        ({"node": "n", "ports": []}, "discovery.kubernetes.ports: must be a list"),
+        ({"node": "n", "ports": ["x y"]}, "[0] is neither the name of a port"),
+        ({"node": "n", "keep": "1s"}, "discovery.kubernetes.keep: must be from 30s"),
+        ({"node": "n", "tiers": [{"labels": {}}]}, "discovery.kubernetes.tiers[0].tier"),
+        ({"node": "n", "nodes": "x"}, "discovery.kubernetes.nodes"),
+        ({"scope": "pod", "pod": "a"}, "POD_NAMESPACE"),
+    ],
+)
+def test_a_wrong_configuration_is_told_with_its_place(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as bad:
+        parse_config({"discovery": {"kubernetes": given}}, environment={})
+    assert any(said in problem for problem in bad.value.problems), bad.value.problems

@@ -1,0 +1,303 @@
+"""GPUs of pods: the kubelet's answer over a real gRPC server, the exporter's labels, the processes; in this order."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from gpu_samples import by_uuid, readout
+from paths import TESTS
+from waiting import CEILING_SECONDS
+
+from agent.gpu.collector import samples
+from agent.kubernetes import pod_resources
+from agent.kubernetes.pod_gpus import GpuAssignmentSources, assign_pod_gpus, find_shared_gpus, gpus_from_exporter
+from agent.kubernetes.pod_resources import Devices, PodResourcesError, ask, socket_exists
+from agent.kubernetes.pods import Pod
+from agent.scrape.exposition import SeriesReader
+from rules.gpu_sources.amd import AMD
+from rules.gpu_sources.dcgm import DCGM
+
+ANSWER = base64.b64decode(
+    "CrwBCgZ2bGxtLTASA2xsbRqjAQoGZW5naW5lEmgKDm52aWRpYS5jb20vZ3B1EihHUFUtOGY2ZDFhMmItMTExMS0yMjIyLTMzMzMtNDQ0NDU1NTU2NjY2"
+    "EihHUFUtOGY2ZDFhMmItMTExMS0yMjIyLTMzMzMtNDQ0NDU1NTU2NjY3GgIKABISCghyZG1hL2hjYRIGbWx4NV8wGgQCA6wCIhUKBm1lbW9yeRCAgICA"
+    "gAEaBAoCCAEaBwoFcHJveHkKWgoFbWlnLTASA2xsbRpMCgZlbmdpbmUSQgoWbnZpZGlhLmNvbS9taWctMWcuMTBnYhIoTUlHLTFhMmIzYzRkLTAwMDAt"
+    "MTExMS0yMjIyLTMzMzM0NDQ0NTU1NQpfCghzaGFyZWQtMBIDZGV2Gk4KBmVuZ2luZRJEChVudmlkaWEuY29tL2dwdS5zaGFyZWQSK0dQVS04ZjZkMWEy"
+    "Yi0xMTExLTIyMjItMzMzMy00NDQ0NTU1NTY2Njg6OjMKZQoFZHJhLTASA2xsbRpXCgZlbmdpbmUqTRIDZ3B1GgNsbG0iQQohCh9rOHMuZ3B1Lm52aWRp"
+    "YS5jb20vZGV2aWNlPWdwdS0wEg5ncHUubnZpZGlhLmNvbRoFZ3B1LTEiBWdwdS0w"
+)
+"""What protoc's own code makes of a ListPodResourcesResponse (podresources v1) with whole GPUs, a MIG instance, a time slice
+and a device of dynamic resource allocation."""
+
+GPU = "GPU-8f6d1a2b-1111-2222-3333-44445555666"
+
+DEVICES = (
+    Devices(namespace="llm", pod="vllm-0", container="engine", resource="nvidia.com/gpu", ids=(f"{GPU}6", f"{GPU}7")),
+    Devices(namespace="llm", pod="vllm-0", container="engine", resource="rdma/hca", ids=("mlx5_0",)),
+    Devices(
+        namespace="llm",
+        pod="mig-0",
+        container="engine",
+        resource="nvidia.com/mig-1g.10gb",
+        ids=("MIG-1a2b3c4d-0000-1111-2222-333344445555",),
+    ),
+    Devices(namespace="dev", pod="shared-0", container="engine", resource="nvidia.com/gpu.shared", ids=(f"{GPU}8::3",)),
+    Devices(namespace="llm", pod="dra-0", container="engine", resource="gpu.nvidia.com", ids=("gpu-1/gpu-0",)),
+)
+
+
+@contextmanager
+def kubelet(path: Path, answer: Callable[[bytes, Any], bytes]) -> Iterator[str]:
+    """A real gRPC server on a Unix socket that knows one method."""
+    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: answer(request, context))
+    server = grpc.server(ThreadPoolExecutor(2), options=[("grpc.max_send_message_length", -1)])
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),))
+    server.add_insecure_port(f"unix://{path}")
+    server.start()
+    try:
+        yield str(path)
+    finally:
+        server.stop(0).wait()
+
+
+def test_the_kubelet_tells_each_containers_devices(tmp_path: Path) -> None:
+    asked = []
+    with kubelet(tmp_path / "k.sock", lambda request, _: asked.append(request) or ANSWER) as path:
+        assert socket_exists(path)
+        assert ask(path) == DEVICES
+        assert ask(path) == DEVICES, "a question is a connection of its own"
+    assert asked == [b"", b""]
+
+
+def test_an_answer_larger_than_a_window_of_http2_arrives_whole(tmp_path: Path) -> None:
+    with kubelet(tmp_path / "k.sock", lambda *_: ANSWER * 1500) as path:
+        assert len(ask(path)) == 1500 * len(DEVICES)
+
+
+def test_a_refusal_an_unknown_version_and_nonsense_are_told_in_words(tmp_path: Path) -> None:
+    def refuse(_: bytes, context: Any) -> bytes:
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by\nrate limit")
+        raise AssertionError
+
+    with (
+        kubelet(tmp_path / "a.sock", refuse) as path,
+        pytest.raises(PodResourcesError, match=r"status 8.*rate limit.*too often"),
+    ):
+        ask(path)
+    with (
+        kubelet(tmp_path / "b.sock", lambda *_: b"\x0a\xff\xff") as path,
+        pytest.raises(PodResourcesError, match="no ListPod"),
+    ):
+        ask(path)
+    with kubelet(tmp_path / "c.sock", lambda *_: b"") as path:
+        assert ask(path) == ()
+    with grpc_without_methods(tmp_path / "d.sock") as path, pytest.raises(PodResourcesError, match=r"podresources v1"):
+        ask(path)
+
+
+@contextmanager
+def grpc_without_methods(path: Path) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_insecure_port(f"unix://{path}")
+    server.start()
+    try:
+        yield str(path)
+    finally:
+        server.stop(0).wait()
+
+
+@contextmanager
+def odd_server(path: Path, said: bytes) -> Iterator[str]:
+    """Takes one connection, says something and waits."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        ended = threading.Event()
+
+        def serve() -> None:
+            taken, _ = server.accept()
+            with taken:
+                with suppress(BrokenPipeError):
+                    taken.sendall(said)
+                if said:
+                    taken.shutdown(socket.SHUT_WR)
+                ended.wait(CEILING_SECONDS)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield str(path)
+        finally:
+            ended.set()
+            thread.join(CEILING_SECONDS)
+
+
+def test_a_socket_that_is_not_there_hangs_or_speaks_otherwise_costs_only_the_answer(tmp_path: Path) -> None:
+    assert not socket_exists(str(tmp_path / "none.sock"))
+    with pytest.raises(PodResourcesError, match="no such file"):
+        ask(str(tmp_path / "none.sock"))
+    with odd_server(tmp_path / "a.sock", b"") as path, pytest.raises(PodResourcesError, match=r"within 0\.2 s"):
+        ask(path, 0.2)
+    with odd_server(tmp_path / "b.sock", b"HTTP/1.1 400 Bad Request\r\n\r\n") as path, pytest.raises(PodResourcesError):
+        ask(path, 1.0)
+    settings = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
+    with odd_server(tmp_path / "c.sock", settings) as path, pytest.raises(PodResourcesError, match="before its answer"):
+        ask(path, 1.0)
+
+
+def test_an_answer_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_resources, "MOST_BYTES", 1000)
+    with (
+        kubelet(tmp_path / "k.sock", lambda *_: ANSWER * 100) as path,
+        pytest.raises(PodResourcesError, match="more than 1000"),
+    ):
+        ask(path)
+
+
+READOUTS = by_uuid(
+    *(readout(f"{GPU}{n}", index=n - 6) for n in (6, 7, 8)), readout("MIG-1a2b3c4d-0000-1111-2222-333344445555")
+)
+
+
+def a_pod(name: str, namespace: str = "llm", uid: str = "u") -> Pod:
+    return Pod(uid=uid, namespace=namespace, name=name, wants_gpu=True)
+
+
+def test_whole_gpus_instances_and_slices_belong_to_the_pods_that_were_given_them() -> None:
+    seen = GpuAssignmentSources(readouts=READOUTS, devices=DEVICES)
+    assert assign_pod_gpus(a_pod("vllm-0"), seen).gpus == (f"{GPU}6", f"{GPU}7")
+    assert assign_pod_gpus(a_pod("mig-0"), seen).gpus == ("MIG-1a2b3c4d-0000-1111-2222-333344445555",)
+    assert assign_pod_gpus(a_pod("shared-0", "dev"), seen).gpus == (f"{GPU}8",)
+    assert assign_pod_gpus(a_pod("vllm-0"), seen).missing == ""
+    assert assign_pod_gpus(a_pod("vllm-0", "other"), seen).gpus == (), "a pod of another namespace is another pod"
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu"),
+    [
+        (f"{GPU}7", f"{GPU}7"),
+        (f"{GPU}7::15", f"{GPU}7"),
+        ("1", f"{GPU}7"),
+        ("1::2", f"{GPU}7"),
+        ("nvidia1", f"{GPU}7"),
+        ("nvidia1/vgpu3", f"{GPU}7"),
+        ("nvidia1/gi2", None),
+        ("9", None),
+        ("GPU-gone", None),
+        ("0000:c1:00.0", None),
+        ("amdgpu_xcp_30", None),
+        ("x" * 253, None),
+        ("", None),
+    ],
+)
+def test_every_spelling_of_a_device_is_a_gpu_or_a_gap_with_its_name(device: str, gpu: str | None) -> None:
+    ours = replace(DEVICES[0], ids=(device,))
+    found = assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, devices=(ours,)))
+    assert found.gpus == ((gpu,) if gpu else ())
+    assert (device in found.missing) == (gpu is None)
+
+
+def test_a_device_that_is_not_read_leaves_the_whole_pod_a_gap_never_a_part() -> None:
+    ours = replace(DEVICES[0], ids=(f"{GPU}6", "GPU-gone"))
+    found = assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, devices=(ours,)))
+    assert found.gpus == ()
+    assert "GPU-gone" in found.missing
+
+
+def test_a_device_of_dynamic_resource_allocation_is_a_named_gap() -> None:
+    found = assign_pod_gpus(a_pod("dra-0"), GpuAssignmentSources(readouts=READOUTS, devices=DEVICES))
+    assert found.gpus == ()
+    assert "gpu-1/gpu-0 of gpu.nvidia.com" in found.missing
+
+
+def test_the_exporters_word_counts_where_the_kubelet_says_nothing_and_processes_last(tmp_path: Path) -> None:
+    named = {**READOUTS, f"{GPU}8": replace(READOUTS[f"{GPU}8"], pods=("llm/vllm-0", "dev/other"))}
+    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=named, devices=DEVICES)).gpus == (
+        f"{GPU}6",
+        f"{GPU}7",
+    )
+    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=named)).gpus == (f"{GPU}8",)
+    uid = "0f1e2d3c-aaaa-bbbb-cccc-ddddeeeeffff"
+    for pid, group in (
+        (
+            41,
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice/cri-1.scope",
+        ),
+        (42, f"11:devices:/kubepods/burstable/pod{uid}/abc\n0::/x"),
+        (43, "0::/system.slice/ssh.service"),
+    ):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cgroup").write_text(group)
+    seen = GpuAssignmentSources(
+        readouts=by_uuid(readout("a", pids=(41,)), readout("b", pids=(43, 44)), readout("c", pids=(42,))), proc=tmp_path
+    )
+    assert assign_pod_gpus(a_pod("vllm-0", uid=uid), seen).gpus == ("a", "c")
+    assert assign_pod_gpus(a_pod("vllm-0", uid=uid), replace(seen, devices=DEVICES)).gpus == ("a", "c"), (
+        "none of its devices is read"
+    )
+    assert assign_pod_gpus(a_pod("vllm-0", uid="other"), replace(seen, devices=DEVICES)).missing.count(";") == 2, (
+        "each says why"
+    )
+
+
+def test_a_pod_that_asks_for_no_gpu_lacks_none_and_nothing_is_missing_where_no_gpu_is_read() -> None:
+    assert (
+        assign_pod_gpus(
+            replace(a_pod("cpu"), wants_gpu=False), GpuAssignmentSources(readouts=READOUTS, devices=())
+        ).missing
+        == ""
+    )
+    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts={}, devices=DEVICES)).missing == ""
+    told = assign_pod_gpus(
+        a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, trouble="there is no socket")
+    ).missing
+    reasons = ("there is no socket", "no GPU exporter names pods here", "no processes are visible (hostPID)")
+    assert told == f"its GPUs are not known: {'; '.join(reasons)}"
+
+
+def test_a_gpu_that_several_replicas_have_is_told() -> None:
+    seen = GpuAssignmentSources(
+        readouts=READOUTS, devices=(DEVICES[3], replace(DEVICES[3], pod="shared-1", ids=(f"{GPU}8::4",)))
+    )
+    several = {("t", name): assign_pod_gpus(a_pod(name, "dev"), seen) for name in ("shared-0", "shared-1")}
+    (told,) = find_shared_gpus(several)
+    assert told.startswith(f"GPU {GPU}8 is shared by shared-0, shared-1")
+
+
+DCGM_PAGE = """# HELP DCGM_FI_DEV_GPU_TEMP x
+# TYPE DCGM_FI_DEV_GPU_TEMP gauge
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",modelName="H",Hostname="n",container="engine",namespace="llm",pod="vllm-0"} 40
+DCGM_FI_DEV_GPU_TEMP{gpu="1",UUID="GPU-b",modelName="H",container_name="engine",pod_namespace="llm",pod_name="vllm-1"} 41
+DCGM_FI_DEV_GPU_TEMP{gpu="2",UUID="GPU-c",modelName="H",Hostname="n",container="",namespace="",pod=""} 42
+"""
+
+
+def test_a_sidecar_takes_from_the_nodes_exporter_what_is_its_own_pods() -> None:
+    page = DCGM.read(samples(SeriesReader(DCGM.wanted).read(DCGM_PAGE.encode())), 1.0)
+    seen = GpuAssignmentSources(readouts=by_uuid(*page.readouts))
+    assert {one.gpu: one.pods for one in page.readouts} == {
+        "GPU-a": ("llm/vllm-0",),
+        "GPU-b": ("llm/vllm-1",),
+        "GPU-c": (),
+    }
+    assert gpus_from_exporter("llm/vllm-1", seen).gpus == ("GPU-b",)
+    assert "not exposed" in gpus_from_exporter("llm/vllm-2", seen).missing
+    assert gpus_from_exporter("llm/vllm-2", GpuAssignmentSources(readouts={})).missing == ""
+
+
+def test_amds_exporter_names_the_pod_of_a_gpu_too() -> None:
+    page = (TESTS / "gpu_exporter_pages" / "made-amd-1.5-mi300x.prom").read_bytes()
+    given = page.replace(b'pod=""', b'pod="vllm-0"').replace(b'namespace=""', b'namespace="llm"')
+    for body, pods in ((page, ()), (given, ("llm/vllm-0",))):
+        readouts = AMD.read(samples(SeriesReader(AMD.wanted).read(body)), 1.0).readouts
+        assert {one.pods for one in readouts} == {pods}

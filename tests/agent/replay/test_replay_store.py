@@ -1,0 +1,270 @@
+"""`sizewatch replay` of a store: which time, which series, what it says where the store has nothing or fails."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import hostile_store
+import pytest
+from past_stores import HOUR, PastStore, moved
+from paths import TESTS
+from store_servers import victoria_metrics
+from stored_recordings import RECORDINGS, MemoryStore, engine_samples
+
+from agent.cli import main
+from agent.cli.arguments import normalize_arguments
+from agent.cli.store_arguments import moment
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, parse_config
+from agent.prometheus.answers import StoreErrorKind
+from agent.replay.replay import replay, replay_store
+from agent.sources.recording import load
+from rules.telemetry.signals import Gap
+from rules.verdicts.finding import Finding
+
+PLAN = TESTS / "plans" / "cpu-small.yaml"
+TIER = ["--tier", "cpu-small", "--selector", 'job="vllm"', "--engine", "vllm"]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with victoria_metrics(tmp_path_factory.mktemp("store")) as store:
+        store.write(engine_samples("cascade_fast"))
+        yield store.url
+
+
+def span() -> list[str]:
+    times = [t for _, _, t, _ in engine_samples("cascade_fast")]
+    return ["--from", f"{min(times) - 1:.3f}", "--to", f"{max(times) + 1:.3f}"]
+
+
+def loaded() -> LoadedConfig:
+    keys = {"from": "engines", "selector": 'job="vllm"'}
+    config = parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1:1"}, "tiers": {"cpu-small": keys}})
+    return LoadedConfig(path=Path("sizewatch.yaml"), config=config, plan=load_plan(PLAN), warnings=())
+
+
+def cascade(begin: float = HOUR) -> MemoryStore:
+    return MemoryStore.of(moved("cascade_fast", begin))
+
+
+def test_a_store_is_told_of_in_the_words_of_a_recording(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN)]) == 1
+    _, *expected = capsys.readouterr().out.splitlines()
+
+    assert main.main(["replay", "--prometheus", url, "--plan", str(PLAN), *span(), *TIER]) == 1
+    head, *found = capsys.readouterr().out.splitlines()
+
+    assert found == expected
+    assert head.startswith(f"{url} from 20")
+    assert head.endswith(": 3:30 of cpu-small")
+
+
+def test_programs_get_the_same_document(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN), "--format", "json"])
+    expected = json.loads(capsys.readouterr().out)
+
+    main.main(["replay", "--prometheus", url, "--plan", str(PLAN), "--format", "json", *span(), *TIER])
+    found = json.loads(capsys.readouterr().out)
+
+    assert [(v["rule"], v["status"], v["sentence"]) for v in found["verdicts"]] == [
+        (v["rule"], v["status"], v["sentence"]) for v in expected["verdicts"]
+    ]
+    assert [w["replica"] for w in found["windows"]] == [w["replica"] for w in expected["windows"]]
+
+
+def test_a_time_of_which_the_store_has_nothing_cannot_be_judged(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["replay", "--prometheus", url, "--from", "1000", "--to", "9000", *TIER]) == 3
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "sizewatch replay: cpu-small: the store has nothing of it in that time\n"
+
+
+def test_a_partial_answer_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    body = json.dumps(
+        {"status": "success", "warnings": ["store-2 is gone"], "data": {"resultType": "matrix", "result": []}}
+    )
+    with hostile_store.serving() as server:
+        server.act = lambda handler: hostile_store.give(handler, body.encode())
+
+        assert main.main(["replay", "--prometheus", server.url, "--from", "1000", "--to", "9000", *TIER]) == 3
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "store-2 is gone" in said.err
+    assert "the replay ends at 1970-01-01" in said.err
+
+
+def test_a_store_that_goes_away_ends_the_replay_where_it_was() -> None:
+    store = PastStore(cascade(HOUR + 60), fails_at=1)
+
+    found = replay_store(loaded(), store, HOUR, HOUR + 9000, 60.0)
+
+    assert "connection refused; the replay ends at " in found.cut_short
+    assert [e.rule for e in found.ended if hasattr(e, "worst")].count("KvCacheCascade") == 1
+    assert len(store.asked) == 2
+
+
+def test_a_store_that_cannot_give_an_hour_is_asked_for_less() -> None:
+    large, small = PastStore(cascade(HOUR + 60)), PastStore(cascade(HOUR + 60), longest=500.0)
+
+    wanted = replay_store(loaded(), large, HOUR, HOUR + 1200, 60.0)
+    found = replay_store(loaded(), small, HOUR, HOUR + 1200, 60.0)
+
+    assert len(large.asked) == 1
+    assert not found.cut_short
+    assert (found.windows, found.ended, found.standings) == (wanted.windows, wanted.ended, wanted.standings)
+
+
+def test_a_store_that_can_give_nothing_is_not_asked_for_ever() -> None:
+    store = PastStore(cascade(), longest=1.0)
+
+    found = replay_store(loaded(), store, HOUR, HOUR + 3600, 60.0)
+
+    assert "too much at once" in found.cut_short
+    assert len(store.asked) < 12
+
+
+def test_a_long_time_is_asked_for_in_few_questions() -> None:
+    store = PastStore(cascade(HOUR + 60))
+
+    replay_store(loaded(), store, HOUR, HOUR + 7 * 3600, 60.0)
+
+    assert len(store.asked) == 8
+
+
+def test_what_the_store_has_not_is_a_gap_and_no_finding() -> None:
+    kept = [s for s in moved("steady", HOUR) if not HOUR + 60 < s[2] < HOUR + 130]
+    store = PastStore(MemoryStore.of(kept))
+
+    found = replay_store(loaded(), store, HOUR - 1, HOUR + 240, 60.0)
+
+    tier = [s.window for s in found.windows if s.replica is None]
+    assert [w.gaps.get("*") for w in tier] == [None, Gap.SCRAPE_FAILED, None, None]
+    assert (tier[1].start - HOUR, tier[1].end - HOUR) == pytest.approx((55, 130), abs=6)
+    assert not [e for e in found.ended if isinstance(e, Finding) and e.rule in ("TargetDown", "TierDown")]
+
+
+def test_a_replica_that_is_no_more_is_not_missed_for_the_rest_of_the_time() -> None:
+    first = [one for one in moved("steady", HOUR) if one[2] < HOUR + 60]
+    both = [*moved("steady", HOUR), *((n, {**labels, "instance": "b"}, t, v) for n, labels, t, v in first)]
+    again = [s for part in range(1, 5) for s in moved("steady", HOUR + part * 245)]
+    store = PastStore(MemoryStore.of([*both, *again]))
+
+    found = replay_store(loaded(), store, HOUR - 1, HOUR + 1200, 60.0)
+
+    expected = sum(s.window.expected_seconds for s in found.windows if s.replica == "b")
+    assert 60 <= expected <= 60 + 300 + 120
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1700000000", 1_700_000_000.0),
+        ("1700000000.5", 1_700_000_000.5),
+        ("2023-11-14T22:13:20Z", 1_700_000_000.0),
+        ("2023-11-14 23:13:20+01:00", 1_700_000_000.0),
+    ],
+)
+def test_a_time_is_read_as_people_write_it(text: str, seconds: float) -> None:
+    assert moment(text) == seconds
+
+
+def test_a_time_without_a_zone_is_that_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert moment("2023-11-15T07:13:20") == 1_700_000_000.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("text", ["-7d", "7d"])
+def test_a_time_may_be_counted_back_from_now(text: str) -> None:
+    assert moment(text) == pytest.approx(time.time() - 7 * 86_400, abs=5)
+
+
+@pytest.mark.parametrize("text", ["-7d", "-2w", "-500ms", "-1.5h"])
+def test_a_time_back_is_a_value_wherever_argparse_would_see_an_option(text: str) -> None:
+    assert normalize_arguments(["replay", "--from", text, "--tier", "t"]) == ["replay", f"--from={text}", "--tier", "t"]
+    assert normalize_arguments(["replay", f"--from={text}", text]) == ["replay", f"--from={text}", text]
+    assert normalize_arguments(["x", "--", "--from", text]) == ["x", "--", "--from", text]
+    assert normalize_arguments(["x", "-v", "--from", "-7"]) == ["x", "-v", "--from", "-7"]
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "7", "-7", "2023-13-45", "1e400", "-inf", "9" * 400])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    if text == "7":
+        assert moment(text) == 7.0
+        return
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a time"):
+        moment(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give a RECORDING, or a store: --prometheus URL or -c FILE"),
+        (["--prometheus", "http://127.0.0.1:1"], "--from is missing"),
+        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h"], "there is no tier"),
+        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h", "--to", "-2h", *TIER], "--to must be after --from"),
+        (["--prometheus", "http://127.0.0.1:1", "--from", "-99d", *TIER], "at most 91d after it"),
+        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h", "--selector", 'a="b"'], "says nothing without --tier"),
+        (
+            ["--prometheus", "http://127.0.0.1:1", "--from", "-1h", "--tier", "t", "--engine", "vllm"],
+            "selector: is missing",
+        ),
+        (
+            ["--prometheus", "http://127.0.0.1:1", "--from", "-1h", *TIER[:2], "--selector", "a or b"],
+            "must be label matchers",
+        ),
+        (
+            ["--prometheus", "http://127.0.0.1:1", "--from", "-1h", *TIER, "--source", "agents"],
+            "is for --source engines",
+        ),
+        (["--prometheus", "ftp://x", "--from", "-1h", *TIER], "url: "),
+        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h", *TIER, "--ca-file", "/nowhere"], "/nowhere"),
+        ([str(RECORDINGS / "steady"), "--tier", "t"], "is a recording: --tier is for a store"),
+        (["-c", "/nowhere.yaml", "--from", "-1h"], "there is no such file"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_a_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["replay", *words]) in (2, 3)
+
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_options_of_a_store_need_the_store_beside_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sizewatch.yaml").write_text("role: standalone\nplan: plan.yaml\n")
+    (tmp_path / "plan.yaml").write_text(PLAN.read_text())
+    given = ["replay", "-c", str(tmp_path / "sizewatch.yaml"), "--from", "-1h"]
+
+    assert main.main([*given, "--org-id", "a"]) == 2
+    assert "--org-id says nothing without --prometheus" in capsys.readouterr().err
+    assert main.main(given) == 2
+    assert "store: is missing; give --prometheus URL" in capsys.readouterr().err
+
+
+def test_a_walk_over_a_store_in_memory_is_the_replay_of_the_recording() -> None:
+    recording, _ = load(RECORDINGS / "cascade_fast")
+    times = [t for _, _, t, _ in engine_samples("cascade_fast")]
+
+    found = replay_store(
+        loaded(), PastStore(MemoryStore.of(engine_samples("cascade_fast"))), min(times) - 1, max(times), 60.0
+    )
+
+    expected = replay(recording, load_plan(PLAN))
+    assert [(s.tier, s.window) for s in found.windows if s.replica is None] == [
+        (s.tier, s.window) for s in expected.windows if s.replica is None
+    ]
+    assert StoreErrorKind.AWAY not in found.problems

@@ -1,0 +1,115 @@
+"""The weekly report of a whole daemon: made, served and told, without one heavy library or secret in the daemon itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from daemon_runs import ask, health, metric, running
+from paths import ROOT
+from report_runs import CANARY, DUE, NAME, configured, remembered, state_of, with_history, written
+from report_samples import WEEK
+from report_servers import webhook
+from waiting import CEILING_SECONDS, wait_for
+
+from agent.reporting import storage as kept
+from agent.reporting.storage import STATE_FILE, ReportState
+
+HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise", "resvg_py", "lightgbm"}
+
+DAEMON = """
+import json, sys, time, urllib.request
+from pathlib import Path
+from agent.config.load import load
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.http_server.options import WebOptions
+
+def page(daemon, path):
+    return urllib.request.urlopen(daemon.web.url + path, timeout=120).read().decode()
+
+def on_turn(daemon):
+    if daemon.status() is None:
+        return
+    status = json.loads(page(daemon, "api/status"))
+    found = status["agent"]["reporting"]
+    # A try is counted before what came of it is kept; only then is it on every page.
+    if not found["newest"] or any(one["pending"] and not one["trouble"] for one in found["deliveries"]):
+        return
+    told = {path: page(daemon, path) for path in ("", "metrics", "api/status", "reports/", "reports/latest/report.html")}
+    if not Path(sys.argv[3]).exists():
+        Path(sys.argv[3]).write_text(json.dumps({"pages": told, "modules": sorted(sys.modules)}))
+    daemon.stop()
+
+loaded = load(Path(sys.argv[1]))
+start, began = float(sys.argv[2]), time.time()
+surroundings = DaemonOptions(
+    web=lambda _: WebOptions(port=0), on_turn=on_turn, speed=10.0, clock=lambda: start + time.time() - began
+)
+Daemon(loaded, surroundings).run()
+"""
+
+
+def test_a_daemon_makes_a_missed_report_serves_and_sends_it_and_stays_light(tmp_path: Path) -> None:
+    with_history(tmp_path)
+    with webhook() as hook:
+        addresses = {"chat": f"json://u:{CANARY}@{hook.place}/", "gone": f"json://u:{CANARY}@127.0.0.1:1/{CANARY}"}
+        configured(tmp_path, addresses, scrape_interval="500ms", logging={"level": "debug"})
+        kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
+        out = tmp_path / "told.json"
+        words = [sys.executable, "-W", "error", "-c", DAEMON, str(tmp_path / "sizewatch.yaml"), str(DUE + 60), str(out)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(hook.taken) == 1
+    told = json.loads(out.read_text())
+    pages = told["pages"]
+    assert not HEAVY & {name.partition(".")[0] for name in told["modules"]}
+    assert CANARY not in json.dumps(pages) + done.stdout + done.stderr
+    assert "sizewatch_report_up 1.0" in pages["metrics"]
+    assert 'sizewatch_report_deliveries_total{destination="chat",result="sent"} 1.0' in pages["metrics"]
+    assert 'sizewatch_report_delivery_pending{destination="gone"} 1.0' in pages["metrics"]
+    assert 'sizewatch_report_delivery_up{destination="gone"} 0.0' in pages["metrics"]
+    assert "The weekly report does not reach gone: the connection was refused." in pages[""]
+    assert f'href="reports/{NAME}/report.html"' in pages[""]
+    assert NAME in pages["reports/"]
+    assert "<svg" in pages["reports/latest/report.html"]
+
+
+def test_a_reload_changes_where_reports_go_and_loses_no_delivery(tmp_path: Path) -> None:
+    with webhook() as hook:
+        configured(tmp_path, {"chat": "json://127.0.0.1:1/"})
+        written(tmp_path)
+        remembered(tmp_path, "chat")
+        now = [DUE + 10]
+        with running(tmp_path / "sizewatch.yaml", turns=1, clock=lambda: now[0], speed=200.0) as daemon:
+            assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["failed"] == 1)
+            configured(tmp_path, {"chat": f"json://{hook.place}/"}, report={"keep": 3})
+            daemon.ask_reload()
+            assert wait_for(lambda: daemon.counts.reloads == 1)
+            now[0] += 120
+            assert wait_for(lambda: hook.taken)
+            assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["pending"] == 0)
+            configured(tmp_path, report={"enabled": False})
+            daemon.ask_reload()
+            assert wait_for(lambda: daemon.counts.reloads == 2)
+            assert health(daemon)["reporting"] is None
+            with pytest.raises(OSError, match="404"):
+                ask(daemon, "reports/")
+    assert state_of(tmp_path).waiting == ()
+
+
+def test_a_report_that_cannot_be_made_is_a_metric_and_a_notice_and_costs_no_turn(tmp_path: Path) -> None:
+    with_history(tmp_path)
+    configured(tmp_path)
+    (tmp_path / "data" / "reports").write_text("a file in its place")
+    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
+    with running(tmp_path / "sizewatch.yaml", turns=1, clock=lambda: DUE + 10) as daemon:
+        assert wait_for(lambda: health(daemon)["reporting"]["failures"])
+        assert metric(daemon, "sizewatch_report_up") == 0
+        assert metric(daemon, "sizewatch_report_failures_total") == 1
+        assert b"The weekly report cannot be written: " in ask(daemon)
+        assert daemon.counts.errors == 0
+    assert not os.path.islink(tmp_path / "data" / "reports")

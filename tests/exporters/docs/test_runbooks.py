@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from paths import ROOT
+
+from exporters.docs import runbook_blocks
+from exporters.docs.runbook_blocks import BLOCK, LOUDNESS, WAYS, RunbookError, block, fill_runbooks
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.causes.checks import SUSPECTS
+from rules.causes.context import LATENCY
+from rules.verdicts.rule import Rule, Severity, Threshold, Way
+
+PAGE = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+PARTS = (
+    "What it means.",
+    "Why it matters.",
+    "How it is judged.",
+    "Look at first",
+    "Causes, likeliest first",
+    "Safe to do",
+    "Do not",
+    "To silence.",
+)
+WRITE_ANEW = "`sizewatch render` writes the blocks of docs/runbooks.md anew"
+NAMES = [rule.name for rule in RULES]
+
+
+def sections() -> dict[str, str]:
+    """What stands below each heading of the second level."""
+    heads = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)
+    return dict(zip(heads[1::2], heads[2::2], strict=True))
+
+
+def by_hand(section: str) -> str:
+    """A section without its generated block, and without what is quoted as code."""
+    return re.sub(r"`[^`]*`", "", BLOCK.sub("", section))
+
+
+def test_every_rule_has_its_section_and_every_section_its_rule_in_the_catalogues_order() -> None:
+    assert list(sections()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_section_answers_every_question_of_whoever_is_on_call(name: str) -> None:
+    places = [sections()[name].find(f"**{part}**") for part in PARTS]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_section_names_three_things_to_look_at_first(name: str) -> None:
+    look = sections()[name].split("**Look at first**")[1].split("**Causes")[0]
+    steps = re.findall(r"^(\d)\. (.+(?:\n   .+)*)", look, flags=re.MULTILINE)
+    assert [number for number, _ in steps] == ["1", "2", "3"]
+    assert any("`" in text for _, text in steps)
+
+
+def test_the_generated_blocks_are_what_the_catalogue_says() -> None:
+    assert fill_runbooks(PAGE) == PAGE, WRITE_ANEW
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_a_block_tells_every_threshold_with_its_value_and_origin(rule: Rule) -> None:
+    text = block(rule)
+    for name, threshold in rule.thresholds.items():
+        (row,) = (line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
+        assert float(row.split("|")[2].split()[0]) == threshold.value
+        assert threshold.source in row
+    assert rule.signal in text
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_the_text_by_hand_repeats_no_threshold(rule: Rule) -> None:
+    text = by_hand(sections()[rule.name])
+    assert "%" not in text
+    values = {f"{t.value:g}" for t in rule.thresholds.values() if t.value >= 5 or t.value != int(t.value)}
+    assert not values & set(re.findall(r"\d+(?:\.\d+)?", text))
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if any(s.explains(r) for s in SUSPECTS)], ids=lambda rule: rule.name)
+def test_a_runbook_speaks_of_every_suspect_that_its_rule_can_name(rule: Rule) -> None:
+    causes = sections()[rule.name].split("**Causes, likeliest first**")[1].split("**Safe to do**")[0]
+    possible = [suspect.cause for suspect in SUSPECTS if suspect.explains(rule)]
+    possible += ["slower machine"] if rule.way in LATENCY else []
+    assert set(re.findall(r"\*([a-z ]+)\*", causes)) == set(possible)
+
+
+def test_no_runbook_takes_cache_away_from_an_engine_that_lacks_it() -> None:
+    """Lowering GPU memory utilisation shrinks the KV cache: it may only stand among what not to do."""
+    for name, section in sections().items():
+        safe = section.split("**Safe to do**")[1].split("**Do not**")[0]
+        assert not re.search(r"(?i)\blower `--gpu-memory-utilization`", safe), name
+        assert not re.search(r"(?i)\braise `--max-num-seqs`", safe), name
+
+
+def test_a_changed_threshold_changes_its_block_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = BY_NAME["TtftDivergence"]
+    changed = replace(
+        rule, thresholds={**rule.thresholds, "factor": Threshold(value=1.75, unit="ratio", source="here")}
+    )
+    monkeypatch.setattr(runbook_blocks, "RULES", (changed, *(r for r in RULES if r is not rule)))
+    lines, before = fill_runbooks(PAGE).splitlines(), PAGE.splitlines()
+    assert [new for new, old in zip(lines, before, strict=True) if new != old] == ["| `factor` | 1.75 | ratio | here |"]
+
+
+def test_a_page_that_lacks_a_block_or_has_a_strange_one_is_refused_by_name() -> None:
+    start = "<!-- generated: thresholds TargetDown -->"
+    for page, words in (
+        (PAGE.replace(start, ""), "no block for TargetDown"),
+        (PAGE.replace(start, start.replace("TargetDown", "TargetDwon")), "TargetDwon is no rule"),
+        (PAGE + PAGE, "TargetDown has 2 blocks"),
+    ):
+        with pytest.raises(RunbookError, match=words):
+            fill_runbooks(page)
+
+
+def test_every_way_and_loudness_has_its_words() -> None:
+    assert set(WAYS) == set(Way)
+    assert set(LOUDNESS) == set(Severity)

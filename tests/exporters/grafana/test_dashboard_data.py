@@ -1,0 +1,137 @@
+"""Every query of every dashboard asked of a real Prometheus that scraped a watched fleet: it answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from alert_path_servers import query, scraping
+from daemon_runs import ask
+from dashboard_fleet import fleet
+from paths import ROOT
+from test_dashboard_queries import QUERIES, VALUES, base, named
+from waiting import CEILING_SECONDS, free_port, wait_for
+
+from agent.lint.catalogue import catalogue, read_page
+from agent.lint.linting import lint
+from exporters.grafana.files import DASHBOARDS
+from exporters.metrics import names
+
+pytestmark = pytest.mark.server
+
+SPEED = 60.0
+
+_NO_PROFILING = "stand-in GPUs have no DCGM profiling fields, no clocks that are held down, and no faults"
+_NO_ALERTS = "the fleet posts no alerts and is called by nobody"
+STARTS = {names.COLD_START_SECONDS.name, names.COLD_STARTS.name}
+"""Measured with or without a forecast."""
+
+_FORECAST = "made by the forecasting process, which needs days of history"
+
+EMPTY: Mapping[str, str] = {
+    **{
+        names.exported(family): _NO_PROFILING
+        for family in (
+            "gpu_sm_active",
+            "tensor_active",
+            "dram_active",
+            "gpu_throttled_covered_seconds",
+            "gpu_fault_events",
+            "gpu_ecc_uncorrectable_errors",
+        )
+    },
+    names.metric("kv_residency_seconds").name: "vLLM samples the life of blocks only where it is asked to",
+    names.metric("kv_transfer_seconds").name: "no recorded engine moves KV blocks",
+    names.metric("kv_transfer_failures").name: "no recorded engine moves KV blocks",
+    names.PLAN_C_MAX.name: "the sweep of the plan did not measure concurrency",
+    names.FOREIGN_ALERTS.name: _NO_ALERTS,
+    names.ALERTMANAGER_UP.name: _NO_ALERTS,
+    names.ALERTMANAGER_SUCCESS.name: _NO_ALERTS,
+    names.ALERTS_REFUSED.name: _NO_ALERTS,
+    names.ALERTS_POSTED.name: _NO_ALERTS,
+    names.ALERT_POST_FAILURES.name: _NO_ALERTS,
+    names.WEBHOOK_TAKEN.name: _NO_ALERTS,
+    names.WEBHOOK_REFUSED.name: _NO_ALERTS,
+    names.WEBHOOK_LEFT_OUT.name: _NO_ALERTS,
+    **dict.fromkeys({one.name for one in names.FORECASTS} - STARTS, _FORECAST),
+}
+"""Metrics that this fleet does not give, and why: a query that reads one of them need not answer."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """What was found: queries without an answer, names that are there, tiers, and the lint of the files."""
+
+    silent: list[tuple[str, str, str]] = field(default_factory=list)
+    there: set[str] = field(default_factory=set)
+    values: dict[str, set[str]] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module", name="asked")
+def queries_asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    folder, port, found = tmp_path_factory.mktemp("fleet"), free_port(), Asked()
+    nobody = "http://127.0.0.1:9"
+    with (
+        fleet(folder, port, SPEED) as daemon,
+        scraping(folder, f"127.0.0.1:{port}", nobody) as prometheus,
+    ):
+        waiting = [one for one in QUERIES if not {base(name) for name in named(one[2])} & set(EMPTY)]
+
+        def all_answer() -> bool:
+            waiting[:] = [one for one in waiting if not _answers(prometheus, one[2])]
+            return not waiting
+
+        wait_for(all_answer, 2 * CEILING_SECONDS, every=1.0)
+        found.silent = waiting
+
+        def there() -> bool:
+            rows = query(prometheus, 'group by (__name__) ({job="sizewatch"})')
+            found.there = {row["metric"]["__name__"] for row in rows}
+            found.values = dict(_values(prometheus))
+            return len(found.there) > 60 and all(found.values.values())
+
+        # A scrape that a busy machine misses makes everything stale until the next one.
+        wait_for(there, every=0.5)
+        page = read_page("the agent", ask(daemon, "metrics"))
+        files = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
+        found.findings = [f"{one.rule}: {one.text}" for one in lint(files, catalogue([page]), ["cluster"]).findings]
+    return found
+
+
+def _answers(prometheus: str, expr: str) -> bool:
+    """For one of the tiers at least; the rate window holds some scrapes of one a second."""
+    values = {**VALUES, "tier": ".*", "__rate_interval": "15s"}
+    text = re.sub(r"\$(\w+)", lambda name: values[name[1]], expr.replace('tier="$tier"', 'tier=~"$tier"'))
+    return bool(query(prometheus, text))
+
+
+def _values(prometheus: str) -> Iterator[tuple[str, set[str]]]:
+    """What each variable offers, the earlier ones chosen."""
+    for dashboard in DASHBOARDS:
+        for variable in dashboard.variables:
+            source = re.sub(r"\$(\w+)", lambda name: {**VALUES, "tier": "quiet"}[name[1]], variable.source)
+            rows = query(prometheus, f"group by ({variable.label}) ({source})")
+            yield f"{dashboard.uid} {variable.name}", {row["metric"].get(variable.label, "") for row in rows}
+
+
+def test_every_query_answers_but_those_about_what_this_fleet_has_not(asked: Asked) -> None:
+    assert asked.silent == []
+
+
+def test_the_list_of_what_this_fleet_has_not_hides_nothing(asked: Asked) -> None:
+    assert asked.there & set(EMPTY) == set()
+    assert len(asked.there) > 60
+
+
+def test_variables_offer_what_there_is_and_need_no_cluster(asked: Asked) -> None:
+    assert asked.values["sizewatch-fleet cluster"] == {""}
+    assert asked.values["sizewatch-fleet tier"] >= {"quiet", "noisy", "cascade", "code", "chat"}
+    assert asked.values["sizewatch-replica replica"] == {"quiet-0", "quiet-1"}
+    assert all(values for values in asked.values.values())
+
+
+def test_our_own_linter_finds_nothing_wrong_in_them(asked: Asked) -> None:
+    assert asked.findings == []

@@ -1,0 +1,137 @@
+"""What the panels' expressions come to, on series whose answer is known by hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from paths import ROOT
+from promtool import Case, differences
+
+from exporters.grafana import plan_panels
+from exporters.grafana import queries as q
+from exporters.grafana.cost_dashboard import COST
+from exporters.grafana.queries import TIERS as W
+from exporters.metrics import names
+
+RULES = ROOT / "rules" / "prometheus" / "sizewatch-recording.yaml"
+MODEL = ',model="m"'
+
+
+def series(metric: str, tier: str, replica: str = "", *, agent: str = "a", pool: str = "mixed", more: str = "") -> str:
+    of_replica = f',pool="{pool}",replica="{replica}"' if replica else ""
+    return f'sizewatch_{metric}{{instance="{agent}",job="s",tier="{tier}"{of_replica}{more}}}'
+
+
+def told() -> dict[str, str]:
+    """Tier t: two replicas of unlike releases, each seen by two agents; tier u beside it; tier d in two pools."""
+    found = {}
+    for agent in ("a", "b"):
+        for replica, each, release in (("r1", 30, "1"), ("r2", 60, "2")):
+            one: dict[str, str] = {
+                series("requests_finished_total", "t", replica, agent=agent, more=MODEL): f"0+{each}x60",
+                series("generation_tokens_total", "t", replica, agent=agent, more=MODEL): f"0+{each * 100}x60",
+                series("target_up", "t", replica, agent=agent): "1x60",
+                series(
+                    "replica_info", "t", replica, agent=agent, more=f'{MODEL},engine="e",engine_version="{release}"'
+                ): "1x60",
+            }
+            # Half a second for nearly all on the one, one second on the other.
+            for le, share in (("0.5", 0.9 if release == "1" else 0.0), ("1.0", 1.0), ("+Inf", 1.0)):
+                buckets = series("ttft_seconds_bucket", "t", replica, agent=agent, more=f'{MODEL},le="{le}"')
+                one[buckets] = f"0+{each * share:g}x60"
+            found |= one
+    found |= {
+        series("requests_finished_total", "u", "r", more=MODEL): "0+1500x60",
+        series("target_up", "u", "r"): "0x60",
+        series("requests_finished_total", "d", "p", pool="prefill", more=MODEL): "0+45x60",
+        series("requests_finished_total", "d", "d", pool="decode", more=MODEL): "0+30x60",
+        series("target_up", "d", "p", pool="prefill"): "1x60",
+        series("target_up", "d", "d", pool="decode"): "1x60",
+        series("verdict", "t", "r1", more=',rule="A"').replace(',pool="mixed"', ""): "2x60",
+        series("verdict_certain", "t", "r1", more=',rule="A"').replace(',pool="mixed"', ""): "0x60",
+        series("verdict", "t", more=',replica="",rule="B"'): "1x60",
+        series("verdict_certain", "t", more=',replica="",rule="B"'): "1x60",
+    }
+    for tier in ("t", "u", "d"):
+        found |= {
+            series("capacity_rps", tier): "12x60",
+            series("plan_gpus_per_replica", tier): "4x60",
+            series("plan_slo_ttft_p99_seconds", tier): "2x60",
+            series("plan_gpu_hour_price", tier, more=',currency="EUR"'): "2x60",
+        }
+    return found
+
+
+def panel(title: str) -> str:
+    """The first expression of a panel of the cost dashboard."""
+    return next(one.queries[0].expr for part in COST.sections for one in part.panels if one.title == title)
+
+
+EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
+    ("both agents count once", "t"): (q.aggregate_tier(q.total(W, "requests_finished")), 6.0),
+    ("a tier is not added to another", "u"): (q.aggregate_tier(q.total(W, "requests_finished")), 100.0),
+    ("a request in two pools counts once", "d"): (q.aggregate_tier(q.total(W, "requests_finished")), 3.0),
+    ("running replicas", "t"): (q.replicas_up(W), 2.0),
+    ("replicas of all pools", "d"): (q.replicas_up(W), 2.0),
+    ("load of the capacity", "t"): (q.aggregate_tier(q.load(W)), 6 / 24),
+    ("load of the busiest pool", "d"): (q.aggregate_tier(q.load(W)), 3 / 12),
+    ("money of running GPUs", "t"): (q.money_per_hour(W), 16.0),
+    ("cost of a million tokens", "t"): (q.cost_per_million_tokens(W), 16e6 / (600 * 3600)),
+    ("tokens a GPU", "t"): (panel("Generated tokens per second and GPU"), 600 / 8),
+    ("tokens a GPU-hour", "t"): (panel("Generated tokens per GPU-hour"), 3600 * 600 / 8),
+    ("requests for money", "t"): (panel("Requests for one unit of money"), 3600 * 6 / 16),
+    ("money for what is unused", "t"): (panel("Money per hour for unused capacity"), 16 * 0.75),
+    # The second release: 99 % of requests between 0.5 and 1 s.
+    ("the slower release", "t"): (plan_panels.latency_share_of_slo(W, "ttft"), (0.5 + 0.5 * 0.99) / 2),
+    ("only what is certain", "t"): (plan_panels.worst_verdict(W), 1.0),
+    ("everything that is found", "t"): (plan_panels.findings(W), 2.0),
+}
+"""What is asked and of which tier: the expression, and what it should come to."""
+
+
+def only(expr: str, tier: str) -> str:
+    """The expression for one tier, as Grafana would send it."""
+    values = {"cluster": ".*", "tier": tier, "__rate_interval": "5m"}
+    return re.sub(r"\$(\w+)", lambda name: values[name[1]], expr)
+
+
+def test_the_numbers_are_right(tmp_path: Path) -> None:
+    values = [
+        ("10m", f"abs(vector(scalar({only(expr, tier)})) / {value!r} - 1) < bool 1e-9", 1.0)
+        for (_, tier), (expr, value) in EXPECTED.items()
+    ]
+    assert not differences(tmp_path, RULES, [Case(series=told(), values=values)])
+
+
+def test_unlike_releases_have_lines_of_their_own_and_no_cluster_is_no_label(tmp_path: Path) -> None:
+    lines = f"count({only(q.quantile(W, 0.5, 'ttft_seconds'), 't')})"
+    release = 'label_replace(vector(1), "engine_version", "1", "", "")'
+    first = f"{only(q.quantile(W, 0.5, 'ttft_seconds'), 't')} and on (engine_version) {release}"
+    cases = [("10m", lines, 2.0), ("10m", f"vector(scalar({first}))", 0.5 * 0.5 / 0.9)]
+    assert not differences(tmp_path, RULES, [Case(series=told(), values=cases)])
+
+
+def test_two_agents_that_name_unlike_releases_for_a_while_are_no_error(tmp_path: Path) -> None:
+    """One agent sees an upgrade a scrape before the other."""
+    late = series("replica_info", "t", "r1", agent="c", more=f'{MODEL},engine="e",engine_version="0"')
+    lines = f"count({only(q.quantile(W, 0.5, 'ttft_seconds'), 't')})"
+    assert not differences(tmp_path, RULES, [Case(series={**told(), late: "1x60"}, values=[("10m", lines, 2.0)])])
+
+
+def test_without_a_request_there_is_no_quantile_rather_than_no_number(tmp_path: Path) -> None:
+    still = {name: "5x60" if "_bucket{" in name else values for name, values in told().items()}
+    lines = f"vector(1) unless on () ({only(q.quantile(W, 0.99, 'ttft_seconds'), 't')})"
+    assert not differences(tmp_path, RULES, [Case(series=still, values=[("10m", lines, 1.0)])])
+
+
+def test_a_tier_without_running_replicas_has_no_load_and_no_cost_rather_than_none(tmp_path: Path) -> None:
+    cases = [
+        ("10m", f"vector(1) unless on () ({only(expr, 'u')})", 1.0)
+        for expr in (q.load(W), q.cost_per_million_tokens(W), panel("Requests for one unit of money"))
+    ]
+    assert not differences(tmp_path, RULES, [Case(series=told(), values=cases)])
+
+
+def test_names_of_the_expressions_are_those_of_the_metrics() -> None:
+    assert {name.partition("{")[0] for name in told()} <= {m.name for m in names.ALL} | {names.bucket("ttft_seconds")}

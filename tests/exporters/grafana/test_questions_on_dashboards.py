@@ -1,0 +1,98 @@
+"""Every question of the guide's 8.4 has its answer in the report and on a dashboard, with the lengths beside it on both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from paths import ROOT
+from report_samples import hours, plan, reported
+
+from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.files import DASHBOARDS
+from exporters.report.questions import QUESTIONS
+
+DOCS = ROOT / "docs" / "dashboards.md"
+
+PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "efficiency": (
+        ("sizewatch-cost", "Generated tokens per second and GPU"),
+        ("sizewatch-cost", "GPU busy"),
+        ("sizewatch-cost", "GPU units active"),
+    ),
+    "contract": (
+        ("sizewatch-tier", "TTFT: P50 and P99"),
+        ("sizewatch-tier", "TPOT: P50 and P99"),
+        ("sizewatch-tier", "Requests that did not end by themselves"),
+        ("sizewatch-fleet", "TTFT P99 by what is promised"),
+    ),
+    "unit": (("sizewatch-tier", "Load"), ("sizewatch-fleet", "Load of the usable capacity")),
+    "dollar": (
+        ("sizewatch-cost", "Cost per million generated tokens"),
+        ("sizewatch-cost", "Requests for one unit of money"),
+        ("sizewatch-cost", "TTFT P99, times the price of a replica-hour"),
+        ("sizewatch-cost", "Requests per second and GPU"),
+    ),
+    "useful": (
+        ("sizewatch-cost", "Load of the usable capacity"),
+        ("sizewatch-cost", "Requests that failed"),
+        ("sizewatch-cost", "Prompt tokens computed"),
+        ("sizewatch-tier", "Requests in the system"),
+    ),
+    "bound": (("sizewatch-cost", "Share of a request's time in prefill"), ("sizewatch-cost", "GPU units active")),
+    "memory": (
+        ("sizewatch-cost", "Generated tokens per second and GiB of GPU memory"),
+        ("sizewatch-cost", "KV cache in use"),
+    ),
+    "representative": (("sizewatch-tier", "Findings now"), ("sizewatch-tier", "TTFT: P50 and P99")),
+    "fairly": (
+        ("sizewatch-cost", "Generated tokens per second and GPU"),
+        ("sizewatch-cost", "Prompt length P95"),
+        ("sizewatch-cost", "Output length P95"),
+    ),
+}
+"""By the question's key: dashboard and title of the panels that answer it."""
+
+LENGTHS = {
+    "sizewatch-cost": ("Prompt length P50", "Output length P50"),
+    "sizewatch-tier": ("Prompt length", "Output length"),
+}
+"""Panels with the lengths, on each dashboard that has numbers of performance of more than a line."""
+
+
+def titles(uid: str) -> set[str]:
+    (found,) = (one for one in DASHBOARDS if one.uid == uid)
+    return {panel["title"] for panel in dashboard_json(found)["panels"] if panel.get("targets")}
+
+
+def test_the_questions_are_those_of_the_guide() -> None:
+    assert [key for key, _, _ in QUESTIONS] == list(PANELS)
+
+
+@pytest.mark.parametrize("key", PANELS)
+def test_a_question_has_panels_that_answer_it(key: str) -> None:
+    assert [(uid, title) for uid, title in PANELS[key] if title not in titles(uid)] == []
+
+
+@pytest.mark.parametrize("uid", LENGTHS)
+def test_a_dashboard_with_numbers_of_performance_shows_the_lengths_they_hold_for(uid: str) -> None:
+    assert set(LENGTHS[uid]) <= titles(uid)
+
+
+def test_every_question_has_an_answer_in_the_report() -> None:
+    found = reported(plan(), hours())[0].tiers[0].questions
+    assert [one.key for one in found] == list(PANELS)
+    assert all(len(one.answer) > 20 and one.answer != "not known" for one in found)
+
+
+def test_the_docs_say_of_every_question_where_its_answer_is() -> None:
+    rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| ") and "?" in line]
+    assert len(rows) >= len(QUESTIONS)
+
+
+def test_the_docs_have_a_picture_of_every_dashboard() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for one in DASHBOARDS:
+        picture = f"images/dashboard-{one.uid.removeprefix('sizewatch-')}.webp"
+        assert f'src="{picture}"' in text, one.uid
+        assert (DOCS.parent / picture).stat().st_size > 20_000

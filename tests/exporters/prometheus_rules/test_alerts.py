@@ -1,0 +1,326 @@
+"""The committed alert rules: promtool's linter and unit tests, and a real Prometheus that loads them."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from paths import ROOT, SHARED
+from prometheus_server import prometheus
+from promql_parser import parse
+from promtool import Case, complaints, differences, firing, narrowed
+from status_samples import agent_status
+from waiting import CEILING_SECONDS
+
+from exporters.metrics import names
+from exporters.metrics.exposition import render
+from exporters.prometheus_rules.alerts import (
+    CAUSES,
+    KEEP,
+    LEVELS,
+    WHOLE_TIER,
+    AlertLevel,
+    alert_groups,
+    hold_seconds,
+    keep_seconds,
+    verdict_alert,
+)
+from exporters.prometheus_rules.rule_files import SEVERITIES, UNITS, Alert, duration, first_step, plain_groups
+from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
+from rules.catalogue.registry import RULES
+from rules.verdicts.rule import Rule, Scope, Severity
+from rules.verdicts.verdict import SEVERITY
+
+FOLDER = ROOT / "rules" / "prometheus"
+ALERTS = FOLDER / "sizewatch-alerts.yaml"
+RECORDING = FOLDER / "sizewatch-recording.yaml"
+OBJECTS = FOLDER / "prometheusrule.yaml"
+CRD = SHARED / "infra" / "k8s" / "crds" / "prometheusrules.yaml"
+
+LEVELLED = [(rule, level) for rule in RULES for level in LEVELS[rule.loudness]]
+"""Every alert that comes from the catalogue."""
+
+ALL_ALERTS = [row for group in alert_groups() for row in group.rows if isinstance(row, Alert)]
+
+SPOKEN = {"seconds": "0.25 s", "ratio": "25%", "per_second": "0.25 requests/s"}
+"""A quarter in some units."""
+
+
+def of(loudness: Severity) -> list[tuple[Rule, AlertLevel]]:
+    return [pair for pair in LEVELLED if pair[1].loudness is loudness]
+
+
+def ids(pair: tuple[Rule, AlertLevel]) -> str:
+    return f"{pair[0].name}-{pair[1].loudness}"
+
+
+def series(rule: Rule, metric: str, values: str, instance: str = "a:9095", **labels: str) -> dict[str, str]:
+    """One series of a rule about tier t, by the agent at `instance`."""
+    own = {"rule": rule.name, "tier": "t", "instance": instance, "job": "sizewatch", **labels}
+    if rule.scope is Scope.REPLICA:
+        own["replica"] = "r1"
+    return {f"{metric}{{{','.join(f'{k}={json.dumps(v)}' for k, v in own.items())}}}": values}
+
+
+def verdict(rule: Rule, values: str, certain: str = "1x200", instance: str = "a:9095") -> dict[str, str]:
+    return {
+        **series(rule, names.VERDICT.name, values, instance),
+        **series(rule, names.VERDICT_CERTAIN.name, certain, instance),
+    }
+
+
+def count(rule: Rule, loudness: Severity) -> str:
+    return firing(rule.name, severity=SEVERITIES[loudness])
+
+
+def after(seconds: float) -> str:
+    return f"{round(seconds)}s"
+
+
+def spoken(unit: str) -> str:
+    return SPOKEN.get(unit) or UNITS.get(unit, "{0} " + unit.replace("_", " ")).replace("{0}", "0.25")
+
+
+def test_promtool_finds_nothing_to_say_about_the_rule_files() -> None:
+    assert not complaints(ALERTS, RECORDING)
+
+
+def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_beside_it() -> None:
+    found = [(row.name, dict(row.labels)["severity"]) for row in ALL_ALERTS]
+    for rule in RULES:
+        severities = [severity for name, severity in found if name == rule.name]
+        expected = {
+            Severity.PAGE: ["critical", "warning"],
+            Severity.TICKET: ["warning"],
+            Severity.REPORT: ["info"],
+        }
+        assert severities == expected[rule.loudness], rule.name
+    others = {name for name, _ in found} - {rule.name for rule in RULES}
+    assert others <= {row.name for row in ITSELF}
+    assert {"AgentDown", "SizewatchWatchdog"} <= {name for name, _ in found}
+
+
+@pytest.mark.parametrize("pair", LEVELLED, ids=ids)
+def test_an_alert_reads_the_verdict_and_its_certainty_and_nothing_else(pair: tuple[Rule, AlertLevel]) -> None:
+    rule, level = pair
+    alert = verdict_alert(rule, level)
+    beside = {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
+    assert set(re.findall(r"sizewatch_\w+", alert.expr)) == {names.VERDICT.name, names.VERDICT_CERTAIN.name} | beside
+    assert str(parse(alert.expr))
+
+
+def test_only_a_critical_verdict_pages() -> None:
+    for rule, level in LEVELLED:
+        asked = re.search(r">= (\d)", verdict_alert(rule, level).expr)
+        assert asked is not None
+        assert (int(asked[1]) == 2) == (level.loudness is Severity.PAGE)
+
+
+@pytest.mark.parametrize("loudness", Severity)
+def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path, loudness: Severity) -> None:
+    """Not just before its hold, at its hold, through a gap a little shorter than it is kept, and over after it."""
+    told: dict[str, str] = {}
+    values = []
+    for rule, level in of(loudness):
+        hold, keep = hold_seconds(rule, loudness), keep_seconds(rule, loudness)
+        steps = round((hold + 60) / 15)
+        told |= verdict(rule, f"{SEVERITY[level.status]}x{steps} stale", f"1x{steps} stale")
+        last = steps * 15
+        alert = count(rule, loudness)
+        values += [(after(hold - 15), alert, 0.0), (after(hold), alert, 1.0), (after(last + keep - 15), alert, 1.0)]
+        values.append((after(last + keep + 60), alert, 0.0))
+    assert not differences(tmp_path, ALERTS, [Case(series=told, values=values)])
+
+
+def test_the_ticket_beside_a_page_ends_before_it() -> None:
+    for rule in RULES:
+        if rule.loudness is Severity.PAGE:
+            assert keep_seconds(rule, Severity.TICKET) < keep_seconds(rule, Severity.PAGE) == KEEP[Severity.PAGE]
+        else:
+            assert keep_seconds(rule, rule.loudness) == KEEP[rule.loudness]
+
+
+@pytest.mark.parametrize("loudness", Severity)
+def test_what_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path, loudness: Severity) -> None:
+    late = after(1800)
+    likely: dict[str, str] = {}
+    below: dict[str, str] = {}
+    for rule, level in of(loudness):
+        likely |= verdict(rule, f"{SEVERITY[level.status]}x130", "0x130")
+        below |= verdict(rule, f"{SEVERITY[level.status] - 1}x130")
+    values = [(late, count(rule, loudness), 0.0) for rule, _ in of(loudness)]
+    assert not differences(
+        tmp_path, ALERTS, [Case(name="likely", series=likely, values=values), Case(series=below, values=values)]
+    )
+
+
+def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_path: Path) -> None:
+    rule = next(rule for rule in RULES if rule.loudness is Severity.TICKET)
+    fire = count(rule, Severity.TICKET)
+    crossed = {
+        **verdict(rule, "1x200", "0x200", "a:1"),
+        **verdict(rule, "0x200", "1x200", "b:1"),
+    }
+    both = {**verdict(rule, "1x200", "1x200", "a:1"), **verdict(rule, "1x200", "1x200", "b:1")}
+    moved = {**verdict(rule, "1x40 stale", "1x40 stale", "a:1"), **verdict(rule, "_x42 1x200", "_x42 1x200", "b:1")}
+    since = f'time() - ALERTS_FOR_STATE{{alertname="{rule.name}"}}'
+    assert not differences(
+        tmp_path,
+        ALERTS,
+        [
+            Case(name="crossed", series=crossed, values=[("20m", fire, 0)]),
+            Case(name="both", series=both, values=[("20m", fire, 1)]),
+            Case(name="moved", series=moved, values=[("20m", fire, 1), ("20m", f"scalar({since}) + vector(0)", 1200)]),
+        ],
+    )
+
+
+@pytest.mark.parametrize("loudness", Severity)
+def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, loudness: Severity) -> None:
+    told = {'sizewatch_plan_info{tier="t",model="m",instance="a:9095"}': "1x130"}
+    alerts = []
+    for rule, level in of(loudness):
+        told |= verdict(rule, f"{SEVERITY[level.status]}x130")
+        told |= series(rule, names.OBSERVED.name, "0.25x130")
+        told |= series(rule, names.EXPECTED.name, "0.25x130", bound="upper")
+        alerts.append(("30m", rule.name, [expected(rule, one) for one in LEVELS[rule.loudness] if reached(one, level)]))
+    assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=alerts)])
+
+
+def reached(one: AlertLevel, level: AlertLevel) -> bool:
+    """Whether a verdict of `level` also fires the alert of `one`."""
+    return SEVERITY[one.status] <= SEVERITY[level.status]
+
+
+def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
+    value = spoken(rule.unit)
+    replica = {"replica": "r1"} if rule.scope is Scope.REPLICA else {}
+    about = "t/r1" if replica else "t"
+    return {
+        "exp_labels": {
+            "severity": SEVERITIES[level.loudness],
+            "loudness": level.loudness.value,
+            "source": "sizewatch",
+            "tier": "t",
+            "rule": rule.name,
+            "job": "sizewatch",
+            **replica,
+        },
+        "exp_annotations": {
+            "summary": f"{rule.title}: {about}",
+            "description": f"Tier t (m): observed {value}; expected upper bound {value}.\n{rule.meaning}\n"
+            f"Next: {first_step(rule)}.\n{CAUSES}",
+            "runbook_url": f"https://sizewatch.dev/runbooks#{rule.name.lower()}",
+        },
+    }
+
+
+def test_what_is_not_known_is_said_in_words_and_leaves_no_hole(tmp_path: Path) -> None:
+    rule = next(rule for rule in RULES if rule.name == "TtftDivergence")
+    (level,) = LEVELS[rule.loudness]
+    given = expected(rule, level)
+    given["exp_annotations"]["description"] = (
+        f"Tier t: observed lower bound 2.5 s; expected no one number, see the runbook.\n{rule.meaning}\n"
+        f"Next: {first_step(rule)}.\n{CAUSES}"
+    )
+    told = {**verdict(rule, "1x200"), **series(rule, names.OBSERVED.name, "2.5x200", bound="lower")}
+    assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=[("30m", rule.name, [given])])])
+
+
+def test_no_alert_points_to_causes_that_it_does_not_show() -> None:
+    assert all("causes below" not in dict(row.annotations)["description"] for row in ALL_ALERTS)
+
+
+def test_the_agent_exports_what_the_alerts_read_with_the_labels_they_expect() -> None:
+    page = render(agent_status(), "text/plain")[0].decode()
+    for line in (
+        'sizewatch_verdict{replica="",rule="KvEviction",tier="l40s-qwen14b"} 1.0',
+        'sizewatch_verdict{replica="l40s-2",rule="KvCacheCascade",tier="l40s-qwen14b"} 2.0',
+        'sizewatch_verdict_certain{replica="l40s-2",rule="KvCacheCascade",tier="l40s-qwen14b"} 1.0',
+        'sizewatch_expected{bound="upper",replica="",rule="KvEviction",tier="l40s-qwen14b"} 0.05',
+        'sizewatch_observed{bound="",replica="l40s-2",rule="KvCacheCascade",tier="l40s-qwen14b"} 0.97',
+    ):
+        assert line in page
+
+
+def test_the_objects_hold_the_same_groups_as_the_files() -> None:
+    objects = list(yaml.safe_load_all(OBJECTS.read_text(encoding="utf-8")))
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ALERTS, RECORDING)]
+    assert [one["spec"] for one in objects] == files
+    assert [one["metadata"]["name"] for one in objects] == [path.stem for path in (ALERTS, RECORDING)]
+    assert {(one["apiVersion"], one["kind"]) for one in objects} == {("monitoring.coreos.com/v1", "PrometheusRule")}
+
+
+def test_the_objects_are_what_the_operator_accepts() -> None:
+    if not CRD.is_file():
+        pytest.skip(f"{CRD} is not here: the PrometheusRule objects were NOT checked against the operator's schema")
+    versions = yaml.safe_load(CRD.read_text(encoding="utf-8"))["spec"]["versions"]
+    schema = next(version["schema"]["openAPIV3Schema"] for version in versions if version["name"] == "v1")
+    strict = json.loads(json.dumps(schema), object_hook=closed)
+    for one in yaml.safe_load_all(OBJECTS.read_text(encoding="utf-8")):
+        jsonschema.validate(one, strict)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"spec": {"groups": [{"name": "x", "intervall": "30s"}]}}, strict)
+
+
+def closed(node: dict[str, Any]) -> dict[str, Any]:
+    """Unknown fields are errors, and an int-or-string is either."""
+    if node.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string"]}
+    if str(node.get("pattern", "")).startswith("^(?i)"):  # Go's regular expressions, not ours
+        return {key: value for key, value in node.items() if key != "pattern"}
+    if "properties" in node and isinstance(node["properties"], dict) and node.get("type") == "object":
+        return {"additionalProperties": False, **node}
+    return node
+
+
+@pytest.mark.server
+def test_a_real_prometheus_loads_every_file_and_finds_no_fault_in_evaluating_it(tmp_path: Path) -> None:
+    sample = ("sizewatch_turns_total", (), 1.0, 1_700_000_000.0)
+    with (
+        prometheus(tmp_path, [sample], (ALERTS, RECORDING)) as url,
+        urllib.request.urlopen(f"{url}/api/v1/rules", timeout=CEILING_SECONDS) as answer,
+    ):
+        groups = json.load(answer)["data"]["groups"]
+    assert {group["name"] for group in groups} == {
+        group["name"]
+        for path in (ALERTS, RECORDING)
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+    }
+    assert not [rule for group in groups for rule in group["rules"] if rule["health"] == "err"]
+
+
+def test_durations_are_written_as_prometheus_writes_them() -> None:
+    assert [duration(s) for s in (0, 15, 60, 90, 3600, 86400, 259200)] == ["0s", "15s", "1m", "90s", "1h", "1d", "3d"]
+    with pytest.raises(ValueError, match=r"0\.5 is no whole number of seconds"):
+        duration(0.5)
+
+
+def test_a_rule_more_in_the_catalogue_is_an_alert_more() -> None:
+    more = [row for group in alert_groups((*RULES, RULES[0])) for row in group.rows]
+    assert len(more) == 1 + sum(len(group.rows) for group in alert_groups())
+    assert plain_groups(alert_groups()) == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+
+
+def test_a_node_that_sees_only_its_own_replica_does_not_call_the_tier_down(tmp_path: Path) -> None:
+    down = {
+        'sizewatch_verdict{tier="t",replica="",rule="TierDown",instance="node-1"}': "2x80",
+        'sizewatch_verdict_certain{tier="t",replica="",rule="TierDown",instance="node-1"}': "1x80",
+        'sizewatch_target_up{tier="t",replica="r1",pool="mixed",instance="node-1"}': "0x80",
+    }
+    other = 'sizewatch_target_up{tier="t",replica="r2",pool="mixed",instance="node-2"}'
+    pages = firing("TierDown", severity="critical")
+    cases = [
+        Case(name="another node's replica answers", series={**down, other: "1x80"}, values=[("15m", pages, 0)]),
+        Case(name="that one does not either", series={**down, other: "0x80"}, values=[("15m", pages, 1)]),
+        Case(
+            name="another tier's does", series={**down, other.replace('"t"', '"u"'): "1x80"}, values=[("15m", pages, 1)]
+        ),
+    ]
+    assert not differences(tmp_path, narrowed(tmp_path, ALERTS, "TierDown"), cases)

@@ -1,0 +1,237 @@
+"""The timeline: one line an entry, the newest last, from memory for the page and from the history for the command."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from daemon_runs import ask, configuration, further, running, write
+from engine_server import answers_500, engines, pages
+from status_samples import NOW, agent_status
+from test_external_alerts import T, alert, episode
+from waiting import wait_for
+
+from agent.cli import main
+from agent.history.store import HistoryStore
+from exporters.documents.timeline import timeline_json, timeline_text
+from exporters.status.page import render_page
+from exporters.status.page_tables import SHOWN
+from rules.evaluator.external_alerts import attach_finding
+from rules.evaluator.timeline import TimelineEntry, TimelineEvent, TimelineKind, list_entries
+
+
+def event(
+    after: float, kind: str = TimelineKind.RELOAD, tier: str | None = None, text: str = "read again"
+) -> TimelineEvent:
+    return TimelineEvent(t=T + after, kind=kind, tier=tier, replica=None, text=text)
+
+
+FOREIGN = attach_finding(replace(alert(), tier="a", summary="P99 of 4 s"), [episode(stage=3)], T + 60)
+
+
+DIAGNOSED = "this latency alert: KV cache memory-pressure cascade of a0, stage 3, began 6 minutes earlier"
+
+
+def test_everything_is_in_one_order_the_newest_last() -> None:
+    found = list_entries(
+        [episode(-360, 30, stage=3)], [FOREIGN], [event(60), event(-900, TimelineKind.START)], T - 1000
+    )
+    assert [entry.kind for entry in found] == [
+        TimelineKind.START,
+        TimelineKind.EPISODE,
+        TimelineKind.FOREIGN_ALERT,
+        TimelineKind.RELOAD,
+    ]
+    assert [entry.lasts for entry in found] == [False, True, True, False]
+
+
+def test_what_is_over_before_is_left_out_and_what_lasted_into_it_is_not() -> None:
+    over, into, lasting = episode(-360, -200), episode(-360, -50), episode(-360)
+    found = list_entries([over, into, lasting], [], [event(-200), event(-50)], T - 100)
+    assert [(entry.t - T, entry.ended_at) for entry in found] == [(-360, T - 50), (-360, None), (-50, None)]
+
+
+def test_of_one_tier_it_says_what_is_about_that_tier_and_about_everything() -> None:
+    everything = [event(0), event(1, tier="a"), event(2, tier="b")]
+    found = list_entries([episode(-5)], [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a")
+    assert [entry.tier for entry in found] == ["a", None, None, "a"]
+
+
+def test_it_is_written_a_line_an_entry() -> None:
+    found = list_entries(
+        [episode(-360, 30, stage=3)], [FOREIGN, alert("Disk")], [event(60, text="two\nlines")], T - 1000
+    )
+    assert timeline_text(found, T + 120).splitlines() == [
+        "2026-09-21 14:07:20  a/a0  critical, certain: KV cache memory-pressure cascade: critical (for 6 min)",
+        "2026-09-21 14:13:20  no tier  foreign alert: Disk (for 2 min, not over)",
+        f"2026-09-21 14:13:20  a  foreign alert: ApiLatencyHigh: {DIAGNOSED}; P99 of 4 s (for 2 min, not over)",
+        "2026-09-21 14:14:20  all  configuration: two lines",
+    ]
+    assert timeline_text((), T) == "Nothing happened, as far as is known."
+
+
+def test_a_line_is_short_and_programs_get_the_whole() -> None:
+    long = event(0, text="word " * 500)
+    found = list_entries([], [], [long], T - 1)
+    (line,) = timeline_text(found, T).splitlines()
+    assert len(line) < 300
+    assert line.endswith("word …")
+    assert timeline_json(found, T - 1, T)["entries"][0]["text"] == long.text
+
+
+def test_programs_get_the_same() -> None:
+    found = list_entries([episode(-360, 30, stage=3)], [], [event(0)], T - 1000)
+    assert json.loads(json.dumps(timeline_json(found, T - 1000, T))) == {
+        "schema": 1,
+        "since": T - 1000,
+        "until": T,
+        "entries": [
+            {
+                "t": T - 360,
+                "lasts": True,
+                "ended_at": T + 30,
+                "kind": "episode",
+                "tier": "a",
+                "replica": "a0",
+                "rule": "KvCacheCascade",
+                "status": "critical, certain",
+                "text": "KV cache memory-pressure cascade: critical",
+            },
+            {
+                "t": T,
+                "lasts": False,
+                "ended_at": None,
+                "kind": "reload",
+                "tier": None,
+                "replica": None,
+                "rule": None,
+                "status": None,
+                "text": "read again",
+            },
+        ],
+    }
+
+
+def test_an_unknown_kind_of_a_newer_history_is_told_by_its_name() -> None:
+    (found,) = list_entries([], [], [event(0, kind="moon_phase")], T - 1)
+    assert "moon phase: read again" in timeline_text([found], T)
+
+
+def page(*found: TimelineEntry) -> str:
+    return render_page(replace(agent_status(), timeline=found)).decode()
+
+
+def test_the_page_has_it_the_newest_first_and_escapes_what_came_from_outside() -> None:
+    hostile = TimelineEvent(
+        t=NOW - 60, kind=TimelineKind.RELOAD, tier="<b>t", replica=None, text="<script>alert(1)</script>"
+    )
+    found = list_entries([], [], [replace(hostile, t=NOW - 90, text="what came before"), hostile], 0.0)
+    text = page(*found)
+    assert "<script>" not in text
+    assert "Timeline of the last day: 2 entries" in text
+    assert text.index("&lt;script&gt;") < text.index("what came before")
+    assert "Timeline" not in page()
+
+
+def test_the_page_shows_only_so_many() -> None:
+    many = list_entries([], [], [event(n, text=f"number {n}.") for n in range(SHOWN + 5)], 0.0)
+    text = page(*many)
+    assert f"number {SHOWN + 4}." in text
+    assert "number 4." not in text
+    assert f"The newest {SHOWN}" in text
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main.main(["timeline", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_daemon_tells_restarts_changes_and_findings_on_its_page_and_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    with engines() as served:
+        # The same engine as another process.
+        restarted = tuple(later(body) for body in pages())
+        write(tmp_path, configuration(served))
+        with running(path) as daemon:
+            served[0].act = answers_500
+            assert wait_for(lambda: "Target down" in ask(daemon).decode())
+            served[0].pages, served[0].act = restarted, None
+            assert wait_for(lambda: any(e.kind == TimelineKind.RESTART for e in daemon.turns.events)), (
+                daemon.turns.events
+            )
+            plan = yaml.safe_load(Path(configuration(served)["plan"]).read_text())
+            plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 9.0
+            (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+            write(tmp_path, configuration(served, plan="plan.yaml"))
+            daemon.ask_reload()
+            assert wait_for(lambda: daemon.counts.reloads == 1)
+            further(daemon)
+            assert "the plan of cpu-small changed" in ask(daemon).decode()
+            assert daemon.counts.errors == 0
+        with running(path) as daemon:
+            assert "the engine restarted" in ask(daemon).decode()
+    code, out, err = run(capsys, "-c", str(path))
+    assert (code, err) == (0, "")
+    order = [
+        "sizewatch started: sizewatch",
+        "cpu-small/r0  warning, certain: Target down:",
+        "cpu-small/r0  restart: the engine restarted",
+        "configuration: the configuration was read again: 1 targets",
+        "cpu-small  plan changed: the plan of cpu-small changed",
+        "sizewatch stopped",
+        "sizewatch started",
+        "sizewatch stopped",
+    ]
+    lines = iter(out.splitlines())
+    for words in order:
+        assert any(words in line for line in lines), (words, out)
+    code, out, _ = run(capsys, "-c", str(path), "--since", "1h", "--tier", "cpu-small", "--format", "json")
+    found = json.loads(out)
+    assert {entry["kind"] for entry in found["entries"]} >= {"start", "stop", "restart", "plan", "reload", "episode"}
+    assert [entry["t"] for entry in found["entries"]] == sorted(entry["t"] for entry in found["entries"])
+
+
+def later(body: bytes) -> bytes:
+    """The page of a process that started 1,000 s after the recorded one."""
+    lines = []
+    for line in body.decode().splitlines():
+        name, _, value = line.rpartition(" ")
+        moved = name.startswith("process_start_time_seconds") or name.partition("{")[0].endswith("_created")
+        lines.append(f"{name} {float(value) + 1000!r}" if moved and not line.startswith("#") else line)
+    return "\n".join(lines).encode() + b"\n"
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(**keys: Any) -> tuple[int, str]:
+        code, _, err = run(capsys, "-c", str(write(tmp_path, configuration([], **keys))), "--tier", "gold")
+        return code, err
+
+    code, err = said()
+    assert code == 2
+    assert "does not exist; `sizewatch run` makes it" in err
+    (tmp_path / "sizewatch-data").mkdir()
+    HistoryStore(tmp_path / "sizewatch-data" / "history.db").close()
+    assert said() == (2, "sizewatch timeline: there is no tier gold; there are cpu-small\n")
+    code, err = said(role="node")
+    assert "there is no history to read" in err
+
+
+def test_an_empty_history_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sizewatch-data").mkdir()
+    store = HistoryStore(tmp_path / "sizewatch-data" / "history.db")
+    assert run(capsys, "-c", str(write(tmp_path, configuration([]))))[:2] == (
+        0,
+        "Nothing happened, as far as is known.\n",
+    )
+    store.save_episode(replace(alert(after=time.time() - T), tier="away"))
+    store.close()
+    assert "away  foreign alert: ApiLatencyHigh" in run(capsys, "-c", str(tmp_path / "sizewatch.yaml"))[1]

@@ -1,0 +1,390 @@
+"""dcgm-exporter pages: units, blanks, label spellings, shared and partitioned GPUs, refreshes."""
+
+import math
+import re
+
+import pytest
+from paths import SHARED
+
+from rules.gpu_sources.dcgm import FIELDS, OFF, OURS, read
+from rules.gpu_sources.devices import same_refresh
+from rules.telemetry.snapshots import GPU_NAMES
+
+SHARED_PAGES = SHARED / "pages"
+MIB = 1024 * 1024
+ANY_BLANK = "blank (not found, not supported or not permitted)"
+OPTIONAL = {
+    "gpu_throttled_power_seconds",
+    "gpu_throttled_thermal_seconds",
+    "gpu_throttled_hardware_seconds",
+    "gpu_ecc_uncorrectable_errors",
+    "gpu_ecc_correctable_errors",
+}
+SAMPLE = re.compile(r"(\w+)\{(.*)\} (\S+)$")
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def parse(text):
+    """The samples of a well-formed page whose label values hold no escapes (the product's own parser is not ours)."""
+    matches = [SAMPLE.match(line) for line in text.splitlines()]
+    return [(m[1], dict(LABEL.findall(m[2])), float(m[3])) for m in matches if m]
+
+
+def page(labels="", **values):
+    """A page of one GPU; ``labels`` are added to or replace the usual ones."""
+    usual = {"gpu": "3", "UUID": "GPU-a", "modelName": "NVIDIA H200", "Hostname": "node-1", "pci_bus_id": "0:3B:00.0"}
+    usual.update(LABEL.findall(labels))
+    return [(name, usual, value) for name, value in values.items()]
+
+
+FULL = {
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.93,
+    "DCGM_FI_PROF_SM_ACTIVE": 0.71,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.31,
+    "DCGM_FI_PROF_DRAM_ACTIVE": 0.62,
+    "DCGM_FI_DEV_GPU_UTIL": 97.0,
+    "DCGM_FI_DEV_FB_USED": 120_000.0,
+    "DCGM_FI_DEV_FB_FREE": 23_000.0,
+    "DCGM_FI_DEV_FB_RESERVED": 771.0,
+    "DCGM_FI_DEV_POWER_USAGE": 512.5,
+    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": 700.0,
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 123_456_789.0,
+    "DCGM_FI_DEV_GPU_TEMP": 61.0,
+    "DCGM_FI_DEV_SM_CLOCK": 1980.0,
+    "DCGM_FI_DEV_XID_ERRORS": 0.0,
+    "DCGM_FI_DEV_POWER_VIOLATION": 2_500_000_000.0,
+    "DCGM_FI_DEV_THERMAL_VIOLATION": 0.0,
+    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION": 1_000_000.0,
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0.0,
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": 12.0,
+}
+
+
+def readouts(samples, t):
+    """The two parts of a page that most of these tests look at."""
+    found = read(samples, t)
+    return found.readouts, found.problems
+
+
+def one(samples):
+    found, problems = readouts(samples, 100.0)
+    assert problems == ()
+    assert len(found) == 1
+    return found[0]
+
+
+# ---- names and units ----
+
+
+def test_a_full_page_comes_out_in_base_units():
+    gpu = one(page(**FULL))
+    assert (gpu.t, gpu.gpu, gpu.index, gpu.product, gpu.pids) == (100.0, "GPU-a", 3, "NVIDIA H200", ())
+    assert gpu.counters == {
+        "gpu_energy_joules": pytest.approx(123_456.789),
+        "gpu_throttled_power_seconds": pytest.approx(2.5),
+        "gpu_throttled_thermal_seconds": 0.0,
+        "gpu_throttled_hardware_seconds": pytest.approx(0.001),
+        "gpu_ecc_uncorrectable_errors": 0.0,
+        "gpu_ecc_correctable_errors": 12.0,
+    }
+    assert gpu.gauges == {
+        "gpu_gr_engine_active": 0.93,
+        "gpu_sm_active": 0.71,
+        "tensor_active": 0.31,
+        "dram_active": 0.62,
+        "gpu_utilization_sampled": pytest.approx(0.97),
+        "gpu_memory_used_bytes": 120_771.0 * MIB,
+        "gpu_memory_total_bytes": 143_771.0 * MIB,
+        "gpu_memory_reserved_bytes": 771.0 * MIB,
+        "gpu_power_watts": 512.5,
+        "gpu_power_limit_watts": 700.0,
+        "gpu_temperature_celsius": 61.0,
+    }
+    assert gpu.gaps == {}
+    assert gpu.sampled == {"gpu_utilization_sampled", "gpu_power_watts"}
+
+
+def test_every_name_given_is_in_the_table_of_names():
+    assert set(OURS) <= set(GPU_NAMES)
+    assert {row.ours for row in FIELDS} <= set(OURS)
+
+
+def test_every_field_that_is_not_on_the_page_is_a_gap_that_names_it():
+    gpu = one(page(DCGM_FI_DEV_GPU_TEMP=40.0))
+    assert gpu.gauges == {"gpu_temperature_celsius": 40.0}
+    assert set(gpu.gaps) == set(OURS) - {"gpu_temperature_celsius"}
+    assert gpu.gaps["gpu_gr_engine_active"] == "DCGM_FI_PROF_GR_ENGINE_ACTIVE is not on the page"
+    assert gpu.gaps["gpu_memory_total_bytes"] == "DCGM_FI_DEV_FB_USED is not on the page"
+
+
+def test_throttling_and_ecc_are_gaps_that_say_they_are_off_by_default():
+    gpu = one(page(DCGM_FI_DEV_GPU_TEMP=40.0))
+    assert {name for name, why in gpu.gaps.items() if OFF in why} == {
+        *OPTIONAL,
+        "gpu_sm_active",
+        "gpu_power_limit_watts",
+    }
+    assert gpu.gaps["gpu_throttled_power_seconds"] == (
+        "DCGM_FI_DEV_POWER_VIOLATION is not on the page (not in dcgm-exporter's default counters)"
+    )
+
+
+def test_the_newer_names_of_throttling_are_the_same_in_nanoseconds_and_heat_is_the_sum_of_both():
+    reason = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_"
+    newer = {
+        f"{reason}SW_POWER_CAP_NS": 3e9,
+        f"{reason}SW_THERM_SLOWDOWN_NS": 1e9,
+        f"{reason}HW_THERM_SLOWDOWN_NS": 5e8,
+        f"{reason}HW_POWER_BRAKE_SLOWDOWN_NS": 2e9,
+    }
+    counters = one(page(**newer)).counters
+    assert [counters[f"gpu_throttled_{why}_seconds"] for why in ("power", "thermal", "hardware")] == [3.0, 1.5, 2.0]
+    del newer[f"{reason}HW_THERM_SLOWDOWN_NS"]
+    assert "gpu_throttled_thermal_seconds" not in one(page(**newer)).counters, "half a sum is no sum"
+
+
+def test_the_total_is_the_sum_of_its_parts_and_fb_total_only_where_a_part_is_missing():
+    parts = {"DCGM_FI_DEV_FB_USED": 100.0, "DCGM_FI_DEV_FB_FREE": 50.0, "DCGM_FI_DEV_FB_TOTAL": 9_999.0}
+    gpu = one(page(**parts))
+    assert gpu.gauges["gpu_memory_total_bytes"] == 150.0 * MIB
+    assert gpu.gaps["gpu_memory_reserved_bytes"] == "DCGM_FI_DEV_FB_RESERVED is not on the page"
+    gpu = one(page(DCGM_FI_DEV_FB_TOTAL=200.0))
+    assert gpu.gauges == {"gpu_memory_total_bytes": 200.0 * MIB}
+
+
+def test_the_enforced_power_limit_is_preferred_to_the_one_that_was_set():
+    gpu = one(page(DCGM_FI_DEV_POWER_MGMT_LIMIT=700.0, DCGM_FI_DEV_ENFORCED_POWER_LIMIT=500.0))
+    assert gpu.gauges["gpu_power_limit_watts"] == 500.0
+    gpu = one(page(DCGM_FI_DEV_POWER_MGMT_LIMIT=700.0))
+    assert gpu.gauges["gpu_power_limit_watts"] == 700.0
+    assert "gpu_power_limit_watts" not in gpu.gaps
+
+
+# ---- blanks ----
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("9223372036854775792", ANY_BLANK),
+        ("9223372036854775794", ANY_BLANK),
+        ("9.223372036854776e+18", ANY_BLANK),
+        ("140737488355328", "blank"),
+        ("140737488355329.000000", "not found"),
+        ("140737488355330", "not supported"),
+        ("140737488355331", "not permitted"),
+        ("140737488355340", "blank"),
+        ("2147483632", "blank"),
+        ("2147483634", "not supported"),
+        ("NaN", "not a number"),
+        ("+Inf", "not a number"),
+    ],
+)
+def test_a_blank_is_a_gap_and_no_number(printed, reason):
+    gpu = one(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": float(printed)}))
+    assert "gpu_temperature_celsius" not in gpu.gauges
+    assert gpu.gaps == {"gpu_temperature_celsius": f"DCGM_FI_DEV_GPU_TEMP is {reason}"}
+
+
+def test_a_blank_part_of_the_memory_leaves_out_the_sum_too():
+    gpu = one(page(**{**FULL, "DCGM_FI_DEV_FB_FREE": 9223372036854775794.0}))
+    assert gpu.gaps == {"gpu_memory_total_bytes": f"DCGM_FI_DEV_FB_FREE is {ANY_BLANK}"}
+
+
+def test_a_share_of_time_above_one_is_rounding_or_a_gap():
+    assert one(page(DCGM_FI_PROF_SM_ACTIVE=1.004)).gauges["gpu_sm_active"] == 1.0
+    gpu = one(page(DCGM_FI_PROF_SM_ACTIVE=71.0, DCGM_FI_DEV_GPU_UTIL=-1.0))
+    assert gpu.gauges == {}
+    assert gpu.gaps["gpu_sm_active"] == "DCGM_FI_PROF_SM_ACTIVE is 71, which is no share of time"
+    assert gpu.gaps["gpu_utilization_sampled"] == "DCGM_FI_DEV_GPU_UTIL is -1, which is no share of time"
+
+
+# ---- labels ----
+
+
+def test_old_and_new_label_spellings_name_the_same_gpu():
+    old = page(**FULL)
+    new = [
+        (name, {"gpu": "3", "uuid": "GPU-a", "modelName": "NVIDIA H200", "hostname": "node-1"}, value)
+        for name, value in FULL.items()
+    ]
+    assert readouts(new, 100.0) == readouts(old, 100.0)
+
+
+def test_a_gpu_without_index_or_model_is_still_a_gpu():
+    gpu = one([("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-a"}, 40.0)])
+    assert (gpu.index, gpu.product) == (None, "")
+
+
+def test_gpus_come_in_the_order_of_their_index():
+    samples = [("DCGM_FI_DEV_GPU_TEMP", {"UUID": f"GPU-{i}", "gpu": str(i)}, 40.0) for i in (10, 2, 0)]
+    samples.append(("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-x"}, 40.0))
+    found, _ = readouts(samples, 0.0)
+    assert [gpu.index for gpu in found] == [0, 2, 10, None]
+
+
+def test_series_without_a_uuid_are_left_out_and_said():
+    found, problems = readouts([("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0"}, 40.0)], 0.0)
+    assert (found, problems) == ((), ("1 DCGM series left out: no label UUID or uuid names their GPU",))
+
+
+def test_a_page_without_dcgm_series_is_said():
+    found, problems = readouts([("process_start_time_seconds", {}, 1.0)], 0.0)
+    assert found == ()
+    assert problems == ("no DCGM series on the page: is this a dcgm-exporter (port 9400), and does it see a GPU?",)
+
+
+# ---- shared and partitioned GPUs ----
+
+
+def test_a_gpu_shared_by_pods_is_one_gpu_and_nothing_is_summed():
+    shared = [sample for pod in ("a", "b", "c") for sample in page(f'pod="{pod}"', **FULL)]
+    assert one(shared) == one(page(**FULL))
+
+
+def test_values_of_single_pods_are_not_taken_for_the_whole_gpu():
+    split = page('pod="a"', DCGM_FI_DEV_GPU_UTIL=20.0) + page('pod="b"', DCGM_FI_DEV_GPU_UTIL=45.0)
+    gpu = one(split)
+    assert "gpu_utilization_sampled" not in gpu.gauges
+    assert gpu.gaps["gpu_utilization_sampled"] == (
+        "DCGM_FI_DEV_GPU_UTIL has 2 different values for this GPU (one a pod): none is the whole GPU's"
+    )
+
+
+def test_the_series_without_a_pod_is_the_whole_gpus():
+    split = page('exported_pod="a"', DCGM_FI_DEV_GPU_UTIL=20.0) + page('pod=""', DCGM_FI_DEV_GPU_UTIL=65.0)
+    assert one(split).gauges["gpu_utilization_sampled"] == pytest.approx(0.65)
+
+
+def mig(number, profile="1g.18gb", **values):
+    return page(f'GPU_I_ID="{number}" GPU_I_PROFILE="{profile}"', **values)
+
+
+def test_a_mig_instance_is_a_gpu_and_the_gpu_that_it_is_a_part_of_is_none():
+    parent = page(DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.4)
+    found, problems = readouts(
+        [
+            *mig("2", DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.9, DCGM_FI_DEV_FB_USED=10.0, DCGM_FI_DEV_FB_FREE=20.0),
+            *mig("1", "3g.71gb", DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.1),
+            *parent,
+            ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b", "gpu": "1"}, 40.0),
+        ],
+        0.0,
+    )
+    assert problems == ()
+    assert [(gpu.gpu, gpu.index, gpu.product) for gpu in found] == [
+        ("GPU-b", 1, ""),
+        ("GPU-a/1", None, "NVIDIA H200 MIG 3g.71gb"),
+        ("GPU-a/2", None, "NVIDIA H200 MIG 1g.18gb"),
+    ]
+    assert found[2].gauges == {
+        "gpu_gr_engine_active": 0.9,
+        "gpu_memory_used_bytes": 10.0 * MIB,
+        "gpu_memory_total_bytes": 30.0 * MIB,
+    }
+
+
+def test_what_is_measured_for_the_whole_gpu_is_a_gap_of_its_instances_and_so_is_never_summed():
+    whole = {name: value for name, value in FULL.items() if "_PROF_" not in name and "_FB_" not in name}
+    gpu = one(mig("1", **whole))
+    assert (gpu.counters, gpu.gauges) == ({}, {})
+    assert gpu.gaps["gpu_power_watts"] == (
+        "DCGM_FI_DEV_POWER_USAGE is measured for the whole GPU, not for a MIG instance"
+    )
+    assert gpu.gaps["gpu_energy_joules"].endswith("not for a MIG instance")
+    assert gpu.gaps["gpu_utilization_sampled"].endswith("not for a MIG instance"), "0 there says nothing"
+
+
+# ---- faults ----
+
+
+def test_the_code_that_stands_is_told_by_gpu_and_zero_is_none():
+    samples = [*page(DCGM_FI_DEV_XID_ERRORS=79.0), ("DCGM_FI_DEV_XID_ERRORS", {"UUID": "GPU-b", "gpu": "1"}, 0.0)]
+    found = read(samples, 0.0)
+    assert found.faults == {"GPU-a": frozenset({"xid-79"}), "GPU-b": frozenset()}
+    assert not any(name.startswith("gpu_fault") for gpu in found.readouts for name in (*gpu.counters, *gpu.gaps))
+
+
+def test_codes_in_series_of_their_own_all_stand():
+    several = page('err_code="79"', DCGM_FI_DEV_XID_ERRORS=79.0) + page('err_code="48"', DCGM_FI_DEV_XID_ERRORS=48.0)
+    assert read(several, 0.0).faults == {"GPU-a": frozenset({"xid-79", "xid-48"})}
+
+
+def test_a_gpu_that_does_not_tell_its_faults_has_a_gap():
+    found = read(page(DCGM_FI_DEV_GPU_TEMP=40.0, DCGM_FI_DEV_XID_ERRORS=9223372036854775794.0), 0.0)
+    assert found.faults == {}
+    assert found.readouts[0].gaps["gpu_fault_events"] == f"DCGM_FI_DEV_XID_ERRORS is {ANY_BLANK}"
+    assert one(page(DCGM_FI_DEV_GPU_TEMP=40.0)).gaps["gpu_fault_events"] == (
+        "DCGM_FI_DEV_XID_ERRORS is not on the page"
+    )
+
+
+def test_a_fault_of_the_whole_gpu_is_one_of_each_instance_without_a_series_of_its_own():
+    own = mig("1", DCGM_FI_DEV_XID_ERRORS=43.0)
+    other = mig("2", DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.5)
+    found = read([*own, *other, *page(DCGM_FI_DEV_XID_ERRORS=79.0)], 0.0)
+    assert found.faults == {"GPU-a/1": frozenset({"xid-43"}), "GPU-a/2": frozenset({"xid-79"})}
+
+
+# ---- refreshes ----
+
+
+def test_two_scrapes_of_one_refresh_are_the_same_refresh():
+    first, second = read(page(**FULL), 100.0), read(page(**FULL), 115.0)
+    assert first != second
+    assert same_refresh(first, second)
+
+
+@pytest.mark.parametrize("name", ["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_PROF_DRAM_ACTIVE"])
+def test_any_value_that_moved_is_another_refresh(name):
+    first, second = read(page(**FULL), 100.0), read(page(**{**FULL, name: FULL[name] * 1.001}), 115.0)
+    assert not same_refresh(first, second)
+
+
+def test_a_gpu_more_or_a_new_gap_is_another_refresh():
+    first = read(page(**FULL), 100.0)
+    more = read([*page(**FULL), ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b"}, 1.0)], 100.0)
+    gap = read(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 100.0)
+    assert not same_refresh(first, more)
+    assert not same_refresh(first, gap)
+    assert not same_refresh(first, read(page(**{**FULL, "DCGM_FI_DEV_XID_ERRORS": 31.0}), 100.0))
+    assert same_refresh(gap, read(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 130.0))
+
+
+# ---- pages of others ----
+
+
+def shared_page(name):
+    path = SHARED_PAGES / name
+    if not path.exists():
+        pytest.skip(f"../shared/pages/{name} is not here")
+    return parse(path.read_text(encoding="utf-8"))
+
+
+def test_a_real_t4_page_of_an_older_exporter_is_read():
+    found, problems = readouts(shared_page("dcgm-exporter-t4-datadog.prom"), 0.0)
+    assert problems == ()
+    t4 = {gpu.gpu: gpu for gpu in found}["GPU-20c56d28-0da5-6d26-a36a-e7af1ce2586e"]
+    assert (t4.index, t4.product) == (0, "Tesla T4")
+    assert t4.counters == {"gpu_energy_joules": pytest.approx(128_996.013)}
+    assert t4.gauges["gpu_memory_total_bytes"] == 15_109 * MIB
+    assert t4.gauges["gpu_utilization_sampled"] == 0.0
+    assert t4.gauges["gpu_power_watts"] == pytest.approx(8.969)
+    assert t4.gaps["gpu_gr_engine_active"] == "DCGM_FI_PROF_GR_ENGINE_ACTIVE is not on the page"
+    a10g = {gpu.gpu: gpu for gpu in found}["GPU-abc"]
+    assert a10g.gauges == {"dram_active": pytest.approx(3e-6)}
+
+
+def test_a_gpu_of_which_the_page_says_nothing_we_read_has_gaps_for_everything():
+    # The README's GPU says clocks and memory temperature only, the latter blank; neither is a name of ours.
+    found, problems = readouts(shared_page("dcgm-exporter-readme-blank-value.prom"), 0.0)
+    assert problems == ()
+    assert [(gpu.gpu, gpu.counters, gpu.gauges) for gpu in found] == [
+        ("GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52", {}, {})
+    ]
+    assert set(found[0].gaps) == set(OURS)
+
+
+def test_series_of_links_and_switches_without_a_uuid_are_no_problem():
+    samples = [*page(**FULL), ("DCGM_FI_DEV_NVLINK_ERRORS", {"gpu_uuid": "GPU-a", "nvlink": "1"}, 0.0)]
+    assert one(samples) == one(page(**FULL))

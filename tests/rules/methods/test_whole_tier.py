@@ -1,0 +1,204 @@
+from dataclasses import replace
+
+import pytest
+import recorded
+from judging_samples import START, view
+from test_step import TIER, at, standing, watched
+
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator.alert_state import AlertKey
+from rules.evaluator.step import Evaluator
+from rules.methods.availability import tier_down, unknown_too_long
+from rules.replicas.state import ReplicaState
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.verdicts.finding import Finding, RuleState, UnknownSpan
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
+
+NOW = START + 7200.0
+PAGE: Snapshot = at(0)
+
+
+def replica(name: str, misses: int, page: bool = True, trouble: str = "", silent: float = 120.0) -> ReplicaState:
+    last = replace(PAGE, t=NOW - silent) if page else None
+    track = ScrapeTrack(last=last, seen=NOW, misses=misses, silent_since=NOW - silent if misses else None)
+    return ReplicaState(tier="t", name=name, track=track, trouble=trouble)
+
+
+def stand(rule: str, reason: Gap, judged_at: float | None, name: str | None = None, text: str = "refused") -> RuleState:
+    answer = Unknown(t=NOW, rule=rule, subject=Subject(tier="t", replica=name), reason=reason, text=text)
+    return RuleState(answer=answer, judged_at=judged_at)
+
+
+def too_long(*standings: RuleState) -> Verdict:
+    found = unknown_too_long(standings, view(), NOW)
+    assert isinstance(found, Verdict)
+    return found
+
+
+# --- TierDown
+
+
+def test_a_tier_of_which_nothing_answered_three_scrapes_long_is_down_for_certain() -> None:
+    found = tier_down([replica("a", 3, trouble="connection refused"), replica("b", 7)], view(), NOW)
+    assert isinstance(found, Verdict)
+    assert (found.status, found.certainty, found.subject) == (Status.CRITICAL, Certainty.CERTAIN, TIER)
+    assert found.sentence == (
+        "None of the tier's 2 replicas answered in the last 3 scrapes, 120 s by now (a: connection refused)"
+    )
+    assert found.actions
+
+
+@pytest.mark.parametrize(("silent", "status"), [(120.0, Status.CRITICAL), (119.0, Status.WARNING)])
+def test_while_it_may_be_a_restart_it_pages_nobody(silent: float, status: Status) -> None:
+    found = tier_down([replica("a", 9, silent=500.0), replica("b", 9, silent=silent)], view(), NOW)
+    assert isinstance(found, Verdict)
+    assert found.status is status
+
+
+@pytest.mark.parametrize("other", [replica("b", 0), replica("b", 2)])
+def test_one_replica_that_still_answers_keeps_it_up(other: ReplicaState) -> None:
+    found = tier_down([replica("a", 9), other], view(), NOW)
+    assert isinstance(found, Verdict)
+    assert (found.status, found.sentence) == (Status.OK, "1 of 2 replicas answer")
+
+
+def test_a_tier_whose_only_page_came_after_a_silence_is_not_judged_by_it() -> None:
+    after = replica("a", 0)
+    asked_late = replace(after, track=replace(after.track, unscraped_seconds=400.0))
+    found = tier_down([asked_late], view(), NOW)
+    assert isinstance(found, Unknown)
+    assert found.reason is Gap.NOT_SCRAPED
+    assert isinstance(tier_down([asked_late, after], view(), NOW), Verdict)
+
+
+def test_one_failed_scrape_in_a_long_time_is_not_an_answering_tier() -> None:
+    found = tier_down([replica("a", 1, silent=300.0)], view(), NOW)
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.text) == (
+        Gap.SCRAPE_FAILED,
+        "no replica answered the last scrape; the last page is 300 s old",
+    )
+
+
+def test_a_tier_that_never_answered_is_down_too() -> None:
+    found = tier_down([replica("a", 3, page=False)], view(), NOW)
+    assert isinstance(found, Verdict)
+    assert found.status is Status.CRITICAL
+    assert found.sentence.endswith("120 s by now; none ever did")
+
+
+@pytest.mark.parametrize("first", [replica("a", 2, page=False), ReplicaState(tier="t", name="a")])
+def test_before_three_scrapes_of_each_nothing_is_known(first: ReplicaState) -> None:
+    found = tier_down([first, replica("b", 5)], view(), NOW)
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 of 2 replicas have not been scraped often enough yet")
+
+
+def test_the_number_of_misses_can_be_set_for_a_tier() -> None:
+    patient = view(limits={"TierDown": {"misses": 5}})
+    found = tier_down([replica("a", 4)], patient, NOW)
+    assert isinstance(found, Verdict)
+    assert found.status is Status.OK
+    assert BY_NAME["TierDown"].limit("misses", {}) == 3
+
+
+def test_the_watcher_tells_of_a_tier_whose_last_replica_fell_silent_and_ends_it_with_the_first_page() -> None:
+    watcher = Evaluator({"t": view()})
+    watched(watcher, end=120, names="ab")
+    for seconds in range(135, 180, 15):
+        watcher.apply_snapshot("t", "b", at(seconds))
+        watcher.apply_failed_scrape("t", "a", START + seconds, trouble="refused")
+        watcher.step(START + seconds)
+    assert standing(watcher, "TierDown").status is Status.OK
+    for seconds in range(180, 225, 15):
+        assert standing(watcher, "TierDown").status is Status.OK
+        for name in "ab":
+            watcher.apply_failed_scrape("t", name, START + seconds, trouble="refused")
+        watcher.step(START + seconds)
+    assert standing(watcher, "TierDown").status is Status.WARNING
+    for seconds in range(225, 301, 15):
+        for name in "ab":
+            watcher.apply_failed_scrape("t", name, START + seconds)
+        watcher.step(START + seconds)
+    assert standing(watcher, "TierDown").status is Status.CRITICAL
+    watcher.apply_snapshot("t", "b", at(315))
+    (ended,) = (e for e in watcher.step(START + 315)[0] if e.rule == "TierDown")
+    assert not isinstance(ended, UnknownSpan)
+    assert ended.started_at == START + 210
+
+
+def test_a_restart_of_the_only_replica_warns_and_does_not_page() -> None:
+    """The recording's outages last 63 and 34 s."""
+    recording, _ = load(recorded.folder("restart"))
+    ended = [e for e in replay(recording, None).ended if e.rule == "TierDown"]
+    assert [(e.worst.status, (e.ended_at or 0) - e.started_at < 63) for e in ended if isinstance(e, Finding)] == [
+        (Status.WARNING, True),
+        (Status.WARNING, True),
+    ]
+
+
+# --- UnknownTooLong
+
+
+def test_a_silence_of_the_agents_own_is_not_counted_as_time_without_an_answer() -> None:
+    """After a night in which nobody asked, the first page is unknown, and that since now."""
+    judged = stand("TargetDown", Gap.NOT_SCRAPED, NOW - 9e5, "a")
+    span = UnknownSpan(
+        rule="TargetDown", subject=judged.answer.subject, reason=Gap.NOT_SCRAPED, text="", started_at=NOW, ended_at=None
+    )
+    assert too_long(replace(judged, unknown=span)).status is Status.OK
+    assert too_long(replace(judged, unknown=replace(span, started_at=NOW - 9e5))).status is Status.WARNING
+
+
+FAULTS = (Gap.SCRAPE_FAILED, Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED)
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+@pytest.mark.parametrize(("ago", "status"), [(3600.0, Status.WARNING), (3599.0, Status.OK)])
+def test_a_rule_that_judged_and_cannot_for_an_hour_for_a_fault_is_told(reason: Gap, ago: float, status: Status) -> None:
+    found = too_long(stand("KvCacheCascade", reason, NOW - ago, "a"))
+    assert (found.status, found.certainty, found.subject) == (status, Certainty.CERTAIN, TIER)
+    if status is Status.WARNING:
+        words = reason.value.replace("_", " ")
+        assert found.sentence == (
+            f"1 rule that judged before cannot any more, for up to 1.0 h: KvCacheCascade of t/a: {words} (refused)"
+        )
+
+
+@pytest.mark.parametrize("reason", [g for g in Gap if g not in FAULTS])
+def test_what_the_plan_the_engine_or_the_traffic_lack_is_no_fault(reason: Gap) -> None:
+    assert too_long(stand("TtftDivergence", reason, NOW - 9e5)).status is Status.OK
+
+
+def test_a_rule_that_never_could_judge_is_not_missed() -> None:
+    assert too_long(stand("TtftDivergence", Gap.SCRAPE_FAILED, None)).status is Status.OK
+
+
+def test_the_longest_silent_rules_are_named_and_the_others_counted() -> None:
+    rules = ("TtftDivergence", "TpotDivergence", "KvEviction", "ItlDivergence", "LoadBeyondBenchmark")
+    found = too_long(*(stand(r, Gap.SCRAPE_FAILED, NOW - 3600 * (n + 1), text="") for n, r in enumerate(rules)))
+    assert found.sentence.startswith(
+        "5 rules that judged before cannot any more, for up to 5.0 h: LoadBeyondBenchmark of t"
+    )
+    assert found.sentence.endswith("KvEviction of t: scrape failed; and 2 more")
+
+
+def test_the_watcher_tells_it_an_hour_after_the_last_judgement_whatever_the_reasons_were_meanwhile() -> None:
+    watcher = Evaluator({"t": view()})
+    watched(watcher, end=120)
+    told = {}
+    for seconds in range(180, 3841, 60):
+        if seconds == 1800:
+            watcher.apply_snapshot("t", "a", at(seconds, started_at=START + 1790))
+        else:
+            watcher.apply_failed_scrape("t", "a", START + seconds)
+        watcher.step(START + seconds)
+        told[seconds] = standing(watcher, "UnknownTooLong").status
+    assert next(seconds for seconds, status in told.items() if status is Status.WARNING) in (3720, 3780)
+    assert "KvCacheCascade of t/a: scrape failed" in standing(watcher, "UnknownTooLong").sentence
+    assert AlertKey(rule="UnknownTooLong", subject=TIER) in watcher.alerts

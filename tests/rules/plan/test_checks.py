@@ -1,0 +1,273 @@
+from typing import Any
+
+import pytest
+import yaml
+from paths import TESTS
+
+from rules.plan.checks import PlanWarning, check_plan
+from rules.plan.schema import Plan, parse_plan
+
+PLANS = TESTS / "plans"
+
+# Every part but the curve, so that a test sees the findings of the curve alone.
+PARTS: dict[str, Any] = {
+    "workload": {
+        "prompt_tokens": {"mean": 1300},
+        "generation_tokens": {"mean": 230},
+        "requests_per_second": {"average": 2, "peak": 4},
+        "prefix_hit_ratio": 0.4,
+    },
+    "fleet": {"instances": 4, "safety_factor": 1.2},
+    "cost": {"gpu_hour_price": 1, "currency": "EUR"},
+    "cold_start_seconds": 60,
+}
+MEASURED = {
+    "itl_p99_seconds": 0.01,
+    "tpot_p99_seconds": 0.01,
+    "gpu_utilization": 0.5,
+    "prefix_hit_ratio": 0.5,
+    "eviction_rate": 0,
+    "requests": 300,
+}
+
+
+def plan_of(name: str) -> Plan:
+    return parse_plan(yaml.safe_load((PLANS / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def point(rps: float, ttft: float, **more: Any) -> dict[str, Any]:
+    return {"completed_rps": rps, "ttft_p99_seconds": ttft, **MEASURED, **more}
+
+
+def found(
+    points: list[dict[str, Any]] | None = None, kind: str | None = "sm_active", **parts: Any
+) -> list[PlanWarning]:
+    points = points or [point(2, 1), point(4, 4)]
+    tier = {
+        "model": "m",
+        "engine": "vllm",
+        "gpu": {"product": "A", "per_replica": 1},
+        "slo": {"ttft_p99_seconds": 2},
+        "curve": {"loop": "open", "gpu_utilization_kind": kind, "points": points},
+        **PARTS,
+        **parts,
+    }
+    return list(check_plan(parse_plan({"schema": 1, "tiers": {"t": tier}})))
+
+
+def test_a_sound_plan_has_no_findings() -> None:
+    assert check_plan(plan_of("guide-h100")) == ()
+    assert found() == []
+
+
+def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
+    warnings = [finding for finding in check_plan(plan_of("cpu-small")) if finding.severity == "warning"]
+    assert [(finding.path, finding.text) for finding in warnings] == [
+        (
+            "tiers.cpu-small.curve.points",
+            (
+                "every point has fewer than 300 requests (16 to 192): "
+                "verdicts against them are likely at most, never certain"
+            ),
+        ),
+        (
+            "tiers.cpu-small.curve.loop",
+            (
+                "a closed loop starts with a burst, which stays in its P99, and its clients wait as users do not; "
+                "an open-loop sweep compares better with production"
+            ),
+        ),
+    ]
+
+
+def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
+    infos = check_plan(plan_of("cpu-small-open"))
+    assert {finding.severity for finding in infos} == {"info"}
+    assert infos[0].text == (
+        "no measured load breaks the SLO; usable rps, 7.886, is a lower bound: measure higher loads to find the knee"
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "path", "severity", "text"),
+    [
+        (
+            {"operating_point": {"usable_rps": 5}},
+            "operating_point.usable_rps",
+            "warning",
+            "5 is given, curve and SLO give 3 (limited by ttft_p99_seconds); the latter is used",
+        ),
+        (
+            {
+                "points": [point(2, 1, concurrency=4), point(4, 4, concurrency=8)],
+                "operating_point": {"usable_rps": 3, "c_max": 8},
+            },
+            "operating_point.c_max",
+            "warning",
+            "8 is given, curve and SLO give 6 (limited by ttft_p99_seconds); the latter is used",
+        ),
+        (
+            {"points": [point(2, 1), point(4, 4, requests=299)]},
+            "curve.points",
+            "warning",
+            "[1] has fewer than 300 requests (299): verdicts against them are likely at most, never certain",
+        ),
+        (
+            {"workload": {**PARTS["workload"], "prompt_tokens": {"p50": 900}}},
+            "workload.prompt_tokens.mean",
+            "info",
+            (
+                "is given neither here nor by the curve; its quantiles bound it, and so fleet utilisation has bounds only"
+            ),
+        ),
+        (
+            {"workload": {**PARTS["workload"], "generation_tokens": None}},
+            "workload.generation_tokens.mean",
+            "info",
+            "is given neither here nor by the curve; fleet utilisation counts requests, whatever their length",
+        ),
+        (
+            {"points": [point(2, 1, output_tokens_per_second=800), point(4, 4, output_tokens_per_second=1600)]},
+            "workload.generation_tokens.mean",
+            "warning",
+            "is 230, the benchmark had 400 a request; fleet utilisation is measured against these",
+        ),
+        (
+            {"points": [point(2, 1, requests=None)]},
+            "curve.points",
+            "warning",
+            (
+                "the only point has fewer than 300 requests (none given): "
+                "verdicts against them are likely at most, never certain"
+            ),
+        ),
+        (
+            {"kind": None},
+            "curve.gpu_utilization_kind",
+            "warning",
+            (
+                "is missing though points give gpu_utilization; only like is compared with like, "
+                "so GpuUtilizationShortfall will say not_in_plan"
+            ),
+        ),
+        (
+            {"points": [point(2, 1), point(4, 4, requested_rps=5)]},
+            "curve.points[1]",
+            "warning",
+            (
+                "completed 4 of 5 requested rps, and is not marked censored; "
+                "set censored: true if the generator was the limit"
+            ),
+        ),
+        (
+            {"fleet": {"instances": 1}},
+            "fleet.instances",
+            "warning",
+            "1 at 3 usable rps each carry 3 rps, not the peak of 4; Step 11 asks for 2",
+        ),
+        (
+            {"fleet": {"instances": 2, "safety_factor": 1.6}},
+            "fleet.instances",
+            "info",
+            (
+                "2 at 3 usable rps each carry 6 rps, the peak of 4 but not 1.6 times it, as the safety factor asks; "
+                "Step 11 asks for 3"
+            ),
+        ),
+        (
+            {"points": [point(2, 1, concurrency=10), point(4, 4, concurrency=20)]},
+            "curve",
+            "info",
+            (
+                "C_max / SLO, 7.5 rps, is 2.5 times the usable 3 rps; "
+                "above 2, ask whether the test's prompts and arrivals were production's"
+            ),
+        ),
+        (
+            {"points": [point(2, 1, censored=True)]},
+            "curve.points",
+            "warning",
+            (
+                "all points are censored; TtftDivergence, TpotDivergence, ItlDivergence, GpuUtilizationShortfall, "
+                "PrefixHitDivergence, EvictionDivergence and LoadBeyondBenchmark will say not_in_plan"
+            ),
+        ),
+        (
+            {"points": [point(2, 1, ttft_p99_seconds=None), point(4, 4)]},
+            "curve.points",
+            "warning",
+            "the lowest load lacks a metric of the SLO, so no operating point follows (none is known)",
+        ),
+        (
+            {"points": [point(2, 1, eviction_rate=None), point(4, 4, eviction_rate=None)]},
+            "curve.points",
+            "info",
+            "no point gives eviction_rate; EvictionDivergence will say not_in_plan",
+        ),
+        (
+            {"curve": None},
+            "curve",
+            "info",
+            (
+                "is not in the plan; TtftDivergence, TpotDivergence, ItlDivergence, GpuUtilizationShortfall, "
+                "PrefixHitDivergence, EvictionDivergence and LoadBeyondBenchmark will say not_in_plan"
+            ),
+        ),
+        (
+            {"fleet": {"instances": 40}},
+            "fleet.instances",
+            "warning",
+            (
+                "40 at 3 usable rps each carry 120 rps, 30 times the peak of 4; Step 11 asks for 2: "
+                "make sure that the curve is that of one replica, not of the fleet"
+            ),
+        ),
+        (
+            {"fleet": {"instances": 16}, "gpu": {"product": "A", "per_replica": 8}},
+            "fleet.instances",
+            "warning",
+            (
+                "16 at 3 usable rps each carry 48 rps, 12 times the peak of 4; Step 11 asks for 2: "
+                "make sure that instances are replicas, not GPUs"
+            ),
+        ),
+        ({"cost": None}, "cost", "info", "is not in the plan; prices are left out"),
+    ],
+)
+def test_a_weakness_is_found_and_told(case: dict[str, Any], path: str, severity: str, text: str) -> None:
+    assert (f"tiers.t.{path}", severity, text) in [(one.path, one.severity, one.text) for one in found(**case)]
+
+
+def test_an_operating_point_that_was_only_rounded_is_no_finding() -> None:
+    assert found(operating_point={"usable_rps": 3.1}) == []
+
+
+def test_a_marked_censored_point_is_no_finding() -> None:
+    assert found([point(2, 1), point(4, 4), point(4.5, 5, requested_rps=9, censored=True)]) == []
+
+
+def test_warnings_come_before_what_is_good_to_know() -> None:
+    severities = [finding.severity for finding in check_plan(plan_of("cpu-small"))]
+    assert severities == sorted(severities, reverse=True)
+
+
+def test_a_benchmark_that_a_cache_answered_is_named() -> None:
+    cached = [point(2, 1, prefix_hit_ratio=0.8), point(4, 4, prefix_hit_ratio=0.7)]
+    (only,) = found(cached)
+    assert (only.path, only.severity) == ("tiers.t.curve.points", "warning")
+    assert only.text == (
+        "the benchmark found up to 80% of its prompt tokens in the prefix cache, and the workload has 40%: its TTFT may be "
+        "that of repeated prompts (one seed for every rate?)"
+    )
+    assert found(cached, workload={**PARTS["workload"], "prefix_hit_ratio": 0.6}) == []
+    assert "the workload names none" in found(cached, workload={"archetype": "chat"})[0].text
+
+
+def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
+    def warnings(name: str) -> str:
+        return " ".join(f.text for f in check_plan(plan_of(name)) if f.severity == "warning")
+
+    assert "fewer than 300 requests" in warnings("cpu-small")
+    assert "closed loop" in warnings("cpu-small")
+    assert warnings("cpu-small-open") == ""
+    assert "found up to 80% of its prompt tokens in the prefix cache" in warnings("cpu-small-cached")

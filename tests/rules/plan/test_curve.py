@@ -1,0 +1,363 @@
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from paths import TESTS
+
+from rules.plan.curve import Curve, operating_point
+from rules.plan.envelope import METRICS, interpolate, metric_value
+from rules.plan.schema import Slo, TierPlan, parse_plan
+
+PLANS = TESTS / "plans"
+SLO = Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.15)
+
+
+def tier_of(name: str) -> TierPlan:
+    (tier,) = parse_plan(yaml.safe_load((PLANS / f"{name}.yaml").read_text(encoding="utf-8"))).tiers.values()
+    return tier
+
+
+def tier_with(points: list[dict[str, Any]], **parts: Any) -> TierPlan:
+    tier = {
+        "model": "m",
+        "engine": "vllm",
+        "gpu": {"product": "A", "per_replica": 1},
+        "slo": {"ttft_p99_seconds": 2.0},
+        "curve": {"points": points},
+        **parts,
+    }
+    return parse_plan({"schema": 1, "tiers": {"t": tier}}).tiers["t"]
+
+
+def curve_of(tier: TierPlan) -> Curve:
+    curve = Curve.from_plan(tier)
+    assert curve is not None
+    return curve
+
+
+def curve_with(*points: dict[str, Any]) -> Curve:
+    return curve_of(tier_with(list(points)))
+
+
+CLOSED = curve_of(tier_of("cpu-small"))
+OPEN = curve_of(tier_of("cpu-small-open"))
+GUIDE = curve_of(tier_of("guide-h100"))
+
+# A saturated stretch from 100 to 103 rps: only the requests in the system tell its three points apart.
+SATURATED = curve_with(
+    {"concurrency": 16, "completed_rps": 60, "requests": 900, "ttft_p99_seconds": 0.1},
+    {"concurrency": 64, "completed_rps": 100, "requests": 800, "ttft_p99_seconds": 0.2},
+    {"concurrency": 128, "completed_rps": 102, "requests": 700, "ttft_p99_seconds": 1.0},
+    {"concurrency": 256, "completed_rps": 103, "requests": 600, "ttft_p99_seconds": 4.0},
+)
+
+
+def test_the_guides_curve_crosses_two_seconds_at_48_requests_and_12_rps() -> None:
+    point = GUIDE.usable(tier_of("guide-h100").slo)
+    assert point is not None
+    assert point.c_max == pytest.approx(48)
+    assert point.usable_rps == pytest.approx(12)
+    assert (point.limited_by, point.knee_reached) == ("ttft_p99_seconds", True)
+
+
+def test_the_closed_loop_sweep_keeps_its_slo_up_to_31_requests() -> None:
+    # TTFT P99 is 0.9666 s at 16 and 2.108 s at 32: ln(2 / 0.9666) / ln(2.108 / 0.9666) = 0.72712 / 0.77973 = 0.93253.
+    # C_max 16 + 0.93253 x 16 = 30.921; rps 6.346 + 0.93253 x (7.413 - 6.346) = 7.3410. TPOT ends at 0.07935, below 0.15.
+    point = CLOSED.usable(SLO)
+    assert point is not None
+    assert point.c_max == pytest.approx(30.921, abs=0.001)
+    assert point.usable_rps == pytest.approx(7.3410, abs=0.0001)
+    assert (point.limited_by, point.knee_reached) == ("ttft_p99_seconds", True)
+
+
+def test_a_tighter_tpot_limit_ends_the_same_sweep_earlier() -> None:
+    # TPOT P99 passes 0.03 s between 8 (enveloped: 0.026) and 16 (0.04228): ln(0.03 / 0.026) / ln(0.04228 / 0.026)
+    # = 0.14310 / 0.48621 = 0.29432.
+    point = CLOSED.usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.03))
+    assert point is not None
+    assert point.limited_by == "tpot_p99_seconds"
+    assert point.c_max == pytest.approx(8 + 0.29432 * 8, abs=0.001)
+
+
+def test_a_sweep_that_never_breaks_its_slo_gives_a_lower_bound_without_c_max() -> None:
+    point = OPEN.usable(SLO)
+    assert point is not None
+    assert (point.c_max, point.usable_rps, point.limited_by, point.knee_reached) == (None, 7.886, None, False)
+
+
+def test_itl_limits_only_where_it_is_given() -> None:
+    limited = CLOSED.usable(Slo(ttft_p99_seconds=2.0, itl_p99_seconds=0.1))
+    assert limited is not None
+    assert limited.limited_by == "itl_p99_seconds"
+    unknown = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}).usable(
+        Slo(ttft_p99_seconds=2.0, itl_p99_seconds=0.1)
+    )
+    assert unknown is not None
+    assert unknown.usable_rps == 3
+
+
+def test_a_metric_of_the_slo_that_nobody_measured_gives_no_operating_point() -> None:
+    curve = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1})
+    assert curve.usable(Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.1)) is None
+
+
+def test_a_curve_that_stops_measuring_a_metric_vouches_no_further() -> None:
+    curve = curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}, {"completed_rps": 5})
+    point = curve.usable(Slo(ttft_p99_seconds=2.0))
+    assert point is not None
+    assert (point.usable_rps, point.knee_reached) == (3, False)
+
+
+def test_no_load_within_the_slo_is_no_operating_point() -> None:
+    assert CLOSED.usable(Slo(ttft_p99_seconds=0.05)) is None
+
+
+def test_an_slo_met_exactly_by_a_point_ends_there() -> None:
+    curve = curve_with(
+        {"concurrency": 48, "completed_rps": 12, "ttft_p99_seconds": 2.0},
+        {"concurrency": 64, "completed_rps": 14, "ttft_p99_seconds": 5.0},
+    )
+    point = curve.usable(Slo(ttft_p99_seconds=2.0))
+    assert point is not None
+    assert (point.c_max, point.usable_rps, point.knee_reached) == (48, 12, True)
+
+
+def test_a_censored_point_shows_the_knee_but_moves_neither_number() -> None:
+    slow = {"completed_rps": 6, "requested_rps": 9, "ttft_p99_seconds": 30, "censored": True}
+    curve = curve_with({"completed_rps": 5, "requested_rps": 5, "ttft_p99_seconds": 1}, slow)
+    point = curve.usable(Slo(ttft_p99_seconds=2.0))
+    assert point is not None
+    assert (point.usable_rps, point.limited_by, point.knee_reached) == (5, "ttft_p99_seconds", True)
+    assert curve.top_rps == 5
+    assert curve.place(5.9, None).beyond
+
+
+def test_only_censored_points_are_no_curve() -> None:
+    assert Curve.from_plan(tier_with([{"completed_rps": 5, "ttft_p99_seconds": 1, "censored": True}])) is None
+
+
+def test_the_derived_operating_point_wins_over_the_given_one() -> None:
+    given = {"c_max": 60, "usable_rps": 20}
+    points = [{"completed_rps": 3, "ttft_p99_seconds": 1}, {"completed_rps": 4, "ttft_p99_seconds": 4}]
+    derived = operating_point(tier_with(points, operating_point=given))
+    assert derived is not None
+    assert derived.usable_rps == pytest.approx(3.5)
+    alone = operating_point(tier_with(points, operating_point=given, curve=None))
+    assert alone is not None
+    assert (alone.c_max, alone.usable_rps) == (60, 20)
+    assert operating_point(tier_with(points, curve=None)) is None
+
+
+def test_latencies_never_fall_as_load_grows() -> None:
+    # Measured TTFT P99 of the open sweep falls from 0.2718 to 0.1771 and 0.0965 s at its two highest loads.
+    assert [point.ttft_p99_seconds for point in OPEN.points] == [0.1066, 0.1314, 0.2344, 0.2718, 0.2718, 0.2718]
+
+
+def test_throughput_that_falls_past_the_knee_stays_in_the_order_of_the_load() -> None:
+    curve = curve_with(
+        {"concurrency": 128, "completed_rps": 60, "ttft_p99_seconds": 9},
+        {"concurrency": 64, "completed_rps": 68, "ttft_p99_seconds": 2},
+    )
+    assert [point.concurrency for point in curve.points] == [64, 128]
+    assert [point.completed_rps for point in curve.points] == [68, 68]
+
+
+def test_littles_law_stands_in_for_concurrencies_that_were_not_given() -> None:
+    # 355.8 / 7.886 = 45.118 tokens; 0.04744 + 0.01262 x 44.118 = 0.60421 s in the system; x 7.886 = 4.7648.
+    assert not OPEN.concurrency_given
+    assert OPEN.top_concurrency == pytest.approx(4.7648, abs=0.0001)
+    assert CLOSED.concurrency_given
+    assert CLOSED.top_concurrency == 32
+
+
+def test_without_tokens_there_is_no_estimate() -> None:
+    assert curve_with({"completed_rps": 3, "ttft_p50_seconds": 1, "tpot_p50_seconds": 0.01}).top_concurrency is None
+
+
+def test_the_planned_output_length_serves_the_estimate_where_points_do_not() -> None:
+    points = [{"completed_rps": 3, "ttft_p50_seconds": 1, "tpot_p50_seconds": 0.01}]
+    curve = curve_of(tier_with(points, workload={"generation_tokens": {"p50": 101}}))
+    assert curve.top_concurrency == pytest.approx(3 * (1 + 0.01 * 100))
+
+
+@pytest.mark.parametrize(
+    ("rps", "in_system", "bin"),
+    [(0, 0, 0), (1.365, 1, 0), (1.5, 2, 1), (3.0, 2.5, 2), (5.842, 8, 3), (6.3, 14, 4), (7.5, 30, 5)],
+)
+def test_a_load_lies_in_the_bin_of_its_completed_rps(rps: float, in_system: float, bin: int) -> None:
+    place = CLOSED.place(rps, in_system)
+    assert (place.bin, place.beyond) == (bin, False)
+
+
+@pytest.mark.parametrize(
+    ("rps", "in_system", "bin"),
+    [(101.5, 60, 1), (101.5, 100, 2), (101.5, 200, 3), (99, 100, 2), (104, 256, 3), (80, 100, 1), (101.5, None, 2)],
+)
+def test_in_a_saturated_stretch_the_requests_in_the_system_decide(
+    rps: float, in_system: float | None, bin: int
+) -> None:
+    assert SATURATED.place(rps, in_system).bin == bin
+
+
+@pytest.mark.parametrize(
+    ("curve", "rps", "in_system", "reason"),
+    [
+        (CLOSED, 7.6, 10, "7.6 completed rps is above 7.413, the highest load the benchmark vouches for"),
+        (CLOSED, 2.0, 33, "33 requests in the system are more than the benchmark's highest, 32"),
+        (
+            OPEN,
+            7.5,
+            9,
+            "9 requests in the system are more than the benchmark's highest, 4.765 (estimated by Little's law)",
+        ),
+    ],
+)
+def test_a_load_beyond_the_benchmark_says_why(curve: Curve, rps: float, in_system: float, reason: str) -> None:
+    place = curve.place(rps, in_system)
+    assert (place.bin, place.beyond, place.reason) == (None, True, reason)
+
+
+def test_an_estimated_concurrency_counts_only_near_the_top() -> None:
+    assert not OPEN.place(6.0, 9).beyond
+    assert not OPEN.place(7.9, 4).beyond
+
+
+def test_a_place_says_where_it_is() -> None:
+    assert CLOSED.place(0.2, 0.1).reason == "at or below the benchmark's lowest load, 1.365 completed rps"
+    assert CLOSED.place(5, 7).reason == "between 3.423 and 5.842 completed rps"
+    assert SATURATED.place(102, 120).reason == "between 100 and 102 completed rps, 64 and 128 requests in the system"
+
+
+@pytest.mark.parametrize(("rps", "in_system"), [(-1, 0), (math.nan, 0), (1, -1), (math.inf, None)])
+def test_what_is_no_load_has_no_place(rps: float, in_system: float | None) -> None:
+    with pytest.raises(ValueError, match="is no load"):
+        CLOSED.place(rps, in_system)
+
+
+def test_an_expectation_brackets_the_load_and_counts_the_smaller_evidence() -> None:
+    expected = GUIDE.expectation(4, "ttft_p99_seconds", 12)
+    assert expected is not None
+    assert (expected.lower, expected.upper, expected.requests) == (1.0, 4.0, 6000)
+    assert expected.interpolated == pytest.approx(2.0)
+    ratio = GUIDE.expectation(4, "gpu_utilization", 12)
+    assert ratio is not None
+    assert ratio.interpolated == pytest.approx(0.805)
+
+
+def test_below_the_first_point_the_first_point_is_expected() -> None:
+    expected = CLOSED.expectation(0, "ttft_p99_seconds", 0.1)
+    assert expected is not None
+    assert (expected.lower, expected.interpolated, expected.upper) == (0.093, 0.093, 0.093)
+
+
+def test_in_a_saturated_bin_only_the_requests_in_the_system_place_the_load() -> None:
+    blind = SATURATED.expectation(2, "ttft_p99_seconds", 101)
+    placed = SATURATED.expectation(2, "ttft_p99_seconds", 101, in_system=96)
+    assert blind is not None
+    assert placed is not None
+    assert blind.interpolated == 1.0
+    assert placed.interpolated == pytest.approx(math.sqrt(0.2 * 1.0))
+
+
+def test_what_was_not_measured_is_not_expected() -> None:
+    assert CLOSED.expectation(2, "gpu_utilization", 3) is None
+    with pytest.raises(KeyError, match="ttft_p98_seconds is nothing a benchmark point carries"):
+        CLOSED.expectation(2, "ttft_p98_seconds", 3)
+    with pytest.raises(IndexError, match="bins 0 to 5, not 6"):
+        CLOSED.expectation(6, "ttft_p99_seconds", 3)
+
+
+def test_the_value_at_the_operating_point_is_read_from_the_curve() -> None:
+    point = GUIDE.usable(tier_of("guide-h100").slo)
+    assert point is not None
+    assert GUIDE.value_at("output_tokens_per_second", point) == pytest.approx(2760)
+
+
+def test_the_evidence_of_a_curve_is_its_thinnest_point() -> None:
+    assert CLOSED.minimum_requests == 16
+    assert curve_with({"completed_rps": 3, "ttft_p99_seconds": 1}).minimum_requests == 0
+
+
+RPS = st.floats(0.1, 200)
+SECONDS = st.floats(0.001, 50)
+POINTS = st.lists(
+    st.fixed_dictionaries(
+        {"completed_rps": RPS, "requests": st.integers(1, 5000), "ttft_p99_seconds": SECONDS},
+        optional={"gpu_utilization": st.floats(0, 1), "prefix_hit_ratio": st.floats(0, 1)},
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda point: point["completed_rps"],
+)
+WITH_CONCURRENCY = st.builds(
+    lambda points, loads: [{**point, "concurrency": load} for point, load in zip(points, loads, strict=False)],
+    POINTS,
+    st.lists(st.integers(1, 500), min_size=8, max_size=8, unique=True),
+)
+ANY_POINTS = POINTS | WITH_CONCURRENCY
+
+
+@settings(max_examples=100, deadline=None)
+@given(points=ANY_POINTS)
+def test_an_envelope_never_falls_and_never_promises_more_than_was_measured(points: list[dict[str, Any]]) -> None:
+    curve = curve_with(*points)
+    for before, after in pairwise(curve.points):
+        assert before.completed_rps <= after.completed_rps
+        for name, metric in METRICS.items():
+            low, high = metric_value(before, name), metric_value(after, name)
+            assert not metric.rises or low is None or high is None or low <= high
+    assert curve.points[-1].ttft_p99_seconds == max(point["ttft_p99_seconds"] for point in points)
+
+
+@settings(max_examples=150, deadline=None)
+@given(points=POINTS, loads=st.tuples(RPS, RPS))
+def test_more_load_never_expects_less_latency(points: list[dict[str, Any]], loads: tuple[float, float]) -> None:
+    curve = curve_with(*points)
+    found = []
+    for rps in sorted(loads):
+        place = curve.place(rps, None)
+        assume(place.bin is not None)
+        assert place.bin is not None
+        expected = curve.expectation(place.bin, "ttft_p99_seconds", rps)
+        assert expected is not None
+        assert expected.lower <= expected.interpolated <= expected.upper
+        found.append(expected)
+    assert found[0].interpolated <= found[1].interpolated
+    assert found[0].upper <= found[1].upper
+
+
+@settings(max_examples=100, deadline=None)
+@given(points=ANY_POINTS, rps=st.floats(0, 300), in_system=st.none() | st.floats(0, 600))
+def test_every_load_is_in_a_bin_or_beyond(points: list[dict[str, Any]], rps: float, in_system: float | None) -> None:
+    curve = curve_with(*points)
+    place = curve.place(rps, in_system)
+    assert place.beyond == (place.bin is None)
+    assert place.reason
+    if place.bin is not None:
+        assert 0 <= place.bin < len(curve.points)
+        assert rps <= curve.top_rps * 1.02
+
+
+@settings(max_examples=100, deadline=None)
+@given(points=ANY_POINTS, limit=SECONDS)
+def test_the_operating_point_is_the_last_load_within_the_slo(points: list[dict[str, Any]], limit: float) -> None:
+    curve = curve_with(*points)
+    point = curve.usable(Slo(ttft_p99_seconds=limit))
+    values = [point.ttft_p99_seconds or 0 for point in curve.points]
+    if point is None:
+        assert values[0] > limit
+        return
+    kept = [at.completed_rps for at, value in zip(curve.points, values, strict=True) if value <= limit]
+    broken = [at.completed_rps for at, value in zip(curve.points, values, strict=True) if value > limit]
+    assert kept[-1] <= point.usable_rps
+    assert point.usable_rps <= (broken[0] if broken else kept[-1])
+    assert point.knee_reached == bool(broken)
+
+
+@given(ends=st.tuples(SECONDS, SECONDS), share=st.floats(0, 1), log=st.booleans())
+def test_interpolation_stays_between_its_ends(ends: tuple[float, float], share: float, log: bool) -> None:
+    assert min(ends) <= interpolate(*ends, share, log=log) <= max(ends)

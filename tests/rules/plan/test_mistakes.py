@@ -1,0 +1,195 @@
+"""Mistakes of a tired engineer: each is told first, with its path and what to write instead, and none where a plan is sound."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from paths import TESTS
+
+from agent.cli import main
+from rules.plan.checks import check_plan
+from rules.plan.plausible_ranges import CURVE_LIMITS, EVICTIONS, LIMITS, PRICE
+from rules.plan.schema import parse_plan
+
+GUIDE = TESTS / "plans" / "guide-h100.yaml"
+TIER = "h100-llama70b-fp8"
+
+Edit = Callable[[dict[str, Any]], object]
+
+
+def put(path: str, value: Any) -> Edit:
+    def edit(tier: dict[str, Any]) -> None:
+        *keys, last = path.split(".")
+        for key in keys:
+            tier = tier[key]
+        tier[last] = value
+
+    return edit
+
+
+def times(factor: float, *names: str, lowest: bool = False) -> Edit:
+    """Of every point of the curve, or of the lowest alone."""
+
+    def edit(tier: dict[str, Any]) -> None:
+        for point in tier["curve"]["points"][: 1 if lowest else None]:
+            point.update({name: point[name] * factor for name in names})
+
+    return edit
+
+
+def falling(tier: dict[str, Any]) -> None:
+    points = tier["curve"]["points"]
+    for name in ("ttft_p50_seconds", "ttft_p99_seconds"):
+        for point, value in zip(points, [point[name] for point in points][::-1], strict=True):
+            point[name] = value
+
+
+def requests(*numbers: int) -> Edit:
+    def edit(tier: dict[str, Any]) -> None:
+        for point, number in zip(tier["curve"]["points"], numbers, strict=True):
+            point["requests"] = number
+
+    return edit
+
+
+def edited(*edits: Edit) -> dict[str, Any]:
+    plan: dict[str, Any] = yaml.safe_load(GUIDE.read_text(encoding="utf-8"))
+    for edit in edits:
+        edit(plan["tiers"][TIER])
+    return plan
+
+
+def mistakes(*edits: Edit) -> list[tuple[str, str]]:
+    found = check_plan(parse_plan(edited(*edits)))
+    told = [(one.path.removeprefix(f"tiers.{TIER}."), one.text) for one in found if one.severity == "mistake"]
+    assert [one.severity for one in found[: len(told)]] == ["mistake"] * len(told), "a mistake is not told first"
+    return told
+
+
+@pytest.mark.parametrize(
+    ("edit", "path", "words"),
+    [
+        (put("slo.ttft_p99_seconds", 2000), "slo.ttft_p99_seconds", "if it is milliseconds, write 2"),
+        (put("slo.ttft_p99_seconds", 61.0), "slo.ttft_p99_seconds", "61 s is above 60"),
+        (put("slo.ttft_p99_seconds", 0.002), "slo.ttft_p99_seconds", "0.002 s is below 0.005"),
+        (put("slo.tpot_p99_seconds", 50), "slo.tpot_p99_seconds", "if it is milliseconds, write 0.05"),
+        (put("slo.itl_p99_seconds", 30), "slo.itl_p99_seconds", "if it is milliseconds, write 0.03"),
+        (put("cost.gpu_hour_price", 1825), "cost.gpu_hour_price", "if it is the price of a month, write 2.5"),
+        (put("cost.gpu_hour_price", 21_915), "cost.gpu_hour_price", "if it is the price of a year, write 2.5"),
+        (put("cost.gpu_hour_price", 250), "cost.gpu_hour_price", "if it is cents, write 2.5"),
+        (put("cost.gpu_hour_price", 0.0007), "cost.gpu_hour_price", "if it is the price of a second, write 2.52"),
+        (put("cold_start_seconds", 2), "cold_start_seconds", "if it is minutes, write 120"),
+        (put("cold_start_seconds", 120_000), "cold_start_seconds", "if it is milliseconds, write 120"),
+        (put("workload.prompt_tokens.p50", 0.9), "workload.prompt_tokens.p50", "if it is thousands, write 900"),
+        (put("speculation.verify_step_seconds", 24), "speculation.verify_step_seconds", "milliseconds, write 0.024"),
+        (times(1000, "ttft_p99_seconds", lowest=True), "curve.points[0].ttft_p99_seconds", "milliseconds, write 0.22"),
+        (times(100, "eviction_rate"), "curve.points[6].eviction_rate", "if it is per cent, write 0.19"),
+        (put("engine", "vLLM"), "engine", "did you mean vllm?"),
+        (
+            put("slo.ttft_p99_seconds", 0.05),
+            "slo.ttft_p99_seconds",
+            "0.05 s is below all that the curve measured: 0.22 s at its lowest load, 1.6 completed rps",
+        ),
+        (falling, "curve.points", "ttft_p99_seconds falls from 11 to 0.22 s while the load rises"),
+        (
+            times(13, "completed_rps", "requested_rps"),
+            "curve.points",
+            "17.7 tokens a request, the workload's mean is 230; the plan has 13 replicas: write the rates of one replica",
+        ),
+        (
+            times(13, "completed_rps", "requested_rps", "output_tokens_per_second"),
+            "curve.points",
+            "times the concurrency (Little's law)",
+        ),
+        (
+            put("workload.requests_per_second", {"average": 3900, "peak": 7200}),
+            "workload.requests_per_second.peak",
+            "46.2 times what the planned 13 replicas carry (156 rps); if they are requests a minute, write 120",
+        ),
+        (
+            put("operating_point", {"usable_rps": 500, "source": "production"}),
+            "operating_point.usable_rps",
+            "500 rps are 27.8 times the highest load of the curve (18 rps); write the rates of one replica",
+        ),
+        (put("guardrails.max_prompt_tokens", 512), "guardrails.max_prompt_tokens", "below the planned P95 of 3800"),
+        (
+            requests(16, 16, 16, 16, 16, 16, 16),
+            "curve.points",
+            "a load of 16 requests, whose P99 is the slowest of them; the true P99 is above it with a probability of 85%",
+        ),
+    ],
+)
+def test_a_grave_mistake_is_told_first_with_its_path_and_what_to_write(edit: Edit, path: str, words: str) -> None:
+    found = mistakes(edit)
+    assert [text for place, text in found if place == path and words in text], found
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        put("slo.ttft_p99_seconds", 60.0),
+        put("cost", {"gpu_hour_price": 400, "currency": "JPY"}),
+        put("cold_start_seconds", 3600),
+        lambda tier: tier["curve"]["points"].reverse(),
+        times(100, "ttft_p99_seconds"),
+        # Only what the capacity rests on, 10 and 14 rps, must have a P99.
+        requests(16, 16, 16, 100, 100, 16, 16),
+        put("guardrails.max_prompt_tokens", 3800),
+        put("operating_point", {"usable_rps": 24, "source": "production"}),
+        put("workload.requests_per_second", {"average": 600, "peak": 1560}),
+    ],
+)
+def test_what_is_only_unusual_is_no_mistake(edit: Edit) -> None:
+    # Long first tokens at every load break the objective, which is told; that is all.
+    assert [found for found in mistakes(edit) if "is below all that the curve measured" not in found[1]] == []
+
+
+def test_a_batch_may_take_its_time() -> None:
+    slow = put("slo", {"ttft_p99_seconds": 2000.0})
+    assert mistakes(slow)
+    assert mistakes(slow, put("workload.archetype", "batch")) == []
+
+
+def test_no_limit_is_crossed_by_the_plans_that_are_sound() -> None:
+    assert mistakes() == []
+
+
+def test_every_limit_has_its_source_and_what_to_write() -> None:
+    for limit in (*LIMITS, PRICE, *CURVE_LIMITS, EVICTIONS):
+        assert limit.why, limit.path
+        assert limit.slips, limit.path
+        assert limit.low or limit.high, limit.path
+
+
+def test_a_plan_with_a_mistake_fails_the_check_and_a_sound_one_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(edited(put("slo.ttft_p99_seconds", 2000))), encoding="utf-8")
+    assert main.main(["plan", "check", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"mistake: tiers.{TIER}.slo.ttft_p99_seconds: 2000 s is above 60")
+    assert lines[-1] == f"{path}: 1 grave mistake; correct the plan before anything follows it (1 tier, 3 remarks)"
+    assert main.main(["plan", "check", str(GUIDE)]) == 0
+    assert capsys.readouterr().out == f"{GUIDE}: a valid plan of 1 tier, 0 remarks\n"
+
+
+def test_a_mistake_of_the_second_tier_is_told_before_the_remarks_of_the_first() -> None:
+    plan = edited(put("curve.loop", "closed"))
+    plan["tiers"]["second"] = copy.deepcopy(edited(put("cold_start_seconds", 2))["tiers"][TIER])
+    assert [one.path for one in check_plan(parse_plan(plan))] == [
+        "tiers.second.cold_start_seconds",
+        f"tiers.{TIER}.curve.loop",
+    ]
+
+
+def test_milliseconds_that_no_plan_may_hold_are_told_in_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(edited(put("slo.itl_p99_seconds", 150))), encoding="utf-8")
+    assert main.main(["plan", "check", str(path)]) == 2
+    assert "slo.itl_p99_seconds: must be at most 60 (seconds: 150 ms are written 0.15)" in capsys.readouterr().err

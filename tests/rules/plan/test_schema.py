@@ -1,0 +1,278 @@
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import ROOT, TESTS
+
+from rules.plan.schema import SCHEMA_ID, InvalidPlanError, parse_plan, plan_schema, plan_version
+from rules.plan.validation import path_text
+
+PLANS = TESTS / "plans"
+SCHEMA = ROOT / "docs" / "plan.schema.json"
+GUIDE = yaml.safe_load((PLANS / "guide-h100.yaml").read_text(encoding="utf-8"))
+EXPONENT = "must be a number, not text (YAML reads '8e-2' as a number only with a dot and a sign: 1.0e-3)"
+TIER_NAME = "a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
+GOOD = ("cpu-small", "cpu-small-open", "guide-h100")
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((PLANS / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def bare(**parts: Any) -> dict[str, Any]:
+    tier = {
+        "model": "m",
+        "engine": "vllm",
+        "gpu": {"product": "A", "per_replica": 1},
+        "slo": {"ttft_p99_seconds": 2},
+        **parts,
+    }
+    return {"schema": 1, "tiers": {"t": tier}}
+
+
+def problems(data: object) -> tuple[str, ...]:
+    with pytest.raises(InvalidPlanError) as caught:
+        parse_plan(data)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_plan_is_read_whole(name: str) -> None:
+    data = load(name)
+    plan = parse_plan(data)
+    for tier_name, tier in data["tiers"].items():
+        kept = plan.tiers[tier_name].model_dump(mode="json", exclude_unset=True)
+        assert kept == json.loads(json.dumps(tier))
+
+
+def test_model_engine_gpu_and_slo_are_enough() -> None:
+    tier = parse_plan(bare()).tiers["t"]
+    assert tier.pools == ("mixed",)
+    assert tier.curve is None
+    assert tier.slo.tpot_p99_seconds is None
+
+
+def test_a_plan_is_frozen() -> None:
+    tier = parse_plan(bare()).tiers["t"]
+    with pytest.raises(ValueError, match="frozen"):
+        tier.model = "other"  # type: ignore[misc]
+
+
+def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
+    tier = "tiers.a100-llama70b-int8"
+    assert problems(load("ten-mistakes")) == (
+        f"{tier}.gpu.per_replica: must be a whole number, not 4.0",
+        f"{tier}.slo.ttft_p99_seconds: is missing",
+        f"{tier}.slo.tpot_p99_seconds: {EXPONENT}",
+        f"{tier}.slo.ttft_p99_second: is not a key of a plan; did you mean ttft_p99_seconds?",
+        f"{tier}.curve.points[0].completed_rps: must be greater than 0",
+        f"{tier}.curve.points[1].ttft_p99_seconds: must be a finite number",
+        f"{tier}.curve.points[1].gpu_utilization: must be at most 1 (a ratio: 62 % is written 0.62)",
+        f"{tier}.pools: must be [mixed] or [prefill, decode], each once",
+        f"{tier}.workload.prompt_tokens.p99: must be at least p95 (3800), but is 720",
+        f"{tier}.workload.requests_per_second.peak: must be at least average (160), but is 65",
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (None, "plan: must be a mapping of keys to values, not null"),
+        ([], "plan: must be a mapping of keys to values, not a list"),
+        ({"schema": True, "tiers": {}}, "schema: must be 1, the version of plan this program reads, not true"),
+        ({"schema": 2, "tiers": {}}, "schema: must be 1, the version of plan this program reads, not 2"),
+        ({"tiers": {}}, "schema: is missing"),
+        ({"schema": 1, "tiers": {}}, "tiers: must not be empty"),
+        ({"schema": 1, "tiers": {"t": None}}, "tiers.t: must be a mapping of keys to values, not null"),
+        (
+            {"schema": 1, "tiers": {"my tier": {}}},
+            f'tiers["my tier"]: {TIER_NAME}',
+        ),
+        (bare(engine=""), "tiers.t.engine: must not be empty"),
+        (bare(model=3), "tiers.t.model: must be text, not 3"),
+        (bare(pools="mixed"), "tiers.t.pools: must be a list, not 'mixed'"),
+        (bare(pools=["decode"]), "tiers.t.pools: must be [mixed] or [prefill, decode], each once"),
+        (bare(pools=["mixed", "mixed"]), "tiers.t.pools: must be [mixed] or [prefill, decode], each once"),
+        (bare(pools=["other"]), "tiers.t.pools[0]: must be 'mixed', 'prefill' or 'decode', not 'other'"),
+        (bare(cold_start_seconds=0), "tiers.t.cold_start_seconds: must be greater than 0"),
+        (bare(cold_start_seconds=10**400), "tiers.t.cold_start_seconds: is too large a number"),
+        (bare(cold_start_seconds=True), "tiers.t.cold_start_seconds: must be a number, not true"),
+        (
+            bare(slo={"ttft_p99_seconds": 2000000}),
+            "tiers.t.slo.ttft_p99_seconds: must be at most 3600 (seconds: 2e+06 ms are written 2000)",
+        ),
+        (bare(slo={"ttft_p99_seconds": 2, "availability": 1}), "tiers.t.slo.availability: must be at most 0.99999"),
+        (bare(slo={"ttft_p99_seconds": 2, "availability": 0.5}), "tiers.t.slo.availability: must be at least 0.95"),
+        (bare(operating_point={"usable_rps": -1}), "tiers.t.operating_point.usable_rps: must be greater than 0"),
+        (
+            bare(workload={"prompt_tokens": {"mean": 600, "p50": 900, "p95": 3800, "p99": 7200}}),
+            "tiers.t.workload.prompt_tokens.mean: must be at least 629, the lowest mean with these quantiles, but is 600",
+        ),
+        (
+            bare(
+                workload={"generation_tokens": {"mean": 400, "p50": 180, "p95": 520, "p99": 900}},
+                guardrails={"max_generation_tokens": 2048},
+            ),
+            (
+                "tiers.t.workload.generation_tokens.mean: must be at most 380.48, the highest mean with these quantiles and "
+                "max_generation_tokens 2048, but is 400"
+            ),
+        ),
+        (bare(fleet={"instances": 2, "safety_factor": 0.9}), "tiers.t.fleet.safety_factor: must be at least 1"),
+        (
+            bare(fleet={"instances": 2, "minimum_warm": 3}),
+            "tiers.t.fleet.instances: must be at least minimum_warm (3), but is 2",
+        ),
+        (
+            bare(cost={"gpu_hour_price": 2, "currency": "usd"}),
+            "tiers.t.cost.currency: must be three capital letters such as USD (ISO 4217)",
+        ),
+        (bare(workload={"streaming": "yes"}), "tiers.t.workload.streaming: must be true or false, not 'yes'"),
+        (bare(curve={"points": []}), "tiers.t.curve.points: must not be empty"),
+        (bare(guardrails={5: 1}), "tiers.t.guardrails[5]: every key must be text"),
+        (bare(fleeet={}), "tiers.t.fleeet: is not a key of a plan; did you mean fleet?"),
+        (
+            bare(curve={"points": [{"completed_rps": 1, "ttft_p50_seconds": 2, "ttft_p99_seconds": 1}]}),
+            "tiers.t.curve.points[0].ttft_p99_seconds: must be at least ttft_p50_seconds (2), but is 1",
+        ),
+    ],
+)
+def test_a_mistake_is_named_in_plain_words(data: object, expected: str) -> None:
+    assert expected in problems(data)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [{"completed_rps": 1, "concurrency": 4}, {"completed_rps": 2, "concurrency": 4}],
+        [{"completed_rps": 1, "requested_rps": 2}, {"completed_rps": 2, "requested_rps": 2}],
+        [{"completed_rps": 3}, {"completed_rps": 3}],
+    ],
+)
+def test_a_load_given_twice_is_a_mistake(points: list[dict[str, float]]) -> None:
+    found = problems(bare(curve={"points": points}))
+    assert found == ("tiers.t.curve.points[1]: has the same load as points[0]; give each load once",)
+
+
+def test_equal_throughput_at_different_concurrency_is_saturation_and_no_mistake() -> None:
+    points = [{"completed_rps": 3, "concurrency": 64}, {"completed_rps": 3, "concurrency": 128}]
+    plan = parse_plan(bare(curve={"points": points}))
+    assert plan.tiers["t"].curve is not None
+
+
+def test_a_list_of_wrong_entries_is_not_also_called_empty() -> None:
+    assert problems(bare(curve={"points": [{"completed_rps": 0}]})) == (
+        "tiers.t.curve.points[0].completed_rps: must be greater than 0",
+    )
+
+
+def test_contradictions_are_told_beside_other_mistakes() -> None:
+    data = bare(cold_start_seconds=-1, workload={"requests_per_second": {"average": 3, "peak": 2}, "colour": "red"})
+    assert problems(data) == (
+        "tiers.t.workload.colour: is not a key of a plan",
+        "tiers.t.cold_start_seconds: must be greater than 0",
+        "tiers.t.workload.requests_per_second.peak: must be at least average (3), but is 2",
+    )
+
+
+def test_a_file_that_contains_itself_is_refused() -> None:
+    data = bare()
+    data["tiers"]["t"]["curve"] = {"points": [data]}
+    assert "tiers.t.curve.points[0].completed_rps: is missing" in problems(data)
+
+
+def _places(part: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    entries = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    return [path, *(place for key, value in entries for place in _places(value, (*path, key)))]
+
+
+NASTY = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**20), 10**20),
+    st.floats(),
+    st.text(max_size=5),
+    st.dates(),
+    st.binary(max_size=3),
+    st.lists(st.integers(0, 3) | st.text(max_size=2), max_size=3),
+    st.dictionaries(st.text(max_size=3) | st.integers(), st.integers(), max_size=2),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(place=st.sampled_from(_places(GUIDE)), value=NASTY)
+def test_whatever_stands_in_a_plan_the_answer_is_a_plan_or_plain_words(place: Any, value: object) -> None:
+    data: Any = copy.deepcopy(GUIDE)
+    if place:
+        inner = data
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+    else:
+        data = value
+    found = _problems_or_none(data)
+    assert found is None or found
+    for problem in found or ():
+        assert ": " in problem
+        assert not any(word in problem for word in ("Input", "pydantic", "http", "cannot be used as it is"))
+
+
+def _problems_or_none(data: object) -> tuple[str, ...] | None:
+    try:
+        parse_plan(data)
+    except InvalidPlanError as error:
+        return error.problems
+    return None
+
+
+def test_a_path_reads_like_the_file() -> None:
+    assert path_text(("tiers", "h100", "curve", "points", 0)) == "tiers.h100.curve.points[0]"
+    assert path_text(("tiers", "my tier")) == 'tiers["my tier"]'
+    assert path_text(()) == "plan"
+
+
+def test_the_published_schema_is_the_one_the_program_uses() -> None:
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == plan_schema(), "`sizewatch render` writes it anew"
+    assert plan_schema()["$id"] == SCHEMA_ID
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_the_schema_accepts_what_the_program_accepts(name: str) -> None:
+    assert list(jsonschema.Draft202012Validator(plan_schema()).iter_errors(load(name))) == []
+
+
+def test_the_schema_refuses_the_mistakes_a_schema_can_see() -> None:
+    errors = jsonschema.Draft202012Validator(plan_schema()).iter_errors(load("ten-mistakes"))
+    places = {error.json_path.rpartition(".")[2] for error in errors}
+    assert places == {"slo", "tpot_p99_seconds", "curve"}
+
+
+def test_every_number_and_text_of_the_schema_says_what_it_is() -> None:
+    schema = plan_schema()
+    silent = [
+        f"{name}.{key}"
+        for name, part in schema["$defs"].items()
+        for key, entry in part["properties"].items()
+        if "description" not in entry and "$ref" not in json.dumps(entry)
+    ]
+    assert silent == []
+
+
+def test_the_version_of_a_tier_does_not_depend_on_how_it_is_written() -> None:
+    plain = parse_plan(bare()).tiers["t"]
+    written = parse_plan(bare(pools=["mixed"], curve=None, slo={"tpot_p99_seconds": None, "ttft_p99_seconds": 2.0}))
+    assert plan_version(plain) == plan_version(written.tiers["t"])
+
+
+def test_the_version_of_a_tier_changes_with_every_number() -> None:
+    versions = {plan_version(parse_plan(bare(cold_start_seconds=seconds)).tiers["t"]) for seconds in (40, 40.5, 41)}
+    assert len(versions) == 3
+
+
+def test_versions_stay_what_history_remembers() -> None:
+    assert plan_version(parse_plan(load("guide-h100")).tiers["h100-llama70b-fp8"]) == "0f8660bb44ec"

@@ -1,0 +1,144 @@
+"""Daemons for tests: in a thread of this process or as a process of their own, with a configuration in a folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import yaml
+from engine_server import Engine
+from paths import ROOT
+from waiting import CEILING_SECONDS, wait_for
+
+from agent.config.keys import Config, TargetKeys
+from agent.config.load import load
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.http_server.options import options_of
+
+PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
+
+FAST = 10.0
+"""So many times faster are turns than the half second that a configuration may ask for at least."""
+
+
+def configuration(engines: Sequence[Engine], **keys: Any) -> dict[str, Any]:
+    """Engines r0, r1 and so on of the tier that the plan has, scraped as often as may be, without GPUs."""
+    return {
+        "plan": str(PLAN),
+        "scrape_interval": "500ms",
+        "targets": [{"url": e.url, "tier": "cpu-small", "replica": f"r{n}"} for n, e in enumerate(engines)],
+        "gpus": {"source": "none"},
+        # A process of its own that loads pandas: only for tests that are about it.
+        "forecast": {"enabled": False},
+        **keys,
+    }
+
+
+def write(folder: Path, data: dict[str, Any]) -> Path:
+    path = folder / "sizewatch.yaml"
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    return path
+
+
+def made(path: Path, **surroundings: Any) -> Daemon:
+    """A daemon on any free port, with fast turns."""
+    options = {
+        "speed": FAST,
+        "web": lambda loaded: replace(options_of(loaded.config.web), port=0),
+        **surroundings,
+    }
+    return Daemon(load(path), DaemonOptions(**options))
+
+
+def _patience(config: Config, target: TargetKeys | None = None) -> float:
+    """The time for a scrape that was configured, else far more than the interval that is its default."""
+    return (target and target.scrape_timeout_seconds) or config.scrape_timeout_seconds or CEILING_SECONDS
+
+
+@contextmanager
+def running(path: Path, turns: int = 2, **surroundings: Any) -> Iterator[Daemon]:
+    """A daemon in a thread, after its first turns. An engine that is slow on a busy machine is not one that is down."""
+    with mock.patch.object(Config, "timeout_seconds", _patience):
+        daemon = made(path, **surroundings)
+        thread = threading.Thread(target=daemon.run)
+        thread.start()
+        try:
+            assert wait_for(lambda: daemon.counts.turns >= turns), "no turns"
+            yield daemon
+        finally:
+            daemon.stop()
+            thread.join(CEILING_SECONDS)
+            assert not thread.is_alive()
+
+
+def further(daemon: Daemon, turns: int = 1) -> None:
+    """Waits for so many turns that begin after now."""
+    until = daemon.counts.turns + turns + 1
+    assert wait_for(lambda: daemon.counts.turns >= until), "no turns"
+
+
+def looks_around(daemon: Daemon, times: int = 3) -> None:
+    """Waits until the daemon has looked at its mounted files and its pods so often, and has done what followed."""
+    looks, look = [0], daemon._look_around
+
+    def counted() -> None:
+        looks[0] += 1
+        look()
+
+    with mock.patch.object(daemon, "_look_around", counted):
+        assert wait_for(lambda: looks[0] > times), "it does not look around"
+
+
+def ask(daemon_or_url: Daemon | str, page: str = "", token: str | None = None) -> bytes:
+    """The body of a page of a daemon."""
+    if isinstance(daemon_or_url, Daemon):
+        assert daemon_or_url.web is not None
+        daemon_or_url = daemon_or_url.web.url
+    request = urllib.request.Request(daemon_or_url + page)
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=CEILING_SECONDS) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def metric(daemon: Daemon, name: str) -> float:
+    """The value of a metric that has one series."""
+    (line,) = [x for x in ask(daemon, "metrics").decode().splitlines() if x.startswith((f"{name} ", f"{name}{{"))]
+    return float(line.rpartition(" ")[2])
+
+
+def health(daemon: Daemon) -> dict[str, Any]:
+    """What the status page's twin says of the agent itself."""
+    found: dict[str, Any] = json.loads(ask(daemon, "api/status"))["agent"]
+    return found
+
+
+@contextmanager
+def process(*words: str, cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
+    """`sizewatch WORDS` as a process of its own; whatever is left of it at the end is killed."""
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import agent.__main__", *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True) as started:
+        try:
+            yield started
+        finally:
+            if started.poll() is None:
+                started.kill()
+
+
+def answers(url: str) -> bool:
+    """Whether a daemon there has had its first turn."""
+    try:
+        return bool(ask(url, "readyz"))
+    except OSError:
+        return False

@@ -1,0 +1,140 @@
+"""What deploy/ installs, as objects: from the files, through kubectl where there is one, through the chart where Go is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from paths import ROOT
+from waiting import CEILING_SECONDS
+
+from exporters.manifests.chart_files import CHART
+from exporters.manifests.kustomize_files import BASES, OVERLAYS
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+CRDS = ROOT.parent / "shared" / "infra" / "k8s" / "crds"
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+
+BASE_OBJECTS = sorted(
+    path for name in BASES for path in (KUBERNETES / name).glob("*.yaml") if path.name != "kustomization.yaml"
+)
+
+
+def documents(text: str) -> list[Json]:
+    # By the parser in C where this platform has it: these files are ours, and many.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [one for one in yaml.load_all(text, Loader=loader) if one]
+
+
+def key(one: Json) -> Key:
+    return one["kind"], one["metadata"]["name"]
+
+
+def base(name: str) -> dict[Key, Json]:
+    """The objects of a base, as its files have them."""
+    files = (path for path in BASE_OBJECTS if path.parent == KUBERNETES / "base" / name)
+    return {key(one): one for path in files for one in documents(path.read_text(encoding="utf-8"))}
+
+
+def built(folder: Path) -> dict[Key, Json]:
+    """What `kubectl apply -k` would send."""
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.skip("kubectl is not here: that the kustomizations build was NOT checked")
+    found = subprocess.run(
+        [program, "kustomize", folder], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    return {key(one): one for one in documents(found.stdout)}
+
+
+def overlay(name: str) -> dict[Key, Json]:
+    assert f"overlays/{name}" in OVERLAYS
+    return built(KUBERNETES / "overlays" / name)
+
+
+def with_components(tmp_path: Path, name: str, *components: str) -> dict[Key, Json]:
+    """An overlay of our own, as an operator makes one beside a checkout."""
+    folders = ("deploy", "rules/prometheus", "grafana/kubernetes")
+    for folder in folders:
+        if not (tmp_path / folder).exists():
+            shutil.copytree(ROOT / folder, tmp_path / folder)
+    own = tmp_path / "own"
+    own.mkdir(exist_ok=True)
+    told = {
+        "resources": [f"../deploy/kubernetes/overlays/{name}"],
+        "components": [f"../deploy/kubernetes/components/{one}" for one in components],
+    }
+    (own / "kustomization.yaml").write_text(yaml.safe_dump(told), encoding="utf-8")
+    return built(own)
+
+
+def pod(one: Json) -> Json | None:
+    """The pod that a workload makes."""
+    template = one.get("spec", {}).get("template", {}) if isinstance(one.get("spec"), dict) else {}
+    spec: Json | None = template.get("spec")
+    return spec
+
+
+def pods(objects: dict[Key, Json]) -> dict[Key, Json]:
+    return {name: spec for name, one in objects.items() if (spec := pod(one)) is not None}
+
+
+def containers(spec: Json) -> Iterator[Json]:
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(field, ())
+
+
+RENDER = """
+import json, sys
+from pathlib import Path
+import go_template
+
+root, given = json.loads(sys.stdin.read())
+for path in sorted(Path(root).glob("templates/*")):
+    print("---\\n# " + path.name)
+    print(go_template.render(path, given).decode())
+"""
+
+
+def chart(changes: Json | None = None, namespace: str = "sizewatch") -> str:
+    """The chart's templates through Go's own text/template with Helm's usual functions; a key of `changes` is a path."""
+    pytest.importorskip(
+        "go_template", reason="py-go-template is not installed: that the chart's templates render was NOT checked"
+    )
+    root = ROOT / CHART
+    values = yaml.safe_load((root / "values.yaml").read_text(encoding="utf-8"))
+    for path, value in (changes or {}).items():
+        *folders, last = path.split(".")
+        place = values
+        for folder in folders:
+            place = place[folder]
+        place[last] = value
+    given = {"Values": values, "Release": {"Namespace": namespace, "Name": "release"}, "Chart": {"Name": "sizewatch"}}
+    found = subprocess.run(
+        # In a process of its own: the library ends it where a template is wrong.
+        [sys.executable, "-c", RENDER],
+        input=json.dumps([str(root), given]),
+        capture_output=True,
+        text=True,
+        timeout=CEILING_SECONDS,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr + found.stdout[-2000:]
+    return found.stdout
+
+
+def charted(changes: Json | None = None, namespace: str = "sizewatch") -> dict[Key, Json]:
+    """Its objects, without the notes for people."""
+    parts = chart(changes, namespace).split("---\n# ")
+    texts = (part.split("\n", 1)[1] for part in parts if part and not part.startswith("NOTES.txt"))
+    return {key(one): one for text in texts for one in documents(text)}

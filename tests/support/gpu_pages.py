@@ -1,0 +1,70 @@
+"""Pages of GPU exporters for tests: our own beside this file, those of others in ../shared where it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from paths import SHARED, TESTS
+
+from agent.gpu.collector import samples
+from agent.scrape.exposition import SeriesReader
+from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
+from rules.telemetry.snapshots import GpuReadout
+
+MADE = TESTS / "gpu_exporter_pages"
+SHARED = SHARED / "pages"
+
+MADE_PAGES = {
+    "made-amd-1.5-mi300x.prom": "amd",
+    "made-amd-1.5-dpx.prom": "amd",
+    "made-amd-old-mi210.prom": "amd",
+    "made-dcgm-mig.prom": "dcgm",
+    "made-nvidia-smi-h200.prom": "nvidia_smi",
+}
+SHARED_PAGES = {
+    "amd-device-metrics-exporter-1.5-doc-lines.prom": "amd",
+    "amd-device-metrics-exporter-old-mini.prom": "amd",
+    "dcgm-exporter-readme-blank-value.prom": "dcgm",
+    "dcgm-exporter-t4-datadog.prom": "dcgm",
+    "nvidia_gpu_exporter-nvidia-h100-80gb-hbm3__590.48.01__load.prom": "nvidia_smi",
+    "nvidia_gpu_exporter-nvidia-h100-mig__590.48.01__load.prom": "nvidia_smi",
+    "nvidia_gpu_exporter-nvidia-h200-mig__590.48.01__idle.prom": "nvidia_smi",
+    "nvidia_gpu_exporter-nvidia-h200__590.48.01__load.prom": "nvidia_smi",
+    "nvidia_gpu_exporter-nvidia-l40s__595.80__load.prom": "nvidia_smi",
+}
+"""Name of every page -> the exporter that it is of."""
+
+
+def page_path(name: str) -> Path:
+    """Where a page is; skips the test where ../shared is not there."""
+    if name in MADE_PAGES:
+        return MADE / name
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"../shared/pages/{name} is not here")
+    return path
+
+
+def page_text(name: str) -> str:
+    """A page without the lines of dots of an excerpt."""
+    lines = page_path(name).read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join("#\n" if line.strip() == "..." else line for line in lines)
+
+
+def series(text: str, exporter: GpuExporter) -> list[Sample]:
+    """What the product's own parser makes of a page."""
+    return list(samples(SeriesReader(exporter.wanted).read(text.encode())))
+
+
+def families(text: str) -> dict[str, str]:
+    """Name and type of every family."""
+    return dict(SeriesReader(lambda name: False).read(text.encode()).families)
+
+
+def read_page(text: str, exporter: GpuExporter, t: float = 0.0) -> GpuExporterPage:
+    return exporter.read(series(text, exporter), t)
+
+
+def by_gpu(page: GpuExporterPage) -> dict[str, GpuReadout]:
+    return {gpu.gpu: gpu for gpu in page.readouts}

@@ -1,0 +1,91 @@
+"""Snapshots, histograms and windows for tests: whole ones by default, what a test is about by keyword."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from paths import TESTS
+
+from agent.scrape.scrapers import PageReader
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Cumulative, Histogram
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
+
+PAGES = TESTS / "pages"
+START = 1_800_000_000.0
+EDGES = (0.1, 0.5, 1.0, 5.0, math.inf)
+
+
+def histogram(observed: Iterable[float], edges: tuple[float, ...] = EDGES) -> Histogram:
+    """A histogram of values, whose sum is theirs."""
+    values = list(observed)
+    counts = [0.0] * len(edges)
+    for value in values:
+        counts[next(place for place, edge in enumerate(edges) if value <= edge)] += 1
+    return Histogram(edges=edges, counts=tuple(counts), total=math.fsum(values))
+
+
+def cumulative(observed: Iterable[float], edges: tuple[float, ...] = EDGES) -> Cumulative:
+    """The same as a page prints it."""
+    values = list(observed)
+    return Cumulative(edges, tuple(float(sum(value <= edge for value in values)) for edge in edges), math.fsum(values))
+
+
+def snapshot(t: float = START, **overrides: Any) -> Snapshot:
+    """A page of an engine that has served 100 requests; mappings are merged into it, other fields replaced."""
+    whole = Snapshot(
+        t=t,
+        engine="vllm",
+        generation="v1",
+        started_at=START - 1000,
+        ready_at=START - 950,
+        counters={"requests_finished": 100.0, "generation_tokens": 5000.0, "preemptions": 0.0, "engine_steps": 3000.0},
+        histograms={"ttft_seconds": cumulative([0.2] * 100)},
+        gauges={"requests_running": 4.0, "requests_waiting": 0.0, "kv_utilization": 0.3, "kv_utilization_max": 0.3},
+        facts={"model": "m"},
+    )
+    merged = {
+        name: {**getattr(whole, name), **value} if name in ("counters", "histograms", "gauges", "facts") else value
+        for name, value in overrides.items()
+    }
+    return replace(whole, **merged)
+
+
+def without(page: Snapshot, *families: str) -> Snapshot:
+    """A page that lacks these families."""
+    kinds: dict[str, Any] = {}
+    for name in ("counters", "histograms", "gauges"):
+        mapping: Mapping[str, Any] = getattr(page, name)
+        kinds[name] = {family: value for family, value in mapping.items() if family not in families}
+    return replace(page, **kinds)
+
+
+def gauge(value: float, seconds: float = 60.0, low: float | None = None, high: float | None = None) -> GaugeSum:
+    """A gauge at `value` for so many seconds."""
+    return GaugeSum(
+        integral=value * seconds,
+        seconds=seconds,
+        minimum=value if low is None else low,
+        maximum=value if high is None else high,
+        samples=4,
+    )
+
+
+def window(start: float = START, seconds: float = 60.0, **overrides: Any) -> Window:
+    """A fully covered window of one replica."""
+    whole = Window(start=start, end=start + seconds, expected_seconds=seconds, covered_seconds=seconds)
+    return replace(whole, **overrides)
+
+
+def page_text(name: str) -> str:
+    """A page of tests/pages."""
+    return (PAGES / name).read_text(encoding="utf-8")
+
+
+def read(text: str, t: float = START, engine: str | None = None) -> Snapshot:
+    """A page through the reader that the daemon uses."""
+    return PageReader(engine).read(text.encode(), t)

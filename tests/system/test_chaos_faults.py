@@ -1,0 +1,226 @@
+"""Faults that `make chaos` found something by, or that no other test does, each short and the same every time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from daemon_runs import ROOT, answers, ask, configuration, process, write
+from engine_server import Handler, answers_500, cuts_off, engines, give, hangs, is_html, is_strange, redirects
+from history_samples import booking
+from paths import SUPPORT
+from waiting import CEILING_SECONDS, free_port, wait_for
+
+from agent.alerting.delivery import AlertDelivery, AlertmanagerClient, DeliveryError
+from agent.history.service import HistoryService
+from agent.history.store import HistoryStore
+from agent.http_client.transport import TargetOptions
+from agent.scrape.scrapers import Scrapers, Target
+from rules.evaluator.step import ClosedMinute
+
+
+def hangs_mid_page(handler: Handler) -> None:
+    page = handler.server.pages[0]
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(page)))
+    handler.end_headers()
+    handler.wfile.write(page[: len(page) // 2])
+    hangs(handler)
+
+
+def is_garbage(handler: Handler) -> None:
+    give(handler, bytes(range(256)) * 16 + b"\n")
+
+
+MISBEHAVIOURS = (answers_500, cuts_off, hangs, hangs_mid_page, is_garbage, is_html, is_strange, redirects)
+
+
+@pytest.mark.parametrize("act", MISBEHAVIOURS, ids=lambda act: act.__name__)
+@pytest.mark.parametrize("turns", [1, 3, 5])
+def test_an_engine_that_is_well_again_is_seen_within_two_turns_however_long_it_was_not(
+    act: Callable[[Handler], None], turns: int
+) -> None:
+    with engines(1) as (engine,):
+        options = TargetOptions(
+            url=engine.url, timeout_seconds=0.25 if act in (hangs, hangs_mid_page) else CEILING_SECONDS
+        )
+        scrapers = Scrapers([Target(tier="t", replica="r0", pool="mixed", options=options)])
+        engine.act = act
+        during = [scrapers.turn()["t", "r0"].snapshot for _ in range(turns)]
+        engine.act = None
+        engine.released.set()
+        after = [scrapers.turn()["t", "r0"].snapshot for _ in range(2)]
+        scrapers.close()
+    assert during == [None] * turns
+    assert after[-1] is not None
+
+
+def python(program: str, *words: str) -> str:
+    """What a program of its own says, on a machine whose files may not grow."""
+    text = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(SUPPORT)!r}]\n{program}"
+    done = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+NO_ROOM_FOR_THE_NAME = """
+import logging, resource
+from pathlib import Path
+from agent.files import DataDir
+from agent.errors import ConfigError
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+ours = DataDir(Path(sys.argv[1]), Path("sizewatch.yaml"))
+try:
+    DataDir(Path(sys.argv[1]), Path("sizewatch.yaml"))
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_disk_without_room_for_a_number_costs_the_name_of_the_holder_and_not_the_start(tmp_path: Path) -> None:
+    told = python(NO_ROOM_FOR_THE_NAME, str(tmp_path / "data")).splitlines()
+    assert told[0].endswith("daemon.lock: File too large does not say who holds it")
+    assert "is in use by another sizewatch" in told[1]
+
+
+FILE_MAY_NOT_GROW = """
+import resource
+from pathlib import Path
+from history_samples import booking, finished
+from agent.history.store import HistoryStore
+from agent.history.errors import HistoryError
+with HistoryStore(Path(sys.argv[1])) as store:
+    store.book([booking(0)])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    for _ in range(3):
+        try:
+            store.book([booking(1)])
+        except HistoryError as trouble:
+            print(trouble.kind)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    store.book([booking(1)])
+    print(finished(store.minutes("h100", 0.0, 1e11)), finished(store.bins("h100", 0.0, 1e11)))
+"""
+
+
+def test_a_file_that_may_not_grow_keeps_nothing_of_a_booking_and_takes_it_once_it_may(tmp_path: Path) -> None:
+    told = python(FILE_MAY_NOT_GROW, str(tmp_path / "history.db")).splitlines()
+    assert told[:3] in (["io"] * 3, ["full"] * 3)
+    assert told[3] == "120.0 120.0"
+
+
+@contextmanager
+def small_disk(folder: Path, **limits: int) -> Iterator[Path]:
+    """A file system of its own; skips where this user may not mount one."""
+    options = ",".join(f"{name}={value}" for name, value in limits.items())
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True).returncode:
+        pytest.skip("this user may not mount a small disk: a disk without room was NOT tried")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_without_room_for_another_file_is_waited_for_and_ends_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path, nr_inodes=2) as disk:
+        (disk / "last").touch()
+        keeping = HistoryService(lambda: HistoryStore(disk / "history.db"))
+        assert "cannot be made (No space left on device): free space on its disk" in str(keeping.trouble)
+        subprocess.run(["mount", "-o", "remount,nr_inodes=20", str(disk)], check=True)
+        keeping.turn((), {}, (), ())
+        assert keeping.trouble is None
+        keeping.close()
+
+
+class Refusing(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(400)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/api/v2/alerts"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
+    delivery = AlertDelivery(
+        AlertmanagerClient(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")), 60.0
+    )
+    delivery.offer(lambda: (), ())
+    try:
+        assert wait_for(lambda: delivery.health.failures >= 1)
+        assert "connection refused" in str(delivery.health.trouble)
+    finally:
+        delivery.end()
+        delivery.join()
+
+
+def test_an_alertmanager_that_refuses_even_an_empty_list_is_told_and_ends() -> None:
+    with refusing() as url, pytest.raises(DeliveryError, match="answered an empty list of alerts with 400"):
+        AlertmanagerClient(TargetOptions(url=url)).round([])
+
+
+def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None:
+    port = free_port()
+    with engines() as served:
+        path = write(tmp_path, configuration(served, web={"listen": f"127.0.0.1:{port}"}))
+        with process("run", "-c", str(path)) as started:
+            url = f"http://127.0.0.1:{port}/"
+            assert wait_for(lambda: answers(url))
+            started.send_signal(signal.SIGSTOP)
+            time.sleep(0.8)
+            asked = len(served[0].asked)
+            started.send_signal(signal.SIGCONT)
+            assert wait_for(lambda: len(served[0].asked) >= asked + 2)
+            page = ask(url, "metrics").decode()
+            started.send_signal(signal.SIGTERM)
+            _, said = started.communicate(timeout=CEILING_SECONDS)
+    assert started.returncode == 0
+    assert "sizewatch_turn_errors_total 0.0" in page
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["while it is open", "before it is opened"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(
+    tmp_path: Path, share: float, again: bool
+) -> None:
+    path = tmp_path / "history.db"
+    store = HistoryStore(path)
+    store.book([booking(minute, f"r{n}") for minute in range(40) for n in range(10)])
+    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    store.book([booking(40)])
+    if again:
+        store.close()
+    os.truncate(path, int(path.stat().st_size * share) // 4096 * 4096)
+    if share == 0.0 and again:
+        with HistoryStore(path) as fresh:
+            assert fresh.minutes("h100", 0.0, 1e11) == (), "an empty file is a new history"
+        return
+    keeping = HistoryService(lambda: HistoryStore(path) if again else store)
+    closed = ClosedMinute(tier="h100", replica="r0", slice=booking(41).slice)
+    keeping.turn([closed], {}, (), ())
+    assert "corrupt" in str(keeping.trouble)
+    assert "move the file with its -wal and -shm away" in str(keeping.trouble)
+    assert len(keeping.buffer) == 1
+    keeping.close()

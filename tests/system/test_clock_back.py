@@ -1,0 +1,446 @@
+"""The machine's clock goes back while a daemon watches, or between two: turns go on, every minute is kept, and none twice."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from daemon_runs import configuration, write
+from engine_server import engines
+from history_samples import booking
+from making import START, snapshot, window
+from stored_recordings import agent_samples
+from test_finding import answer
+from test_fleet_turns import told_by_agents
+from waiting import free_port
+
+from agent.config.load import load
+from agent.daemon.assembly import assemble
+from agent.history.service import BookedMinutes, HistoryService
+from agent.history.store import HistoryStore
+from agent.history.write_buffer import MinuteRecord
+from agent.pipeline.runtime_state import RuntimeState
+from agent.prometheus.answers import MatrixSeries
+from exporters.alertmanager import payload
+from exporters.alertmanager.payload import AlertSettings
+from rules.confidence import Certainty
+from rules.evaluator import alert_state, tier_rules
+from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
+from rules.evaluator.step import ClosedMinute, Evaluator
+from rules.plan import load_bins
+from rules.replicas import track
+from rules.replicas.track import Spans
+from rules.telemetry import windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts import finding
+from rules.verdicts.verdict import Status, Subject
+
+HOUR = 3600.0
+BEGIN = 1_800_000_015.0
+
+
+class Life:
+    """What a daemon is for its history, half a minute a turn, on a clock that is moved by hand: a replica and a dead one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.now = folder / "history.db", BEGIN
+        self.begin()
+
+    def begin(self) -> None:
+        self.watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
+        self.keeping = HistoryService(lambda: HistoryStore(self.path))
+
+    def turns(self, minutes: float) -> None:
+        for _ in range(round(2 * minutes)):
+            self.now += 30.0
+            self.watcher.apply_snapshot("t", "r0", snapshot(self.now))
+            self.watcher.apply_failed_scrape("t", "dead", self.now)
+            self._book(self.watcher.step(self.now)[1])
+
+    def _book(self, closed: tuple[ClosedMinute, ...]) -> None:
+        self.keeping.turn([one for one in closed if one.kept], {}, (), (), now=self.now)
+
+    def end(self) -> None:
+        self._book(self.watcher.flush())
+        assert self.keeping.trouble is None
+        self.keeping.close()
+
+    def again(self) -> None:
+        self.end()
+        self.begin()
+
+    def kept(self) -> Spans:
+        self.end()
+        found = kept_once(self.path, "t", ("r0", "dead"))
+        assert found["r0"] == found["dead"]
+        return found["r0"]
+
+
+@contextmanager
+def no_waiting(keeping: HistoryService) -> Iterator[None]:
+    """A file that is locked is given up at once."""
+    connection = keeping.store()._connection
+    connection.execute("PRAGMA busy_timeout = 0")
+    yield
+    connection.execute("PRAGMA busy_timeout = 5000")
+
+
+def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spans]:
+    """When each replica was seen, as the history has it; no second of it twice, neither in minutes, hours nor demand."""
+    with HistoryStore.open_reader(path) as reader:
+        minutes = reader.minutes(tier, 0.0, BEGIN + 10 * HOUR)
+        hours = reader.bins(tier, 0.0, BEGIN + 10 * HOUR)
+        demand = reader.demand(tier, 0.0, BEGIN + 10 * HOUR)
+    found: dict[str, Spans] = {}
+    for replica in replicas:
+        of_it = [one.window for one in minutes if one.replica == replica]
+        # Of a minute that the clock's edge cuts less than half may be there twice.
+        assert max(one.expected_seconds for one in of_it) <= 90.0
+        found[replica] = track.add_spans((), ((one.start, one.end) for one in of_it))
+        whole = sum(one.expected_seconds for one in of_it)
+        assert abs(whole - sum(end - begin for begin, end in found[replica])) <= 60.0
+    both = sum(one.window.expected_seconds for one in minutes)
+    assert sum(one.window.expected_seconds for one in hours) == both
+    assert abs(sum(one.expected_seconds for one in demand) - both) < 0.001
+    assert max(one.expected_seconds for one in demand) <= 180.0
+    return found
+
+
+def about(found: Spans, *expected: tuple[float, float]) -> bool:
+    """Whether these are the spans, in minutes after BEGIN; an edge of told time, or a restart, may cost half a minute."""
+    joined = track.add_spans((), ((begin, end + 30.0) for begin, end in found))
+    ours = [((begin - BEGIN) / 60.0, (end - BEGIN) / 60.0 - 0.5) for begin, end in joined]
+    if len(ours) != len(expected):
+        return False
+    return all(
+        abs(a - b) <= 0.5 for one, other in zip(ours, expected, strict=True) for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_after_the_clock_was_ahead_only_what_was_told_is_left_out(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.turns(15)
+    life.now -= HOUR / 2
+    life.turns(50)
+    # From 15 minutes before the first turn to 35 after it, of which the first 15 were told by the clock that was ahead.
+    assert about(life.kept(), (-14.5, 35.0))
+
+
+def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
+    now = BEGIN
+
+    def clock() -> float:
+        return now
+
+    with engines(1) as served:
+        target = {"url": served[0].url, "tier": "cpu-small", "replica": "r0"}
+        dead = {**target, "url": f"http://127.0.0.1:{free_port()}/metrics", "replica": "dead"}
+        loaded = load(write(tmp_path, configuration([], targets=[target, dead], scrape_interval="15s")))
+        for turns, moved in ((12, -HOUR / 4), (10, 0.0), (44, 0.0)):
+            assembly = assemble(loaded, None, clock=clock)
+            for _ in range(turns):
+                now += 30.0
+                assembly.turns.run_cycle()
+            down = assembly.turns.watcher.standings["TargetDown", Subject(tier="cpu-small", replica="dead")]
+            assert down.answer.t == now
+            assert assembly.turns.defects == 0
+            assembly.close(now)
+            now += moved
+    for of_it in kept_once(tmp_path / "sizewatch-data" / "history.db", "cpu-small", ("r0", "dead")).values():
+        assert about(of_it, (-8.5, 18.0))
+
+
+def test_a_time_that_only_a_jump_of_the_clock_went_over_is_kept_when_it_comes(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.turns(10)
+    life.now += HOUR
+    life.turns(10)
+    life.now -= HOUR
+    life.turns(80)
+    assert about(life.kept(), (0.5, 10.0), (20.5, 100.0))
+
+
+def test_a_clock_that_goes_to_and_fro_books_nothing_twice(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    for number in range(20):
+        life.turns(5)
+        life.now += HOUR if number % 2 else -HOUR
+    life.turns(90)
+    assert life.kept()[-1][1] == life.now
+
+
+def test_a_restart_after_the_clock_went_back_books_nothing_twice(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.turns(15)
+    life.now -= HOUR / 2
+    life.again()
+    life.turns(20)
+    life.again()
+    life.turns(30)
+    assert about(life.kept(), (-14.5, 35.0))
+
+
+def test_a_restart_while_the_clock_is_right_loses_no_second_of_the_minute(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.turns(3.5)
+    life.again()
+    life.turns(4)
+    # Between the last turn of the one and the first of the other nobody watched.
+    assert [end - begin for begin, end in life.kept()] == [180.0, 210.0]
+
+
+def test_a_pod_that_is_new_is_not_booked_into_a_time_that_its_tier_was_booked_in(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.turns(15)
+    life.now -= HOUR / 2
+    life.watcher.remove_replicas({("t", "dead"), ("t", "r0")})
+    life.turns(50)
+    assert about(life.kept(), (-14.5, 35.0))
+
+
+def test_a_clock_that_goes_back_into_the_time_of_the_run_before_books_nothing_twice(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.turns(20)
+    life.again()
+    life.turns(5)
+    life.now -= HOUR / 4
+    life.turns(25)
+    assert about(life.kept(), (0.5, 35.0))
+
+
+def test_a_history_that_was_away_when_the_clock_went_back_gets_every_minute_once(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.turns(5)
+    with closing(sqlite3.connect(life.path, isolation_level=None)) as other, no_waiting(life.keeping):
+        other.execute("BEGIN IMMEDIATE")
+        life.turns(10)
+        life.now -= HOUR / 2
+        life.turns(20)
+        assert len(life.keeping.buffer) > 40
+        other.execute("ROLLBACK")
+    life.turns(30)
+    assert about(life.kept(), (-14.5, 35.0))
+
+
+def test_a_process_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.turns(5)
+    life.now += 3 * HOUR
+    life.turns(5)
+    assert about(life.kept(), (0.5, 5.0), (185.5, 190.0))
+
+
+def test_a_daemon_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> None:
+    now = BEGIN
+    with engines(1) as served:
+        target = {"url": served[0].url, "tier": "cpu-small", "replica": "r0"}
+        keys = configuration([], targets=[target], scrape_interval="15s")
+        assembly = assemble(load(write(tmp_path, keys)), None, clock=lambda: now)
+        for slept in (0.0, 3 * HOUR):
+            now += slept
+            for _ in range(10):
+                now += 30.0
+                assembly.turns.run_cycle()
+        assembly.close(now)
+    found = kept_once(tmp_path / "sizewatch-data" / "history.db", "cpu-small", ("r0",))
+    assert about(found["r0"], (0.5, 5.0), (185.5, 190.0))
+
+
+def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_another_replica_told(
+    tmp_path: Path,
+) -> None:
+    waiting = [booking(1, "r1"), booking(60, "r1")]
+    with closing(HistoryStore(tmp_path / "history.db")) as store:
+        store.book([booking(60, "r0")])
+        told = BookedMinutes()
+        told.turn(waiting[0].slice.window.end + 30.0)
+        assert list(told.select_new_minutes(store, waiting)) == waiting
+
+
+def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(tmp_path: Path) -> None:
+    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
+    keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
+    t = START
+    for number in range(400):
+        t += -1.0 if number % 2 else 15.0
+        watcher.apply_failed_scrape("t", "r", t, Gap.SCRAPE_FAILED)
+        ended, closed = watcher.step(t)
+        keeping.turn([one for one in closed if one.kept], {}, ended, (), now=t)
+    with HistoryStore.open_reader(tmp_path / "h.db") as reader:
+        seconds = sum(one.window.expected_seconds for one in reader.minutes("t", 0.0, t + HOUR))
+    keeping.close()
+    assert 0.95 * (t - START) <= seconds <= 1.1 * (t - START)
+    assert len(watcher.replicas["t", "r"].told) == 1
+
+
+def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path) -> None:
+    """Hours of a clock that was ahead were sealed; what comes when their time is there lies beside and is sealed with them."""
+    ahead = [window(START + 60.0 * n, counters={"requests_finished": 1.0 + n}) for n in range(0, 60, 2)]
+    late = [window(START + 60.0 * n, counters={"requests_finished": 100.0 + n}) for n in range(1, 60, 2)]
+
+    def booked(several: list[Window]) -> list[MinuteRecord]:
+        return [MinuteRecord(tier="t", plan_version="v", slice=load_bins.bin_window(one, None, "r")) for one in several]
+
+    with HistoryStore(tmp_path / "whole.db") as whole, HistoryStore(tmp_path / "parts.db") as parts:
+        whole.book(booked([*ahead, *late]))
+        parts.book(booked(ahead))
+        assert parts.seal(START + 49 * HOUR) > 0
+        parts.book(booked(late))
+        for _ in range(2):
+            for ask in ("minutes", "replica_bins", "bins", "demand", "list_booked_times"):
+                given = ("t", START - HOUR) if ask == "list_booked_times" else ("t", START - HOUR, START + 2 * HOUR)
+                assert getattr(parts, ask)(*given) == getattr(whole, ask)(*given), ask
+            parts.seal(START + 49 * HOUR)
+
+
+def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_its_begin(tmp_path: Path) -> None:
+    keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
+    view = load_bins.build_tier_context("t", None)
+    keeping.upkeep({"t": view}, {"t": "v"}, START + 30 * 24 * HOUR)
+    keeping.upkeep({"t": view}, {"t": "v"}, START)
+    kept = keeping.store().read_value("first-seen/t/v")
+    assert kept == str(START)
+    keeping.upkeep({"t": view}, {"t": "v"}, START + 60.0)
+    assert keeping.store().read_value("first-seen/t/v") == kept
+    keeping.close()
+
+
+def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
+    ledger, views = RuntimeState(), {"t": load_bins.build_tier_context("t", None)}
+
+    def minute(number: int, replica: str) -> ClosedMinute:
+        counters = {"requests_finished": 60.0}
+        whole = window(START + 60.0 * number, counters=counters)
+        return ClosedMinute(tier="t", replica=replica, slice=load_bins.bin_window(whole, None, replica))
+
+    for number in (*range(60, 80), *range(20)):
+        for replica in ("a", "b"):
+            ledger.record_minutes((minute(number, replica),), views, START + 60.0 * (number + 1))
+    points = ledger.trend("t")
+    assert [point.t for point in points] == [START + 60.0 * (number + 1) for number in range(20)]
+
+
+def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
+    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
+    t, closed = START, []
+    for number in range(60):
+        t += -600.0 if number == 20 else 30.0
+        watcher.apply_failed_scrape("t", "r", t, Gap.SCRAPE_FAILED)
+        closed += watcher.step(t)[1]
+    ends = [one.slice.window.end for one in closed if one.kept]
+    assert ends == sorted(set(ends))
+    assert any(not one.kept for one in closed)
+    assert ends[-1] > START + 600.0
+
+
+def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None:
+    view = load_bins.build_tier_context("t", None)
+    minutes = tier_rules.TierMinutes()
+    for number in range(70):
+        minutes = tier_rules.add_minute(minutes, window(START + 60.0 * number), "r", view)
+    minutes = tier_rules.add_minute(minutes, window(START), "r", view)
+    assert max(one.window.end for one in minutes.slices) <= START + 60.0 + tier_rules.AHEAD_SECONDS
+
+
+def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_path: Path) -> None:
+    fleet, api = told_by_agents(list(agent_samples("steady")))
+    fleet.turns.history = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
+    asked: list[tuple[float, float]] = []
+    raw = api.store.query_samples
+
+    def noted(selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        asked.append((start, end))
+        return raw(selector, start, end)
+
+    api.store.query_samples = noted  # type: ignore[method-assign]
+    fleet.go(3)
+    before = fleet.answer("TargetDown", "cpu-small-0")
+    fleet.now -= HOUR
+    fleet.go(2)
+    assert all(start < end for start, end in asked)
+    # An hour ago there was nothing yet.
+    assert set(fleet.turns.store_troubles.values()) <= {"the store has had no sample of the tier for 60 s"}
+    assert before.status is Status.OK
+    fleet.now += HOUR - 180.0
+    fleet.go(2)
+    assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
+    fleet.turns.stop()
+    fleet.turns.history.close()
+    with HistoryStore.open_reader(tmp_path / "h.db") as reader:
+        minutes = [one.window for one in reader.minutes("cpu-small", 0.0, fleet.now + HOUR)]
+    assert len(minutes) > 2
+    assert max(one.expected_seconds for one in minutes) <= 90.0
+
+
+def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_restarted(tmp_path: Path) -> None:
+    samples = list(agent_samples("steady"))
+
+    def booked(stops: tuple[int, ...]) -> tuple[Window, float]:
+        path = tmp_path / f"{len(stops)}.db"
+        now = min(one[2] for one in samples) - 1.0
+        for turns in stops:
+            fleet, _ = told_by_agents(samples)
+            fleet.now = now
+            fleet.turns.history = HistoryService(lambda: HistoryStore(path))
+            fleet.go(turns)
+            fleet.turns.stop()
+            fleet.turns.history.close()
+            now = fleet.now
+        with HistoryStore.open_reader(path) as reader:
+            minutes = reader.minutes("cpu-small", 0.0, now + HOUR)
+            return windows.sum_windows(one.window for one in minutes), now
+
+    (whole, end), (restarted, _) = booked((6,)), booked((2, 2, 2))
+    assert end > whole.end - HOUR
+    # What was open at a stop and what the first page after it begins with is not seen; nothing is there twice.
+    assert 0.5 * whole.expected_seconds < restarted.expected_seconds <= whole.expected_seconds + 30.0
+    assert restarted.counters["requests_finished"] <= whole.counters["requests_finished"] * 1.1
+
+
+def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> None:
+    """It refuses an alert whose endsAt is before its startsAt, and one whose endsAt has yet to come fires (api/v2)."""
+    firing = answer(HOUR, Status.CRITICAL, Certainty.CERTAIN)
+    ahead = alert_state.step_alerts({}, [firing], HOUR)
+    back = alert_state.step_alerts(ahead, (), 60.0)
+    ((key, state),) = back.items()
+    assert state.since == 60.0
+    assert alert_state.step_alerts(back, (), 75.0)[key] == state
+    over = alert_state.step_alerts(ahead, [answer(HOUR + 60.0, Status.OK, Certainty.CERTAIN)], HOUR + 60.0)
+    settings = AlertSettings(resend_seconds=60.0)
+    for states in (back, alert_state.step_alerts(over, (), 60.0)):
+        for one in payload.present(states.values(), (), 75.0, settings):
+            starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
+            assert starts <= ends
+            assert one.firing == (ends > 75.0)
+
+
+def test_alerts_of_others_that_began_by_a_clock_that_was_ahead_are_explained_at_once() -> None:
+    subject = Subject(tier="t")
+    known = Diagnosis(rule="TargetDown", subject=subject, began_at=HOUR, certain=True, sentence="it is down")
+    firing = ExternalAlert(
+        name="HighLatency",
+        labels=(),
+        summary="",
+        started_at=HOUR,
+        ended_at=None,
+        heard_at=HOUR,
+        tier="t",
+        diagnosis=known,
+    )
+    for alert in (firing, replace(firing, ended_at=HOUR + 60.0)):
+        (one,) = payload.present((), (alert,), 75.0, AlertSettings(resend_seconds=60.0))
+        starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
+        assert starts <= ends
+        assert one.firing == (ends > 75.0)
+
+
+def test_nothing_ends_before_it_began() -> None:
+    standing, _ = finding.step_rule_state(None, answer(HOUR, Status.CRITICAL))
+    _, (ended,) = finding.step_rule_state(standing, answer(0.0, Status.OK))
+    assert (ended.started_at, ended.ended_at) == (HOUR, HOUR)
+    assert [one.ended_at for one in finding.close_rule_state(standing, 0.0)] == [HOUR]

@@ -1,0 +1,305 @@
+"""Demand in the history: added to as minutes close, kept thirteen weeks, and read as series; files of the older format."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from history_samples import START, booking, finished, recorded_minutes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from paths import ROOT
+
+from agent.forecasting.history_input import demand_series, settled_time
+from agent.history import schema
+from agent.history.errors import HistoryOpenError
+from agent.history.rows import COLUMNS
+from agent.history.schema import APPLICATION_ID, DAY, TABLES, VERSION
+from agent.history.service import HistoryService
+from agent.history.store import HistoryStore
+from agent.history.write_buffer import MinuteRecord, WriteBuffer
+from rules.evaluator.step import ClosedMinute
+from rules.plan import load_bins
+from rules.telemetry import arrivals
+from rules.telemetry.arrivals import MinuteDemand
+
+EVER = (0.0, START + 1000 * DAY)
+NAN = math.nan
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[HistoryStore]:
+    with HistoryStore(path) as one:
+        yield one
+
+
+def requests(several: tuple[MinuteDemand, ...]) -> list[tuple[float, float | None]]:
+    return [((one.start - START) / 60, one.requests) for one in several]
+
+
+# ---- booking and reading ----
+
+
+def test_the_minutes_of_all_replicas_and_plans_are_one_row_of_the_tier(store: HistoryStore) -> None:
+    store.book([booking(0, "r0", 1), booking(0, "r1", 2, plan="v2", finished=30.0), booking(1, "r0", finished=6.0)])
+    store.book([booking(1, "r1", finished=5.0), booking(0, tier="mi300", finished=9.0)])
+    assert requests(store.demand("h100", *EVER)) == [(0, 90.0), (1, 11.0)]
+    assert requests(store.demand("mi300", *EVER)) == [(0, 9.0)]
+    assert store.demand("h200", *EVER) == ()
+
+
+def test_a_request_that_goes_through_both_pools_arrived_once(store: HistoryStore) -> None:
+    pools = [replace(booking(0, name), pool=name) for name in ("prefill", "decode")]
+    store.book(pools)
+    buffer = WriteBuffer()
+    buffer.add([replace(one, tier="later") for one in pools])
+    buffer.drain(store.book)
+    for tier in ("h100", "later"):
+        assert requests(store.demand(tier, *EVER)) == [(0, 60.0)]
+        assert finished(store.minutes(tier, *EVER)) == 120.0
+
+
+def test_the_daemon_tells_which_pool_a_replica_belongs_to(path: Path) -> None:
+    closed = [ClosedMinute(tier="h100", replica=name, slice=booking(0, name).slice) for name in ("r0", "r1")]
+    keeping = HistoryService(lambda: HistoryStore(path))
+    keeping.turn(closed, {}, (), (), pools={("h100", "r0"): "prefill", ("h100", "r1"): "decode"})
+    keeping.close()
+    with HistoryStore.open_reader(path) as reader:
+        assert requests(reader.demand("h100", *EVER)) == [(0, 60.0)]
+
+
+def test_a_replica_that_was_not_seen_is_told_and_stands_for_by_the_others(store: HistoryStore) -> None:
+    store.book([booking(0, "r0"), booking(0, "r1", covered=0.0), booking(1, "r0", covered=15.0)])
+    first, second = store.demand("h100", *EVER)
+    assert (first.requests, first.covered_seconds, first.expected_seconds) == (120.0, 60.0, 120.0)
+    assert (second.requests, second.covered_seconds, second.expected_seconds) == (None, 15.0, 60.0)
+
+
+def test_minutes_are_asked_for_by_when_they_begin_and_come_oldest_first(store: HistoryStore) -> None:
+    store.book([booking(minute) for minute in (30, 2, 1, 0)])
+    assert requests(store.demand("h100", START + 60, START + 1800)) == [(1, 60.0), (2, 60.0)]
+    assert requests(store.demand("h100", START + 61, START + 1801)) == [(2, 60.0), (30, 60.0)]
+
+
+def test_what_comes_before_the_time_asked_for_is_known_to_tokens_but_not_given(store: HistoryStore) -> None:
+    real = [
+        MinuteRecord(tier="t", plan_version="", slice=load_bins.bin_window(one, None, "r0"))
+        for one in recorded_minutes("steady")
+    ]
+    store.book(real)
+    all_of_it = store.demand("t", 0.0, 1e12)
+    assert len(all_of_it) > 3
+    assert store.demand("t", all_of_it[2].start, 1e12) == all_of_it[2:]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    booked=st.lists(
+        st.tuples(
+            st.integers(0, 20), st.sampled_from(["r0", "r1"]), st.integers(1, 900), st.sampled_from([15.0, 60.0])
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    cut=st.integers(0, 12),
+)
+def test_it_does_not_matter_in_which_turns_minutes_come(
+    tmp_path_factory: pytest.TempPathFactory, booked: list[tuple[int, str, int, float]], cut: int
+) -> None:
+    made = [booking(m, replica, finished=float(n), covered=c) for m, replica, n, c in booked]
+    found = []
+    for turns in ([made], [made[:cut], made[cut:]], [[one] for one in reversed(made)]):
+        with HistoryStore(tmp_path_factory.mktemp("turns") / "history.db") as one:
+            for turn in turns:
+                one.book(turn)
+            found.append(one.demand("h100", *EVER))
+    assert found[0] == found[1] == found[2]
+    assert {one.start for one in found[0]} == {START + 60.0 * m for m, *_ in booked}
+
+
+def test_demand_is_written_with_the_minutes_or_not_at_all(store: HistoryStore) -> None:
+    store.book([booking(0)])
+    store._connection.execute("ALTER TABLE demand RENAME COLUMN waiting TO gone")
+    with pytest.raises(sqlite3.OperationalError):
+        store.book([booking(1)])
+    store._connection.execute("ALTER TABLE demand RENAME COLUMN gone TO waiting")
+    assert finished(store.minutes("h100", *EVER)) == 60.0
+    assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
+
+
+def test_demand_goes_after_thirteen_weeks(store: HistoryStore) -> None:
+    store.book([booking(0), booking(1)])
+    store.prune(START + 91 * DAY)
+    assert len(store.demand("h100", *EVER)) == 2
+    store.prune(START + 91 * DAY + 1)
+    assert requests(store.demand("h100", *EVER)) == [(1, 60.0)]
+
+
+def test_four_weeks_of_a_tier_are_read_in_a_moment_and_a_minute_takes_little_room(
+    store: HistoryStore, path: Path
+) -> None:
+    row = [60.0, 60.0, 60.0, 60.0, 60.0, 6000.0, 60.0, 600.0, 60.0, 12.0, 60.0]
+    store.book([booking(0)])
+    marks = ", ".join("?" * (4 + len(row)))
+    store._connection.execute("BEGIN")
+    store._connection.executemany(
+        f"INSERT OR REPLACE INTO demand VALUES ({marks})",
+        ([START + 60 * i, 3, START + 60 * i, START + 60 * i + 60, *row] for i in range(1, 10_080)),
+    )
+    store._connection.execute("COMMIT")
+    (series,) = store._connection.execute("SELECT series FROM demand ORDER BY start LIMIT 1").fetchone()
+    assert series == 3
+    assert len(store.demand("h100", *EVER)) == 10_080
+    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert path.stat().st_size < 10_080 * 200
+
+
+def test_the_tables_columns_are_those_that_add_up() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute(TABLES["demand"])
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(demand)")]
+    connection.close()
+    assert columns == ["start", "series", *COLUMNS]
+    assert ("first", "last", *arrivals.ADDED) == COLUMNS
+
+
+def test_the_history_loads_nothing_of_the_forecasts() -> None:
+    code = "import sys, agent.history.store; print([m for m in ('numpy', 'pandas', 'forecast') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+# ---- files of the older format ----
+
+
+LATER = {"demand": 2, "chunks": 3}
+"""The format that each table came with, where that is not the first."""
+
+
+def old_file(path: Path, format: int = 1) -> None:
+    """A history of an older format with a kept value in it: of the first, as it was made before there was demand."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    for name, statement in TABLES.items():
+        if LATER.get(name, 1) <= format:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {format}")
+    connection.execute("INSERT INTO kept VALUES ('plan', '\"v1\"')")
+    connection.commit()
+    connection.close()
+
+
+def version(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return int(found)
+
+
+def test_a_file_of_the_older_format_is_brought_to_the_new_one_by_the_writer(path: Path) -> None:
+    old_file(path)
+    with HistoryStore(path) as store:
+        assert json.loads(store.read_value("plan") or "") == "v1"
+        store.book([booking(0)])
+        assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
+    assert version(path) == VERSION == 3
+    with HistoryStore(path) as store, HistoryStore.open_reader(path) as reader:
+        assert reader.demand("h100", *EVER) == store.demand("h100", *EVER) != ()
+
+
+def test_a_reader_of_the_older_format_reads_the_rest_and_says_what_to_do_for_demand(path: Path) -> None:
+    old_file(path)
+    with HistoryStore.open_reader(path) as reader:
+        assert reader.read_value("plan") == '"v1"'
+        assert reader.minutes("h100", *EVER) == ()
+        with pytest.raises(HistoryOpenError, match="has no demand; `sizewatch run` adds it"):
+            reader.demand("h100", *EVER)
+        assert version(path) == 1
+        HistoryStore(path).close()
+        assert reader.demand("h100", *EVER) == ()
+
+
+@pytest.mark.parametrize(("lost", "told"), [("demand", "demand"), ("minutes", "minutes")])
+def test_a_table_that_the_files_own_format_has_must_be_there(path: Path, lost: str, told: str) -> None:
+    HistoryStore(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute(f"DROP TABLE {lost}")
+    connection.close()
+    with pytest.raises(HistoryOpenError, match=f"is damaged \\(no table {told}\\)"):
+        HistoryStore(path)
+
+
+def test_an_older_file_that_lost_a_table_is_damaged_and_not_upgraded(path: Path) -> None:
+    old_file(path)
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE minutes")
+    connection.close()
+    with pytest.raises(HistoryOpenError, match="is damaged \\(no table minutes\\)"):
+        HistoryStore(path)
+    assert version(path) == 1
+
+
+def test_there_is_a_step_from_every_older_format() -> None:
+    assert set(schema.STEPS) == set(range(1, VERSION))
+
+
+# ---- as series ----
+
+
+def minute(place: int, amount: float | None, tokens: float | None = None) -> MinuteDemand:
+    return MinuteDemand(
+        start=START + 60.0 * place,
+        requests=amount,
+        prompt_tokens=tokens,
+        generation_tokens=None,
+        waiting=None,
+        covered_seconds=60.0,
+        expected_seconds=60.0,
+    )
+
+
+def test_minutes_become_series_from_the_first_known_to_the_last() -> None:
+    found = demand_series(
+        [minute(0, None), minute(1, 5.0, 50.0), minute(3, None), minute(4, 7.0, 70.0), minute(5, None)],
+        zone="Europe/Berlin",
+    )
+    assert found is not None
+    assert (found.requests.start, found.requests.bin_seconds, found.requests.zone) == (
+        START + 60,
+        60.0,
+        "Europe/Berlin",
+    )
+    assert_array_equal(found.requests.values, np.array([5, NAN, NAN, 7]))
+    assert found.prompt_tokens is not None
+    assert_array_equal(found.prompt_tokens.values, np.array([50, NAN, NAN, 70]))
+    assert found.generation_tokens is None
+
+
+def test_minutes_become_longer_bins() -> None:
+    found = demand_series([minute(i, float(i)) for i in range(10)], bin_seconds=300.0)
+    assert found is not None
+    assert_array_equal(found.requests.values, np.array([10.0, 35.0]))
+
+
+def test_minutes_of_which_nothing_is_known_make_no_series() -> None:
+    assert demand_series([]) is None
+    assert demand_series([minute(0, None, 5.0)]) is None
+
+
+def test_a_minute_is_settled_two_intervals_after_its_end() -> None:
+    assert [settled_time(START + t, 15.0) - START for t in (29, 30, 89, 90)] == [-60.0, 0.0, 0.0, 60.0]

@@ -1,0 +1,82 @@
+"""The utilization trap of one tier of two, found by role fleet in eight days of a real VictoriaMetrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from paths import TESTS
+from store_servers import Sample, victoria_metrics
+
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, build_tier_contexts, parse_config, plan_versions
+from agent.history.service import HistoryService
+from agent.history.store import HistoryStore
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.replay.back_fill_writer import fill_history
+from rules.confidence import Certainty
+from rules.verdicts.verdict import Status, Verdict
+
+PLANS = TESTS / "plans"
+DAY = 86_400.0
+END = 1_790_000_000.0 // DAY * DAY
+BEGIN = END - 7 * DAY - 7200.0
+EVERY = 60.0
+"""As far apart as scrapes may stand for a gauge to hold between them."""
+
+LOADS = {"idle": 2.5, "busy": 5.2}
+"""Requests a second of each tier's one replica; at its operating point it takes 7.3."""
+
+
+def told() -> Iterator[Sample]:
+    """What an agent exports of a replica of each tier, at an even load."""
+    for tier, rps in LOADS.items():
+        labels = {"tier": tier, "replica": f"{tier}-0", "pool": "mixed", "instance": "node:9095"}
+        engine = {**labels, "model": "m"}
+        for place in range(int((END - BEGIN) / EVERY)):
+            t = BEGIN + place * EVERY
+            requests = rps * place * EVERY
+            yield "sizewatch_target_up", labels, t, 1.0
+            yield "sizewatch_target_last_success_timestamp_seconds", labels, t, t - 1.0
+            for name, value in (
+                ("requests_finished_total", requests),
+                ("prompt_tokens_total", 128.1 * requests),
+                ("generation_tokens_total", 64 * requests),
+                ("requests_running", 4 * rps),
+                ("requests_waiting", 0.0),
+                ("kv_utilization_ratio", 0.1 * rps),
+                ("kv_utilization_max_ratio", 0.1 * rps),
+            ):
+                yield f"sizewatch_{name}", engine, t, value
+
+
+@pytest.mark.server
+def test_the_tier_that_idles_is_in_the_trap_and_its_neighbour_is_not(tmp_path: Path) -> None:
+    plan = load_plan(PLANS / "cpu-small.yaml")
+    one = plan.tiers["cpu-small"]
+    # Nobody keeps it on purpose.
+    one = one.model_copy(update={"fleet": one.fleet.model_copy(update={"minimum_warm": None}) if one.fleet else None})
+    loaded = LoadedConfig(
+        path=tmp_path / "sizewatch.yaml",
+        config=parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1:1"}}, environment={}),
+        plan=plan.model_copy(update={"tiers": {"idle": one, "busy": one}}),
+        warnings=(),
+    )
+    with victoria_metrics(tmp_path) as there, HistoryStore(tmp_path / "history.db") as store:
+        there.write(told())
+        api = StoreApi(StoreOptions(url=there.url, timeout_seconds=30.0))
+        filled = fill_history(loaded, api, store, (BEGIN, END))
+        assert not filled.trouble
+    keeping = HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
+    answers = keeping.long_answers(build_tier_contexts(loaded), plan_versions(loaded), END + 60)
+    keeping.close()
+    found = {a.subject.tier: a for a in answers if a.rule == "UtilizationTrap"}
+    idle, busy = found["idle"], found["busy"]
+    assert isinstance(idle, Verdict), idle
+    assert (idle.status, idle.certainty) == (Status.WARNING, Certainty.CERTAIN), idle.sentence
+    assert replace(idle.observed, n=0).value == pytest.approx(2.5 / 7.34, rel=0.02)  # type: ignore[arg-type, type-var]
+    assert isinstance(busy, Verdict)
+    assert busy.status is Status.OK

@@ -1,0 +1,312 @@
+"""Names that mean harm, in every place a name comes from, through every output there is: they arrive as text.
+
+One daemon watches an engine whose page is hostile, for a tier and a replica whose names are as hostile as a configuration
+takes; then every command reads what it left. A further output is a line of `OUTPUTS` or of `_commands`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import promql_parser
+import pytest
+import yaml
+from daemon_runs import ROOT, ask, configuration, running, write
+from engine_server import Engine, engines, pages
+from markdown import markdown
+from paths import TESTS
+from prometheus_client.parser import text_string_to_metric_families
+from scaling_samples import BY_FORMAT, objects
+from waiting import CEILING_SECONDS
+
+from agent.cli.main import escape_text, main
+from agent.config.keys import Logging
+from agent.config.load import load
+from agent.daemon.logs import set_up
+from agent.errors import ConfigError, RecordingError
+from agent.fleet.sums import quote_value, regex_any
+from agent.http_server.server import ROUTES
+from agent.prometheus.answers import answer, vector
+from agent.sources.recording import load as load_recording
+from exporters.render.text import one_line, strip_control_characters
+
+NAME = "<script>alert(1)</script>\"'&`|*_[x](javascript:alert(1)) ${HOME} {{ 7*7 }} =cmd|' /C calc'!A0 %s {0}"
+"""What a configuration takes as a name: printable, one line."""
+FORGED = "2026-01-01 00:00:00,000 ERROR agent: forged"
+PAGE = f"{NAME}\n{FORGED}\r\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp.exe\u2028{FORGED}\u2066"
+"""What a label of a page can hold, besides."""
+
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def hostile(page: bytes) -> bytes:
+    escaped = PAGE.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    text = re.sub(r'model_name="[^"]*"', lambda _: f'model_name="{escaped}"', page.decode())
+    info = f'vllm:lora_requests_info{{max_lora="4",running_lora_adapters="{escaped}",waiting_lora_adapters=""}} 1.7e9\n'
+    return (text.replace("\r\n", "\n") + "# TYPE vllm:lora_requests_info gauge\n" + info).encode()
+
+
+GPUS = TESTS / "gpu_exporter_pages" / "made-dcgm-mig.prom"
+
+
+def hostile_gpus() -> bytes:
+    """A GPU exporter's page; the name of a metric is as free as a label where it is quoted."""
+    escaped = PAGE.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    text = re.sub(
+        r'(modelName|UUID|Hostname)="([^"]*)"', lambda one: f'{one[1]}="{one[2]}{escaped}"', GPUS.read_text("utf-8")
+    )
+    return f'{text}# TYPE "{escaped}" gauge\n{{"{escaped}"}} 1\n'.encode()
+
+
+def said(words: list[str]) -> str:
+    """Both outputs of a command, which ends as one that was foreseen."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    assert code in (0, 1, 2, 3), (words, err.getvalue())
+    return out.getvalue() + err.getvalue()
+
+
+def _commands(path: Path, url: str, gpus: str, folder: Path) -> dict[str, list[str]]:
+    own = ["-c", str(path)]
+    tier = [*own, "--tier", NAME]
+    return {
+        "check": ["check", *own],
+        "check json": ["check", *own, "--format", "json"],
+        "timeline": ["timeline", *own],
+        "timeline json": ["timeline", *own, "--format", "json"],
+        "doctor": ["doctor", *own],
+        "doctor json": ["doctor", *own, "--format", "json"],
+        "inspect": ["inspect", url],
+        "inspect json": ["inspect", url, "--format", "json"],
+        "inspect gpus": ["inspect", gpus],
+        "inspect gpus json": ["inspect", gpus, "--format", "json"],
+        "plan init": ["plan", "init", url],
+        "report": ["report", *own, "--out", str(folder)],
+        "forecast": ["forecast", *tier],
+        "prewarm": ["prewarm", *tier],
+        "whatif": ["whatif", *tier, "--instances", "2"],
+    }
+
+
+FILES = ("report.html", "report.md", "report.json")
+OUTPUTS = (
+    *(f"web {path}" for path in (*ROUTES, "/reports/")),
+    *_commands(Path(), "", "", Path()),
+    *(f"file {name}" for name in FILES),
+    "log",
+)
+
+
+@pytest.fixture(scope="module", name="outputs")
+def _outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("hostile")
+    found: dict[str, str] = {}
+    with engines(2) as served:
+        served[0].pages = tuple(hostile(page) for page in pages())
+        served[1].pages = (hostile_gpus(),)
+        path = _configured(folder, served[:1])
+        log = _Log()
+        with log, running(path, turns=8) as daemon:
+            for page in (*ROUTES, "/reports/"):
+                found[f"web {page}"] = ask(daemon, page.lstrip("/")).decode()
+        found["log"] = log.text()
+        for name, words in _commands(path, served[0].url, served[1].url, folder / "report").items():
+            found[name] = said(words)
+    for name in FILES:
+        found[f"file {name}"] = (folder / "report" / name).read_text("utf-8")
+    return found
+
+
+def _configured(folder: Path, served: list[Engine]) -> Path:
+    data = configuration(served, data_dir=str(folder / "data"))
+    del data["plan"]
+    data["targets"][0] |= {"tier": NAME, "replica": NAME, "engine_version": NAME}
+    return write(folder, data)
+
+
+class _Log(logging.Handler):
+    """What the daemon would have written on standard error, and one line that holds the worst."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(_formatter().format(record))
+
+    def __enter__(self) -> None:
+        logging.getLogger().addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def text(self) -> str:
+        try:
+            raise ValueError(PAGE)
+        except ValueError:
+            self.emit(logging.getLogger("x").makeRecord("x", 40, "f", 1, "lost %s", (PAGE,), sys.exc_info()))
+        return "\n".join(self._lines)
+
+
+def _formatter() -> logging.Formatter:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        set_up(Logging())
+        made = root.handlers[0].formatter
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_name_moves_a_cursor_turns_the_reading_or_forges_a_line(outputs: dict[str, str], output: str) -> None:
+    text = outputs[output]
+    assert text
+    assert CONTROLS.findall(text) == []
+    assert [line for line in text.split("\n") if line.startswith(FORGED)] == []
+
+
+def test_the_hostile_names_do_reach_the_outputs(outputs: dict[str, str]) -> None:
+    """Else this whole file would prove nothing."""
+    plainly = ("web /metrics", "check", "timeline", "inspect", "inspect gpus", "report")
+    assert [name for name in plainly if "<script>" not in outputs[name]] == []
+    assert [name for name in ("web /", "file report.html") if "&lt;script&gt;" not in outputs[name]] == []
+    assert "forged" in outputs["web /"] + outputs["inspect"]
+    assert "forged" in outputs["log"]
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize("output", ["web /", "web /reports/", "file report.html", "file report.md"])
+def test_what_a_browser_makes_of_it_runs_nothing(outputs: dict[str, str], output: str) -> None:
+    text = outputs[output]
+    seen = _Tags()
+    seen.feed(markdown(text, extensions=["tables"]) if output.endswith(".md") else text)
+    assert seen.tags
+    for tag, attributes in seen.tags:
+        assert tag not in ("script", "iframe", "object", "embed", "form", "base", "img")
+        assert not [name for name in attributes if name.startswith("on")]
+        assert not [value for value in attributes.values() if (value or "").strip().lower().startswith("javascript")]
+
+
+def test_the_numbers_for_machines_carry_the_names_as_they_are(outputs: dict[str, str]) -> None:
+    families = list(text_string_to_metric_families(outputs["web /metrics"]))
+    labels = {value for family in families for sample in family.samples for value in sample.labels.values()}
+    assert NAME in labels
+    assert not [value for value in labels if "\n" in value]
+    for output in ("web /api/status", "check json", "timeline json", "file report.json"):
+        assert NAME in set(_texts(json.loads(outputs[output]))), output
+
+
+def test_no_label_of_a_stores_series_ends_a_line_or_moves_a_cursor() -> None:
+    """They are shown wherever a replica, a pod or a GPU is; what cannot be shown so is nobody's name."""
+    body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": [
+        {"metric": {"__name__": "up", "pod": PAGE, f"odd{PAGE}": "x"}, "value": [1.5, "1"]},
+    ]}}).encode()  # fmt: skip
+    for spelled in (body, body.replace(b"\\u001b", b"\x7f"), json.dumps(json.loads(body), ensure_ascii=False).encode()):
+        (found,) = vector(answer("http://store", spelled), 10)
+        for text in (*found.labels, *found.labels.values()):
+            assert CONTROLS.findall(text) == []
+            assert "\n" not in text
+        assert found.labels["pod"].startswith(NAME)
+
+
+def test_half_a_character_is_shown_as_none() -> None:
+    """What a file's name or JSON may hold and no stream can write."""
+    assert one_line("a\udcffb\ud800") == strip_control_characters("a\udcffb\ud800") == "a\ufffdb\ufffd"
+    words = [sys.executable, "-m", "agent", "plan", "check", os.fsdecode(b"no-such-\xff")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=CEILING_SECONDS)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert "no-such-\ufffd" in done.stderr.decode()
+
+
+def _texts(data: object) -> Iterator[str]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield key
+            yield from _texts(value)
+    elif isinstance(data, list):
+        for one in data:
+            yield from _texts(one)
+    elif isinstance(data, str):
+        yield data
+
+
+@pytest.mark.parametrize("kind", BY_FORMAT)
+def test_a_manifest_stays_the_objects_that_it_is(kind: str) -> None:
+    """tests/test_scaling*.py hold the rest; here that the worst name of a page is no further document, key or line."""
+    good, bad = (objects(replace(BY_FORMAT[kind], tier=tier), kind) for tier in ("chat", PAGE))
+    assert [_shape(one) for one in good] == [_shape(one) for one in bad]
+
+
+def _shape(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: _shape(value) for key, value in data.items()}
+    return [_shape(one) for one in data] if isinstance(data, list) else type(data).__name__
+
+
+@pytest.mark.parametrize("name", [NAME, PAGE, '"}) or vector(1) #', "a\\", "\\", "} or up{", ".*|.+"])
+def test_a_name_in_a_query_asks_for_that_name_and_nothing_else(name: str) -> None:
+    parsed = promql_parser.parse(f'up{{tier="{quote_value(name)}",pod=~"{regex_any([name, "other"])}"}}')
+    assert isinstance(parsed, promql_parser.VectorSelector)
+    exact, pattern = parsed.matchers.matchers
+    assert exact.value == name
+    assert [bool(re.fullmatch(pattern.value, text)) for text in (name, "other", "x")] == [True, True, False]
+
+
+@pytest.mark.parametrize("key", ["tier", "replica", "engine_version"])
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2Jb", "a\u202eb", " a", "a\x85b", "x" * 201])
+def test_a_configuration_refuses_a_name_that_could_not_be_shown(tmp_path: Path, key: str, name: str) -> None:
+    target = {"url": "http://127.0.0.1:1/metrics", "tier": "t", key: name}
+    path = write(tmp_path, {"targets": [target], "gpus": {"source": "none"}})
+    with pytest.raises(ConfigError, match=rf"targets\[0\]\.{key}: ") as caught:
+        load(path)
+    assert CONTROLS.findall(str(caught.value)) == []
+
+
+def test_a_recording_of_somebody_else_cannot_name_itself_so_either(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl.gz").write_bytes(b"")
+    entry = {"file": "x.jsonl.gz", "tier": "t", "replica": PAGE}
+    (tmp_path / "recording.yaml").write_text(yaml.safe_dump({"targets": [entry]}))
+    with pytest.raises(RecordingError, match="replica must be one line"):
+        load_recording(tmp_path)
+
+
+def test_what_a_command_prints_is_plain_whatever_a_file_or_a_server_says(tmp_path: Path) -> None:
+    """The last way out, for what no rule above has thought of: here the name of a file."""
+    words = [sys.executable, "-m", "agent", "plan", "check", f"no\x1b[2J\rsuch\u202e {tmp_path.name}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=CEILING_SECONDS)
+    assert done.returncode == 2
+    assert CONTROLS.findall(done.stderr.decode()) == []
+    assert b"such" in done.stderr
+
+
+def test_our_own_colours_and_progress_bars_pass_and_nothing_like_them() -> None:
+    ours = "\r 50%\x1b[1;31mCRITICAL\x1b[0m\tend\n"
+    assert escape_text(ours) == ours
+    assert escape_text("\x1b[2J\x1b[8mhidden\x1b[1;31;8m a\rb\x1b") == "�[2J�[8mhidden�[1;31;8m a�b�"
+    assert strip_control_characters("a\nb\tc\u2067") == "a\nb\tc�"
+    assert one_line("a\nb\tc\u2067 ä 中") == "a�b�c� ä 中"

@@ -1,0 +1,116 @@
+"""Recordings of a real GPU that others made, with minutes between two scrapes: nothing is said that their clients refute.
+
+They lie in ../shared and are not ours to copy; where they are not, all of this is skipped, loudly.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+from paths import SHARED
+
+from agent.config.files import load_plan
+from agent.replay.replay import ReplayResult, replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.telemetry.gauges import IN_SYSTEM_BY_LITTLE, STEP_GAUGES
+from rules.telemetry.signals import Gap, Reading
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status, Unknown, Verdict
+
+PUBLIC = SHARED / "recordings" / "public"
+PRESSURE = PUBLIC / "kv_pressure_4090"
+FOLDERS = (PRESSURE, *sorted((PUBLIC / "cells_4090").glob("*")))
+
+pytestmark = pytest.mark.skipif(
+    not PRESSURE.exists(),
+    reason="LOUD: ../shared/recordings/public is absent: recordings of a real GPU were not judged",
+)
+
+PLANS = ("plan.yaml", "plan_curve.yaml")
+
+
+@functools.cache
+def judged(plan: str) -> ReplayResult:
+    recording, _ = load(PRESSURE)
+    return replay(recording, load_plan(PRESSURE / plan))
+
+
+def answers(plan: str) -> dict[str, Verdict | Unknown]:
+    return {standing.answer.rule: standing.answer for standing in judged(plan).standings}
+
+
+def fired(plan: str) -> list[Verdict]:
+    found = judged(plan)
+    every = [*found.ended, *(one.episode for one in found.standings if one.episode)]
+    return [one.worst for one in every if isinstance(one, Finding)]
+
+
+@functools.cache
+def requests(folder: Path) -> list[dict[str, str]]:
+    with gzip.open(folder / "requests.csv.gz", "rt", newline="") as rows:
+        return list(csv.DictReader(rows))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("rule", ["KvCacheCascade", "KvCacheNearCeiling", "QueueGrowing"])
+def test_what_needs_a_gauge_is_unknown(rule: str, plan: str) -> None:
+    """84 preemptions and half of the requests in the queue for seconds, between two idle pages."""
+    answer = answers(plan)[rule]
+    assert isinstance(answer, Unknown)
+    assert answer.reason in (Gap.NOT_SCRAPED, Gap.CONTRADICTORY)
+
+
+def test_the_load_beyond_the_benchmark_is_no_longer_fine() -> None:
+    """192 in the system, and 11.7 finished a second, where the curve ends at 160 and 10.9."""
+    found = answers("plan_curve.yaml")
+    assert isinstance(found["BenchmarkNotRepresentative"], Unknown)
+    load_now = found["LoadBeyondBenchmark"]
+    assert isinstance(load_now, Verdict)
+    assert load_now.status is Status.WARNING
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_nothing_is_certain_and_no_cause_is_what_never_happened(plan: str) -> None:
+    found = fired(plan)
+    assert found
+    assert {verdict.certainty for verdict in found} == {Certainty.LIKELY}
+    texts = [text for verdict in found for cause in verdict.causes for text in (*cause.evidence, *cause.against)]
+    assert not any("prefix hits lost" in text or "0 waiting" in text or "no evictions" in text for text in texts)
+
+
+@pytest.mark.parametrize(("rule", "column", "limit"), [("TtftSloBurn", "ttft_s", 2.0), ("TpotSloBurn", "tpot_s", 0.1)])
+def test_the_share_of_slow_requests_is_within_its_bounds(rule: str, column: str, limit: float) -> None:
+    """69.3 % and 58.1 % by the clients; a TTFT on the way to them is a little longer."""
+    values = [float(row[column]) for row in requests(PRESSURE) if row["ok"] == "True" and row[column]]
+    truth = sum(value > limit for value in values) / len(values)
+    verdict = next(one for one in fired("plan.yaml") if one.rule == rule)
+    assert isinstance(verdict.observed, Reading)
+    assert (verdict.observed.low or 0.0) - 0.005 <= truth <= (verdict.observed.high or 1.0) + 0.005
+    assert f"of {len(values):,} requests" in verdict.sentence
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_requests_in_the_system_are_the_clients_and_the_idle_gauges_are_gaps(folder: Path) -> None:
+    """Nobody is there at either end of a cell: Little's law is exact. Clients have a request a little longer."""
+    recording, _ = load(folder)
+    cells: dict[str, float] = {}
+    for row in requests(folder):
+        cells[row["cell"]] = cells.get(row["cell"], 0.0) + float(row["latency_s"] or 0.0)
+    whole = [
+        one.window
+        for one in replay(recording, None, 1.0).windows
+        if one.replica and IN_SYSTEM_BY_LITTLE in one.window.gauges
+    ]
+    assert len(whole) == len(cells)
+    for window, spent in zip(whole, cells.values(), strict=True):
+        told = window.gauges[IN_SYSTEM_BY_LITTLE]
+        assert told.minimum == told.maximum
+        assert 0.85 * spent / window.span <= told.minimum <= spent / window.span
+        assert not any(window.gauge(family) for family in STEP_GAUGES)
+        assert math.isclose(told.seconds, window.span, rel_tol=0.02)

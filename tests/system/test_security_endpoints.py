@@ -1,0 +1,225 @@
+"""Every way to ask without leave, against each way to ask for it; and where a pod can lead us that asks to be watched."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import trustme
+from kube_standin import pod
+from test_kubernetes_discovery import ON, found, only
+from test_server import TOKEN, issue, serving, trusting
+from test_web_reports import FILES, NAME
+from waiting import CEILING_SECONDS
+
+from agent.alerting.webhook import WebhookReceiver
+from agent.config.load import load
+from agent.errors import ConfigError
+from agent.http_server.credentials import Authenticator, users_line
+from agent.http_server.server import WebServer
+from agent.kubernetes.api import MOST_EVENT_BYTES, KubernetesApiError, KubernetesClient, KubernetesEndpoint
+from agent.kubernetes.discovered_targets import _target
+from agent.reporting import storage
+
+PATHS = (
+    *("/", "/metrics", "/api/status", "/readyz", "/reports", "/reports/", f"/reports/{NAME}/", "/reports/latest/"),
+    *(f"/reports/{NAME}/{file}" for file in FILES),
+    *(
+        "/webhook/alertmanager",
+        "/-/healthy",
+        "/-/ready",
+        "/api",
+        "/static/x",
+        "/favicon.ico",
+        "//metrics",
+        "/./metrics",
+    ),
+    *(
+        "/healthz/../metrics",
+        "/healthz/..%2fmetrics",
+        "/healthz%2f..%2fmetrics",
+        "/%6detrics",
+        "/metrics%00",
+        "/metrics;x",
+    ),
+    *("/healthz;/metrics", "/metrics?/healthz", "/METRICS", "/metrics/", "/metrics#/healthz", "/healthz%23/../metrics"),
+    *("/%2e%2e/metrics", "/reports/../metrics", "/reports/../../../../etc/passwd", "/reports/..%2f..%2fetc%2fpasswd"),
+    *(f"/reports/{NAME}/..%2f..%2fsecret", f"/reports/{NAME}/../../secret", f"/reports/{NAME}/report.html%00.md"),
+    *("/healthz/", "*", "http://127.0.0.1/metrics", "https://x/metrics", "/healthz\\..\\metrics", "/\xff/metrics"),
+)
+METHODS = ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "DELETE", "PATCH", "PROPFIND", "CONNECT", "get", "X" * 300)
+VERSIONS = ("HTTP/1.1", "HTTP/1.0", "HTTP/0.9", "", "HTTP/2.0")
+HEADERS = (
+    "",
+    "Connection: keep-alive",
+    "Expect: 100-continue",
+    "X-Original-URL: /healthz",
+    "X-Forwarded-For: 127.0.0.1",
+    "Authorization: Bearer",
+    "Authorization: Basic Og==",
+    f"Authorization: Bearer {TOKEN[:-1]}",
+    "Authorization: Bearer a\r\nAuthorization: Bearer b",
+    'Authorization: Digest username="ada"',
+    "SSL-Client-Verify: SUCCESS\r\nRemote-User: ada",
+    "Upgrade: h2c\r\nConnection: Upgrade",
+)
+REQUESTS = tuple(
+    dict.fromkeys(
+        (
+            *itertools.product(METHODS, PATHS, VERSIONS[:1], HEADERS[:1]),
+            *itertools.product(("GET",), PATHS, VERSIONS, HEADERS[:1]),
+            *itertools.product(("GET", "POST"), PATHS[:8], VERSIONS[:1], HEADERS),
+        )
+    )
+)
+MARKS = (b"sizewatch_", b'"tiers"', b"<html", b"alert(1)", b"schema: 1", b"PNG", b"root:", b"precious")
+"""What only a page that is not for everybody holds."""
+
+
+@contextmanager
+def guarded(way: str, place: Path) -> Iterator[tuple[WebServer, ssl.SSLContext | None]]:
+    """A server with reports and a webhook that lets nobody in who asks as REQUESTS do."""
+    authority = trustme.CA()
+    certificate, key = issue(authority, place)
+    (place / "token").write_text(TOKEN)
+    (place / "users").write_text(users_line("ada", b"a password") + "\n")
+    trustme.CA().cert_pem.write_to_path(place / "readers.pem")
+    (place / "secret").write_text("precious")
+    storage.publish(place / "reports", NAME, FILES)
+    tls = {"cert_file": certificate, "key_file": key}
+    options: dict[str, Any] = {
+        "token": {"bearer_token_file": str(place / "token")},
+        "users": {"basic_auth_users_file": str(place / "users")},
+        "tls and token": {**tls, "bearer_token_file": str(place / "token")},
+        "client certificates": {**tls, "client_ca_file": str(place / "readers.pem")},
+    }[way]
+    with serving(**options) as server:
+        server.serve_reports(place / "reports")
+        server.receive(WebhookReceiver(Authenticator(("another-token-of-senders",))))
+        yield server, trusting(authority) if "cert_file" in options else None
+
+
+def said(server: WebServer, tls: ssl.SSLContext | None, request: bytes) -> bytes:
+    with ExitStack() as opened:
+        sock = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS))
+        if tls is not None:
+            sock = opened.enter_context(tls.wrap_socket(sock, server_hostname="localhost"))
+        sock.sendall(request)
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head + b"\r\n\r\n" + (gzip.decompress(body) if b"\r\nContent-Encoding: gzip" in head else body)
+
+
+@pytest.mark.parametrize("way", ["token", "users", "tls and token", "client certificates"])
+def test_no_form_of_a_request_reads_a_page_without_leave(way: str, tmp_path: Path) -> None:
+    # Handshakes and passwords take their time.
+    requests = REQUESTS if way == "token" else REQUESTS[::4]
+    leaks = []
+    with guarded(way, tmp_path) as (server, tls):
+        for method, path, version, header in requests:
+            line = f"{method} {path} {version}".rstrip()
+            more = f"{header}\r\n" if header else ""
+            answer = said(server, tls, f"{line}\r\nHost: localhost\r\n{more}\r\n".encode("latin-1"))
+            fine = answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 505", b"HTTP/1.1 100"))
+            if not fine or any(mark in answer for mark in MARKS):
+                leaks.append((line, header, answer[:200]))
+        assert server._errors == 0
+    assert len(requests) > 150
+    assert leaks == []
+
+
+def test_the_health_page_is_the_one_that_is_open_and_it_tells_nothing(tmp_path: Path) -> None:
+    with guarded("token", tmp_path) as (server, _):
+        answer = said(server, None, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"\r\n\r\nok\n")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::", "::ffff:0.0.0.0"],
+)
+def test_a_pod_that_says_it_is_at_a_clouds_metadata_service_is_not_asked(address: str) -> None:
+    assert "none that a pod has" in only(found(pod("a", annotations=ON, address=address)))
+
+
+NOTES: tuple[dict[str, str], ...] = (
+    {"path": "//evil.example/metrics"},
+    {"path": "@evil.example/"},
+    {"path": "/../../x"},
+    {"path": "/%2e%2e/x"},
+    {"path": "/a?x=http://evil.example"},
+    {"path": "/a#b"},
+    {"path": "\\\\evil.example"},
+    {"path": "/a b"},
+    {"path": "/a\r\nHost: evil.example"},
+    {"path": "/" + "a" * 300},
+    {"port": "80@evil.example"},
+    {"port": "evil.example:80"},
+    {"port": "-1"},
+    {"port": "0"},
+    {"port": "65536"},
+    {"port": "22"},
+    {"port": "٨٠٨٠"},
+    {"scheme": "file"},
+    {"scheme": "http://evil.example/?"},
+    {"scheme": "gopher"},
+    {"host": "evil.example"},
+    {"address": "evil.example"},
+    {"url": "http://evil.example/"},
+    {"bearer_token_file": "/var/run/secrets/kubernetes.io/serviceaccount/token"},
+)
+
+
+@pytest.mark.parametrize("notes", NOTES, ids=str)
+def test_what_a_pod_says_of_itself_leads_to_its_own_address_and_brings_no_credentials(notes: dict[str, str]) -> None:
+    annotations = {**ON, **{f"sizewatch.io/{name}": text for name, text in notes.items()}}
+    for one in found(pod("a", annotations=annotations, address="10.1.2.3")).targets:
+        parts = urlsplit(one.url)
+        assert (parts.hostname, parts.scheme, parts.query, parts.fragment) == ("10.1.2.3", "http", "", "")
+        target = _target(one)
+        assert (target.bearer_token_file, target.basic_auth, target.tls) == (None, None, None)
+
+
+def test_an_api_server_that_sends_a_byte_at_a_time_does_not_take_the_processor() -> None:
+    """What had come was copied for every chunk: an event of 2 MB in single bytes took an hour of it."""
+    line = b'{"type": "BOOKMARK", "object": {}}'
+    long = b'"' + b"x" * 300_000 + b'"'
+    for sent, expected in ((line + b"\n\n" + line, [line]), (long + b"\n", [long])):
+        raw = SimpleNamespace(stream=lambda size, sent=sent, **_: (bytes([one]) for one in sent))
+        start = time.process_time()
+        assert (
+            list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(SimpleNamespace(raw=raw)))
+            == expected
+        )  # type: ignore[arg-type]
+        assert time.process_time() - start < 1.5
+    endless = SimpleNamespace(stream=lambda size, **_: itertools.repeat(b"x" * 65_536))
+    with pytest.raises(KubernetesApiError, match=f"more than {MOST_EVENT_BYTES} bytes"):
+        list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(SimpleNamespace(raw=endless)))  # type: ignore[arg-type]
+
+
+def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(b"s3cret\xff\xfe-token")
+    with pytest.raises(KubernetesApiError, match="is not UTF-8") as caught:
+        KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1", token_file=str(token))).get("/x")
+    assert caught.value.__cause__ is None
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_target_at_an_address_that_nothing_can_be_asked_at_keeps_a_daemon_from_starting(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    path.write_text("targets: [{url: 'http://*/metrics?key=abcd-1234-secret', tier: t}]\ngpus: {source: none}\n")
+    with pytest.raises(ConfigError, match=r"sizewatch.yaml:1: targets\[0\].url: names a host that no") as caught:
+        load(path)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,82 @@
+"""The threat model against the tests: each that docs/security.md names exists; files that people give cannot unfold without end."""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from agent.benchmarks.formats import decode_file as read_benchmark
+from agent.config.files import load_plan
+from agent.config.load import load as load_config
+from agent.errors import SizewatchError
+from agent.sources.recording import load as load_recording
+
+PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
+
+
+def known() -> set[str]:
+    found = set()
+    for path in ROOT.glob("tests/test_*.py"):
+        found |= {one.name for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.FunctionDef)}
+    return found
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert len(named) > 40
+    assert named - known() == set()
+
+
+def test_every_threat_has_something_against_it_and_a_test() -> None:
+    threats = PAGE.partition("## Threats")[2].partition("## What is left")[0]
+    rows = [line.strip("|").split("|") for line in threats.splitlines() if line.startswith("| ") and "---" not in line]
+    rows = [[cell.strip() for cell in row] for row in rows if row[0].strip() != "threat"]
+    assert len(rows) > 25
+    assert [row[0] for row in rows if len(row) != 3 or not row[1]] == []
+    assert [row[0] for row in rows if "`test_" not in row[2]] == []
+
+
+BILLION = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefghi", "bcdefghij", strict=True)
+)
+
+
+def _folder(path: Path) -> object:
+    (path.parent / "recording.yaml").write_text(f"{BILLION}targets: *j\n")
+    return load_recording(path.parent)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "plan": load_plan,
+    "configuration": load_config,
+    "recording": _folder,
+    "benchmark": read_benchmark,
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+@pytest.mark.parametrize(
+    "end", ["", "schema: 1\ntiers: *j\n", "targets: *j\n", "thresholds: {t: *j}\n", "self: &s [*s]\n"]
+)
+def test_a_file_that_unfolds_a_billionfold_costs_neither_time_nor_memory(tmp_path: Path, what: str, end: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(BILLION + end)
+    start = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(SizewatchError) as caught:
+            READERS[what](path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - start < 5
+    # A benchmark's file may be that large, so that much is set aside for reading it.
+    assert peak < (320 if what == "benchmark" else 64) * 2**20
+    assert len(str(caught.value)) < 100_000

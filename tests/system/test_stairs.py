@@ -1,0 +1,153 @@
+"""The stairs: imports only go down, and a node loads nothing that it does not need."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from engine_server import engines
+from paths import ROOT
+from waiting import CEILING_SECONDS
+
+STAIRS = ("rules", "forecast", "exporters", "agent")
+"""From the bottom up."""
+
+MODULES = sorted(path for room in STAIRS for path in (ROOT / room).rglob("*.py"))
+HEAVY = frozenset({"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise", "resvg_py"})
+MOST_LINES = 400
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}: a relative import hides which room it goes to"
+            yield node.module or ""
+
+
+@cache
+def rooms_of(path: Path) -> frozenset[str]:
+    return frozenset(module.partition(".")[0] for module in imported(path))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_down_the_stairs_and_never_up(path: Path) -> None:
+    own = STAIRS.index(path.relative_to(ROOT).parts[0])
+    assert not rooms_of(path) & set(STAIRS[own + 1 :])
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.is_relative_to(ROOT / "rules")], ids=name_of)
+def test_rules_need_the_standard_library_and_pydantic_and_nothing_else(path: Path) -> None:
+    assert rooms_of(path) <= {*sys.stdlib_module_names, "pydantic", "pydantic_core", "rules"}
+
+
+@pytest.mark.parametrize("room", ["rules", "exporters", "agent"])
+def test_only_the_forecast_may_load_the_heavy_libraries(room: str) -> None:
+    # The forecasting process, what the forecast's commands load when they run; the page and the picture of a report that is
+    # written, and what sends it: loaded by a process of their own and by `sizewatch report`.
+    free = (
+        ROOT / "agent" / "forecasting",
+        ROOT / "exporters" / "report" / "html.py",
+        ROOT / "exporters" / "report" / "picture.py",
+        ROOT / "agent" / "reporting" / "delivery.py",
+    )
+    judged = [p for p in MODULES if p.is_relative_to(ROOT / room) and not any(p.is_relative_to(one) for one in free)]
+    assert [name_of(path) for path in judged if rooms_of(path) & HEAVY] == []
+
+
+LAZY = """
+import json, sys
+from agent.cli.main import parser
+
+parser()
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_the_commands_load_the_heavy_libraries_when_they_run_and_not_before() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", LAZY], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
+    )
+    assert not {module for module in json.loads(found.stdout) if module.partition(".")[0] in HEAVY}
+
+
+def test_every_init_is_empty() -> None:
+    assert [name_of(p) for p in MODULES if p.name == "__init__.py" and p.read_text(encoding="utf-8").strip()] == []
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    folders = {path.parent for path in MODULES}
+    assert [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.name != "__init__.py"], ids=name_of)
+def test_a_module_says_what_it_owns_and_can_be_read_in_one_go(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text)), "no docstring"
+    assert text.count("\n") <= MOST_LINES
+
+
+NODE = """
+import json, sys, urllib.request
+from pathlib import Path
+from agent.cli import main as cli
+from agent.cli import run
+from agent.config.load import load
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.http_server.options import WebOptions
+
+def on_turn(daemon):
+    for page in ("", "metrics", "api/status", "healthz"):
+        urllib.request.urlopen(daemon.web.url + page, timeout=120).read()
+    daemon.stop()
+
+loaded = load(Path(sys.argv[1]), role="node")
+Daemon(loaded, DaemonOptions(web=lambda _: WebOptions(port=0), on_turn=on_turn)).run()
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_node_that_works_has_no_heavy_library_and_no_history_in_memory(tmp_path: Path) -> None:
+    with engines() as (engine,):
+        configuration = {
+            "plan": str(ROOT / "tests" / "plans" / "cpu-small.yaml"),
+            "targets": [{"url": engine.url, "tier": "cpu-small", "replica": "r"}],
+            "gpus": {"source": "none"},
+        }
+        (tmp_path / "sizewatch.yaml").write_text(yaml.safe_dump(configuration))
+        command = [sys.executable, "-W", "error", "-c", NODE, str(tmp_path / "sizewatch.yaml")]
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
+    assert found.returncode == 0, found.stderr
+    loaded = set(json.loads(found.stdout))
+    assert not {module for module in loaded if module.partition(".")[0] in HEAVY}
+    assert not loaded & {"agent.history.store", "sqlite3", "pynvml", "agent.replay.replay", "agent.demo.setup"}
+    # Tools of development that a plugin or a careless import could bring in.
+    assert not {module for module in loaded if module.partition(".")[0] in {"mypy", "pytest", "hypothesis", "ruff"}}
+    assert not {module for module in loaded if module.startswith("pydantic.") and module.endswith(".mypy")}
+
+
+@pytest.mark.parametrize("room", STAIRS)
+def test_a_room_can_be_imported_without_the_ones_above_it(room: str) -> None:
+    """Whoever judges a window in a notebook imports `rules`, and gets nothing else."""
+    modules = [name_of(p) for p in MODULES if p.is_relative_to(ROOT / room) and p.name != "__main__.py"]
+    code = (
+        f"import sys, importlib\nfor name in {modules!r}: importlib.import_module(name)\nprint('\\n'.join(sys.modules))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
+    )
+    above = set(STAIRS[STAIRS.index(room) + 1 :])
+    assert not above & {module.partition(".")[0] for module in found.stdout.split()}

@@ -1,0 +1,142 @@
+"""What we are made of: every distribution that runs is pinned, its licence is known, and the bill of materials lists it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from paths import ROOT
+from waiting import CEILING_SECONDS
+
+COPYLEFT = re.compile(r"\b(A?GPL|GNU (Affero )?General Public)", re.IGNORECASE)
+
+
+@cache
+def script(name: str) -> Any:
+    spec = spec_from_file_location(name, ROOT / "deploy" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sbom() -> Any:
+    return script("sbom")
+
+
+def locked() -> dict[str, str]:
+    lines = [
+        line for line in (ROOT / "requirements.lock").read_text().splitlines() if line and not line.startswith("#")
+    ]
+    found = [Requirement(line) for line in lines]
+    assert all(re.fullmatch(r"==[\w.+!]+", str(one.specifier)) for one in found), "not every line pins one version"
+    return {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in found}
+
+
+def test_everything_that_runs_is_in_the_lock_in_the_version_that_is_installed() -> None:
+    pinned = locked()
+    running = {name: installed.version for name, (installed, _) in sbom().needed().items() if name != "sizewatch"}
+    assert len(running) > 30
+    assert {name: version for name, version in running.items() if pinned.get(name) != version} == {}
+
+
+def test_what_is_imported_at_run_time_is_declared() -> None:
+    declared = {canonicalize_name(Requirement(text).name) for text in sbom().declared()}
+    assert {"requests", "cheroot", "pyyaml", "pydantic", "jinja2", "apprise"} <= declared
+
+
+def test_every_licence_is_known_and_none_reaches_over_to_us() -> None:
+    licences = {name: sbom().licence(installed) for name, (installed, _) in sbom().needed().items()}
+    assert [name for name, text in licences.items() if not text] == []
+    assert {name: text for name, text in licences.items() if COPYLEFT.search(text)} == {}
+
+
+def test_the_bill_of_materials_lists_all_of_it_and_is_the_same_each_time() -> None:
+    words = [sys.executable, "deploy/sbom.py"]
+    first, second = (
+        subprocess.run(words, cwd=ROOT, capture_output=True, check=True, timeout=CEILING_SECONDS).stdout
+        for _ in range(2)
+    )
+    assert first == second
+    bill = json.loads(first)
+    assert (bill["bomFormat"], bill["specVersion"], bill["metadata"]["component"]["name"]) == (
+        "CycloneDX",
+        "1.5",
+        "sizewatch",
+    )
+    listed = {one["name"]: one for one in bill["components"]}
+    assert listed.keys() == sbom().needed().keys() - {"sizewatch"}
+    assert all(one["purl"] == f"pkg:pypi/{name}@{one['version']}" and one["licenses"] for name, one in listed.items())
+    refs = {one["bom-ref"] for one in (*bill["components"], bill["metadata"]["component"])}
+    assert {ref for edge in bill["dependencies"] for ref in (edge["ref"], *edge["dependsOn"])} <= refs
+
+
+FINE_PART = {"name": "six", "version": "1.17.0", "vulns": []}
+SKIPPED = {"name": "pyyaml", "skip_reason": "Dependency not found on PyPI and could not be audited: pyyaml (6.0.3)"}
+HOLE = {"id": "GHSA-x", "fix_versions": ["2.33"], "aliases": ["CVE-2026-1"], "description": "long"}
+HOLED = {"name": "requests", "version": "2.32", "vulns": [HOLE]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "trouble", "strict", "lenient", "said"),
+    [
+        ((FINE_PART,), "", 0, 0, "1 of 1 parts audited, 0 known holes"),
+        ((FINE_PART, HOLED), "", 1, 1, "requests 2.32: GHSA-x, mended in 2.33"),
+        ((HOLED, SKIPPED), "", 1, 1, "1 of 2 parts audited, 1 known holes"),
+        ((FINE_PART, SKIPPED), "", 3, 0, f"NOT AUDITED: 1 parts, the first: {SKIPPED['skip_reason']}"),
+        ((), "no answer within 120 s", 3, 0, "NOT AUDITED: no answer within 120 s"),
+    ],
+)
+def test_a_hole_fails_the_audit_and_what_could_not_be_asked_is_said(
+    parts: tuple[Any, ...], trouble: str, strict: int, lenient: int, said: str
+) -> None:
+    told = script("audit").told
+    lines, code = told(parts, trouble, False)
+    assert said in lines
+    assert code == strict
+    assert told(parts, trouble, True) == (lines, lenient)
+
+
+def test_a_hole_that_is_no_danger_here_stands_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = script("audit")
+    monkeypatch.setattr(audit, "NO_DANGER", {"CVE-2026-1": "we send no such header"})
+    assert audit.told((HOLED,), "", False) == (["1 of 1 parts audited, 0 known holes"], 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("echo '{}'", "pip-audit ended with 0"), ("echo no route >&2; exit 1", "no route"), (None, "is not installed")],
+)
+def test_an_audit_that_gives_no_answer_says_why(program: str | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "pip-audit"
+    if program is not None:
+        path.write_text(f"#!/bin/sh\n{program}\n")
+        path.chmod(0o755)
+    parts, trouble = script("audit").asked(str(path))
+    assert parts == ()
+    assert said in trouble
+
+
+def test_ci_lists_what_we_are_made_of_and_asks_for_its_holes() -> None:
+    words = ["make", "--dry-run", "test"]
+    plain = {key: value for key, value in os.environ.items() if key != "CI"}
+    in_ci, here = (
+        subprocess.run(
+            words, cwd=ROOT, env=env, capture_output=True, text=True, check=True, timeout=CEILING_SECONDS
+        ).stdout
+        for env in (plain | {"CI": "true"}, plain)
+    )
+    assert "deploy/sbom.py" in in_ci
+    assert "deploy/audit.py build/audit/bin/pip-audit --lenient" in in_ci
+    assert "deploy/audit.py" not in here

@@ -1,0 +1,192 @@
+"""What survives which scrape interval: our recordings with fewer scrapes, against the clients and against 15 s.
+
+The table in docs/concepts.md is the one that is counted here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import math
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import recorded
+from paths import ROOT
+from thinned import Answers, judge, thin
+
+from agent.cli import main
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.telemetry import gauges
+from rules.telemetry.signals import Gap
+from rules.verdicts.verdict import FIRING, Status, Unknown, Verdict
+
+NAMES = recorded.names()
+USUAL = 15.0
+SPARSE = (60.0, 120.0, 300.0)
+ROWS = (30.0, *SPARSE)
+
+OF_PAGES = {"TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
+"""What these say is of the page itself, at the moment of the scrape."""
+
+MOVED_SECONDS = 120.0
+"""An answer that comes or goes with one scrape more or less of those that are far apart is late, not false."""
+
+NEAR_SECONDS = 20.0
+"""Judged at the same moment: scrapes of both are at most so far apart."""
+
+
+@functools.cache
+def scratch() -> Path:
+    """One folder for all of this run; it goes with the process."""
+    folder = tempfile.TemporaryDirectory(prefix="thinned-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@functools.cache
+def thinned(name: str, seconds: float) -> Path:
+    return thin(name, seconds, scratch())
+
+
+@functools.cache
+def judged(name: str, seconds: float) -> list[tuple[float, Answers]]:
+    return judge(thinned(name, seconds))
+
+
+def word(answer: object) -> str:
+    """What it comes to: unknown, ok or firing."""
+    if not isinstance(answer, Verdict):
+        return "unknown"
+    return "firing" if answer.status in FIRING else "ok"
+
+
+def compared(name: str, seconds: float, within: float) -> list[tuple[float, str, str, set[str]]]:
+    """Each answer that some answer of 15 s scraping near it stands against: time, rule, what it says, what those say."""
+    reference = judged(name, USUAL)
+    found = []
+    for t, answers in judged(name, seconds):
+        near = [there for at, there in reference if abs(at - t) <= within]
+        for key, answer in answers.items():
+            said = {word(there[key]) for there in near if key in there}
+            if said:
+                found.append((t, key[0], word(answer), said))
+    return found
+
+
+def false_ones(name: str, seconds: float, within: float) -> list[tuple[float, str, str, set[str]]]:
+    """Answers that say ok where all that can judge say firing, and firing where all say ok."""
+    return [
+        one
+        for one in compared(name, seconds, within)
+        if (one[2] == "ok" and one[3] - {"unknown"} == {"firing"}) or (one[2] == "firing" and one[3] == {"ok"})
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_at_60_seconds_nothing_is_said_that_15_seconds_do_not_say_within_two_scrapes(name: str) -> None:
+    assert false_ones(name, 60.0, MOVED_SECONDS) == []
+
+
+@pytest.mark.parametrize("seconds", [120.0, 300.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_beyond_a_minute_nothing_is_certain_and_nothing_turns_false(name: str, seconds: float) -> None:
+    assert false_ones(name, seconds, MOVED_SECONDS) == []
+    for t, answers in judged(name, seconds):
+        for (rule, _), answer in answers.items():
+            # Of an engine that took no step the gauges are known, and so is that its cache is empty.
+            if isinstance(answer, Verdict) and rule not in {*OF_PAGES, "KvCacheCascade"}:
+                assert answer.certainty is Certainty.LIKELY, (t, rule, answer.sentence)
+
+
+def test_beyond_a_minute_some_rules_still_judge() -> None:
+    kinds = {
+        word(a)
+        for name in NAMES
+        for _, there in judged(name, 120.0)
+        for (rule, _), a in there.items()
+        if rule not in OF_PAGES
+    }
+    assert kinds == {"unknown", "ok", "firing"}
+
+
+@pytest.mark.parametrize("seconds", SPARSE)
+@pytest.mark.parametrize("name", NAMES)
+def test_requests_in_the_system_are_within_the_bounds_of_littles_law(name: str, seconds: float) -> None:
+    """Against what the clients had in flight; they have a request a little longer than the engine."""
+    recording, _ = load(thinned(name, seconds))
+    several = len(recording.targets) > 1
+    times = [
+        (row.get("replica") if several else None, float(row["t_start"]), float(row["t_start"]) + float(row["e2e"]))
+        for row in recorded.requests(name)
+        if row["t_start"] and row["e2e"]
+    ]
+    for one in replay(recording, None, 1.0).windows:
+        window, told = one.window, one.window.gauges.get(gauges.IN_SYSTEM_BY_LITTLE)
+        if one.replica is None or told is None:
+            continue
+        inside = (
+            max(0.0, min(end, window.end) - max(start, window.start))
+            for replica, start, end in times
+            if replica in (None, one.replica)
+        )
+        truth = math.fsum(inside) / window.span
+        assert told.minimum * 0.95 - 0.2 <= truth <= told.maximum * 1.05 + 0.2, (window.start, truth, told)
+
+
+@pytest.mark.parametrize(
+    "name", ["kv_cascade", "cascade_fast", "cascade_slow", "cascade_open_ramp", "cascade_large_cache"]
+)
+def test_the_known_cascades_are_found_at_60_seconds_and_unknown_beyond(name: str) -> None:
+    def words(seconds: float) -> set[str]:
+        every = (there for _, there in judged(name, seconds))
+        return {word(answer) for there in every for (rule, _), answer in there.items() if rule == "KvCacheCascade"}
+
+    assert "firing" in words(60.0)
+    assert words(120.0) == {"unknown"}
+
+
+def test_nothing_is_ok_of_a_target_that_nobody_asked(tmp_path: Path) -> None:
+    """Every silence is longer than what is bridged."""
+    answers = judge(thin("cascade_slow", 320.0, tmp_path))[-1][1]
+    about = {rule: answer for (rule, _), answer in answers.items()}
+    for rule in ("TargetDown", "TelemetryStale", "TierDown", "TtftTail", "KvCacheNearCeiling", "GpuComputeLow"):
+        answer = about[rule]
+        assert isinstance(answer, Unknown), rule
+        assert answer.reason is Gap.NOT_SCRAPED, rule
+    assert not any(isinstance(a, Verdict) and a.status is Status.OK for r, a in about.items() if r != "UnknownTooLong")
+
+
+def test_a_replay_that_saw_nothing_ends_with_3_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = str(recorded.PLANS / "cpu-small.yaml")
+    assert main.main(["replay", str(thin("cascade_slow", 320.0, tmp_path)), "--plan", plan]) == 3
+    said = capsys.readouterr()
+    assert "Nothing was seen." in said.out
+    assert "Nothing was found." not in said.out
+    assert said.err == (
+        "sizewatch replay: nothing was seen (not_scraped): scrapes are up to 320 s apart, and at most 300 s are bridged\n"
+    )
+    assert main.main(["replay", str(thin("cascade_slow", 1e6, tmp_path))]) == 3
+    assert "a replica needs two pages of one process" in capsys.readouterr().err
+
+
+def survived(seconds: float) -> tuple[int, int, int]:
+    """Of the answers that 15 s scraping has at the same moment: how many are the same, unknown, and of another moment."""
+    counts: Counter[str] = Counter()
+    for name in NAMES:
+        for _, rule, says, said in compared(name, seconds, NEAR_SECONDS):
+            if rule not in OF_PAGES and said - {"unknown"}:
+                counts["same" if says in said else "unknown" if says == "unknown" else "other"] += 1
+    return counts["same"], counts["unknown"], counts["other"]
+
+
+@pytest.mark.parametrize("seconds", ROWS)
+def test_the_table_in_the_docs_is_what_survives(seconds: float) -> None:
+    same, unknown, other = survived(seconds)
+    n = same + unknown + other
+    row = f"| {seconds:g} s | {same / n:.0%} | {unknown / n:.0%} | {other / n:.0%} |"
+    assert row in (ROOT / "docs" / "concepts.md").read_text()
