@@ -28,6 +28,7 @@ from agent.scrape.scrapers import Target
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import TierFacts, skeleton
 from exporters.documents.plan_show import show
+from rules.catalogue.registry import margin_of
 from rules.plan.checks import check_plan
 from rules.plan.schema import plan_schema
 from rules.telemetry.snapshots import GpuReadout
@@ -184,7 +185,7 @@ def _add_nothing(_: argparse.ArgumentParser) -> None:
 def _check(options: argparse.Namespace) -> int:
     """A plan with problems raises BadPlan (exit 2). A grave mistake fails the check; what only weakens the plan does not."""
     plan = load_plan(options.plan)
-    found = check_plan(plan)
+    found = check_plan(plan, margin_of())
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     mistakes = sum(finding.severity == "mistake" for finding in found)

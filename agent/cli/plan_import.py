@@ -35,6 +35,7 @@ from agent.cli.arguments import NAMES as WAYS_IN
 from agent.cli.arguments import add_format, add_ways_in, option, ways_in
 from agent.errors import PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
+from rules.catalogue.registry import margin_of
 from rules.engines.registry import ENGINES
 from rules.plan.checks import PlanWarning, check_tier
 from rules.plan.curve import operating_point
@@ -221,7 +222,7 @@ def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) 
         *_went(target, edited, imported),
     )
     changed = write(target.plan, edited.text)
-    found = check_tier(target.tier, tier)
+    found = check_tier(target.tier, tier, margin_of())
     code = FINDING if any(finding.severity == "mistake" for finding in found) else FINE
     if options.format == "json":
         given = {"plan": str(options.into), "tier": target.tier, "changed": changed}

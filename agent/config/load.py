@@ -24,6 +24,7 @@ from agent.config.keys import Config, Role
 from agent.config.problems import cross_problems, problems_of
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.errors import ConfigError, PlanError
+from rules.catalogue.registry import margin_of
 from rules.engines.registry import itl_comparable
 from rules.plan.checks import check_plan
 from rules.plan.load_bins import TierContext, build_tier_context
@@ -54,7 +55,7 @@ class LoadedConfig:
     @property
     def grave(self) -> tuple[str, ...]:
         """The mistakes of the configuration and of its plan."""
-        planned = check_plan(self.plan) if self.plan else ()
+        planned = check_plan(self.plan, margin_of()) if self.plan else ()
         told = (f"{self.config.plan}: {one.path}: {one.text}" for one in planned if one.severity == "mistake")
         return (*self.mistakes, *told)
 

@@ -41,6 +41,7 @@ from agent.doctor.target_checks import TargetContext
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.gpu.owners import owners
+from rules.catalogue.registry import margin_of
 from rules.plan.check_case import Severity
 from rules.plan.checks import PlanWarning as PlanFinding
 from rules.plan.checks import check_plan
@@ -143,7 +144,7 @@ def _mistakes(loaded: LoadedConfig) -> Iterator[CheckResult]:
 
 
 def _told_of(loaded: LoadedConfig, severity: Severity) -> list[PlanFinding]:
-    return [one for one in check_plan(loaded.plan) if one.severity == severity] if loaded.plan else []
+    return [one for one in check_plan(loaded.plan, margin_of()) if one.severity == severity] if loaded.plan else []
 
 
 def _config(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:

@@ -25,10 +25,10 @@ from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
 from forecast.capacity.simulation_history import MINUTE_SECONDS
+from rules.catalogue.registry import margin_of
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext
-from rules.plan.replica_count import margin_of
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from agent.config.keys import ForecastConfig
 from agent.forecasting.messages import EventMessage, ForecastRequest
 from forecast.capacity.cold_start import ColdStart, cold_start
+from rules.catalogue.registry import margin_of
 from rules.plan.load_bins import TierContext
-from rules.plan.replica_count import margin_of
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.windows import MINUTE_SECONDS
 

@@ -22,7 +22,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.verdict import RuleResult
 from rules.what_if.prompts import PromptVariation, find_prompt_variation
 
@@ -66,14 +66,14 @@ def sum_by_hour(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     grouped: dict[float, list[Window]] = {}
     for one in slices:
         middle = (one.window.start + one.window.end) / 2
-        grouped.setdefault(middle // long_rules.HOUR_SECONDS, []).append(one.window)
+        grouped.setdefault(middle // HOUR_SECONDS, []).append(one.window)
     return tuple(
         BinnedWindow(replica=None, window=windows.sum_windows(group), rps=None, in_system=None)
         for group in grouped.values()
     )
 
 
-HOUR_SECONDS, QUARTERS_AN_HOUR = 3600.0, 4
+QUARTERS_AN_HOUR = 4
 
 FINE_ROWS = 3000
 """Quarters that are read at most: 24 hours of 30 replicas, 3 hours of 200."""

@@ -36,7 +36,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import track
 from rules.replicas.track import Spans
 from rules.telemetry.signals import Gap
-from rules.telemetry.windows import MINUTE_SECONDS
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import Finding
@@ -219,7 +219,7 @@ class HistoryService:
     def budget(self, view: TierContext, now: float) -> Budget | None:
         """A tier's error budget as far as it was booked: hours, and minutes of the last one or two. None where the history
         cannot be read."""
-        cut = (now - error_budget.HOUR_SECONDS) // error_budget.HOUR_SECONDS * error_budget.HOUR_SECONDS
+        cut = (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
         try:
             store = self._open()
             return error_budget.restore_budget(

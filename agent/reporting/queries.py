@@ -14,14 +14,14 @@ from agent.history.capacities import measured_views
 from agent.history.reader import Reader
 from exporters.report.inputs import Prewarming, ReportInputs, TierPast
 from rules.catalogue.registry import BY_NAME as RULES
-from rules.evaluator.benchmark_check import HOUR_SECONDS, Step13, check_benchmark
-from rules.evaluator.judgements import judge
+from rules.evaluator.benchmark_check import Step13, check_benchmark
+from rules.evaluator.evaluate import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import Plan
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
 from rules.resize.proposal import Resize, index_by_rule, propose_size
 from rules.resize.tier_move import add_tier_moves
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.verdict import RuleResult
 
 JUDGED_SECONDS = RECENT_SECONDS
@@ -124,7 +124,7 @@ def _as_needed(
 
 def _over(view: TierContext, slices: list[BinnedWindow], now: float) -> Iterator[RuleResult]:
     for name in OVER_THE_TIME:
-        yield judge(RULES[name], view, slices, now, HOUR_SECONDS)
+        yield evaluate_rule(RULES[name], view, slices, now, HOUR_SECONDS)
 
 
 def _before(store: Reader, asked: ReportQuery, view: TierContext) -> Window | None:

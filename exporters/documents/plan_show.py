@@ -20,12 +20,13 @@ from exporters.render.terminal_chart import (
     load_end,
     seconds_text,
 )
+from rules.catalogue.registry import margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_tier
 from rules.plan.curve import Curve, OperatingPoint, operating_point
 from rules.plan.envelope import metric_value
 from rules.plan.money import amount
-from rules.plan.replica_count import count_fleet_of, fleet_terms, margin_of
+from rules.plan.replica_count import count_fleet_of, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, TierPlan, plan_version
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
 from rules.telemetry.work import MeanTokens
@@ -209,7 +210,7 @@ _SIGNS = {"mistake": "✗", "warning": "!", "info": "·"}
 
 
 def _findings(shown: _Shown) -> list[str]:
-    found = check_tier(shown.name, shown.tier)
+    found = check_tier(shown.name, shown.tier, margin_of())
     lines = ["Findings" if found else "Findings: none"]
     for finding in found:
         sign = _SIGNS[finding.severity]

@@ -21,9 +21,11 @@ from exporters.prometheus_rules.engine_rules import ROWS, WHY_NOT, RenderedRule,
 from exporters.prometheus_rules.engine_slo import slo_burn
 from exporters.prometheus_rules.rule_files import Alert, Group, Record, alerting_url, common_labels, duration, rule_file
 from rules.catalogue.registry import BY_NAME, RULES
+from rules.methods.bands import judge_band
+from rules.methods.burn_rate import judge_burn
 from rules.plan.schema import Plan
 from rules.verdicts.context import SEPARATE
-from rules.verdicts.rule import Rule, Severity, Way
+from rules.verdicts.rule import Method, Rule, Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def _outside(rule: Rule, signal: BandQuery, sign: str, limit: float) -> str:
     return "\n".join(lines)
 
 
-BY_WAY: Mapping[Way, Callable[[Rule, TierScope], RenderedRule]] = {Way.BURN: slo_burn, Way.BAND: band}
+BY_METHOD: Mapping[Method, Callable[[Rule, TierScope], RenderedRule]] = {judge_burn: slo_burn, judge_band: band}
 """Ways of judging that read the same for every rule; single rules are `exporters.prometheus_rules.engine_rules.ROWS`."""
 
 MATCHERS = re.compile(
@@ -192,10 +194,10 @@ def _quoted(text: str) -> str:
 
 
 def _rendered(rule: Rule, of: TierScope) -> RenderedRule:
-    write = ROWS.get(rule.name) or BY_WAY.get(rule.way)
+    write = ROWS.get(rule.name) or BY_METHOD.get(rule.method)
     if write is None:
         raise UnsupportedSeriesError(
-            WHY_NOT.get(rule.way, f"no PromQL is written for this way of judging ({rule.way.value})")
+            WHY_NOT.get(rule.method, f"no PromQL is written for this method ({rule.method.__name__})")
         )
     return write(rule, of)
 
@@ -212,8 +214,8 @@ def _of_tier(of: TierScope) -> tuple[dict[str, RenderedRule], dict[str, str]]:
 
 def _groups(tier: str, found: Mapping[str, RenderedRule]) -> Iterator[Group]:
     """What must be quick, and the objectives apart: their windows are long, and asking for them every 15 s would be dear."""
-    quick = [one for name, one in found.items() if BY_NAME[name].way is not Way.BURN]
-    burning = [one for name, one in found.items() if BY_NAME[name].way is Way.BURN]
+    quick = [one for name, one in found.items() if BY_NAME[name].method is not judge_burn]
+    burning = [one for name, one in found.items() if BY_NAME[name].method is judge_burn]
     needs = tuple(dict.fromkeys(need for one in found.values() for need in one.needs))
     if needs:
         rows = (*_rows(quick), _absent(tier, needs))

@@ -19,10 +19,29 @@ from exporters.prometheus_rules.engine_queries import EngineSelector, Unsupporte
 from exporters.prometheus_rules.rule_files import Alert, Pairs, Record, common_labels, duration, first_step
 from rules.confidence import CONFIDENCE
 from rules.engines.table import EngineTable
+from rules.methods.availability import judge_cascade, judge_unknown_too_long
+from rules.methods.bands import judge_experts
+from rules.methods.configuration import judge_cold_start, judge_precision
+from rules.methods.demand import judge_demand, judge_forecast
+from rules.methods.drift import judge_drift
+from rules.methods.errors import judge_availability, judge_refused
+from rules.methods.events import judge_excess, judge_faults
+from rules.methods.guardrails import judge_guardrail
+from rules.methods.headroom import judge_falling, judge_headroom
+from rules.methods.means import judge_mean
+from rules.methods.pools import judge_pools
+from rules.methods.prefix_routing import judge_replicas
+from rules.methods.representative import judge_representative
+from rules.methods.shape import judge_shape
+from rules.methods.speculation import judge_economics
+from rules.methods.tails import judge_tail
+from rules.methods.tiers import judge_tiers
+from rules.methods.trend import judge_trend
+from rules.methods.utilization import judge_empty_cache, judge_empty_queue, judge_trap
 from rules.plan.curve import RPS_TOLERANCE, Curve
 from rules.plan.schema import TierPlan
 from rules.verdicts.context import SEPARATE
-from rules.verdicts.rule import Rule, Severity, Way
+from rules.verdicts.rule import Method, Rule, Severity
 
 Z = math.ceil(NormalDist().inv_cdf(CONFIDENCE) * 1e4) / 1e4
 """The normal quantile of the confidence that `certain` needs, rounded to the careful side."""
@@ -35,30 +54,30 @@ _BY_BOUNDS = "compares quantiles by the bounds of their buckets, where PromQL on
 _BY_ENDS = "adds up counters that appear with their first event and have requests in common, window by window"
 _OVER_TIME = "follows replica-minutes against the operating point over a long time, and asks whether a finding persists"
 
-WHY_NOT: Mapping[Way, str] = {
-    Way.TAIL: _AT_EQUAL_LOAD,
-    Way.SHORTFALL: _AT_EQUAL_LOAD,
-    Way.EXCESS: _AT_EQUAL_LOAD,
-    Way.REPRESENTATIVE: _AT_EQUAL_LOAD,
-    Way.CASCADE: "follows level, slope, evictions, queue and first tokens from scrape to scrape, each against the one before",
-    Way.DRIFT: _BY_BOUNDS,
-    Way.SHAPE: _BY_BOUNDS,
-    Way.AVAILABILITY: _BY_ENDS,
-    Way.REFUSED: _BY_ENDS,
-    Way.GUARDRAIL: "compares the gateway's limits with what is seen, by the bounds of buckets and over a long time",
-    Way.PRECISION: "needs the GPU's product beside the plan's number formats",
-    Way.COLD_START: "times each start from the process's beginning to its being ready",
-    Way.ECONOMICS: "solves for the acceptance of a single token, which is no ratio of counters",
-    Way.LONG: _OVER_TIME,
-    Way.TREND: _OVER_TIME,
-    Way.REPLICAS: "compares the replicas of a tier with each other, before and after a change",
-    Way.TIERS: "compares the tiers of a model; here each tier stands alone",
-    Way.POOLS: "needs to know which replica prefills and which decodes",
-    Way.EXPERTS: "counts only minutes with enough requests in the batch, replica by replica; only SGLang tells it",
-    Way.DEMAND: "needs usable requests a second of a replica and the planned instances, and a forecast where there is one",
-    Way.FORECAST: "is about sizewatch's own forecast",
-    Way.FAULTS: "is about GPUs, of which the engine says nothing",
-    Way.UNKNOWN: "is about sizewatch's own judgements; EngineMetricsAbsent stands in for it",
+WHY_NOT: Mapping[Method, str] = {
+    judge_tail: _AT_EQUAL_LOAD,
+    judge_mean: _AT_EQUAL_LOAD,
+    judge_excess: _AT_EQUAL_LOAD,
+    judge_representative: _AT_EQUAL_LOAD,
+    judge_cascade: "follows level, slope, evictions, queue and first tokens from scrape to scrape, each against the one before",
+    judge_drift: _BY_BOUNDS,
+    judge_shape: _BY_BOUNDS,
+    judge_availability: _BY_ENDS,
+    judge_refused: _BY_ENDS,
+    judge_guardrail: "compares the gateway's limits with what is seen, by the bounds of buckets and over a long time",
+    judge_precision: "needs the GPU's product beside the plan's number formats",
+    judge_cold_start: "times each start from the process's beginning to its being ready",
+    judge_economics: "solves for the acceptance of a single token, which is no ratio of counters",
+    **dict.fromkeys((judge_empty_cache, judge_empty_queue, judge_falling, judge_headroom, judge_trap), _OVER_TIME),
+    judge_trend: _OVER_TIME,
+    judge_replicas: "compares the replicas of a tier with each other, before and after a change",
+    judge_tiers: "compares the tiers of a model; here each tier stands alone",
+    judge_pools: "needs to know which replica prefills and which decodes",
+    judge_experts: "counts only minutes with enough requests in the batch, replica by replica; only SGLang tells it",
+    judge_demand: "needs usable requests a second of a replica and the planned instances, and a forecast where there is one",
+    judge_forecast: "is about sizewatch's own forecast",
+    judge_faults: "is about GPUs, of which the engine says nothing",
+    judge_unknown_too_long: "is about sizewatch's own judgements; EngineMetricsAbsent stands in for it",
 }
 """By way of judging."""
 

@@ -155,7 +155,7 @@ def _above(rule: str, threshold: str, text: str) -> Callable[[TierContext], str]
 
 
 def _failures(view: TierContext) -> str:
-    allowed, of_plan = allowed_to_fail(view)
+    allowed, of_plan = allowed_to_fail(view, RULES["AvailabilityBurn"])
     return f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}"
 
 

@@ -40,7 +40,6 @@ from exporters.report.records import (
 )
 from exporters.report.wording import as_number, exact_number, money
 from rules.catalogue.registry import BY_NAME as RULES
-from rules.evaluator.long_rules import HOUR_SECONDS
 from rules.plan.money import HOURS_A_DAY
 from rules.plan.schema import Plan, Point, TierPlan
 from rules.resize.fleet_cost import Arithmetic, FleetCost
@@ -49,6 +48,7 @@ from rules.resize.production_curve import ProductionPoint
 from rules.resize.production_summary import RECENT_SECONDS, Rate
 from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import list_guardrail_ranges
+from rules.telemetry.windows import HOUR_SECONDS
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 if TYPE_CHECKING:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
+from rules.methods.events import judge_excess
+from rules.methods.means import judge_mean
+from rules.methods.tails import judge_tail
 from rules.plan.curve import Curve, operating_point
 from rules.plan.schema import TierPlan
 from rules.sizing import cost_per_million_tokens
@@ -21,10 +24,9 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.work import CapacitySource
-from rules.verdicts.rule import Way
 from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Unknown, Verdict
 
-AT_EQUAL_LOAD = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS})
+AT_EQUAL_LOAD = frozenset({judge_tail, judge_mean, judge_excess})
 """The ways of judging whose verdicts expect what the benchmark measured at the same load."""
 
 
@@ -97,7 +99,7 @@ def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
 
 
 def _at_this_load(answers: tuple[RuleResult, ...]) -> Reading | None:
-    judged = worst_result(tuple(answer for answer in answers if RULES[answer.rule].way in AT_EQUAL_LOAD))
+    judged = worst_result(tuple(answer for answer in answers if RULES[answer.rule].method in AT_EQUAL_LOAD))
     return judged.expected if isinstance(judged, Verdict) and isinstance(judged.expected, Reading) else None
 
 

@@ -5,9 +5,13 @@ Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one i
 
 from __future__ import annotations
 
+from rules.methods.events import judge_excess
+from rules.methods.load import beyond_so_far, judge_beyond
+from rules.methods.means import judge_mean
+from rules.methods.tails import judge_tail
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 STEP_13 = "guide 9.1, step 13"
 DIVERGENCE_WINDOW = 900.0
@@ -28,7 +32,7 @@ _TAIL_ACTIONS = (
 def _tail(name: str, stem: str, title: str) -> Rule:
     return Rule(
         name=name,
-        way=Way.TAIL,
+        method=judge_tail,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
@@ -56,7 +60,7 @@ ROWS: tuple[Rule, ...] = (
     _tail("ItlDivergence", "itl", "ITL P99 above the benchmark at equal load"),
     Rule(
         name="GpuUtilizationShortfall",
-        way=Way.SHORTFALL,
+        method=judge_mean,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
@@ -80,7 +84,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="PrefixHitDivergence",
-        way=Way.SHORTFALL,
+        method=judge_mean,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
@@ -108,7 +112,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="EvictionDivergence",
-        way=Way.EXCESS,
+        method=judge_excess,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
@@ -135,7 +139,8 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="LoadBeyondBenchmark",
-        way=Way.BEYOND,
+        method=judge_beyond,
+        interim=beyond_so_far,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from rules.catalogue.benchmark import MINIMUM_REQUESTS
 from rules.catalogue.workload import HOUR
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
+from rules.methods.adapters import judge_adapters
+from rules.methods.configuration import judge_cold_start, judge_precision
+from rules.methods.speculation import SUSPICION, judge_economics
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 CAPABILITY = "compute capability"
 
@@ -15,8 +18,6 @@ _LOSS = (
     "Draft fewer tokens a round, or turn speculation off: measure TPOT and tokens per second with and without it",
     "Check that the draft model belongs to this target model and to the present prompts",
 )
-SUSPICION = ("If acceptance is suspiciously perfect, look at some answers: loops accept everything",)
-"""Where all is accepted: shorter drafts, or none, would only slow it down."""
 
 
 def _since(value: float, text: str) -> Threshold:
@@ -26,7 +27,7 @@ def _since(value: float, text: str) -> Threshold:
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="AdapterCachePressure",
-        way=Way.HELD_BACK,
+        method=judge_adapters,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=900,
@@ -57,7 +58,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="SpeculationUneconomic",
-        way=Way.ECONOMICS,
+        method=judge_economics,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=300,
@@ -91,7 +92,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="QuantizationMismatch",
-        way=Way.PRECISION,
+        method=judge_precision,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=900,
@@ -117,7 +118,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="ColdStartLate",
-        way=Way.COLD_START,
+        method=judge_cold_start,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=HOUR,

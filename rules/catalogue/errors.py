@@ -6,13 +6,14 @@ Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one i
 from __future__ import annotations
 
 from rules.catalogue.latency import HOLD_SECONDS, MINIMUM_SECONDS, ladder
+from rules.methods.errors import judge_availability, judge_refused
 from rules.telemetry.outcomes import FAILED, NO_ROOM
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="AvailabilityBurn",
-        way=Way.AVAILABILITY,
+        method=judge_availability,
         scope=Scope.TIER,
         loudness=Severity.PAGE,
         window_seconds=HOLD_SECONDS,
@@ -39,7 +40,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="RequestsRefused",
-        way=Way.REFUSED,
+        method=judge_refused,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,

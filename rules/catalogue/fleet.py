@@ -11,7 +11,10 @@ Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one i
 
 from __future__ import annotations
 
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
+from rules.methods.demand import judge_demand, judge_forecast
+from rules.methods.headroom import judge_falling, judge_headroom
+from rules.methods.utilization import judge_empty_cache, judge_empty_queue, judge_trap
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 DAY = 86_400.0
 WEEK = 7 * DAY
@@ -26,7 +29,7 @@ FULLEST = Threshold(
 FLEET_ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvCacheUnderused",
-        way=Way.LONG,
+        method=judge_empty_cache,
         scope=Scope.TIER,
         loudness=Severity.REPORT,
         window_seconds=WEEK,
@@ -55,7 +58,7 @@ FLEET_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="UtilizationTrap",
-        way=Way.LONG,
+        method=judge_trap,
         scope=Scope.TIER,
         loudness=Severity.REPORT,
         window_seconds=WEEK,
@@ -86,7 +89,7 @@ FLEET_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="NoHeadroom",
-        way=Way.LONG,
+        method=judge_headroom,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=900,
@@ -118,7 +121,7 @@ FLEET_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="TokensPerGpuHourFalling",
-        way=Way.LONG,
+        method=judge_falling,
         scope=Scope.TIER,
         loudness=Severity.REPORT,
         window_seconds=2 * WEEK,
@@ -151,7 +154,7 @@ FLEET_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="QueueAlwaysEmpty",
-        way=Way.LONG,
+        method=judge_empty_queue,
         scope=Scope.TIER,
         loudness=Severity.REPORT,
         window_seconds=DAY,
@@ -190,7 +193,7 @@ FLEET_ROWS: tuple[Rule, ...] = (
 DEMAND_ROWS: tuple[Rule, ...] = (
     Rule(
         name="ForecastDegraded",
-        way=Way.FORECAST,
+        method=judge_forecast,
         scope=Scope.TIER,
         loudness=Severity.REPORT,
         window_seconds=900,
@@ -222,7 +225,7 @@ DEMAND_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="DemandExceedsCapacity",
-        way=Way.DEMAND,
+        method=judge_demand,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=900,

@@ -9,7 +9,10 @@ Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one i
 
 from __future__ import annotations
 
-from rules.verdicts.rule import BAND_SECONDS, Condition, Rule, Scope, Severity, Threshold, Way, band
+from rules.catalogue.templates import BAND_SECONDS, band
+from rules.methods.availability import judge_stale, judge_target_down, judge_tier_down, judge_unknown_too_long
+from rules.methods.events import judge_faults
+from rules.verdicts.rule import Condition, Rule, Scope, Severity, Threshold
 
 
 def _faults(
@@ -17,7 +20,7 @@ def _faults(
 ) -> Rule:
     return Rule(
         name=name,
-        way=Way.FAULTS,
+        method=judge_faults,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=BAND_SECONDS,
@@ -134,7 +137,8 @@ HARDWARE_ROWS: tuple[Rule, ...] = (
 TARGET_ROWS: tuple[Rule, ...] = (
     Rule(
         name="TierDown",
-        way=Way.DOWN,
+        method=judge_tier_down,
+        per_scrape=True,
         scope=Scope.TIER,
         loudness=Severity.PAGE,
         window_seconds=0,
@@ -157,7 +161,8 @@ TARGET_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="TargetDown",
-        way=Way.DOWN,
+        method=judge_target_down,
+        per_scrape=True,
         scope=Scope.REPLICA,
         loudness=Severity.TICKET,
         window_seconds=0,
@@ -176,7 +181,8 @@ TARGET_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="TelemetryStale",
-        way=Way.STALE,
+        method=judge_stale,
+        per_scrape=True,
         scope=Scope.REPLICA,
         loudness=Severity.TICKET,
         window_seconds=0,
@@ -197,7 +203,8 @@ TARGET_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="UnknownTooLong",
-        way=Way.UNKNOWN,
+        method=judge_unknown_too_long,
+        per_scrape=True,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=0,

@@ -7,8 +7,11 @@ here, its runbook section, and its tests.
 from __future__ import annotations
 
 from rules.catalogue.benchmark import ALLOWED_SLOW, MINIMUM_REQUESTS
+from rules.methods.burn_rate import judge_burn
+from rules.methods.shape import judge_shape
+from rules.methods.trend import judge_trend
 from rules.verdicts.latency_pattern import SEE_THE_LOAD, TPOT_BURN_ACTIONS, TTFT_BURN_ACTIONS, all_levers
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 HOLD_SECONDS = 900.0
 MINIMUM_SECONDS = 180.0
@@ -41,7 +44,7 @@ def ladder() -> dict[str, Threshold]:
 def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
     return Rule(
         name=name,
-        way=Way.BURN,
+        method=judge_burn,
         scope=Scope.TIER,
         loudness=Severity.PAGE,
         window_seconds=HOLD_SECONDS,
@@ -63,7 +66,7 @@ def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
 def _tail(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
     return Rule(
         name=name,
-        way=Way.SHAPE,
+        method=judge_shape,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,
@@ -88,7 +91,7 @@ def _tail(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuSaturated",
-        way=Way.TREND,
+        method=judge_trend,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,
@@ -117,7 +120,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="QueueGrowing",
-        way=Way.TREND,
+        method=judge_trend,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,
@@ -140,7 +143,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="PastTheKnee",
-        way=Way.SHAPE,
+        method=judge_shape,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,

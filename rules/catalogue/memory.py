@@ -9,12 +9,15 @@ Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one i
 
 from __future__ import annotations
 
-from rules.verdicts.rule import Condition, Rule, Scope, Severity, Threshold, Way, band
+from rules.catalogue.templates import band
+from rules.methods.availability import judge_cascade
+from rules.methods.events import judge_event_ratio
+from rules.verdicts.rule import Condition, Rule, Scope, Severity, Threshold
 
 MEMORY_ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvEviction",
-        way=Way.EVENT_RATIO,
+        method=judge_event_ratio,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=300,
@@ -44,7 +47,8 @@ MEMORY_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="KvCacheCascade",
-        way=Way.CASCADE,
+        method=judge_cascade,
+        per_scrape=True,
         scope=Scope.REPLICA,
         loudness=Severity.PAGE,
         window_seconds=0,

@@ -9,7 +9,10 @@ NAMES holds the names in that order. A name that has no row yet is reserved.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rules.catalogue import benchmark, configuration, errors, fleet, hardware, latency, memory, routing, workload
+from rules.plan.replica_count import NO_OVERRIDES, Margin, margin_from_rule
 from rules.verdicts.rule import Rule
 
 NAMES: tuple[str, ...] = (
@@ -36,3 +39,8 @@ RULES: tuple[Rule, ...] = tuple(
 )
 
 BY_NAME = {rule.name: rule for rule in RULES}
+
+
+def margin_of(overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES) -> Margin:
+    """Return the margin that counts of replicas keep: NoHeadroom's own limits, or the overrides of a tier."""
+    return margin_from_rule(BY_NAME["NoHeadroom"], overrides)

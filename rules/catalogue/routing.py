@@ -5,12 +5,16 @@ Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one i
 
 from __future__ import annotations
 
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
+from rules.methods.bands import judge_experts
+from rules.methods.pools import judge_pools
+from rules.methods.prefix_routing import judge_replicas
+from rules.methods.tiers import judge_tiers
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="PrefixRoutingBroken",
-        way=Way.REPLICAS,
+        method=judge_replicas,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=3600,
@@ -64,7 +68,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="MixedTierLoadBalancing",
-        way=Way.TIERS,
+        method=judge_tiers,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=900,
@@ -102,7 +106,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="PdRatioOff",
-        way=Way.POOLS,
+        method=judge_pools,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=1800,
@@ -128,7 +132,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="ExpertImbalance",
-        way=Way.EXPERTS,
+        method=judge_experts,
         scope=Scope.TIER,
         loudness=Severity.REPORT,
         window_seconds=900,

@@ -10,7 +10,10 @@ Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one i
 from __future__ import annotations
 
 from rules.catalogue.benchmark import MINIMUM_REQUESTS, SUPPORTED_REQUESTS
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
+from rules.methods.drift import judge_drift
+from rules.methods.guardrails import judge_guardrail
+from rules.methods.representative import judge_representative
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 HOUR = 3600.0
 
@@ -23,7 +26,7 @@ LONGER = Threshold(
 WORKLOAD_ROWS: tuple[Rule, ...] = (
     Rule(
         name="WorkloadDrift",
-        way=Way.DRIFT,
+        method=judge_drift,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=HOUR,
@@ -48,7 +51,7 @@ WORKLOAD_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="BenchmarkNotRepresentative",
-        way=Way.REPRESENTATIVE,
+        method=judge_representative,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=900,
@@ -77,7 +80,7 @@ WORKLOAD_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="OutputLengthDrift",
-        way=Way.DRIFT,
+        method=judge_drift,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=HOUR,
@@ -109,7 +112,7 @@ ENOUGH = Threshold(value=100, unit="requests", source="of fewer a P99 is the slo
 GUARDRAIL_ROWS: tuple[Rule, ...] = (
     Rule(
         name="GuardrailMissing",
-        way=Way.GUARDRAIL,
+        method=judge_guardrail,
         scope=Scope.TIER,
         loudness=Severity.REPORT,
         window_seconds=HOUR,
@@ -136,7 +139,7 @@ GUARDRAIL_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="RunawayGeneration",
-        way=Way.GUARDRAIL,
+        method=judge_guardrail,
         scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=900,
@@ -166,7 +169,7 @@ GUARDRAIL_ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="QueueBreakerOff",
-        way=Way.GUARDRAIL,
+        method=judge_guardrail,
         scope=Scope.TIER,
         loudness=Severity.REPORT,
         window_seconds=HOUR,

@@ -108,7 +108,11 @@ def _measured_hits(scene: CauseContext) -> float | None:
 def _lost_when_slow(scene: CauseContext) -> str:
     """The sentence on hits that were there before the slow minutes and not in them, "" otherwise: needs no planned hits."""
     minutes = find_slow_minutes(scene)
-    if minutes is None or not minutes.before or (scene.rule.way in USERS and scene.rule.family != first_token.FAMILY):
+    if (
+        minutes is None
+        or not minutes.before
+        or (scene.rule.method in USERS and scene.rule.family != first_token.FAMILY)
+    ):
         return ""
     slow, before = windows.sum_windows(one.window for one, _ in minutes.slow), windows.sum_windows(minutes.before)
     now, then = _hit_rate(slow), _hit_rate(before)
@@ -163,7 +167,7 @@ def _held_back(scene: CauseContext) -> CauseResult:
 
 
 def _expected_seconds(scene: CauseContext) -> float:
-    if scene.rule.way in USERS:
+    if scene.rule.method in USERS:
         return scene.view.basis.ttft_slo_seconds or 0.0
     curve = scene.view.curve
     values = [getattr(p, scene.rule.metric, None) for p in curve.points] if curve else []
@@ -248,44 +252,57 @@ def _benchmark(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=False, text=f"the benchmark has {fewest} or more requests a point")
 
 
+def _routing(scene: CauseContext) -> CauseResult:
+    """Return what rule PrefixRoutingBroken finds, where several replicas are seen."""
+    if len({one.replica for one in scene.slices} - {None}) < 2:
+        return CauseResult(supported=False)
+    seen = prefix_routing.assess_routing(scene.slices, scene.view, CATALOGUE[prefix_routing.RULE])
+    if seen.broken is None:
+        return CauseResult(supported=None, text=f"whether routing keeps prefixes together: {seen.text}")
+    text = f"the routing: {seen.text}" if seen.broken else f"not the routing ({seen.text})"
+    return CauseResult(supported=seen.broken, proven=seen.certain, text=text)
+
+
 SUSPECTS: tuple[CauseCheck, ...] = (
-    CauseCheck(cause="engine stopped", ways=FAILING, examine=error_checks.no_steps),
-    CauseCheck(cause="one replica", ways=UNSERVED, examine=error_checks.one_replica),
-    CauseCheck(cause="hardware faults", ways=FAILING, examine=error_checks.faults),
-    CauseCheck(cause="restarts", ways=FAILING, examine=error_checks.restarts),
-    CauseCheck(cause="client requests", ways=TURNED_AWAY, examine=error_checks.is_client_error),
-    CauseCheck(cause="evictions", ways=HITS, families=PREFIX_HITS, examine=_evictions),
+    CauseCheck(cause="engine stopped", methods=FAILING, examine=error_checks.no_steps),
+    CauseCheck(cause="one replica", methods=UNSERVED, examine=error_checks.one_replica),
+    CauseCheck(cause="hardware faults", methods=FAILING, examine=error_checks.faults),
+    CauseCheck(cause="restarts", methods=FAILING, examine=error_checks.restarts),
+    CauseCheck(cause="client requests", methods=TURNED_AWAY, examine=error_checks.is_client_error),
+    CauseCheck(cause="evictions", methods=HITS, families=PREFIX_HITS, examine=_evictions),
     CauseCheck(
         cause="routing",
-        ways=OF_ONE_FAMILY,
+        methods=OF_ONE_FAMILY,
         families=(*PREFIX_HITS, "ttft_seconds"),
-        examine=prefix_routing.check_routing_cause,
+        examine=_routing,
     ),
-    CauseCheck(cause="prefix hits", ways=EITHER, examine=_hits),
+    CauseCheck(cause="prefix hits", methods=EITHER, examine=_hits),
     CauseCheck(
         cause="benchmark",
-        ways=OF_ONE_FAMILY,
+        methods=OF_ONE_FAMILY,
         families=(*PREFIX_HITS, "ttft_seconds", "tpot_seconds"),
         examine=_repeated,
     ),
-    CauseCheck(cause="adapters held back", ways=SLOW, families=("ttft_seconds",), examine=prove_when_slow(_held_back)),
     CauseCheck(
-        cause="prompt lengths", ways=EITHER, examine=_longer("prompt_tokens_per_request", "prompt", "prompt_tokens")
+        cause="adapters held back", methods=SLOW, families=("ttft_seconds",), examine=prove_when_slow(_held_back)
+    ),
+    CauseCheck(
+        cause="prompt lengths", methods=EITHER, examine=_longer("prompt_tokens_per_request", "prompt", "prompt_tokens")
     ),
     CauseCheck(
         cause="output lengths",
-        ways=EITHER,
+        methods=EITHER,
         examine=_longer("generation_tokens_per_request", "output", "generation_tokens"),
     ),
-    CauseCheck(cause="adapters", ways=SLOW, examine=_adapters),
-    CauseCheck(cause="speculation", ways=SLOW, examine=_speculation),
-    CauseCheck(cause="throttling", ways=LATENCY, examine=prove_when_slow(throttling.check_throttling_cause)),
-    CauseCheck(cause="more load", ways=PRESSURE | USERS | TURNED_AWAY, examine=_more_load),
-    CauseCheck(cause="evictions", ways=SLOW, examine=prove_when_slow(_evictions)),
-    CauseCheck(cause="queueing", ways=SLOW, families=("ttft_seconds",), examine=first_token.check_queueing_cause),
-    CauseCheck(cause="prefill", ways=USERS, families=("ttft_seconds",), examine=first_token.check_prefill_cause),
+    CauseCheck(cause="adapters", methods=SLOW, examine=_adapters),
+    CauseCheck(cause="speculation", methods=SLOW, examine=_speculation),
+    CauseCheck(cause="throttling", methods=LATENCY, examine=prove_when_slow(throttling.check_throttling_cause)),
+    CauseCheck(cause="more load", methods=PRESSURE | USERS | TURNED_AWAY, examine=_more_load),
+    CauseCheck(cause="evictions", methods=SLOW, examine=prove_when_slow(_evictions)),
+    CauseCheck(cause="queueing", methods=SLOW, families=("ttft_seconds",), examine=first_token.check_queueing_cause),
+    CauseCheck(cause="prefill", methods=USERS, families=("ttft_seconds",), examine=first_token.check_prefill_cause),
     CauseCheck(
-        cause="failed transfers", ways=LATENCY | FAILING, families=("ttft_seconds",), examine=error_checks.transfers
+        cause="failed transfers", methods=LATENCY | FAILING, families=("ttft_seconds",), examine=error_checks.transfers
     ),
-    CauseCheck(cause="benchmark", ways=SLOW, examine=_benchmark),
+    CauseCheck(cause="benchmark", methods=SLOW, examine=_benchmark),
 )

@@ -8,24 +8,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rules.methods.availability import judge_cascade
+from rules.methods.bands import judge_band
+from rules.methods.burn_rate import judge_burn
+from rules.methods.errors import judge_availability, judge_refused
+from rules.methods.events import judge_event_ratio, judge_excess
+from rules.methods.load import judge_beyond
+from rules.methods.means import judge_mean
+from rules.methods.representative import judge_representative
+from rules.methods.shape import judge_shape
+from rules.methods.tails import judge_tail
+from rules.methods.trend import judge_trend
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import Workload
 from rules.telemetry import outcomes, windows
 from rules.telemetry.windows import Window
-from rules.verdicts.rule import Rule, Way
+from rules.verdicts.rule import Method, Rule
 
-USERS = frozenset({Way.BURN, Way.SHAPE})
+USERS = frozenset({judge_burn, judge_shape})
 """A latency above what users were promised, whatever the load."""
 
-LATENCY = frozenset({Way.TAIL}) | USERS
-SLOW = LATENCY | frozenset({Way.REPRESENTATIVE})
+LATENCY = frozenset({judge_tail}) | USERS
+SLOW = LATENCY | frozenset({judge_representative})
 """A latency above the benchmark's, in the tail or as a whole."""
 
-PRESSURE = frozenset({Way.CASCADE, Way.EVENT_RATIO, Way.EXCESS, Way.BEYOND, Way.TREND})
+PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_trend})
 EITHER = SLOW | PRESSURE
-FAILING, TURNED_AWAY = frozenset({Way.AVAILABILITY}), frozenset({Way.REFUSED})
+FAILING, TURNED_AWAY = frozenset({judge_availability}), frozenset({judge_refused})
 UNSERVED = FAILING | TURNED_AWAY
-HITS = frozenset({Way.SHORTFALL, Way.BAND})
+HITS = frozenset({judge_mean, judge_band})
 OF_ONE_FAMILY = LATENCY | HITS
 """Ways of judging whose rules are about one family; a suspect says which of them it can explain."""
 
@@ -85,9 +96,9 @@ class CauseCheck:
     """One row: its name in verdicts, the ways of judging it can explain, the families it can spoil, its examination."""
 
     cause: str
-    ways: frozenset[Way]
+    methods: frozenset[Method]
     families: tuple[str, ...] = EVERY_LATENCY
     examine: Callable[[CauseContext], CauseResult]
 
     def explains(self, rule: Rule) -> bool:
-        return rule.way in self.ways and (rule.way not in OF_ONE_FAMILY or rule.family in self.families)
+        return rule.method in self.methods and (rule.method not in OF_ONE_FAMILY or rule.family in self.families)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 
 from rules.causes.context import CauseContext, CauseResult
+from rules.methods.errors import judge_availability
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.outcomes import READ, Outcomes, outcomes
 from rules.telemetry.signals import Missing
-from rules.verdicts.rule import Rule, Way
+from rules.verdicts.rule import Rule
 
 MOST = 0.9
 """A replica with at least this share of what failed has the fault; the others share the rest."""
@@ -44,7 +45,7 @@ def one_replica(scene: CauseContext) -> CauseResult:
             supported=False, text=f"it is not one replica ({worst} has the most, {wrong[worst] / total:.0%})"
         )
     told = each[worst]
-    share = wrong[worst] / (told.accepted_requests if scene.rule.way is Way.AVAILABILITY else told.all_requests)
+    share = wrong[worst] / (told.accepted_requests if scene.rule.method is judge_availability else told.all_requests)
     text = f"{worst} alone: {share:.0%} of its requests, {total - wrong[worst]:,.0f} at the other {others}"
     return CauseResult(supported=True, proven=True, text=text)
 
@@ -70,7 +71,7 @@ def transfers(scene: CauseContext) -> CauseResult:
     count, found = scene.total.counters.get(TRANSFERS), outcomes(scene.total)
     if count is None or isinstance(found, Missing):
         return CauseResult(supported=None)
-    failing = scene.rule.way is Way.AVAILABILITY
+    failing = scene.rule.method is judge_availability
     of, word = (found.failed, "failed") if failing else (found.accepted_requests, "were taken on")
     text = f"{count:,.0f} KV transfers failed while {of:,.0f} requests {word}"
     if count < 1 or count <= NOTICEABLE * of:
@@ -129,4 +130,4 @@ def _ended(group: list[BinnedWindow]) -> Outcomes | None:
 
 
 def _wrong(rule: Rule, found: Outcomes) -> float:
-    return found.failed if rule.way is Way.AVAILABILITY else found.no_room + found.bad
+    return found.failed if rule.method is judge_availability else found.no_room + found.bad

@@ -13,8 +13,8 @@ from rules.catalogue.registry import BY_NAME
 from rules.causes.checks import SUSPECTS
 from rules.causes.context import LATENCY, CauseContext, CauseResult
 from rules.confidence import Certainty
+from rules.methods.tails import judge_tail
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.verdicts.rule import Way
 from rules.verdicts.verdict import FIRING, Cause, Verdict
 
 MACHINE = (
@@ -37,7 +37,7 @@ def add_causes(verdict: Verdict, view: TierContext, slices: Sequence[BinnedWindo
     suspects = [row for row in SUSPECTS if row.explains(rule)]
     if verdict.status not in FIRING or not suspects:
         return verdict
-    used = tuple(s for s in slices if s.bin is not None) if rule.way is Way.TAIL else tuple(slices)
+    used = tuple(s for s in slices if s.bin is not None) if rule.method is judge_tail else tuple(slices)
     if not used:
         return verdict
     scene = CauseContext.from_windows(rule, view, used)
@@ -46,7 +46,7 @@ def add_causes(verdict: Verdict, view: TierContext, slices: Sequence[BinnedWindo
     unknown = tuple(
         f"cannot be excluded: {found.text}" for _, found in findings if found.supported is None and found.text
     )
-    if not causes and rule.way in LATENCY:
+    if not causes and rule.method in LATENCY:
         excluded = tuple(found.text for _, found in findings if found.supported is False and found.text)
         text = MACHINE if view.curve is not None else UNMEASURED
         causes = [Cause(cause="slower machine", certainty=Certainty.LIKELY, evidence=(text, *excluded))]

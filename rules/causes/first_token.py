@@ -48,7 +48,7 @@ def _late(scene: CauseContext, family: str) -> tuple[Share, Share, float] | None
         scene.total.histograms.get(family),
         explain_late_first_token(scene),
     )
-    if scene.rule.way not in USERS or not first or not parts or not limit:
+    if scene.rule.method not in USERS or not first or not parts or not limit:
         return None
     late = histograms.share_above(first, limit)
     return (late, histograms.share_above(parts, limit), limit) if late.best > 0 else None

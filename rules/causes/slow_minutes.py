@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from rules.causes import first_token
 from rules.causes.context import USERS, CauseContext, CauseResult
+from rules.methods.tails import judge_tail
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import histograms
 from rules.telemetry.histograms import Share
 from rules.telemetry.windows import Window
-from rules.verdicts.rule import Way
 
 MOST = 0.8
 """The part of the late requests whose minutes must show what proves a cause. Ours: one minute in five may lag behind."""
@@ -35,8 +35,8 @@ def find_slow_minutes(scene: CauseContext) -> SlowMinutes | None:
     Late is later than what users were promised, or than the benchmark allows at this load. Before is earlier than the middle
     one of the slow minutes: some minute is always slow by chance.
     """
-    limit = _promised(scene) if scene.rule.way in USERS else None
-    if scene.rule.way is not Way.TAIL and limit is None:
+    limit = _promised(scene) if scene.rule.method in USERS else None
+    if scene.rule.method is not judge_tail and limit is None:
         return None
     counted = [(one, late) for one in scene.slices if (late := _late(scene, one, limit)) is not None]
     n = math.fsum(late.n for _, late in counted)

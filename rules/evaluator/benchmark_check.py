@@ -13,24 +13,24 @@ from dataclasses import dataclass
 from rules.catalogue import benchmark
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
-from rules.evaluator.judgements import BY_SLICES, judge
+from rules.evaluator.evaluate import evaluate_rule
+from rules.methods.tails import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.work import Capacity
 from rules.verdicts.hold import watched_seconds
-from rules.verdicts.rule import Way
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 FIRST_WEEK_SECONDS = 7 * 86400.0
 """Step 13 is done "within the first week of production traffic": after so long the result is kept."""
 
-HOUR_SECONDS = 3600.0
 
 ASKED = frozenset(rule.name for rule in benchmark.ROWS) | {"KvEviction"}
 """What the guide's step 13 compares: latency, utilisation, hits, evictions and load against the benchmark."""
 
-CONFIRMING = frozenset({Way.TAIL})
+CONFIRMING = frozenset({judge_tail})
 """Without a latency that could be compared, nothing of the benchmark is confirmed."""
 
 
@@ -83,7 +83,7 @@ class Step13:
         firing = {v.status for v in verdicts if v.status in FIRING}
         if firing:
             return Status.CRITICAL if Status.CRITICAL in firing else Status.WARNING
-        compared = any(BY_NAME[v.rule].way in CONFIRMING for v in verdicts)
+        compared = any(BY_NAME[v.rule].method in CONFIRMING for v in verdicts)
         return Status.OK if compared else Status.UNKNOWN
 
 
@@ -96,8 +96,8 @@ def check_benchmark(
     """
     answers = []
     for rule in RULES:
-        if rule.name in ASKED and rule.way in BY_SLICES:
-            answer = judge(rule, view, slices, now, period_seconds)
+        if rule.name in ASKED and not rule.per_scrape:
+            answer = evaluate_rule(rule, view, slices, now, period_seconds)
             answers.append(explain.add_causes(answer, view, slices) if isinstance(answer, Verdict) else answer)
     return Step13(
         tier=view.tier,

@@ -14,19 +14,18 @@ from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
-from rules.evaluator.judgements import BY_SLICES, judge
+from rules.evaluator.evaluate import evaluate_rule
 from rules.evaluator.tier_rules import LIVE_SECONDS
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import FIRING, RuleResult, Subject, Unknown, Verdict
 
-HOUR_SECONDS = 3600.0
 WEEK_SECONDS = 7 * 86_400.0
 
-LONG = tuple(rule for rule in RULES if rule.way in BY_SLICES and rule.window_seconds > LIVE_SECONDS)
+LONG = tuple(rule for rule in RULES if not rule.per_scrape and rule.window_seconds > LIVE_SECONDS)
 
 ALSO_WEEKLY = frozenset({"NoHeadroom"})
 """Live rules that are judged over the hours of a week too: a peak that is full every day is found there."""
@@ -92,7 +91,7 @@ def _judged(rule: Rule, hours: Sequence[BinnedWindow], view: TierContext, now: f
     if short:
         return _unknown(rule, view, now, Gap.TOO_FEW_REQUESTS, short)
     # At the end of the last full hour: hours are put into days and halves from there.
-    answer = judge(rule, view, seen, until, HOUR_SECONDS)
+    answer = evaluate_rule(rule, view, seen, until, HOUR_SECONDS)
     if isinstance(answer, Verdict):
         answer = explain.add_causes(answer, view, seen)
     return replace(answer, t=now)

@@ -12,8 +12,13 @@ from types import MappingProxyType
 
 from rules.evaluator import alert_state, long_rules, tier_rules
 from rules.evaluator.alert_state import AlertKey, AlertState
+from rules.evaluator.scrape_rules import (
+    cascade_limits,
+    evaluate_replica_rules,
+    evaluate_tier_availability,
+    evaluate_unknowns,
+)
 from rules.evaluator.tier_rules import TierMinutes, TierSize
-from rules.methods.availability import evaluate_replica_rules, evaluate_tier_availability, unknown_too_long
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import track
@@ -81,7 +86,7 @@ class Evaluator:
     def apply_snapshot(self, tier: str, name: str, snapshot: Snapshot, extra: Window | None = None) -> Window | None:
         """A good page of a replica, with what its GPUs say about the same time. Returns the scrape's window."""
         before = self._replica(tier, name)
-        replica, window, minute = apply_snapshot(before, snapshot, self.view(tier), extra)
+        replica, window, minute = apply_snapshot(before, snapshot, cascade_limits(self.view(tier)), extra)
         if replica.start is not None and replica.start is not before.start:
             self.restore_starts(tier, (replica.start,))
         return self._remember(replica, window, minute)
@@ -246,7 +251,7 @@ class Evaluator:
         for tier, replicas in sorted(tiers.items()):
             standings = of_tiers.get(tier, [])
             if tier in blind:
-                yield unknown_too_long(standings, self.view(tier), now)
+                yield evaluate_unknowns(standings, self.view(tier), now)
                 continue
             yield from evaluate_tier_availability(replicas, standings, self.view(tier), now)
 

@@ -16,7 +16,8 @@ from typing import Any
 from rules.catalogue.registry import RULES
 from rules.causes import explain
 from rules.confidence import Certainty
-from rules.evaluator.judgements import BY_SLICES, judge
+from rules.evaluator.evaluate import evaluate_rule
+from rules.methods.tiers import judge_tiers
 from rules.plan import load_bins
 from rules.plan import load_bins as backlog
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -31,13 +32,13 @@ from rules.verdicts.context import SEPARATE, TierWindows, read_plan_value
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.hold import seldom_scraped, too_short
 from rules.verdicts.projection import Projection
-from rules.verdicts.rule import Rule, Way
+from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 LIVE_SECONDS = 3600.0
 """Rules that look back no further are judged from the minutes in memory; the others from the history's hours."""
 
-LIVE = tuple(rule for rule in RULES if rule.way in BY_SLICES and rule.window_seconds <= LIVE_SECONDS)
+LIVE = tuple(rule for rule in RULES if not rule.per_scrape and rule.window_seconds <= LIVE_SECONDS)
 
 LONGEST = max(rule.window_seconds for rule in LIVE)
 
@@ -62,9 +63,6 @@ OF_EACH = frozenset({"LoadBeyondBenchmark", "QueueGrowing", "PrefixRoutingBroken
 SELDOM = frozenset({"PrefixRoutingBroken"})
 SELDOM_SECONDS = 300.0
 """Of a tier that is seen as sums rules over an hour of every replica's minutes are judged so often: caches take longer to fill."""
-
-ACROSS = frozenset({Way.TIERS})
-"""The ways that look at other tiers too."""
 
 AHEAD_SECONDS = 600.0
 """Replicas close their minutes in different turns, a slow target's late; what is further ahead is of a clock that was wrong."""
@@ -285,11 +283,11 @@ def _judged(
         text = too_short(rule, hold)
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.TOO_FEW_REQUESTS, text=text)
     others = None
-    if rule.way in ACROSS:
+    if rule.method is judge_tiers:
         others = {
             name: TierWindows(view=tier.view, slices=_hold(tier.slices, rule, now)) for name, tier in fleet.items()
         }
-    answer = judge(
+    answer = evaluate_rule(
         rule, view, hold, now, fleet=others, budget=minutes.budget, projection=projection, starts=minutes.starts
     )
     if not isinstance(answer, Verdict):

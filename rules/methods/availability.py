@@ -1,29 +1,19 @@
-"""What the rules of single scrapes say of one replica: the KV cascade, a target that is down, telemetry that is stale.
-
-Owns these answers and their sentences. The state they read is `rules.replicas.state`; thresholds stand in the catalogue.
-
-What is said of a tier as a whole at every scrape: whether anything of it answers, and what can no longer be judged.
-
-Owns these two answers, pure functions of the replicas' records and of where every rule stands. What single replicas say
-is `rules.methods.availability`; thresholds stand in the catalogue.
-"""
+"""Methods over single scrapes: the KV cache cascade, targets and tiers that are down, stale telemetry, lasting unknowns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-from rules.catalogue.registry import BY_NAME
-from rules.causes import explain
 from rules.confidence import Certainty
-from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.cascade import STAGES, CascadeState
 from rules.replicas.state import ReplicaState
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
+from rules.verdicts.context import RuleContext
 from rules.verdicts.finding import RuleState
-from rules.verdicts.rule import Rule
-from rules.verdicts.verdict import Action, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 ONE_PAGE = "one page is no slope yet"
 
@@ -34,62 +24,44 @@ NO_SLOPE = {
 """Why two pages make no slope, where it is not the want of a second one."""
 
 
-def evaluate_replica_rules(
-    replica: ReplicaState, view: TierContext, now: float, recent: Sequence[BinnedWindow] = ()
-) -> tuple[RuleResult, ...]:
-    """What they say at `now`; `recent` are the replica's last minutes, to explain a cascade with."""
-    return _cascade(replica, view, now, recent), _down(replica, view, now), _stale(replica, view, now)
+def _replica(case: RuleContext) -> ReplicaState:
+    if case.replica is None:
+        raise ValueError(f"{case.rule.name} is evaluated for a replica")
+    return case.replica
 
 
-def _unknown(rule: Rule, replica: ReplicaState, now: float, reason: Gap, text: str) -> Unknown:
-    return Unknown(t=now, rule=rule.name, subject=_subject(replica), reason=reason, text=text)
-
-
-def _subject(replica: ReplicaState) -> Subject:
-    return Subject(tier=replica.tier, replica=replica.name)
-
-
-def _replica_verdict(
-    rule: Rule,
-    replica: ReplicaState,
-    now: float,
+def _verdict(
+    case: RuleContext,
     status: Status,
-    observed: float,
+    observed: float | Reading,
     sentence: str,
     certainty: Certainty = Certainty.CERTAIN,
     stage: int | None = None,
 ) -> Verdict:
-    return Verdict(
-        t=now,
-        rule=rule.name,
-        subject=_subject(replica),
-        status=status,
-        certainty=certainty,
-        observed=Reading(value=observed, low=observed, high=observed, n=1),
-        expected=Missing(gap=Gap.NOT_IN_PLAN),
-        unit=rule.unit,
-        sentence=sentence,
-        stage=stage,
-        actions=tuple(Action(text=a, runbook=rule.name) for a in rule.actions) if status is not Status.OK else (),
-    )
+    seen = observed if isinstance(observed, Reading) else Reading(value=observed, low=observed, high=observed, n=1)
+    found = case.verdict(status, certainty, seen, Missing(gap=Gap.NOT_IN_PLAN), sentence)
+    return found if stage is None else replace(found, stage=stage)
 
 
-def _cascade(replica: ReplicaState, view: TierContext, now: float, recent: Sequence[BinnedWindow]) -> RuleResult:
-    """Certain once a second scrape shows evictions or a queue, or users feel it: one scrape is one instant."""
-    rule, state, last = BY_NAME["KvCacheCascade"], replica.cascade, replica.track.last
+def judge_cascade(case: RuleContext) -> RuleResult:
+    """Return the stage of a replica's KV cache cascade.
+
+    Certain once a second scrape shows evictions or a queue, or users feel it: one scrape is one instant.
+    """
+    replica = _replica(case)
+    state, last = replica.cascade, replica.track.last
     if last is None or replica.track.misses:
-        return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, "no page from the replica")
+        return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if "kv_utilization_max" not in last.gauges:
-        return _unknown(rule, replica, now, Gap.NOT_EXPOSED, "the page has no KV cache utilisation")
+        return case.unknown(Gap.NOT_EXPOSED, "the page has no KV cache utilisation")
     if not state.recent:
-        return _unknown(rule, replica, now, replica.unslopable, NO_SLOPE.get(replica.unslopable, ONE_PAGE))
+        return case.unknown(replica.unslopable, NO_SLOPE.get(replica.unslopable, ONE_PAGE))
     level = state.recent[-1].level
     if state.stage == 0:
-        return _replica_verdict(rule, replica, now, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
+        return _verdict(case, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
     status = Status.CRITICAL if state.stage >= 3 else Status.WARNING
     certainty = Certainty.CERTAIN if state.confirmed else Certainty.LIKELY
-    found = _replica_verdict(rule, replica, now, status, level, _cascade_sentence(state), certainty, state.stage)
-    return explain.add_causes(found, view, recent)
+    return _verdict(case, status, level, _cascade_sentence(state), certainty, state.stage)
 
 
 def _cascade_sentence(state: CascadeState) -> str:
@@ -99,41 +71,46 @@ def _cascade_sentence(state: CascadeState) -> str:
     return text
 
 
-def _down(replica: ReplicaState, view: TierContext, now: float) -> RuleResult:
-    rule, misses, last = BY_NAME["TargetDown"], replica.track.misses, replica.track.last
-    if last is None and misses < rule.limit("misses", view.limits):
-        # Not "ok": after a restart of the agent that would end the episode of a target that is still down.
+def judge_target_down(case: RuleContext) -> RuleResult:
+    """Return whether the last scrapes of a replica failed."""
+    replica, allowed = _replica(case), case.limit("misses")
+    misses, last = replica.track.misses, replica.track.last
+    if last is None and misses < allowed:
+        # Not "ok": after a restart of the agent that would end the finding of a target that is still down.
         text = f"{misses} scrapes without a usable page, and none before" if misses else "not scraped yet"
-        return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, text)
+        return case.unknown(Gap.SCRAPE_FAILED, text)
     if replica.track.unscraped_seconds and not misses:
-        return _unknown(rule, replica, now, Gap.NOT_SCRAPED, _unasked(replica))
-    if misses < rule.limit("misses", view.limits):
+        return case.unknown(Gap.NOT_SCRAPED, _unasked(replica))
+    if misses < allowed:
         text = "The metrics page answers" if misses == 0 else f"{misses} scrapes without a usable page"
-        silent = now - last.t if last is not None else 0.0
+        silent = case.now - last.t if last is not None else 0.0
         # Failed scrapes are counted where they come at least once a minute.
-        if misses and silent > rule.limit("misses", view.limits) * MINUTE_SECONDS:
-            return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
-        return _replica_verdict(rule, replica, now, Status.OK, float(misses), text)
-    since = f" ({now - last.t:.0f} s)" if last is not None else ", and none before"
+        if misses and silent > allowed * MINUTE_SECONDS:
+            return case.unknown(Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
+        return _verdict(case, Status.OK, float(misses), text)
+    since = f" ({case.now - last.t:.0f} s)" if last is not None else ", and none before"
     why = f": {replica.trouble}" if replica.trouble else ""
-    text = f"No usable metrics page in the last {misses} scrapes{since}{why}"
-    return _replica_verdict(rule, replica, now, Status.WARNING, float(misses), text)
+    return _verdict(
+        case, Status.WARNING, float(misses), f"No usable metrics page in the last {misses} scrapes{since}{why}"
+    )
 
 
-def _stale(replica: ReplicaState, view: TierContext, now: float) -> RuleResult:
-    rule, seconds, last = BY_NAME["TelemetryStale"], replica.stale_seconds, replica.track.last
+def judge_stale(case: RuleContext) -> RuleResult:
+    """Return whether a replica's page is served and does not move, or its GPUs cannot be read."""
+    replica = _replica(case)
+    seconds, last = replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
-        return _replica_verdict(rule, replica, now, Status.WARNING, seconds, replica.gpu_problem)
+        return _verdict(case, Status.WARNING, seconds, replica.gpu_problem)
     if last is None or replica.track.misses:
-        return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, "no page from the replica")
+        return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if replica.track.unscraped_seconds:
-        return _unknown(rule, replica, now, Gap.NOT_SCRAPED, _unasked(replica))
+        return case.unknown(Gap.NOT_SCRAPED, _unasked(replica))
     if STEP_FAMILY not in last.counters:
-        return _unknown(rule, replica, now, Gap.NOT_EXPOSED, "the page does not count the engine's steps")
-    if seconds >= rule.limit("seconds", view.limits):
+        return case.unknown(Gap.NOT_EXPOSED, "the page does not count the engine's steps")
+    if seconds >= case.limit("seconds"):
         text = f"The engine has not stepped for {seconds:.0f} s, yet its page claims {_claimed(replica)}"
-        return _replica_verdict(rule, replica, now, Status.WARNING, seconds, text)
-    return _replica_verdict(rule, replica, now, Status.OK, seconds, "The page moves with the engine")
+        return _verdict(case, Status.WARNING, seconds, text)
+    return _verdict(case, Status.OK, seconds, "The page moves with the engine")
 
 
 def _unasked(replica: ReplicaState) -> str:
@@ -156,37 +133,31 @@ NAMED = 3
 """So many of the rules that cannot judge are named in a sentence."""
 
 
-def evaluate_tier_availability(
-    replicas: Sequence[ReplicaState], standings: Iterable[RuleState], view: TierContext, now: float
-) -> tuple[RuleResult, ...]:
-    """What they say at `now` of the tier whose replicas and standings (its replicas' too) these are."""
-    return tier_down(replicas, view, now), unknown_too_long(standings, view, now)
+def judge_tier_down(case: RuleContext) -> RuleResult:
+    """Return whether no replica of a tier gave a usable page in its last scrapes, whether or not one ever did.
 
-
-def tier_down(replicas: Sequence[ReplicaState], view: TierContext, now: float) -> RuleResult:
-    """A warning when no replica gave a usable page in its last scrapes, whether or not one ever did; critical once that
-    has lasted longer than a restart does."""
-    rule = BY_NAME["TierDown"]
-    allowed = rule.limit("misses", view.limits)
+    Critical once that has lasted longer than a restart does.
+    """
+    replicas, allowed, now = case.replicas, case.limit("misses"), case.now
     up = [one for one in replicas if one.track.last is not None and one.track.misses < allowed]
     down = [one for one in replicas if one.track.misses >= allowed]
     seen = Reading(value=len(up), low=len(up), high=len(up), n=len(replicas))
     unscraped = min((0.0 if one.track.misses else one.track.unscraped_seconds for one in up), default=0.0)
     if unscraped:
         text = f"no replica was scraped for {unscraped:.0f} s before the last scrape"
-        return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=Gap.NOT_SCRAPED, text=text)
+        return case.unknown(Gap.NOT_SCRAPED, text)
     silent = min((now - _silent_since(one) for one in up), default=0.0)
     if silent > allowed * MINUTE_SECONDS and all(one.track.misses for one in up):
         text = f"no replica answered the last scrape; the last page is {silent:.0f} s old"
-        return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=Gap.SCRAPE_FAILED, text=text)
+        return case.unknown(Gap.SCRAPE_FAILED, text)
     if up:
-        return _tier_verdict(rule, view, now, Status.OK, seen, f"{len(up)} of {len(replicas)} replicas answer")
+        return _verdict(case, Status.OK, seen, f"{len(up)} of {len(replicas)} replicas answer")
     if len(down) < len(replicas) or not replicas:
         text = f"{len(replicas) - len(down)} of {len(replicas)} replicas have not been scraped often enough yet"
-        return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=Gap.SCRAPE_FAILED, text=text)
+        return case.unknown(Gap.SCRAPE_FAILED, text)
     silent = min(now - _silent_since(one) for one in down)
-    status = Status.CRITICAL if silent >= rule.limit("seconds", view.limits) else Status.WARNING
-    return _tier_verdict(rule, view, now, status, seen, _down_sentence(down, silent))
+    status = Status.CRITICAL if silent >= case.limit("seconds") else Status.WARNING
+    return _verdict(case, status, seen, _down_sentence(down, silent))
 
 
 def _silent_since(replica: ReplicaState) -> float:
@@ -207,28 +178,26 @@ def _down_sentence(down: Sequence[ReplicaState], silent: float) -> str:
     return f"{of} answered in the last {fewest} scrapes, {silent:.0f} s by now{never}{why}"
 
 
-def unknown_too_long(standings: Iterable[RuleState], view: TierContext, now: float) -> RuleResult:
-    """Rules that could judge the tier or a replica of it and for long cannot, for a reason that can be repaired."""
-    rule = BY_NAME["UnknownTooLong"]
-    allowed = rule.limit("seconds", view.limits)
+def judge_unknown_too_long(case: RuleContext) -> RuleResult:
+    """Return rules that evaluated the tier or a replica of it and for long cannot, for a reason that can be repaired."""
     silent = sorted(
         (
-            (now - _silent_from(one, one.judged_at), one.answer)
-            for one in standings
+            (case.now - _silent_from(one, one.judged_at), one.answer)
+            for one in case.states
             if isinstance(one.answer, Unknown) and one.answer.reason in FAULTS and one.judged_at is not None
         ),
         key=lambda pair: (-pair[0], pair[1].rule, str(pair[1].subject)),
     )
     longest = silent[0][0] if silent else 0.0
     observed = Reading(value=longest, low=longest, high=longest, n=len(silent))
-    late = [answer for seconds, answer in silent if seconds >= allowed]
+    late = [answer for seconds, answer in silent if seconds >= case.limit("seconds")]
     if not late:
         text = "Every rule that could judge the tier still can, or could until a moment ago"
-        return _tier_verdict(rule, view, now, Status.OK, observed, text)
+        return _verdict(case, Status.OK, observed, text)
     named = "; ".join(f"{answer.rule} of {answer.subject}: {_reason(answer)}" for answer in late[:NAMED])
     more = f"; and {len(late) - NAMED} more" if len(late) > NAMED else ""
     text = f"{_counted(len(late), 'rule')} that judged before cannot any more, for up to {longest / 3600:.1f} h: {named}{more}"
-    return _tier_verdict(rule, view, now, Status.WARNING, observed, text)
+    return _verdict(case, Status.WARNING, observed, text)
 
 
 def _silent_from(one: RuleState, judged_at: float) -> float:
@@ -241,20 +210,3 @@ def _silent_from(one: RuleState, judged_at: float) -> float:
 def _reason(answer: Unknown) -> str:
     words = answer.reason.value.replace("_", " ")
     return f"{words} ({answer.text})" if answer.text else words
-
-
-def _tier_verdict(
-    rule: Rule, view: TierContext, now: float, status: Status, observed: Reading, sentence: str
-) -> Verdict:
-    return Verdict(
-        t=now,
-        rule=rule.name,
-        subject=Subject(tier=view.tier),
-        status=status,
-        certainty=Certainty.CERTAIN,
-        observed=observed,
-        expected=Missing(gap=Gap.NOT_IN_PLAN),
-        unit=rule.unit,
-        sentence=sentence,
-        actions=tuple(Action(text=a, runbook=rule.name) for a in rule.actions) if status is not Status.OK else (),
-    )

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from rules.catalogue.registry import BY_NAME
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
 from rules.plan.load_bins import BinnedWindow
-from rules.plan.replica_count import Margin, margin_of, replica_count
+from rules.plan.replica_count import Margin, margin_from_rule, replica_count
 from rules.telemetry import windows
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME as SIGNALS
@@ -130,7 +129,7 @@ def _supply(case: RuleContext) -> Supply | None:
     return Supply(
         capacity=capacity,
         share=case.limit("share"),
-        margin=margin_of(case.view.limits),
+        margin=margin_from_rule(case.catalogue["NoHeadroom"], case.view.limits),
         planned=plan.fleet.instances if plan.fleet else None,
     )
 
@@ -279,4 +278,4 @@ def _standing(case: RuleContext, projection: Projection) -> tuple[Status, Certai
 
 def _allowed(case: RuleContext, name: str) -> float:
     """A threshold of ForecastDegraded: DemandExceedsCapacity asks whether a forecast stands by the same."""
-    return BY_NAME["ForecastDegraded"].limit(name, case.view.limits)
+    return case.catalogue["ForecastDegraded"].limit(name, case.view.limits)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rules.catalogue.registry import BY_NAME
 from rules.confidence import CONFIDENCE, Certainty
 from rules.methods.burn_rate import Promise, judge_promise, unknown_text
 from rules.methods.tails import is_significant_share
@@ -20,6 +19,7 @@ from rules.telemetry import windows
 from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value
+from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 KINDS: tuple[tuple[str, str, str, str], ...] = (
@@ -45,16 +45,16 @@ def judge_availability(case: RuleContext) -> RuleResult:
     return replace(answer, sentence=f"{answer.sentence}{remarks}")
 
 
-def allowed_to_fail(view: TierContext) -> tuple[float, bool]:
-    """What share of requests may fail, and whether the plan says so; else it is the catalogue's."""
+def allowed_to_fail(view: TierContext, rule: Rule) -> tuple[float, bool]:
+    """Return the share of requests that may fail, and whether it is the plan's. `rule` is AvailabilityBurn."""
     said = read_plan_value(view, "slo.availability")
     if isinstance(said, float):
         return 1 - said, True
-    return BY_NAME["AvailabilityBurn"].limit("allowed_share", view.limits), False
+    return rule.limit("allowed_share", view.limits), False
 
 
 def _promise(case: RuleContext) -> Promise:
-    allowed, of_plan = allowed_to_fail(case.view)
+    allowed, of_plan = allowed_to_fail(case.view, case.rule)
     whose = "" if of_plan else " (the default: the plan has no slo.availability)"
     return Promise(allowed=allowed, broken=f"failed where {(1 - allowed) * 100:.6g}% are promised to be served{whose}")
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from rules.confidence import Certainty
 from rules.methods import utilization as periods
+from rules.methods.utilization import no_hours
 from rules.plan import money
-from rules.plan.replica_count import margin_of, replica_count
+from rules.plan.replica_count import margin_from_rule, replica_count
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import MINUTE_SECONDS, Window
@@ -30,6 +31,8 @@ def judge_headroom(case: RuleContext) -> RuleResult:
     Certain only if the lower bound is above it, too. That there is headroom is certain if the upper bound says so, or if
     the lower was above for a while: where the two straddle the limit nothing is.
     """
+    if (unseen := no_hours(case)) is not None:
+        return unseen
     apart = periods.explain_pool_gap(case)
     if apart is not None:
         return apart
@@ -98,7 +101,10 @@ def _more(case: RuleContext, judged: Sequence[Window], utilization: float) -> st
     if capacity is None:
         return ""
     demand = utilization * replicas * capacity.rps
-    needed = max(math.floor(replicas + 1), replica_count(demand, capacity, margin_of(case.view.limits)).replicas)
+    needed = max(
+        math.floor(replicas + 1),
+        replica_count(demand, capacity, margin_from_rule(case.catalogue["NoHeadroom"], case.view.limits)).replicas,
+    )
     more = max(1, needed - round(replicas))
     after = number(utilization * replicas / needed, "ratio")
     text = f": {needed} replicas are needed ({after} used), {replicas:.1f} were ready"
@@ -128,6 +134,8 @@ def judge_falling(case: RuleContext) -> RuleResult:
     Whole weeks are compared, so that each has every weekday once. Certain only if single days show it too, each against
     the same weekday.
     """
+    if (unseen := no_hours(case)) is not None:
+        return unseen
     found = periods.reading(case, periods.sums(case))
     if isinstance(found, Missing):
         return case.unknown(found.gap, found.text or "tokens per GPU-hour are not known")

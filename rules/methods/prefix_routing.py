@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from rules.catalogue.registry import BY_NAME
-from rules.causes.context import CauseContext, CauseResult
 from rules.confidence import Certainty
 from rules.methods import prefix_locality
 from rules.methods.prefix_locality import FINISHED, QUERIED, CurrentHitRate, LocalityThresholds, sum_family
@@ -24,6 +22,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, worst_gap
+from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status
 
 RULE = "PrefixRoutingBroken"
@@ -40,11 +39,9 @@ class Routing:
     gap: Gap = Gap.NOT_IN_PLAN
 
 
-def limits_of(overrides: Mapping[str, Mapping[str, float]]) -> LocalityThresholds:
-    """The thresholds of the catalogue, or what the configuration of the tier says instead."""
-    return LocalityThresholds(
-        **{field.name: BY_NAME[RULE].limit(field.name, overrides) for field in fields(LocalityThresholds)}
-    )
+def limits_of(rule: Rule, overrides: Mapping[str, Mapping[str, float]]) -> LocalityThresholds:
+    """Return the thresholds of PrefixRoutingBroken, or the overrides of the tier's configuration."""
+    return LocalityThresholds(**{field.name: rule.limit(field.name, overrides) for field in fields(LocalityThresholds)})
 
 
 def planned_hits(view: TierContext) -> tuple[float, str] | None:
@@ -56,9 +53,9 @@ def planned_hits(view: TierContext) -> tuple[float, str] | None:
     return (min(measured), "in the benchmark") if measured else None
 
 
-def assess_routing(slices: Sequence[BinnedWindow], view: TierContext) -> Routing:
+def assess_routing(slices: Sequence[BinnedWindow], view: TierContext, rule: Rule) -> Routing:
     """What the last minutes of the tier's replicas say, against the minutes before them and the plan."""
-    limits, planned = limits_of(view.limits), planned_hits(view)
+    limits, planned = limits_of(rule, view.limits), planned_hits(view)
     found = prefix_locality.measure_hit_rate(slices, planned, limits)
     if found.requests < limits.minimum_requests:
         text = f"{found.requests:.0f} requests of warm replicas in the last minutes, {limits.minimum_requests:.0f} are needed"
@@ -69,17 +66,6 @@ def assess_routing(slices: Sequence[BinnedWindow], view: TierContext) -> Routing
     if not prefix_locality.is_locality_lost(found, limits):
         return _not_lost(found, limits, planned is not None)
     return Routing(broken=True, text=_broken(found), found=found, certain=prefix_locality.spread_changed(found, limits))
-
-
-def check_routing_cause(scene: CauseContext) -> CauseResult:
-    """The same as a suspect of a slow first token or of lost hits, where several replicas are seen."""
-    if len({one.replica for one in scene.slices} - {None}) < 2:
-        return CauseResult(supported=False)
-    seen = assess_routing(scene.slices, scene.view)
-    if seen.broken is None:
-        return CauseResult(supported=None, text=f"whether routing keeps prefixes together: {seen.text}")
-    text = f"the routing: {seen.text}" if seen.broken else f"not the routing ({seen.text})"
-    return CauseResult(supported=seen.broken, proven=seen.certain, text=text)
 
 
 def _not_lost(found: CurrentHitRate, limits: LocalityThresholds, planned: bool) -> Routing:
@@ -184,7 +170,7 @@ def judge_replicas(case: RuleContext) -> RuleResult:
         if sum_family(case.slices, FINISHED) <= 0:
             return case.unknown(Gap.NO_TRAFFIC, "no prompt asked the prefix cache")
         return case.unknown(Gap.NOT_EXPOSED, "no prompt asked the prefix cache: it is off")
-    seen = assess_routing(case.slices, case.view)
+    seen = assess_routing(case.slices, case.view, case.rule)
     if seen.broken is None:
         return case.unknown(seen.gap, seen.text)
     rate, reference = seen.found.rate, seen.found.reference

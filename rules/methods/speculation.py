@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rules.catalogue.configuration import SUSPICION
 from rules.confidence import Certainty
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Speculation
@@ -23,6 +22,9 @@ from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, is_persistent, too_early
 from rules.verdicts.verdict import Action, RuleResult, Status
+
+SUSPICION = ("If acceptance is suspiciously perfect, look at some answers: loops accept everything",)
+"""Action where every draft token is accepted: shorter drafts would only slow it down."""
 
 _FAMILIES = frozenset(
     {

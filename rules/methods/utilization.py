@@ -113,11 +113,18 @@ POLLED = "gpu_utilization_sampled"
 """A plain poll says nothing of the time between two polls: `likely` at most (METRICS trap 15)."""
 
 
+def no_hours(case: RuleContext) -> Unknown | None:
+    """Return the unknown result of a rule over days that has seen no replica, or None."""
+    return None if case.slices else case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+
+
 def judge_trap(case: RuleContext) -> RuleResult:
     """Fleet utilisation below 40 % over at least a week, KV utilisation of its fullest hours below 75 % (DESIGN 3.12).
 
     Certain only if the upper bound of utilisation is below it, too; that it is no trap is certain if the lower is not.
     """
+    if (unseen := no_hours(case)) is not None:
+        return unseen
     apart = explain_pool_gap(case)
     if apart is not None:
         return apart
@@ -150,6 +157,8 @@ def judge_trap(case: RuleContext) -> RuleResult:
 
 def judge_empty_queue(case: RuleContext) -> RuleResult:
     """A queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3)."""
+    if (unseen := no_hours(case)) is not None:
+        return unseen
     hours, total = sums(case), windows.sum_windows(one.window for one in case.slices)
     if not total.counters.get("requests_finished"):
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
@@ -180,6 +189,8 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
     bursty tier is low in any. Blocks that only hold cached prefixes count as free: with notable hits it is no more
     than likely.
     """
+    if (unseen := no_hours(case)) is not None:
+        return unseen
     hours, total = sums(case), windows.sum_windows(one.window for one in case.slices)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:

@@ -12,9 +12,10 @@ from rules.plan.curve import Curve
 from rules.plan.envelope import METRICS, interpolate, metric_value
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-from rules.what_if.production import IN_SYSTEM
 
 NO_CURVE = Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no benchmark")
+
+IN_SYSTEM = "requests_in_system"
 
 NAMES = (
     *("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rules.plan.curve import Curve, OperatingPoint, operating_point
+from rules.plan.replica_count import NO_MARGIN, Margin
 from rules.plan.schema import Point, TierPlan
 
 Severity = Literal["mistake", "warning", "info"]
@@ -28,9 +29,10 @@ class Case:
     points: tuple[Point, ...]
     curve: Curve | None
     point: OperatingPoint | None
+    margin: Margin
 
 
-def case_of(tier: TierPlan) -> Case:
+def case_of(tier: TierPlan, margin: Margin = NO_MARGIN) -> Case:
     """The tier with its curve and its operating point."""
     points = tier.curve.points if tier.curve else ()
-    return Case(tier=tier, points=points, curve=Curve.from_plan(tier), point=operating_point(tier))
+    return Case(tier=tier, points=points, curve=Curve.from_plan(tier), point=operating_point(tier), margin=margin)

@@ -15,7 +15,7 @@ from rules.plan.check_case import SEVERITIES, Case, Found, Severity, case_of
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED
 from rules.plan.envelope import metric_value
 from rules.plan.mistakes import MISTAKES
-from rules.plan.replica_count import count_fleet_of, fleet_terms, margin_of
+from rules.plan.replica_count import Margin, count_fleet_of, fleet_terms
 from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
 
@@ -68,14 +68,14 @@ class PlanWarning:
     severity: Severity
 
 
-def check_plan(plan: Plan) -> tuple[PlanWarning, ...]:
-    """Everything to be said of every tier: the gravest first, within that tier by tier in the order of the plan."""
-    return _gravest_first([finding for name, tier in plan.tiers.items() for finding in check_tier(name, tier)])
+def check_plan(plan: Plan, margin: Margin) -> tuple[PlanWarning, ...]:
+    """Return the warnings of every tier: the gravest first, then in the order of the plan. `margin` is that of counts."""
+    return _gravest_first([found for name, tier in plan.tiers.items() for found in check_tier(name, tier, margin)])
 
 
-def check_tier(name: str, tier: TierPlan) -> tuple[PlanWarning, ...]:
-    """Everything to be said of one tier, the gravest first."""
-    case = case_of(tier)
+def check_tier(name: str, tier: TierPlan, margin: Margin) -> tuple[PlanWarning, ...]:
+    """Return the warnings of one tier, the gravest first."""
+    case = case_of(tier, margin)
     return _gravest_first(
         [
             PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
@@ -187,7 +187,7 @@ def _short_fleet(case: Case) -> Found:
     if not (rates and rates.peak and fleet and case.point):
         return
     safety, _ = fleet_terms(case.tier)
-    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, margin_of())
+    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, case.margin)
     carried = fleet.instances * case.point.usable_rps
     text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
     if carried < rates.peak:
@@ -205,7 +205,7 @@ def _large_fleet(case: Case) -> Found:
     if not (rates and rates.peak and fleet and case.point):
         return
     per_replica = case.tier.gpu.per_replica
-    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, margin_of())
+    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, case.margin)
     carried = fleet.instances * case.point.usable_rps
     # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
     if fleet.instances <= needed + 1:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
-from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.schema import TierPlan
 from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity
@@ -47,12 +47,18 @@ NO_MARGIN = Margin()
 """Every replica full, and none to spare: what published comparisons of forecasts count with."""
 
 
-def margin_of(overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES) -> Margin:
-    """Return the margin of a tier: NoHeadroom's own limits, with what the configuration of the tier says instead.
+class HeadroomRule(Protocol):
+    """Rule NoHeadroom of the catalogue, which stands above the plan."""
+
+    def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
+        """Return a threshold, or the override of a tier's configuration."""
+
+
+def margin_from_rule(rule: HeadroomRule, overrides: Mapping[str, Mapping[str, float]]) -> Margin:
+    """Return the margin of a tier: NoHeadroom's own limits, or the overrides of the tier's configuration.
 
     A limit above 1 lets a tier be fuller than full without a finding. Counts then fill replicas, and no more than that.
     """
-    rule = RULES["NoHeadroom"]
     return Margin(
         target_utilization=min(1.0, rule.limit("above", overrides)),
         survives_loss_from=round(rule.limit("survives_loss_from", overrides)),

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from rules.catalogue.registry import BY_NAME
-from rules.plan.load_bins import TierContext
 from rules.replicas import starts
 from rules.replicas import track as spans
 from rules.replicas import track as tracks
@@ -47,7 +45,7 @@ class ReplicaState:
 
 
 def apply_snapshot(
-    replica: ReplicaState, snapshot: Snapshot, view: TierContext, extra: Window | None = None
+    replica: ReplicaState, snapshot: Snapshot, limits: CascadeThresholds, extra: Window | None = None
 ) -> tuple[ReplicaState, Window | None, Window | None]:
     """A good page: the replica after it, its window if there is one, and the minute that it closed.
 
@@ -61,7 +59,7 @@ def apply_snapshot(
         return _begun_anew(replace(replica, cascade=interrupt_cascade(replica.cascade), stale_seconds=0.0), before)
     if extra is not None:
         window = _with(window, extra)
-    replica = _follow_cascade(replica, snapshot, window, view)
+    replica = _follow_cascade(replica, snapshot, window, limits)
     stale = Gap.STALE in (window.gaps.get(family) for family in ("requests_running", "kv_utilization"))
     replica = replace(replica, stale_seconds=replica.stale_seconds + window.span if stale else 0.0)
     return _book(replica, window)
@@ -113,7 +111,7 @@ def _book(replica: ReplicaState, window: Window) -> tuple[ReplicaState, Window, 
     return replace(replica, open=(*replica.open, window)), window, None
 
 
-def _follow_cascade(replica: ReplicaState, now: Snapshot, window: Window, view: TierContext) -> ReplicaState:
+def _follow_cascade(replica: ReplicaState, now: Snapshot, window: Window, limits: CascadeThresholds) -> ReplicaState:
     whole_gap = window.gaps.get(windows.EVERYTHING)
     if whole_gap is not None:
         return replace(replica, cascade=interrupt_cascade(replica.cascade), unslopable=whole_gap)
@@ -122,17 +120,7 @@ def _follow_cascade(replica: ReplicaState, now: Snapshot, window: Window, view: 
         return replica
     if untold in windows.UNKNOWN_BETWEEN_SCRAPES:
         return replace(replica, cascade=interrupt_cascade(replica.cascade), unslopable=untold)
-    limits = cascade_limits(view)
     return replace(replica, cascade=advance_cascade(replica.cascade, _observation(now, window, limits), limits))
-
-
-def cascade_limits(view: TierContext) -> CascadeThresholds:
-    """The cascade's thresholds from the catalogue, the tier's TTFT objective where the plan has one."""
-    rule = BY_NAME["KvCacheCascade"]
-    values = {name: rule.limit(name, view.limits) for name in rule.thresholds}
-    if view.basis.ttft_slo_seconds is not None:
-        values["ttft_slo_seconds"] = view.basis.ttft_slo_seconds
-    return CascadeThresholds(**values)
 
 
 def _observation(now: Snapshot, window: Window, limits: CascadeThresholds) -> CascadeSample:

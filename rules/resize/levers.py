@@ -14,7 +14,6 @@ from zoneinfo import ZoneInfo
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
-from rules.evaluator.long_rules import HOUR_SECONDS
 from rules.methods import utilization as periods
 from rules.plan import money
 from rules.plan.replica_count import count_fleet, count_replicas
@@ -23,7 +22,7 @@ from rules.resize.production_summary import ProductionSummary, Rate
 from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.telemetry.work import Capacity
 
 SHORTER = 0.30

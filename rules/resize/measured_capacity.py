@@ -271,7 +271,9 @@ def _best(value: SignalValue) -> float | None:
 def _is_slower(view: TierContext, bins: Sequence[BinnedWindow]) -> bool:
     """Return whether more requests than allowed were slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
     for name in SLOWER:
-        case = RuleContext(rule=RULES[name], view=view, slices=tuple(bins), now=0.0, period_seconds=DAY_SECONDS)
+        case = RuleContext(
+            rule=RULES[name], catalogue=RULES, view=view, slices=tuple(bins), now=0.0, period_seconds=DAY_SECONDS
+        )
         found = select_comparable(case, (case.rule.family,))
         tail = compute_tail(found, found.slices) if isinstance(found, BenchmarkComparison) else None
         if tail is None or tail.requests < case.limit("minimum_requests"):

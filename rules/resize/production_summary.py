@@ -10,12 +10,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.evaluator.long_rules import HOUR_SECONDS
 from rules.methods import utilization
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
-from rules.telemetry.windows import MINUTE_SECONDS, Window
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 
 RATE_SECONDS = 300.0
 """Arrivals are looked at over five minutes: about what a replica takes to start (guide 9.2: 2 to 5 minutes), so what is

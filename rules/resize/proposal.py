@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME as RULES
+from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.methods import utilization as periods
 from rules.plan.curve import CERTAIN_REQUESTS
-from rules.plan.replica_count import margin_of
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import (
     FleetCost,

@@ -294,3 +294,6 @@ def _worst_gaps(mappings: list[Mapping[str, Gap]]) -> dict[str, Gap]:
             if family not in worst or GAP_ORDER[reason] > GAP_ORDER[worst[family]]:
                 worst[family] = reason
     return worst
+
+
+HOUR_SECONDS = 3600.0

@@ -17,9 +17,11 @@ from rules.plan.curve import Curve, Expectation
 from rules.plan.envelope import metric_value
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
+from rules.replicas.state import ReplicaState
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, SignalValue
 from rules.verdicts.error_budget import Budget
+from rules.verdicts.finding import RuleState
 from rules.verdicts.hold import part_seen, scraped_by_the_minute
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
@@ -52,6 +54,7 @@ class RuleContext:
     """
 
     rule: Rule
+    catalogue: Mapping[str, Rule]
     view: TierContext
     slices: tuple[BinnedWindow, ...]
     now: float
@@ -60,6 +63,9 @@ class RuleContext:
     budget: Budget = field(default_factory=Budget)
     projection: Projection | None = None
     starts: tuple[ReplicaStart, ...] = ()
+    replica: ReplicaState | None = None
+    replicas: tuple[ReplicaState, ...] = ()
+    states: tuple[RuleState, ...] = ()
     _late: tuple[float, float] = field(init=False, repr=False, compare=False, default=(math.inf, math.inf))
     """When the last quarter begins, and the newest period: asked for by every replica of a tier."""
 
@@ -70,7 +76,7 @@ class RuleContext:
 
     @property
     def subject(self) -> Subject:
-        return Subject(tier=self.view.tier)
+        return Subject(tier=self.view.tier, replica=self.replica.name if self.replica is not None else None)
 
     @property
     def periods_word(self) -> str:

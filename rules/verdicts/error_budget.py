@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, outcomes, windows
 from rules.telemetry.signals import Missing
-from rules.telemetry.windows import MINUTE_SECONDS, Window
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 
 OBJECTIVES = ("ttft_seconds", "tpot_seconds")
 """The histogram families that have an objective, in the order of a row's columns."""
@@ -30,7 +30,6 @@ FINE_SECONDS = 6 * 3600.0
 """How long minutes are kept apart: the short windows of up to half an hour, and the long one of six hours, see them."""
 
 COARSE_SECONDS = 300.0
-HOUR_SECONDS = 3600.0
 
 _HEAD, _EACH = 3, 4
 ROW = _HEAD + _EACH * len(COUNTED)

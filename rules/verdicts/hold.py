@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 from rules.telemetry.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS, STEP_GAUGES
 from rules.telemetry.reading_methods import FULL_COVERAGE
-from rules.telemetry.windows import MINUTE_SECONDS, Window
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 
 if TYPE_CHECKING:
     from rules.plan.load_bins import BinnedWindow
     from rules.verdicts.rule import Rule
-
-HOUR_SECONDS = 3600.0
 
 
 def seldom_scraped(slices: Sequence[BinnedWindow]) -> bool:

@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rules.plan.benchmark_reading import read_benchmark
+from rules.catalogue.registry import margin_of
+from rules.plan.benchmark_reading import IN_SYSTEM, read_benchmark
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.plan.load_bins import BinnedWindow
-from rules.plan.replica_count import ReplicaCount, margin_of, replica_count
+from rules.plan.replica_count import ReplicaCount, replica_count
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import Bill, compute_bill, tokens_per_hour
 from rules.resize.measured_capacity import slower_than_planned
@@ -27,14 +28,7 @@ from rules.telemetry.signals import BY_NAME, Missing, Reading
 from rules.telemetry.work import Capacity
 from rules.what_if.limits import OBJECTIVES, CapacityLimit, find_first_limit, list_limits
 from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
-from rules.what_if.production import (
-    IN_SYSTEM,
-    ObservedPeak,
-    ProductionLoads,
-    collect_loads,
-    count_replicas_at,
-    find_peak,
-)
+from rules.what_if.production import ObservedPeak, ProductionLoads, collect_loads, count_replicas_at, find_peak
 from rules.what_if.prompts import KV, PromptEffect, PromptVariation, estimate_effect
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")

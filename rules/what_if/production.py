@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rules.evaluator.long_rules import HOUR_SECONDS
+from rules.plan.benchmark_reading import IN_SYSTEM
 from rules.plan.curve import CERTAIN_REQUESTS, RPS_TOLERANCE
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.resize.production_summary import RATE_SECONDS, ProductionSummary
@@ -27,7 +27,7 @@ from rules.telemetry.derived import PlanFacts
 from rules.telemetry.reading_methods import mean_level
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.context import SEPARATE
 
 ENOUGH = 3000
@@ -41,7 +41,6 @@ CHANCE = 3.09
 BLOCKS = 24
 """Stretches of equal load that the whole range is cut into, where the load at which something happens is looked for."""
 
-IN_SYSTEM = "requests_in_system"
 
 LEVELS = {"kv_utilization": ("kv_utilization",), IN_SYSTEM: ("requests_running", "requests_waiting")}
 """What is a mean of a replica over time, by the gauges that are added up."""

@@ -13,7 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from deployed import KUBERNETES, ROOT, Json, Key, base, chart, charted, containers, documents, pods
+from deployed import KUBERNETES, Json, Key, base, chart, charted, containers, documents, pods
+from paths import ROOT
 
 from exporters.manifests import settings
 from exporters.manifests.chart_files import CHART, TEMPLATES

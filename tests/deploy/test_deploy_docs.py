@@ -9,7 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from deployed import KUBERNETES, ROOT, base, built, containers, pods
+from deployed import KUBERNETES, base, built, containers, pods
+from paths import ROOT
 
 from agent.config.load import parse_config
 from exporters.manifests import settings

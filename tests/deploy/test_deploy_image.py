@@ -15,10 +15,10 @@ from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import yaml
-from deployed import ROOT
 from engine_server import engines
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as canonical
+from paths import ROOT
 from waiting import CEILING_SECONDS
 
 from exporters.manifests import pods

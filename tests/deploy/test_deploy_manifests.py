@@ -9,8 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from deployed import BASE_OBJECTS, CRDS, KUBERNETES, ROOT, Json, Key, base, built, containers, documents, overlay, pods
+from deployed import BASE_OBJECTS, CRDS, KUBERNETES, Json, Key, base, built, containers, documents, overlay, pods
 from deployed import with_components as overlay_with
+from paths import ROOT
 
 from agent.config.load import load
 from agent.version import VERSION

@@ -13,7 +13,7 @@ from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.telemetry.snapshots import GpuReadout
 
 MADE = TESTS / "gpu_exporter_pages"
-SHARED = SHARED / "pages"
+SHARED_PAGES_FOLDER = SHARED / "pages"
 
 MADE_PAGES = {
     "made-amd-1.5-mi300x.prom": "amd",
@@ -40,7 +40,7 @@ def page_path(name: str) -> Path:
     """Where a page is; skips the test where ../shared is not there."""
     if name in MADE_PAGES:
         return MADE / name
-    path = SHARED / name
+    path = SHARED_PAGES_FOLDER / name
     if not path.exists():
         pytest.skip(f"../shared/pages/{name} is not here")
     return path

@@ -12,8 +12,11 @@ from rules.telemetry.snapshots import Snapshot
 RELEASES = ("0.4.6", "0.5.3", "0.5.10", "0.5.23")
 NEWEST, STARTUP, REAL = "sglang-0.5.23.prom", "sglang_startup.prom", "sglang_after_load.prom"
 OURS = [f"sglang-{release}.prom" for release in RELEASES] + [STARTUP, REAL]
-SHARED = SHARED / "pages"
-DOCS, TRIMMED = SHARED / "sglang-0.4.x-docs-llama31-8b-overload.prom", SHARED / "sglang-0.5.10.post1-datadog.prom"
+SHARED_PAGES = SHARED / "pages"
+DOCS, TRIMMED = (
+    SHARED_PAGES / "sglang-0.4.x-docs-llama31-8b-overload.prom",
+    SHARED_PAGES / "sglang-0.5.10.post1-datadog.prom",
+)
 absent = pytest.mark.skipif(
     not TRIMMED.exists(), reason="../shared is absent: captured pages of 0.4.1 and 0.5.10 were not tried"
 )

@@ -14,10 +14,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from daemon_runs import ROOT, answers, ask, configuration, process, write
+from daemon_runs import answers, ask, configuration, process, write
 from engine_server import Handler, answers_500, cuts_off, engines, give, hangs, is_html, is_strange, redirects
 from history_samples import booking
-from paths import SUPPORT
+from paths import ROOT, SUPPORT
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting.delivery import AlertDelivery, AlertmanagerClient, DeliveryError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from daemon_runs import ROOT
+from paths import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 

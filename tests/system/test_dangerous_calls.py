@@ -89,7 +89,7 @@ def test_no_process_is_started_by_a_shell_and_every_one_by_this_interpreter() ->
         if isinstance(node, ast.Call) and dotted(node.func).startswith("subprocess.")
     ]
     assert {path for path, _ in starts} == {
-        "agent/doctor/background_jobs.py", "agent/worker/process.py",
+        "agent/doctor/background_jobs.py", "agent/reporting/process.py", "agent/worker/process.py",
     }  # fmt: skip
     for path, node in starts:
         assert "shell" not in {keyword.arg for keyword in node.keywords}, path

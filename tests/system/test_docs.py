@@ -28,6 +28,7 @@ from agent.http_server.credentials import SHORTEST_TOKEN
 from exporters.docs.command_pages import commands_page
 from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.metrics import names
+from rules.catalogue.registry import margin_of
 from rules.confidence import CONFIDENCE
 from rules.engines.coverage import engine_signals, exposures
 from rules.engines.registry import ENGINES, normalize_name
@@ -37,7 +38,7 @@ from rules.gpu_sources.dcgm import OFF
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import EXPORTERS
 from rules.plan.curve import CERTAIN_REQUESTS
-from rules.plan.replica_count import Margin, count_replicas, margin_of
+from rules.plan.replica_count import Margin, count_replicas
 from rules.telemetry.families import FAMILIES, FamilyKind
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import families_of

@@ -22,10 +22,10 @@ from pathlib import Path
 import promql_parser
 import pytest
 import yaml
-from daemon_runs import ROOT, ask, configuration, running, write
+from daemon_runs import ask, configuration, running, write
 from engine_server import Engine, engines, pages
 from markdown import markdown
-from paths import TESTS
+from paths import ROOT, TESTS
 from prometheus_client.parser import text_string_to_metric_families
 from scaling_samples import BY_FORMAT, objects
 from waiting import CEILING_SECONDS

@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 
 def known() -> set[str]:
     found = set()
-    for path in ROOT.glob("tests/test_*.py"):
+    for path in ROOT.glob("tests/**/test_*.py"):
         found |= {one.name for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.FunctionDef)}
     return found
 

@@ -24,30 +24,33 @@ from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import ASKED
+from rules.evaluator.evaluate import evaluate_rule
 from rules.evaluator.external_alerts import AlertTargets, ExternalAlert
-from rules.evaluator.judgements import BY_SLICES, judge
-from rules.evaluator.long_rules import HOUR_SECONDS
 from rules.evaluator.step import ClosedMinute, Evaluator
 from rules.evaluator.tier_rules import LIVE_SECONDS
+from rules.methods.burn_rate import judge_burn
+from rules.methods.demand import judge_demand, judge_forecast
+from rules.methods.errors import judge_availability
+from rules.methods.tiers import judge_tiers
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import HOUR_SECONDS
 from rules.verdicts import finding
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState
-from rules.verdicts.rule import Way
 from rules.verdicts.verdict import RuleResult, Verdict
 
 LIVE_EVERY_SECONDS = 2 * HOUR_SECONDS
 LONG_EVERY_SECONDS = 12 * HOUR_SECONDS
 
-NEEDS_MORE = frozenset({Way.FORECAST, Way.DEMAND, Way.BURN, Way.AVAILABILITY, Way.TIERS})
+NEEDS_MORE = frozenset({judge_forecast, judge_demand, judge_burn, judge_availability, judge_tiers})
 """A projection, an error budget or other tiers: these are judged by the daemon only."""
 
 HOURLY = tuple(
     rule
     for rule in RULES
-    if rule.way in BY_SLICES
-    and rule.way not in NEEDS_MORE
+    if not rule.per_scrape
+    and rule.method not in NEEDS_MORE
     and rule.window_seconds <= LIVE_SECONDS
     and (rule.window_seconds == LIVE_SECONDS or rule.name in ASKED)
 )
@@ -91,7 +94,7 @@ class SimulatedEvaluation:
     def _answer(
         self, name: str, taken: Sequence[BinnedWindow], now: float, starts: tuple[ReplicaStart, ...]
     ) -> RuleResult:
-        answer = judge(BY_NAME[name], self.view, taken, now, QUARTER, starts=starts)
+        answer = evaluate_rule(BY_NAME[name], self.view, taken, now, QUARTER, starts=starts)
         return explain.add_causes(answer, self.view, taken) if isinstance(answer, Verdict) else answer
 
     def _stand(self, answers: Iterable[RuleResult]) -> tuple[ClosedSpan, ...]:

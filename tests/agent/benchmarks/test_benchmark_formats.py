@@ -15,7 +15,7 @@ from agent.errors import BenchmarkError
 
 BENCH = TESTS / "bench"
 RUN = BENCH / "vllm-cpu" / "bench_c04.json"
-SHARED = SHARED / "bench"
+SHARED_BENCH = SHARED / "bench"
 
 STATISTICS = {"successful": {"mean": 9.0, "median": 9.0, "max": 12.0, "percentiles": {"p95": 11.0, "p99": 12.0}}}
 TIMES = {"mean": 0.05, "median": 0.05, "p95": 0.08, "p99": 0.09, "max": 0.1}
@@ -246,9 +246,13 @@ def test_a_spoilt_file_gives_measurements_or_one_sentence_and_nothing_else(
 
 
 def test_results_of_tools_that_are_not_read_are_refused() -> None:
-    if not SHARED.is_dir():
-        pytest.skip(f"no {SHARED}: the sample reports are not part of the project")
-    others = [*SHARED.rglob("br_v0_*.yaml"), *SHARED.rglob("simulator-*.json*"), *SHARED.rglob("manifests.yaml")]
+    if not SHARED_BENCH.is_dir():
+        pytest.skip(f"no {SHARED_BENCH}: the sample reports are not part of the project")
+    others = [
+        *SHARED_BENCH.rglob("br_v0_*.yaml"),
+        *SHARED_BENCH.rglob("simulator-*.json*"),
+        *SHARED_BENCH.rglob("manifests.yaml"),
+    ]
     assert len(others) == 11
     for path in others:
         assert "is no" in refusal(path) or "is neither" in refusal(path)

@@ -11,9 +11,9 @@ from agent.benchmarks.formats import read_results
 from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
 
-SHARED = SHARED / "bench"
-OLD = SHARED / "guidellm" / "example_output" / "benchmarks_v0.3.json"
-NEW = SHARED / "llm-d-benchmark" / "tests" / "fixtures" / "guidellm_report_v2.json"
+SHARED_BENCH = SHARED / "bench"
+OLD = SHARED_BENCH / "guidellm" / "example_output" / "benchmarks_v0.3.json"
+NEW = SHARED_BENCH / "llm-d-benchmark" / "tests" / "fixtures" / "guidellm_report_v2.json"
 
 
 def statistics(mean: float, p99: float) -> dict[str, Any]:

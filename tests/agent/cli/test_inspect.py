@@ -48,10 +48,10 @@ ENGINES_OF = {
 }
 """By the beginning of a page's name, the longest that fits."""
 
-SHARED = SHARED / "pages"
+SHARED_PAGES = SHARED / "pages"
 THERE = sorted(
-    path.relative_to(SHARED).as_posix()
-    for folder in (SHARED, SHARED / "real", SHARED / "generated")
+    path.relative_to(SHARED_PAGES).as_posix()
+    for folder in (SHARED_PAGES, SHARED_PAGES / "real", SHARED_PAGES / "generated")
     if folder.exists()
     for path in folder.iterdir()
     if path.suffix in (".prom", ".txt") and not path.name.startswith(("amd-", "dcgm-", "nvidia_gpu_exporter-"))
@@ -68,7 +68,7 @@ def test_every_engines_page_of_others_is_known_and_none_of_its_families_is_stran
 ) -> None:
     if not THERE:
         pytest.skip("../shared/pages is not here")
-    found = as_json(capsys, str(SHARED / name))
+    found = as_json(capsys, str(SHARED_PAGES / name))
     assert (found["engine"], found["generation"]) == engine_of(Path(name).name)
     assert [family["name"] for family in found["families"] if family["use"] == "unknown"] == []
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import recorded
-from daemon_runs import ROOT, process
+from daemon_runs import process
 from engine_server import engines, hangs
-from paths import TESTS
+from paths import ROOT, TESTS
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.cli import inspect as inspect_command

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import ROOT, configuration, write
+from daemon_runs import configuration, write
+from paths import ROOT
 
 from agent.config.load import load, parse_config
 from agent.config.weaknesses import weaknesses

@@ -41,7 +41,7 @@ from agent.http_client.transport import TargetOptions
 FORMATS = TESTS / "history_formats"
 MODULES = sorted((ROOT / "agent" / "doctor").glob("*.py"))
 CANARY = "canary-7f3a91c2d4e5b6a7"
-ROOT = os.geteuid() == 0
+AS_ROOT = os.geteuid() == 0
 NOW = datetime.datetime.now(datetime.UTC)
 GONE = f"127.0.0.1:{free_port()}"
 
@@ -164,7 +164,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
     """A file system in memory; skips where that is not allowed."""
     (folder / "d").mkdir(mode=0o700)
     words = ["mount", "-t", "tmpfs", "-o", f"{options},mode=700", "none", str(folder / "d")]
-    if not ROOT or subprocess.run(words, capture_output=True, check=False).returncode:
+    if not AS_ROOT or subprocess.run(words, capture_output=True, check=False).returncode:
         pytest.skip("mounting a file system takes root")
     try:
         yield
@@ -413,7 +413,7 @@ def test_a_history_that_is_well_has_one_line_and_nothing_is_left_beside_it(tmp_p
         assert [one.name for one in (tmp_path / "d").iterdir()] == ["history.db"]
 
 
-@pytest.mark.skipif(not ROOT, reason="another user's file takes root")
+@pytest.mark.skipif(not AS_ROOT, reason="another user's file takes root")
 def test_a_file_of_root_in_the_folder_of_another_user_is_told_before_that_user_cannot_write_it(tmp_path: Path) -> None:
     with owned_by_another(tmp_path) as keys:
         (line,) = [one for one in about(findings(tmp_path, keys), "history") if one.level is WARN]

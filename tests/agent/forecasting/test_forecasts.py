@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from daemon_runs import ROOT
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
+from paths import ROOT
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.forecasting.history_input import no_forecast

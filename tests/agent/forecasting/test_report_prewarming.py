@@ -16,7 +16,8 @@ from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.prewarm import simulate_requests
 from forecast.capacity.simulation import SimulatedDemand, cheapest_reacting
 from forecast.series.binned import Array
-from rules.plan.replica_count import NO_MARGIN, Margin, margin_of
+from rules.catalogue.registry import margin_of
+from rules.plan.replica_count import NO_MARGIN, Margin
 
 DAY = 1440
 

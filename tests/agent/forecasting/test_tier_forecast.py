@@ -17,7 +17,8 @@ from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
 from exporters.documents.prewarm import DecisionBasis
 from forecast.capacity.prewarm import certainty
 from forecast.series.binned import Series
-from rules.plan.replica_count import NO_MARGIN, margin_of
+from rules.catalogue.registry import margin_of
+from rules.plan.replica_count import NO_MARGIN
 
 
 def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> ForecastResponse:

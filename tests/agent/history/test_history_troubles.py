@@ -10,7 +10,7 @@ import threading
 import pytest
 from history_samples import START, booking, finished
 from history_writer import REPLICAS
-from paths import SUPPORT
+from paths import ROOT, SUPPORT
 
 from agent.history import errors as troubles
 from agent.history.codec import encode_window
@@ -36,7 +36,7 @@ def store(path):
 
 def writer(*arguments):
     """The writing process; both the tests and the program stand on its path."""
-    folders = os.pathsep.join((str(WRITER.parent), str(WRITER.parent.parent)))
+    folders = os.pathsep.join((str(WRITER.parent), str(ROOT)))
     return subprocess.Popen(
         [sys.executable, str(WRITER), *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -7,11 +7,11 @@ import pytest
 from paths import ROOT
 
 from exporters.docs import runbook_blocks
-from exporters.docs.runbook_blocks import BLOCK, LOUDNESS, WAYS, RunbookError, block, fill_runbooks
+from exporters.docs.runbook_blocks import BLOCK, LOUDNESS, METHOD_TEXTS, RunbookError, block, fill_runbooks
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes.checks import SUSPECTS
 from rules.causes.context import LATENCY
-from rules.verdicts.rule import Rule, Severity, Threshold, Way
+from rules.verdicts.rule import Rule, Severity, Threshold
 
 PAGE = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
 PARTS = (
@@ -84,7 +84,7 @@ def test_the_text_by_hand_repeats_no_threshold(rule: Rule) -> None:
 def test_a_runbook_speaks_of_every_suspect_that_its_rule_can_name(rule: Rule) -> None:
     causes = sections()[rule.name].split("**Causes, likeliest first**")[1].split("**Safe to do**")[0]
     possible = [suspect.cause for suspect in SUSPECTS if suspect.explains(rule)]
-    possible += ["slower machine"] if rule.way in LATENCY else []
+    possible += ["slower machine"] if rule.method in LATENCY else []
     assert set(re.findall(r"\*([a-z ]+)\*", causes)) == set(possible)
 
 
@@ -118,5 +118,5 @@ def test_a_page_that_lacks_a_block_or_has_a_strange_one_is_refused_by_name() -> 
 
 
 def test_every_way_and_loudness_has_its_words() -> None:
-    assert set(WAYS) == set(Way)
+    assert set(METHOD_TEXTS) == {rule.method for rule in RULES}
     assert set(LOUDNESS) == set(Severity)

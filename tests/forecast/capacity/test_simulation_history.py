@@ -15,7 +15,7 @@ from forecast.capacity.simulation_history import (
 )
 from forecast.lead.online import profile_outlook
 from forecast.series.binned import Array, Series
-from rules.plan.replica_count import margin_of
+from rules.catalogue.registry import margin_of
 
 
 def series(days: int, minutes: int, *, noise: float = 0.1, seed: int = 1) -> Series:

@@ -1,15 +1,16 @@
 import pytest
 
 from rules.catalogue.registry import BY_NAME, NAMES, RULES
-from rules.evaluator.judgements import BY_SLICES
-from rules.methods.availability import evaluate_replica_rules, evaluate_tier_availability
-from rules.methods.means import MEANS
+from rules.evaluator.scrape_rules import evaluate_replica_rules, evaluate_tier_availability
+from rules.methods.events import judge_excess
+from rules.methods.means import MEANS, judge_mean
+from rules.methods.tails import judge_tail
 from rules.plan.envelope import METRICS
 from rules.plan.load_bins import build_tier_context
 from rules.replicas.state import ReplicaState
 from rules.telemetry.families import BY_NAME as FAMILIES
 from rules.telemetry.signals import BY_NAME as SIGNALS
-from rules.verdicts.rule import Rule, Scope, Severity, Way
+from rules.verdicts.rule import Rule, Scope, Severity
 
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 
@@ -52,27 +53,23 @@ OF_TIERS = {answer.rule for answer in evaluate_tier_availability((), (), build_t
 
 @every
 def test_a_rule_is_judged_by_some_way(rule: Rule) -> None:
-    assert [rule.way in BY_SLICES, rule.name in OF_REPLICAS, rule.name in OF_TIERS].count(True) == 1
-
-
-def test_every_way_is_used_by_a_rule() -> None:
-    assert {rule.way for rule in RULES} == set(Way)
+    assert [not rule.per_scrape, rule.name in OF_REPLICAS, rule.name in OF_TIERS].count(True) == 1
 
 
 @every
 def test_what_a_rule_reads_exists(rule: Rule) -> None:
     assert rule.signal in SIGNALS or rule.signal == "coverage"
-    if rule.way in (Way.TAIL, Way.SHORTFALL, Way.EXCESS):
+    if rule.method in (judge_tail, judge_mean, judge_excess):
         assert rule.metric in METRICS
-    if rule.way is Way.TAIL:
+    if rule.method is judge_tail:
         assert rule.family in FAMILIES
-    if rule.way is Way.SHORTFALL:
+    if rule.method is judge_mean:
         assert rule.metric in MEANS
 
 
 @every
 def test_a_rule_over_windows_judges_from_a_part_of_them_on(rule: Rule) -> None:
-    over_windows = rule.way in BY_SLICES
+    over_windows = not rule.per_scrape
     assert (0 < rule.minimum_seconds < rule.window_seconds) == over_windows
     assert (rule.scope is Scope.TIER) == (rule.name not in OF_REPLICAS)
 

@@ -19,7 +19,7 @@ from rules.engines.table import EngineTable, IgnoredFamily, Marker
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.telemetry.families import BY_NAME, stem
 
-SHARED = SHARED / "pages"
+SHARED_PAGES = SHARED / "pages"
 
 
 def engine_of(page: Path) -> EngineTable | None:
@@ -63,9 +63,9 @@ def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path
         assert use.text
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="../shared is absent: only our own pages were tried")
+@pytest.mark.skipif(not SHARED_PAGES.exists(), reason="../shared is absent: only our own pages were tried")
 def test_so_is_every_family_of_every_engine_page_there_is() -> None:
-    theirs = engine_pages(SHARED)
+    theirs = engine_pages(SHARED_PAGES)
     assert len(theirs) >= 45
     assert {engine.name for _, engine in theirs} == {"vllm", "sglang", "llamacpp", "triton"}
     for page, engine in theirs:
@@ -254,16 +254,16 @@ def test_a_name_of_a_flag_or_a_connector_tells_nothing_by_its_absence(name: str)
     assert version_range(VLLM_V1, rest) == "after 0.12.0 and before 0.18.1"
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="../shared is absent: no public page of 0.25.1 was read")
+@pytest.mark.skipif(not SHARED_PAGES.exists(), reason="../shared is absent: no public page of 0.25.1 was read")
 def test_the_range_holds_the_release_that_a_public_page_was_pinned_at() -> None:
-    recordings = sorted((SHARED.parent / "recordings" / "public").rglob("metrics.jsonl.gz"))
+    recordings = sorted((SHARED_PAGES.parent / "recordings" / "public").rglob("metrics.jsonl.gz"))
     assert len(recordings) >= 9
     for path in recordings:
         with gzip.open(path, "rt") as lines:
             page = json.loads(next(lines))["text"]
         ranges = [range_of(without_lines(page, start)) for start in ("# HELP", "#")]
         assert ranges == ["after 0.18.1 and before 0.32.0"] * 2
-    assert range_of((SHARED / "vllm-v1-specdecode-created-derate.prom").read_text()) == "after 0.11.0"
+    assert range_of((SHARED_PAGES / "vllm-v1-specdecode-created-derate.prom").read_text()) == "after 0.11.0"
 
 
 def test_a_deprecated_name_that_is_shown_again_does_not_make_a_page_older() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from making import PAGES, START, page_text, read
-from sglang_pages import DOCS, NEWEST, OURS, REAL, SHARED, STARTUP, TRIMMED, absent
+from paths import SHARED
+from sglang_pages import DOCS, NEWEST, OURS, REAL, STARTUP, TRIMMED, absent
 
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
@@ -35,7 +36,7 @@ def test_every_family_is_read_or_left_alone_for_a_reason(name: str) -> None:
 
 @absent
 def test_so_is_every_family_of_every_page_there_is() -> None:
-    pages = sorted(SHARED.rglob("sglang*"))
+    pages = sorted((SHARED / "pages").rglob("sglang*"))
     assert len(pages) == 12
     for page in pages:
         assert not [use for use in explain_families(SGLANG, families(page)) if use.use is Use.UNKNOWN], page.name

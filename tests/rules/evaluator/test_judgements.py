@@ -5,17 +5,20 @@ from judging_samples import START, answered, each, gauge, minute, seen, unknown,
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator import tier_rules
-from rules.evaluator.judgements import judge
+from rules.evaluator.evaluate import evaluate_rule
+from rules.methods.events import judge_event_ratio, judge_excess
+from rules.methods.load import judge_beyond
+from rules.methods.means import judge_mean
+from rules.methods.tails import judge_tail
 from rules.plan.load_bins import build_tier_context as bare
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
-from rules.verdicts.rule import Way
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
-COMPARING = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS, Way.BEYOND, Way.EVENT_RATIO})
+COMPARING = frozenset({judge_tail, judge_mean, judge_excess, judge_beyond, judge_event_ratio})
 """The ways of step 13; the others have tests of their own for what they need."""
 
-JUDGED = [rule.name for rule in RULES if rule.way in COMPARING]
+JUDGED = [rule.name for rule in RULES if rule.method in COMPARING]
 COMPARED = [name for name in JUDGED if name != "KvEviction"]
 WHOLE = view(
     *({"gpu_utilization": 0.5, "prefix_hit_ratio": 0.5, "eviction_rate": 0.0} for _ in range(3)),
@@ -58,7 +61,7 @@ def test_no_rule_judges_before_its_minimum(rule: str) -> None:
 def test_no_rule_judges_a_tier_of_which_nothing_was_seen(rule: str) -> None:
     down = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(5)]
     assert unknown(rule, WHOLE, down).reason is Gap.SCRAPE_FAILED
-    empty = judge(BY_NAME[rule], WHOLE, (), START)
+    empty = evaluate_rule(BY_NAME[rule], WHOLE, (), START)
     assert isinstance(empty, Unknown)
     assert (empty.reason, empty.text) == (Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
 
@@ -114,7 +117,7 @@ def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
         placed = tuple(
             one for window in made for one in tier_rules.add_minute(tier_rules.TierMinutes(), window, "", WHOLE).slices
         )
-        found = judge(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
+        found = evaluate_rule(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
         assert isinstance(found, Verdict)
         return found.status
 

@@ -10,7 +10,6 @@ from agent.sources.recording import load
 from rules.catalogue.registry import RULES
 from rules.confidence import Certainty
 from rules.evaluator import long_rules, tier_rules
-from rules.evaluator.judgements import BY_SLICES
 from rules.evaluator.step import Evaluator
 from rules.plan.load_bins import BinnedWindow, bin_window
 from rules.telemetry.signals import Gap
@@ -22,7 +21,7 @@ TIER = Subject(tier="t")
 
 def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
     live, long = {rule.name for rule in tier_rules.LIVE}, {rule.name for rule in long_rules.LONG}
-    assert live | long == {rule.name for rule in RULES if rule.way in BY_SLICES}
+    assert live | long == {rule.name for rule in RULES if not rule.per_scrape}
     assert not live & long
     assert live >= long_rules.ALSO_WEEKLY
     assert tier_rules.LONGEST <= tier_rules.LIVE_SECONDS

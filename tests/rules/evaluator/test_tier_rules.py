@@ -4,9 +4,9 @@ from judging_samples import START, each, gauge, minute, minutes, seen, view
 
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_rules
+from rules.methods.configuration import judge_cold_start
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap
-from rules.verdicts.rule import Way
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 TIER_RULES = [rule.name for rule in tier_rules.LIVE]
@@ -76,7 +76,7 @@ def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
 def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None:
     for rule in tier_rules.LIVE:
         if rule.family.endswith("_seconds") or rule.signal.endswith("_seconds"):
-            assert rule.window_seconds <= tier_rules.RECENT_SECONDS or rule.way is Way.COLD_START, rule.name
+            assert rule.window_seconds <= tier_rules.RECENT_SECONDS or rule.method is judge_cold_start, rule.name
 
 
 def test_a_rule_over_an_hour_of_every_replica_is_asked_seldom_of_a_tier_that_is_seen_as_sums() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpu_pages import MADE_PAGES, SHARED, SHARED_PAGES, families, page_path, page_text, series
+from gpu_pages import MADE_PAGES, SHARED_PAGES, SHARED_PAGES_FOLDER, families, page_path, page_text, series
 
 from agent.config.keys import GpusConfig
 from rules.engines.coverage import Use
@@ -86,7 +86,7 @@ def shown_by(exporter: GpuExporter, pages: dict[str, str]) -> set[str]:
     return {
         exporter.plain(name)
         for page, of in pages.items()
-        if of == exporter.name and (page in MADE_PAGES or (SHARED / page).exists())
+        if of == exporter.name and (page in MADE_PAGES or (SHARED_PAGES_FOLDER / page).exists())
         for name, _, _ in series(page_text(page), exporter)
     }
 
@@ -121,7 +121,11 @@ def test_every_exporter_has_its_key_in_the_configuration() -> None:
 
 
 def test_every_page_of_a_gpu_exporter_in_shared_is_listed_here() -> None:
-    if not SHARED.exists():
+    if not SHARED_PAGES_FOLDER.exists():
         pytest.skip("../shared/pages is not here")
-    there = {path.name for path in SHARED.iterdir() if path.name.startswith(("amd-", "dcgm-", "nvidia_gpu_exporter-"))}
+    there = {
+        path.name
+        for path in SHARED_PAGES_FOLDER.iterdir()
+        if path.name.startswith(("amd-", "dcgm-", "nvidia_gpu_exporter-"))
+    }
     assert there == set(SHARED_PAGES)

@@ -7,7 +7,7 @@ from judging_samples import each, gauge, minute, unknown, verdict, view
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.judgements import judge
+from rules.evaluator.evaluate import evaluate_rule
 from rules.plan.load_bins import build_tier_context as bare
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
@@ -123,7 +123,7 @@ def test_the_rule_waits_for_its_minimum_of_time_and_requests() -> None:
     assert unknown(RULE, TWO_FIT, each(2, lambda n: serving(n, held=5.0))).text == "120 s seen, 180 s are needed"
     few = unknown(RULE, TWO_FIT, each(4, lambda n: serving(n, held=5.0, rps=0.4)))
     assert few.text == "96 requests, 100 are needed"
-    never = judge(BY_NAME[RULE], TWO_FIT, (), now=0.0)
+    never = evaluate_rule(BY_NAME[RULE], TWO_FIT, (), now=0.0)
     assert isinstance(never, Unknown)
     assert never.reason is Gap.SCRAPE_FAILED
 

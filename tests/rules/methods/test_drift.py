@@ -10,7 +10,7 @@ from length_samples import sized, usual
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.judgements import judge
+from rules.evaluator.evaluate import evaluate_rule
 from rules.methods.request_lengths import OUTPUTS, PROMPTS
 from rules.plan.load_bins import TierContext, bin_window
 from rules.telemetry.signals import Gap
@@ -160,7 +160,7 @@ def test_an_engine_without_length_histograms_and_one_without_traffic_say_so() ->
 
 
 def test_no_replica_ever_seen_is_unknown() -> None:
-    found = judge(BY_NAME[DRIFT], planned(), (), now=0.0)
+    found = evaluate_rule(BY_NAME[DRIFT], planned(), (), now=0.0)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no replica of the tier has been seen")  # type: ignore[union-attr]
 
 
@@ -194,7 +194,7 @@ def test_over_a_day_the_peak_is_compared_with_the_average_too(night: float, stat
     tier = view(workload={"requests_per_second": {"average": 2.0, "peak": 3.0}})
     hours = [minute(60 * n, rps=3.0 if n >= 18 else night, seconds=3600.0) for n in range(24)]
     slices = tuple(bin_window(hour, tier.curve, None) for hour in hours)
-    found = judge(BY_NAME[DRIFT], tier, slices, now=hours[-1].end, period_seconds=3600.0)
+    found = evaluate_rule(BY_NAME[DRIFT], tier, slices, now=hours[-1].end, period_seconds=3600.0)
     assert isinstance(found, Verdict)
     assert found.status is status
     assert ("peak to average" in found.sentence) is (status is Status.WARNING)

@@ -9,6 +9,7 @@ from judging_samples import START, each, minute, unknown, verdict, view
 from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.replicas.state import apply_snapshot
 from rules.telemetry.signals import Gap
@@ -137,7 +138,7 @@ def judged(pages: list[tuple[float, float]]) -> RuleResult:
     for number, (served, errors) in enumerate(pages):
         t = START + 15.0 * number
         page = reader.read(PAGE.format(served=served, errors=errors).encode(), t)
-        replica, _, closed = apply_snapshot(replica, page, by)
+        replica, _, closed = apply_snapshot(replica, page, cascade_limits(by))
         if closed is not None:
             kept = tier_rules.add_minute(kept, closed, "a", by)
     return next(a for a in tier_rules.evaluate_tier_rules(kept, by, t) if a.rule == BURN)

@@ -8,7 +8,7 @@ from length_samples import sized, usual
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.judgements import judge
+from rules.evaluator.evaluate import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
 from rules.telemetry.signals import Gap, Reading
@@ -122,7 +122,7 @@ def test_limits_without_lengths_to_compare_are_unknown() -> None:
     few = unknown(LIMITS, guarded(), each(3, lambda n: sized(n, usual(n=33), usual(n=33))))
     assert few.text == "99 requests, 100 are needed"
     assert unknown(LIMITS, guarded(), seen_lengths(count=2)).text == "120 s seen, 180 s are needed"
-    never = judge(BY_NAME[LIMITS], guarded(), (), now=0.0)
+    never = evaluate_rule(BY_NAME[LIMITS], guarded(), (), now=0.0)
     assert isinstance(never, Unknown)
     assert never.reason is Gap.SCRAPE_FAILED
 

@@ -9,13 +9,13 @@ from judging_samples import answered, each, gauge, minute, seen, unknown, verdic
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
+from rules.methods.bands import judge_band
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.rule import Way
 from rules.verdicts.verdict import Status, Unknown, Verdict
 
-BANDS = [rule.name for rule in RULES if rule.way is Way.BAND]
+BANDS = [rule.name for rule in RULES if rule.method is judge_band]
 EDGES = (0.1, 0.25, 0.5, 1.0, 5.0, 10.0, 60.0, float("inf"))
 
 

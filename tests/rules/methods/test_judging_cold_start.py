@@ -12,7 +12,7 @@ from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
-from rules.evaluator.judgements import judge
+from rules.evaluator.evaluate import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
 from rules.replicas.starts import ReplicaStart
@@ -102,7 +102,7 @@ def test_without_a_planned_lead_what_was_measured_is_told() -> None:
 
 def test_before_its_minimum_and_without_any_replica_it_says_so() -> None:
     assert unknown(RULE, PLANNED, [started(0, 60.0, seconds=59.0)]).text == "59 s seen, 60 s are needed"
-    never = judge(BY_NAME[RULE], PLANNED, (), now=0.0)
+    never = evaluate_rule(BY_NAME[RULE], PLANNED, (), now=0.0)
     assert isinstance(never, Unknown)
     assert never.reason is Gap.SCRAPE_FAILED
 

@@ -7,7 +7,7 @@ from judging_samples import each, minute, unknown, verdict, view
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.judgements import judge
+from rules.evaluator.evaluate import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
 from rules.telemetry.signals import Gap
@@ -72,7 +72,7 @@ def test_four_bit_weights_on_hopper_may_be_meant_for_their_memory() -> None:
 
 
 def test_it_needs_no_telemetry() -> None:
-    found = judge(BY_NAME[RULE], planned(A100, "fp8"), (), now=0.0)
+    found = evaluate_rule(BY_NAME[RULE], planned(A100, "fp8"), (), now=0.0)
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
 

@@ -7,7 +7,7 @@ from making import snapshot
 
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
-from rules.methods.availability import evaluate_replica_rules
+from rules.evaluator.scrape_rules import cascade_limits, evaluate_replica_rules
 from rules.plan.load_bins import BinnedWindow
 from rules.replicas.cascade import CascadeState
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
@@ -23,7 +23,7 @@ def replica(pages: int = 2, misses: int = 0, **changes: Any) -> ReplicaState:
     for number in range(pages):
         t = START + 15 * number
         one, _, _ = apply_snapshot(
-            one, snapshot(t, counters={"requests_finished": 100.0 + t - START, "engine_steps": t}), VIEW
+            one, snapshot(t, counters={"requests_finished": 100.0 + t - START, "engine_steps": t}), cascade_limits(VIEW)
         )
     for number in range(misses):
         one, _, _ = apply_failed_scrape(one, START + 15 * (pages + number), trouble="timeout: 5 s")
@@ -71,7 +71,7 @@ def test_a_target_is_down_after_three_misses() -> None:
 def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None:
     one = ReplicaState(tier="t", name="a")
     for t in (0.0, 400.0):
-        one, _, _ = apply_snapshot(one, snapshot(START + t, counters={"engine_steps": t}), VIEW)
+        one, _, _ = apply_snapshot(one, snapshot(START + t, counters={"engine_steps": t}), cascade_limits(VIEW))
     alone = said("TargetDown", one, now=START + 400)
     assert isinstance(alone, Unknown)
     assert (alone.reason, alone.text) == (Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before")
@@ -120,7 +120,7 @@ def test_the_configuration_can_ask_for_more_misses() -> None:
 
 
 def test_a_page_that_answers_again_ends_it() -> None:
-    back, _, _ = apply_snapshot(replica(misses=5), snapshot(START + 105), VIEW)
+    back, _, _ = apply_snapshot(replica(misses=5), snapshot(START + 105), cascade_limits(VIEW))
     assert verdict("TargetDown", back).sentence == "The metrics page answers"
     assert back.trouble == ""
 
@@ -137,7 +137,7 @@ def test_one_page_is_no_slope() -> None:
     first = said("KvCacheCascade", replica(pages=1))
     assert isinstance(first, Unknown)
     assert (first.reason, first.text) == (Gap.RESTARTED, "one page is no slope yet")
-    after_a_miss, _, _ = apply_snapshot(replica(misses=1), snapshot(START + 45), VIEW)
+    after_a_miss, _, _ = apply_snapshot(replica(misses=1), snapshot(START + 45), cascade_limits(VIEW))
     again = said("KvCacheCascade", after_a_miss)
     assert isinstance(again, Unknown)
     assert again.reason is Gap.SCRAPE_FAILED
@@ -146,7 +146,7 @@ def test_one_page_is_no_slope() -> None:
 def test_an_engine_without_the_gauge_or_the_step_counter_says_so() -> None:
     bare = snapshot(START + 30)
     without = replace(bare, gauges={"requests_running": 1.0}, counters={"requests_finished": 200.0})
-    one, _, _ = apply_snapshot(replica(), without, VIEW)
+    one, _, _ = apply_snapshot(replica(), without, cascade_limits(VIEW))
     assert [(a.reason, a.text) for a in evaluate_replica_rules(one, VIEW, START) if isinstance(a, Unknown)] == [
         (Gap.NOT_EXPOSED, "the page has no KV cache utilisation"),
         (Gap.NOT_EXPOSED, "the page does not count the engine's steps"),
@@ -156,13 +156,15 @@ def test_an_engine_without_the_gauge_or_the_step_counter_says_so() -> None:
 def test_a_page_that_claims_work_and_does_not_move_is_stale_after_two_minutes() -> None:
     one = replica(pages=1)
     for number in range(1, 9):
-        one, _, _ = apply_snapshot(one, snapshot(START + 15 * number, counters={"engine_steps": START}), VIEW)
+        one, _, _ = apply_snapshot(
+            one, snapshot(START + 15 * number, counters={"engine_steps": START}), cascade_limits(VIEW)
+        )
         found = verdict("TelemetryStale", one)
         assert found.status is (Status.WARNING if number == 8 else Status.OK)
     assert (
         found.sentence == "The engine has not stepped for 120 s, yet its page claims 4 running and 0 waiting requests"
     )
-    moved, _, _ = apply_snapshot(one, snapshot(START + 135, counters={"engine_steps": START + 1}), VIEW)
+    moved, _, _ = apply_snapshot(one, snapshot(START + 135, counters={"engine_steps": START + 1}), cascade_limits(VIEW))
     assert verdict("TelemetryStale", moved).status is Status.OK
 
 
@@ -170,7 +172,7 @@ def test_an_idle_engine_is_not_stale() -> None:
     idle = {"requests_running": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
     one = ReplicaState(tier="t", name="a")
     for number in range(12):
-        one, _, _ = apply_snapshot(one, snapshot(START + 15 * number, gauges=idle), VIEW)
+        one, _, _ = apply_snapshot(one, snapshot(START + 15 * number, gauges=idle), cascade_limits(VIEW))
     assert verdict("TelemetryStale", one).status is Status.OK
 
 

@@ -7,7 +7,7 @@ from judging_samples import each, gauge, minute, unknown, verdict, view
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.judgements import judge
+from rules.evaluator.evaluate import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
 from rules.telemetry.signals import Gap, Reading
@@ -104,7 +104,7 @@ def test_speculation_that_does_not_run_is_told_by_whether_it_was_planned() -> No
     assert unknown(RULE, view(), each(5, minute)).text == "no speculation is exposed"
     idle = unknown(RULE, planned(), each(5, lambda n: drafting(n, 0.0, rounds=0.0)))
     assert idle.reason is Gap.NO_TRAFFIC
-    never = judge(BY_NAME[RULE], planned(), (), now=0.0)
+    never = evaluate_rule(BY_NAME[RULE], planned(), (), now=0.0)
     assert isinstance(never, Unknown)
     assert never.reason is Gap.SCRAPE_FAILED
 

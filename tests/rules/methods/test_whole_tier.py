@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,15 @@ from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import AlertKey
+from rules.evaluator.scrape_rules import evaluate_tier_availability, evaluate_unknowns
 from rules.evaluator.step import Evaluator
-from rules.methods.availability import tier_down, unknown_too_long
+from rules.plan.load_bins import TierContext
 from rules.replicas.state import ReplicaState
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.finding import Finding, RuleState, UnknownSpan
-from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 NOW = START + 7200.0
 PAGE: Snapshot = at(0)
@@ -35,12 +37,16 @@ def stand(rule: str, reason: Gap, judged_at: float | None, name: str | None = No
 
 
 def too_long(*standings: RuleState) -> Verdict:
-    found = unknown_too_long(standings, view(), NOW)
+    found = evaluate_unknowns(standings, view(), NOW)
     assert isinstance(found, Verdict)
     return found
 
 
 # --- TierDown
+
+
+def tier_down(replicas: Sequence[ReplicaState], view: TierContext, now: float) -> RuleResult:
+    return evaluate_tier_availability(replicas, (), view, now)[0]
 
 
 def test_a_tier_of_which_nothing_answered_three_scrapes_long_is_down_for_certain() -> None:

@@ -4,6 +4,7 @@ import pytest
 import yaml
 from paths import TESTS
 
+from rules.catalogue.registry import margin_of
 from rules.plan.checks import PlanWarning, check_plan
 from rules.plan.schema import Plan, parse_plan
 
@@ -52,16 +53,16 @@ def found(
         **PARTS,
         **parts,
     }
-    return list(check_plan(parse_plan({"schema": 1, "tiers": {"t": tier}})))
+    return list(check_plan(parse_plan({"schema": 1, "tiers": {"t": tier}}), margin_of()))
 
 
 def test_a_sound_plan_has_no_findings() -> None:
-    assert check_plan(plan_of("guide-h100")) == ()
+    assert check_plan(plan_of("guide-h100"), margin_of()) == ()
     assert found() == []
 
 
 def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
-    warnings = [finding for finding in check_plan(plan_of("cpu-small")) if finding.severity == "warning"]
+    warnings = [finding for finding in check_plan(plan_of("cpu-small"), margin_of()) if finding.severity == "warning"]
     assert [(finding.path, finding.text) for finding in warnings] == [
         (
             "tiers.cpu-small.curve.points",
@@ -81,7 +82,7 @@ def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
 
 
 def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
-    infos = check_plan(plan_of("cpu-small-open"))
+    infos = check_plan(plan_of("cpu-small-open"), margin_of())
     assert {finding.severity for finding in infos} == {"info"}
     assert infos[0].text == (
         "no measured load breaks the SLO; usable rps, 7.886, is a lower bound: measure higher loads to find the knee"
@@ -247,7 +248,7 @@ def test_a_marked_censored_point_is_no_finding() -> None:
 
 
 def test_warnings_come_before_what_is_good_to_know() -> None:
-    severities = [finding.severity for finding in check_plan(plan_of("cpu-small"))]
+    severities = [finding.severity for finding in check_plan(plan_of("cpu-small"), margin_of())]
     assert severities == sorted(severities, reverse=True)
 
 
@@ -265,7 +266,7 @@ def test_a_benchmark_that_a_cache_answered_is_named() -> None:
 
 def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
     def warnings(name: str) -> str:
-        return " ".join(f.text for f in check_plan(plan_of(name)) if f.severity == "warning")
+        return " ".join(f.text for f in check_plan(plan_of(name), margin_of()) if f.severity == "warning")
 
     assert "fewer than 300 requests" in warnings("cpu-small")
     assert "closed loop" in warnings("cpu-small")

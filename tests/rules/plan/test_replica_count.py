@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forecast.capacity.simulation import replicas
+from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.plan.capacity import stated_capacity
-from rules.plan.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, margin_of, replica_count
+from rules.plan.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, replica_count
 from rules.telemetry.work import Capacity, CapacitySource
 
 USUAL = margin_of()

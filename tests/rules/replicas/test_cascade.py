@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging_samples import view
 
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.replicas.cascade import (
     CascadeSample,
     CascadeState,
@@ -17,7 +18,6 @@ from rules.replicas.cascade import (
     step_cascade,
     time_to_full,
 )
-from rules.replicas.state import cascade_limits
 
 LIMITS = cascade_limits(view())
 

@@ -9,6 +9,7 @@ import recorded
 from agent.config.files import load_plan
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.replicas.cascade import CascadeState
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
@@ -43,9 +44,11 @@ def pages(name: str) -> dict[int, Pages]:
 def followed(scraped: Pages) -> list[tuple[float, CascadeState]]:
     replica, states = ReplicaState(tier="cpu-small", name="r"), []
     for t, snapshot in scraped:
-        replica = (apply_failed_scrape(replica, t) if snapshot is None else apply_snapshot(replica, snapshot, plan()))[
-            0
-        ]
+        replica = (
+            apply_failed_scrape(replica, t)
+            if snapshot is None
+            else apply_snapshot(replica, snapshot, cascade_limits(plan()))
+        )[0]
         states.append((t, replica.cascade))
     return states
 

@@ -23,6 +23,7 @@ from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.documents.timeline import line
 from rules.evaluator import tier_rules, timeline
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.evaluator.step import Evaluator
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.load_bins import build_tier_context
@@ -65,7 +66,7 @@ def walk(*outcomes: Snapshot | float, replica: ReplicaState | None = None) -> Re
     replica = replica or ReplicaState(tier="t", name="r2")
     for outcome in outcomes:
         stepped = (
-            apply_snapshot(replica, outcome, VIEW)
+            apply_snapshot(replica, outcome, cascade_limits(VIEW))
             if isinstance(outcome, Snapshot)
             else apply_failed_scrape(replica, START + outcome)
         )

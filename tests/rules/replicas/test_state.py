@@ -4,8 +4,9 @@ import pytest
 from judging_samples import START, view
 from making import cumulative, gauge, snapshot
 
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.replicas.cascade import CascadeState
-from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot, cascade_limits
+from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import EVERYTHING, Window
 
@@ -22,12 +23,12 @@ def at(seconds: float, **more: object):  # type: ignore[no-untyped-def]
 def after(*seconds: float) -> ReplicaState:
     one = FRESH
     for t in seconds:
-        one, _, _ = apply_snapshot(one, at(t), VIEW)
+        one, _, _ = apply_snapshot(one, at(t), cascade_limits(VIEW))
     return one
 
 
 def test_the_first_page_makes_no_window() -> None:
-    one, window, closed = apply_snapshot(FRESH, at(0), VIEW)
+    one, window, closed = apply_snapshot(FRESH, at(0), cascade_limits(VIEW))
     assert (window, closed, one.open) == (None, None, ())
     assert one.track.last is not None
 
@@ -35,7 +36,7 @@ def test_the_first_page_makes_no_window() -> None:
 def test_two_pages_make_a_window_and_the_next_minute_closes_the_one_before() -> None:
     one = after(0, 20, 40, 60)
     assert len(one.open) == 3
-    one, window, closed = apply_snapshot(one, at(80), VIEW)
+    one, window, closed = apply_snapshot(one, at(80), cascade_limits(VIEW))
     assert window is not None
     assert closed is not None
     assert (window.start, window.end) == (START + 60, START + 80)
@@ -54,7 +55,7 @@ def test_what_the_gpus_say_joins_the_window_without_touching_its_coverage() -> N
         gaps={"gpu_energy_joules": Gap.NOT_EXPOSED},
         sampled=frozenset({"gpu_power_watts"}),
     )
-    _, window, _ = apply_snapshot(after(0), at(15), VIEW, extra)
+    _, window, _ = apply_snapshot(after(0), at(15), cascade_limits(VIEW), extra)
     assert window is not None
     assert (window.counters["gpu_busy_seconds"], window.counters["requests_finished"]) == (9.0, 15.0)
     assert "gpu_sm_active" in window.gauges
@@ -84,27 +85,29 @@ def test_the_cascade_follows_the_pages_and_starts_its_slopes_anew_after_a_gap_or
     assert [o.t for o in one.cascade.recent] == [START + 15, START + 30]
     failed, _, _ = apply_failed_scrape(one, START + 45)
     assert (failed.cascade.recent, failed.unslopable) == ((), Gap.SCRAPE_FAILED)
-    late, _, _ = apply_snapshot(failed, at(60), VIEW)
+    late, _, _ = apply_snapshot(failed, at(60), cascade_limits(VIEW))
     assert late.cascade.recent == ()
-    going, _, _ = apply_snapshot(late, at(75), VIEW)
+    going, _, _ = apply_snapshot(late, at(75), cascade_limits(VIEW))
     assert len(going.cascade.recent) == 1
-    restarted, window, _ = apply_snapshot(one, at(45, started_at=START + 40), VIEW)
+    restarted, window, _ = apply_snapshot(one, at(45, started_at=START + 40), cascade_limits(VIEW))
     assert window is not None
     assert window.gaps[EVERYTHING] is Gap.RESTARTED
     assert (restarted.cascade.recent, restarted.unslopable) == ((), Gap.RESTARTED)
 
 
 def test_a_clock_that_went_back_starts_the_slopes_anew() -> None:
-    back, window, _ = apply_snapshot(after(0, 15, 30), at(20), VIEW)
+    back, window, _ = apply_snapshot(after(0, 15, 30), at(20), cascade_limits(VIEW))
     assert window is None
     assert back.cascade.recent == ()
 
 
 def test_stale_gauges_are_no_observation() -> None:
-    one, _, _ = apply_snapshot(after(0, 15), at(30, counters={"engine_steps": 15.0, "requests_finished": 15.0}), VIEW)
+    one, _, _ = apply_snapshot(
+        after(0, 15), at(30, counters={"engine_steps": 15.0, "requests_finished": 15.0}), cascade_limits(VIEW)
+    )
     assert [o.t for o in one.cascade.recent] == [START + 15]
     assert one.stale_seconds == 15
-    one, _, _ = apply_snapshot(one, at(45), VIEW)
+    one, _, _ = apply_snapshot(one, at(45), cascade_limits(VIEW))
     assert one.stale_seconds == 0
 
 
@@ -122,8 +125,8 @@ def test_an_observation_holds_what_happened_since_the_scrape_before() -> None:
         histograms={"ttft_seconds": late, "e2e_seconds": cumulative([4.0] * 100 + [9.0] * 2)},
         counters={"preemptions": 2.0, "requests_finished": 12.0, "engine_steps": 90.0, "generation_tokens": 5100.0},
     )
-    one, _, _ = apply_snapshot(FRESH, first, VIEW)
-    one, _, _ = apply_snapshot(one, second, VIEW)
+    one, _, _ = apply_snapshot(FRESH, first, cascade_limits(VIEW))
+    one, _, _ = apply_snapshot(one, second, cascade_limits(VIEW))
     (seen,) = one.cascade.recent
     assert (seen.t, seen.dt, seen.level, seen.running, seen.waiting) == (START + 15, 15, 0.8, 7, 3)
     assert (seen.preemptions, seen.finished, seen.generated) == (2, 12, 100)
@@ -143,4 +146,4 @@ def test_without_the_gauge_the_cascade_stands_still(family: str) -> None:
     bare = at(30)
     without = replace(bare, gauges={k: v for k, v in bare.gauges.items() if k != family})
     before = replace(after(0, 15), cascade=CascadeState(stage=2))
-    assert apply_snapshot(before, without, VIEW)[0].cascade == CascadeState(stage=2)
+    assert apply_snapshot(before, without, cascade_limits(VIEW))[0].cascade == CascadeState(stage=2)

@@ -13,14 +13,14 @@ from rules.catalogue.registry import RULES
 from rules.confidence import Certainty
 from rules.evaluator import long_rules, tier_rules
 from rules.evaluator.benchmark_check import check_benchmark
-from rules.evaluator.judgements import BY_SLICES, judge
+from rules.evaluator.evaluate import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry.windows import Window
 from rules.verdicts.context import TierWindows
 from rules.verdicts.hold import watched_seconds
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
-JUDGED = tuple(rule for rule in RULES if rule.way in BY_SLICES)
+JUDGED = tuple(rule for rule in RULES if not rule.per_scrape)
 
 SECONDS = {
     "s": 1,
@@ -136,7 +136,7 @@ def answers(history: list[Window]) -> list[RuleResult]:
     told += long_rules.evaluate_long_rules(tier, found, now)
     for period in (60.0, 3600.0):
         told += check_benchmark(tier, found, now, period).answers
-        told += [judge(rule, tier, found, now, period, fleet=fleet, budget=booked.budget) for rule in JUDGED]
+        told += [evaluate_rule(rule, tier, found, now, period, fleet=fleet, budget=booked.budget) for rule in JUDGED]
     return told
 
 
