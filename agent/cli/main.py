@@ -126,11 +126,11 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "lint",
-        "rule files and dashboards against what live pages print",
+        "wrong metric and label names in rule files and dashboards",
         (
             "0 nothing wrong was found",
             "1 something was found",
-            "2 a page, a rule file or an expression that cannot be read",
+            "2 a rule file or an expression that cannot be read",
         ),
     ),
     Command(

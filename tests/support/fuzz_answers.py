@@ -15,7 +15,7 @@ import kube_standin
 from fuzz_documents import JSON_WORDS
 from fuzz_pages import HERE, check_snapshot, check_window, engine_pages
 from fuzz_target import Target, bounded_words, sound
-from linted import DCGM_PAGE
+from gpu_page import DCGM_PAGE
 
 from agent.alerting.webhook import PayloadError, TokenBucket, WebhookReceiver, read
 from agent.benchmarks import telemetry_series as telemetry

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from fuzz_target import Target, bounded_words, sound
-from linted import DCGM_PAGE
+from gpu_page import DCGM_PAGE
 from paths import TESTS
 
 from agent.errors import ScrapeError

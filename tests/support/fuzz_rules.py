@@ -9,19 +9,17 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import yaml
 from fuzz_documents import HERE, YAML_WORDS
-from fuzz_pages import engine_pages, thinned
+from fuzz_pages import thinned
 from fuzz_target import Target, bounded_words, sound
 
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve
 from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
-from agent.lint.catalogue import Catalogue, catalogue, read_page
-from agent.lint.linting import lint
+from agent.lint.linting import lint_files
 from rules.plan.schema import BenchmarkCurve, Point
 
 CURVE = BenchmarkCurve(
@@ -30,19 +28,14 @@ CURVE = BenchmarkCurve(
 )
 
 
-@cache
-def _pages() -> Catalogue:
-    return catalogue(read_page(f"page-{place}", thinned(page)) for place, page in enumerate(engine_pages()[::4]))
-
-
 def run_lint(data: bytes) -> None:
     """The first byte chooses between rules in YAML and a dashboard in JSON. Nothing is raised for what a file holds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ("r.json" if data[:1] == b"\x01" else "r.yaml")
         path.write_bytes(data[1:])
-        found = lint([path], _pages())
+        found = lint_files([path])
     assert found.broken or found.expressions, "neither an expression nor a word"
-    bounded_words(" ".join(one.text.split()) for one in (*found.broken, *found.findings, *found.remarks))
+    bounded_words(" ".join(one.text.split()) for one in (*found.broken, *found.findings))
 
 
 def run_plan_edit(data: bytes) -> None:
@@ -203,19 +196,7 @@ PROMQL_WORDS = (
     ),
 )
 
-_LINT = (
-    *(
-        "catalogue",
-        "expressions",
-        "histograms_check",
-        "labels_check",
-        "linting",
-        "lifetimes",
-        "meaning_check",
-        "names_check",
-    ),
-    *("promql", "rule_files", "types_check", "units", "units_check"),
-)
+_LINT = ("linting", "names", "queries", "rule_files")
 
 TARGETS = (
     Target(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -91,12 +90,6 @@ def an_inspected_page(url: str, keys: dict[str, Any], folder: Path) -> None:
     assert main.main(["inspect", f"{url}/metrics", *flags(keys, folder)]) == 0
 
 
-def a_linted_page(url: str, keys: dict[str, Any], folder: Path) -> None:
-    rules = folder / "rules.yml"
-    rules.write_text(json.dumps({"groups": [{"name": "g", "rules": [{"record": "a", "expr": "up"}]}]}))
-    assert main.main(["lint", str(rules), "--url", f"{url}/metrics", *flags(keys, folder)]) in (0, 1)
-
-
 def a_page_for_a_first_plan(url: str, keys: dict[str, Any], folder: Path) -> None:
     assert main.main(["plan", "init", f"{url}/metrics", *flags(keys, folder)]) == 0
 
@@ -117,7 +110,6 @@ CONNECTIONS: tuple[Ask, ...] = (
     an_alertmanager,
     the_store,
     an_inspected_page,
-    a_linted_page,
     a_page_for_a_first_plan,
     the_telemetry_of_a_benchmark,
 )

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from promql_parser import AggModifierType, AggregateExpr, Call, MatrixSelector, VectorSelector, parse
 from promtool import complaints
 
-from agent.lint.expressions import Aggregate, Call, Node, Selector, walk
-from agent.lint.expressions import names as names_in
-from agent.lint.promql import parse
+from agent.lint.queries import read_query, walk_query
 from exporters.grafana.dashboard_json import dashboard_json
 from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
@@ -43,13 +42,18 @@ def queries() -> Iterator[tuple[str, str, str]]:
 QUERIES = tuple(queries())
 
 
-def nodes(expr: str) -> Iterator[Node]:
+def nodes(expr: str) -> Iterator[Any]:
     """The expression and everything in it."""
-    return (node for node, _ in walk(parse(expanded(expr))))
+    return walk_query(parse(expanded(expr)))
+
+
+def selectors(node: Any) -> set[str]:
+    """Names of the metrics in an expression."""
+    return {str(inner.name) for inner in walk_query(node) if isinstance(inner, VectorSelector)}
 
 
 def named(expr: str) -> Iterator[str]:
-    return iter(names_in(parse(expanded(expr))))
+    return iter(read_query(expanded(expr)).metrics)
 
 
 def base(name: str) -> str:
@@ -83,24 +87,25 @@ def test_a_query_reads_only_what_sizewatch_exports() -> None:
 
 def test_counters_and_buckets_are_read_as_rates_and_nothing_else_is() -> None:
     for uid, title, expr in QUERIES:
-        for node in nodes(expr):
-            if isinstance(node, Selector):
-                counts = node.name.endswith(PARTS) or KINDS[base(node.name)] is FamilyKind.COUNTER
-                assert node.ranged == counts, (uid, title, node.name)
+        ranged = {node.vector_selector.name for node in nodes(expr) if isinstance(node, MatrixSelector)}
+        for name in named(expr):
+            counts = name.endswith(PARTS) or KINDS[base(name)] is FamilyKind.COUNTER
+            assert (name in ranged) == counts, (uid, title, name)
 
 
 def test_no_aggregation_loses_the_tier() -> None:
     """Sums over agents' own health, which has no tier, are the exception."""
     for uid, title, expr in QUERIES:
         for node in nodes(expr):
-            if not isinstance(node, Aggregate):
+            if not isinstance(node, AggregateExpr):
                 continue
-            read = {base(name) for name in names_in(node)}
+            read = {base(name) for name in selectors(node.expr)}
             if not any("tier" in metric.labels for metric in METRICS if metric.name in read):
                 assert uid == "sizewatch-itself"
                 continue
-            assert node.labels is not None, (uid, title, node.text)
-            assert ("tier" in node.labels) != node.without, (uid, title, node.text)
+            assert node.modifier is not None, (uid, title)
+            without = node.modifier.type == AggModifierType.Without
+            assert ("tier" in node.modifier.labels) != without, (uid, title)
 
 
 def test_quantiles_are_of_buckets_of_one_tier_and_one_release() -> None:
@@ -108,12 +113,12 @@ def test_quantiles_are_of_buckets_of_one_tier_and_one_release() -> None:
     found = 0
     for uid, title, expr in QUERIES:
         for node in nodes(expr):
-            if isinstance(node, Call) and node.name == "histogram_quantile":
+            if isinstance(node, Call) and node.func.name == "histogram_quantile":
                 found += 1
-                buckets = node.arguments[1]
-                assert isinstance(buckets, Aggregate), (uid, title)
-                assert {"tier", "engine", "engine_version", "le"} <= set(buckets.labels or ()), (uid, title)
-                assert (buckets.op, buckets.without) == ("sum", False)
+                buckets = node.args[1]
+                assert isinstance(buckets, AggregateExpr), (uid, title)
+                assert {"tier", "engine", "engine_version", "le"} <= set(buckets.modifier.labels), (uid, title)
+                assert (str(buckets.op), buckets.modifier.type == AggModifierType.By) == ("sum", True)
     assert found > 20
 
 
@@ -123,8 +128,8 @@ def test_every_number_is_about_the_chosen_tiers() -> None:
         if uid == "sizewatch-itself":
             continue
         for node in nodes(expr):
-            if isinstance(node, Selector):
-                assert {"cluster", "tier"} <= {one.label for one in node.matchers}, (uid, title, node.text)
+            if isinstance(node, VectorSelector):
+                assert {"cluster", "tier"} <= {one.name for one in node.matchers.matchers}, (uid, title, node.name)
 
 
 @pytest.mark.parametrize("uid", [one.uid for one in DASHBOARDS if one.uid not in ("sizewatch-fleet", "sizewatch-cost")])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from paths import ROOT
+from promql_parser import parse
 
-from agent.lint.promql import parse
 from exporters.docs.generated_files import ARTEFACTS
 from exporters.grafana.alerts import FIRES, FOUND, QUERY, uid
 from exporters.grafana.dashboard_json import dashboard_json
