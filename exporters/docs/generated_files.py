@@ -18,8 +18,7 @@ from exporters.docs.command_pages import commands_page, configuration_page
 from exporters.docs.runbook_blocks import fill_runbooks
 from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.grafana.files import FILES as GRAFANA
-from exporters.manifests.chart_files import FILES as CHART
-from exporters.manifests.kustomize_files import FILES as KUSTOMIZE
+from exporters.grafana.files import config_maps_text
 from exporters.prometheus_rules.alerts import alerts_text, objects_text
 from exporters.prometheus_rules.recording_rules import recording_text
 from exporters.report.records import report_schema
@@ -53,7 +52,11 @@ ARTEFACTS: Mapping[str, Render] = {
     "rules/prometheus/sizewatch-recording.yaml": lambda sources, _: recording_text(),
     "rules/prometheus/prometheusrule.yaml": lambda sources, _: objects_text(),
     "rules/prometheus/alertmanager.sample.yaml": lambda sources, _: alertmanager_text(),
-    **{path: lambda *_, text=text: text() for path, text in {**GRAFANA, **KUSTOMIZE, **CHART}.items()},
+    # Copies: a chart reads only files of its own folder.
+    "deploy/chart/sizewatch/files/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
+    "deploy/chart/sizewatch/files/sizewatch-recording.yaml": lambda sources, _: recording_text(),
+    "deploy/chart/sizewatch/files/dashboards.yaml": lambda sources, _: config_maps_text(),
+    **{path: lambda *_, text=text: text() for path, text in GRAFANA.items()},
 }
 """By path from the root of the repository."""
 

@@ -13,19 +13,24 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from deployed import KUBERNETES, Json, Key, base, chart, charted, containers, documents, pods
+from deployed import (
+    CHART,
+    DEFAULTS,
+    KUBERNETES,
+    SCHEMA,
+    VALUES,
+    Json,
+    Key,
+    base,
+    chart,
+    charted,
+    containers,
+    documents,
+    pods,
+)
 from paths import ROOT
 
-from exporters.manifests import settings
-from exporters.manifests.chart_files import CHART, TEMPLATES
-from exporters.manifests.kustomize_files import COMPONENTS
-from exporters.manifests.slots import NAMESPACE, Content, Joined, Only, Release, Slot, plain
-from exporters.manifests.template_text import escaped, template
-
-FOLDER = ROOT / CHART
-VALUES = yaml.safe_load((FOLDER / "values.yaml").read_text(encoding="utf-8"))
-SCHEMA = json.loads((FOLDER / "values.schema.json").read_text(encoding="utf-8"))
-TEXTS = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("templates/*"))}
+from agent.version import VERSION
 
 
 def manifests() -> dict[Key, Json]:
@@ -96,13 +101,10 @@ def test_a_switch_takes_away_its_kinds_and_no_other(path: str) -> None:
 
 
 def test_what_is_switched_off_leaves_nothing_behind() -> None:
-    off = {slot.path: False for slot in settings.SLOTS if isinstance(slot.default, bool)}
+    off = {path: False for path, default in DEFAULTS.items() if isinstance(default, bool)}
     assert set(charted(off)) == {("ConfigMap", "sizewatch-plan")}
-    files = [
-        part for part in chart(off).split("---\n# ") if part.split("\n")[0] not in ("NOTES.txt", "shared.yaml", "")
-    ]
-    assert len(files) == len(TEMPLATES) - 1
-    assert {part.split("\n", 1)[1].strip() for part in files} == {""}
+    texts = dict(part.split("\n", 1) for part in chart(off).split("---\n# ") if part)
+    assert {name for name, text in texts.items() if text.strip()} == {"NOTES.txt", "shared.yaml"}
 
 
 def test_values_arrive_where_they_belong() -> None:
@@ -154,8 +156,8 @@ def test_the_kubelets_socket_is_the_component_of_the_manifests() -> None:
     before, after = (
         pods(charted(change))["DaemonSet", "sizewatch-node"] for change in ({}, {"node.podResources": True})
     )
-    _, tree = COMPONENTS["components/pod-resources"].patches["daemonset"]
-    patch = plain(tree)["spec"]["template"]["spec"]
+    file = KUBERNETES / "components/pod-resources/daemonset.yaml"
+    patch = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["template"]["spec"]
     (own,) = patch["containers"]
     assert after["volumes"] == before["volumes"] + patch["volumes"]
     (first,), (second,) = before["containers"], after["containers"]
@@ -169,7 +171,7 @@ def test_kubernetes_own_schemas_take_what_it_makes_with_everything_switched_on(r
         "kubernetes_validate",
         reason="kubernetes-validate is not installed: the chart was NOT checked against Kubernetes",
     )
-    switches = {slot.path: True for slot in settings.SLOTS if slot.default is False}
+    switches = {path: True for path, default in DEFAULTS.items() if default is False}
     texts = {
         "node.secretName": "s",
         "fleet.secretName": "s",
@@ -213,89 +215,18 @@ def test_the_schema_takes_the_defaults_and_says_no_to_what_it_does_not_know() ->
             jsonschema.validate(broken, SCHEMA)
 
 
-def paths(tree: Json, prefix: str = "") -> set[str]:
-    known = {slot.path for slot in settings.SLOTS}
-    return {
-        found
-        for name, value in tree.items()
-        for found in ([prefix + name] if prefix + name in known else paths(value, f"{prefix}{name}."))
-    }
-
-
-def test_every_value_is_told_used_and_in_the_schema() -> None:
-    known = {slot.path for slot in settings.SLOTS}
-    assert paths(VALUES) == known
-    used = set(re.findall(r"\.Values\.([\w.]+)", "".join(TEXTS.values())))
-    assert used == known
-    assert all(slot.text.endswith(".") for slot in settings.SLOTS)
-    assert json.loads(json.dumps(settings.values())) == VALUES
-
-
-def test_every_action_is_closed() -> None:
-    assert set(TEXTS) == {"NOTES.txt", *(f"{name}.yaml" for name in TEMPLATES)}
-    for name, text in TEXTS.items():
-        opened = re.findall(r"{{-? (if|with|range) ", text)
-        assert len(opened) == len(re.findall(r"{{-? end }}", text)), name
-        others = text.replace('{{ "{{" }}', "")
-        assert others.count("{{") == len(re.findall(r"{{-? [^{}\n]+ -?}}", others)), name
+def test_every_value_has_a_comment_a_schema_and_a_use() -> None:
+    jsonschema.validate(VALUES, SCHEMA)
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    for path in DEFAULTS:
+        *section, name = path.split(".")
+        part = text.split(f"\n{section[0]}:\n")[1].split("\n\n")[0] if section else text
+        assert re.search(rf"# .*\.\n{'  ' * len(section)}{name}:", part), path
+    templates = "".join(path.read_text(encoding="utf-8") for path in CHART.glob("templates/*"))
+    assert set(re.findall(r"\.Values\.([\w.]+)", templates)) == set(DEFAULTS)
 
 
 def test_the_chart_is_of_this_version() -> None:
-    told = yaml.safe_load((FOLDER / "Chart.yaml").read_text(encoding="utf-8"))
-    assert (told["version"], told["appVersion"], told["apiVersion"]) == (settings.VERSION, settings.VERSION, "v2")
-
-
-NAME = Slot(path="a.name", default="", text="", schema={})
-COUNT = Slot(path="a.count", default=2, text="", schema={})
-MORE = Slot(path="a.more", default={}, text="", schema={})
-
-
-def test_places_become_expressions_and_what_looks_like_one_is_printed() -> None:
-    tree = {
-        "text": "{{ $labels.tier }}",
-        "joined": Joined(parts=("x-", COUNT, NAMESPACE)),
-        "count": COUNT,
-        "name": NAME,
-        "more": MORE,
-        "here": Release(expression=".Release.Name", default="r"),
-        "list": [Only(slot=COUNT, tree={"one": 1}), "two"],
-        "content": Content(slot=MORE),
-    }
-    text = template((((COUNT,), tree),))
-    assert text.splitlines() == [
-        "{{- if .Values.a.count }}",
-        "---",
-        'text: "{{ "{{" }} $labels.tier }}"',
-        'joined: "x-{{ .Values.a.count }}{{ .Release.Namespace }}"',
-        "count: {{ .Values.a.count }}",
-        "{{- with .Values.a.name }}",
-        "name: {{ . | quote }}",
-        "{{- end }}",
-        "{{- with .Values.a.more }}",
-        "more:",
-        "  {{- toYaml . | nindent 2 }}",
-        "{{- end }}",
-        "here: {{ .Release.Name }}",
-        "list:",
-        "{{- if .Values.a.count }}",
-        "  - one: 1",
-        "{{- end }}",
-        "  - two",
-        "content: |",
-        "  {{- toYaml .Values.a.more | nindent 2 }}",
-        "{{- end }}",
-    ]
-    assert escaped("a {{ b }}") == 'a {{ "{{" }} b }}'
-
-
-@pytest.mark.parametrize("tree", [{"a": 1.5}, {"a": None}, {"a": {1, 2}}])
-def test_what_no_manifest_can_hold_is_refused(tree: Any) -> None:
-    with pytest.raises(TypeError, match="cannot stand in a manifest"):
-        plain(tree)
-    with pytest.raises(TypeError, match="cannot stand in a manifest"):
-        template((((), tree),))
-
-
-def test_an_item_whose_first_key_may_be_missing_is_refused() -> None:
-    with pytest.raises(TypeError, match="dash"):
-        template((((), {"list": [{"name": NAME}]}),))
+    told = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (told["version"], told["appVersion"], told["apiVersion"]) == (VERSION, VERSION, "v2")
+    assert DEFAULTS["image.tag"] == VERSION

@@ -9,14 +9,22 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from deployed import KUBERNETES, base, built, containers, pods
+from deployed import (
+    COMPONENTS,
+    DEFAULTS,
+    KUBERNETES,
+    LEASE,
+    OVERLAYS,
+    SCHEMA,
+    base,
+    built,
+    containers,
+    pods,
+)
 from paths import ROOT
 
 from agent.config.load import parse_config
-from exporters.manifests import settings
-from exporters.manifests.access import LEASE
-from exporters.manifests.chart_files import CHART
-from exporters.manifests.kustomize_files import COMPONENTS, OVERLAYS
+from agent.version import VERSION
 
 PAGE = (ROOT / "docs" / "install-kubernetes.md").read_text(encoding="utf-8")
 BLOCKS = [yaml.safe_load(one) for one in re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)]
@@ -42,7 +50,7 @@ def test_the_overlay_of_the_first_ten_minutes_builds_and_does_what_it_says(tmp_p
     (own / "plan.yaml").write_text("schema: 1\ntiers: {}\n", encoding="utf-8")
     found = built(own)
     images = {one["image"] for spec in pods(found).values() for one in containers(spec)}
-    assert images == {f"registry.example/llm/{name}:{settings.VERSION}" for name in ("sizewatch", "sizewatch-node")}
+    assert images == {f"registry.example/llm/{name}:{VERSION}" for name in ("sizewatch", "sizewatch-node")}
     assert found["ConfigMap", "sizewatch-plan"]["data"] == {"plan.yaml": "schema: 1\ntiers: {}\n"}
     labelled = {kind for (kind, _), one in found.items() if one["metadata"].get("labels", {}).get("release")}
     assert labelled == {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
@@ -57,11 +65,9 @@ def test_the_sidecars_example_builds(tmp_path: Path) -> None:
 
 
 def test_the_values_shown_are_values_of_the_chart() -> None:
-    schema = yaml.safe_load((ROOT / CHART / "values.schema.json").read_text(encoding="utf-8"))
-    jsonschema.validate(block("image", "node"), schema)
-    known = {slot.path for slot in settings.SLOTS}
+    jsonschema.validate(block("image", "node"), SCHEMA)
     for path in re.findall(r"`((?:node|fleet|web|networkPolicy)(?:\.\w+)?)(?:: [^`]+)?`", PAGE):
-        assert path in known or any(one.startswith(f"{path}.") for one in known), path
+        assert any(f"{one}.".startswith(f"{path}.") for one in DEFAULTS), path
 
 
 @pytest.mark.parametrize("key", ["store", "gpus"])
@@ -100,9 +106,9 @@ def test_the_numbers_on_the_page_are_those_of_the_manifests() -> None:
     assert container["resources"]["limits"]["memory"].replace("Mi", " MiB") in PAGE
     assert container["resources"]["requests"]["memory"].replace("Mi", " MiB") in PAGE
     assert f"user {spec['securityContext']['runAsUser']}" in PAGE
-    for slot in (settings.ENGINE_PORTS, settings.EXPORTER_PORTS, settings.API_PORTS, settings.STORE_PORTS):
-        assert ", ".join(str(one["port"]) for one in slot.default) in PAGE, slot.path
-    assert settings.VERSION in PAGE
+    for name in ("enginePorts", "gpuExporterPorts", "apiPorts", "storePorts"):
+        assert ", ".join(str(one["port"]) for one in DEFAULTS[f"networkPolicy.{name}"]) in PAGE, name
+    assert VERSION in PAGE
 
 
 def test_every_overlay_and_component_of_a_choice_is_told_and_exists() -> None:

@@ -15,18 +15,20 @@ from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import yaml
+from deployed import base, containers, pods
 from engine_server import engines
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as canonical
 from paths import ROOT
 from waiting import CEILING_SECONDS
 
-from exporters.manifests import pods
-from exporters.manifests.configurations import PORT
-from exporters.manifests.settings import VERSION
+from agent.version import VERSION
 
 IMAGE = ROOT / "deploy" / "image"
 DOCKERFILE = (IMAGE / "Dockerfile").read_text(encoding="utf-8")
+(POD,) = pods(base("node")).values()
+(CONTAINER,) = containers(POD)
+PORT = CONTAINER["ports"][0]["containerPort"]
 LEFT_OUT = {
     "apprise",
     "holidays",
@@ -141,7 +143,8 @@ def test_a_working_node_loads_nothing_that_its_image_lacks(tmp_path: Path) -> No
 def test_both_images_run_as_nobody_by_number() -> None:
     for name in ("node", "full"):
         users = re.findall(r"^USER (.+)$", stages()[name], flags=re.MULTILINE)
-        assert users[-1] == f"{pods.USER}:{pods.USER}"
+        user = POD["securityContext"]["runAsUser"]
+        assert users[-1] == f"{user}:{user}"
         assert stages()[name].rstrip().endswith(users[-1]), "nothing is done as another user after it"
 
 
@@ -160,7 +163,7 @@ def test_the_entry_point_and_the_manifests_agree() -> None:
     (entry,) = re.findall(r"^ENTRYPOINT (.+)$", DOCKERFILE, flags=re.MULTILINE)
     (command,) = re.findall(r"^CMD (.+)$", DOCKERFILE, flags=re.MULTILINE)
     assert json.loads(entry) == ["/opt/sizewatch/bin/sizewatch"]
-    assert json.loads(command) == ["run", "-c", f"{pods.CONFIG_DIR}/sizewatch.yaml"]
+    assert json.loads(command) == CONTAINER["args"]
 
 
 def test_the_base_can_be_given_by_digest_and_every_stage_takes_it() -> None:

@@ -9,16 +9,33 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from deployed import BASE_OBJECTS, CRDS, KUBERNETES, Json, Key, base, built, containers, documents, overlay, pods
+from deployed import (
+    BASE_OBJECTS,
+    BASES,
+    COMPONENTS,
+    CRDS,
+    KUBERNETES,
+    LEASE,
+    OVERLAYS,
+    Json,
+    Key,
+    base,
+    built,
+    containers,
+    documents,
+    overlay,
+    pods,
+)
 from deployed import with_components as overlay_with
 from paths import ROOT
 
 from agent.config.load import load
 from agent.version import VERSION
-from exporters.manifests import settings
-from exporters.manifests.access import LEASE
-from exporters.manifests.kustomize_files import BASES, COMPONENTS, FOLDERS, OVERLAYS
 
+FOLDERS = {
+    name: yaml.safe_load((KUBERNETES / name / "kustomization.yaml").read_text(encoding="utf-8"))
+    for name in (*BASES, *COMPONENTS, *OVERLAYS)
+}
 RELEASES = ("1.30", "1.34", "1.37")
 NAMES = [name.partition("/")[2] for name in OVERLAYS]
 ON_NODES = ("nvidia-runtime", "dcgm", "pod-resources", "host-pid")
@@ -107,18 +124,14 @@ def test_the_operators_own_schema_takes_the_monitors(kind: str) -> None:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_kustomization_names_every_file_of_its_folder_and_folders_that_exist(name: str) -> None:
     folder = KUBERNETES / name
-    told = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
-    named = [*told.get("resources", ()), *told.get("components", ()), *(one["path"] for one in told.get("patches", ()))]
+    told = FOLDERS[name]
+    patches = [one["path"] for one in told.get("patches", ()) if "path" in one]
+    named = [*told.get("resources", ()), *told.get("components", ()), *patches]
     files = {one for one in named if one.endswith(".yaml")}
     assert files | {"kustomization.yaml"} == {path.name for path in folder.iterdir()}
     for other in set(named) - files:
         assert (folder / other / "kustomization.yaml").is_file(), other
         assert (folder / other).resolve().is_relative_to(ROOT)
-
-
-def test_nothing_lies_in_the_folders_that_nobody_renders() -> None:
-    there = {str(path.relative_to(KUBERNETES).parent) for path in KUBERNETES.rglob("*.yaml")}
-    assert there == {".", *FOLDERS}
 
 
 @pytest.mark.parametrize("component", ON_NODES)
@@ -139,7 +152,7 @@ def test_every_component_can_be_put_on_the_cluster_overlay(component: str, tmp_p
 
 
 def test_every_component_is_used_somewhere() -> None:
-    named = {one.rpartition("/")[2] for folder in FOLDERS.values() for one in folder.components}
+    named = {one.rpartition("/")[2] for told in FOLDERS.values() for one in told.get("components", ())}
     assert named | set(ON_NODES) == {name.partition("/")[2] for name in COMPONENTS}
 
 
@@ -182,14 +195,29 @@ LOADED = [(folder, name, text) for folder, found in CONFIGS.items() for name, te
 
 def test_every_part_has_its_configuration() -> None:
     assert [(folder, name) for folder, name, _ in LOADED] == [
-        ("base/node", "sizewatch-node"),
         ("base/fleet", "sizewatch-fleet"),
+        ("base/node", "sizewatch-node"),
         ("base/standalone", "sizewatch-standalone"),
         ("components/dcgm", "config"),
         ("components/sidecar", "config"),
-        ("overlays/nodes", "config"),
         ("overlays/engines-only", "config"),
+        ("overlays/nodes", "config"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("folder", "part", "own"),
+    [
+        ("base/standalone", "node", {"role", "tier_verdicts", "data_dir"}),
+        ("components/dcgm", "node", {"gpus"}),
+        ("components/sidecar", "node", {"tier_verdicts", "discovery", "targets", "gpus"}),
+        ("overlays/engines-only", "fleet", {"tiers"}),
+        ("overlays/nodes", "node", {"tier_verdicts"}),
+    ],
+)
+def test_a_variant_changes_the_keys_it_is_for_and_no_other(folder: str, part: str, own: set[str]) -> None:
+    (usual,), (other,) = (map(yaml.safe_load, CONFIGS[one].values()) for one in (f"base/{part}", folder))
+    assert {key for key in {*usual, *other} if usual.get(key) != other.get(key)} == own
 
 
 @pytest.mark.parametrize(("folder", "name", "text"), LOADED, ids=[folder for folder, _, _ in LOADED])
@@ -301,7 +329,6 @@ def test_a_plan_of_ones_own_replaces_the_example(tmp_path: Path) -> None:
 
 
 def test_the_images_are_of_this_version_and_a_registry_can_be_put_before_them(tmp_path: Path) -> None:
-    assert settings.VERSION == VERSION
     overlay_with(tmp_path, "cluster")
     told = yaml.safe_load((tmp_path / "own/kustomization.yaml").read_text(encoding="utf-8"))
     new = {"sizewatch-node": "registry.example/sizewatch-node", "sizewatch": "registry.example/sizewatch"}
@@ -318,6 +345,21 @@ def test_a_sidecar_never_takes_its_engine_out_of_service() -> None:
     assert "readinessProbe" not in own
     assert "livenessProbe" in own
     assert spec["automountServiceAccountToken"] is False
-    text = (KUBERNETES / "components/sidecar/config.yaml").read_text(encoding="utf-8")
-    (config,) = own_configs({("ConfigMap", "c"): documents(text)[0]}).values()
+    objects = overlay("sidecar")
+    (config,) = own_configs(objects).values()
     assert yaml.safe_load(config)["discovery"] == {"kubernetes": {"scope": "pod"}}
+    assert objects["ConfigMap", "sizewatch-plan"] == base("shared")["ConfigMap", "sizewatch-plan"]
+
+
+def test_a_sidecar_is_the_nodes_container_in_workloads_of_both_kinds(tmp_path: Path) -> None:
+    overlay_with(tmp_path, "sidecar")
+    engine = tmp_path / "deploy/kubernetes/overlays/sidecar/engine.yaml"
+    (deployment,) = documents(engine.read_text(encoding="utf-8"))
+    engine.write_text(yaml.safe_dump({**deployment, "kind": "StatefulSet"}), encoding="utf-8")
+    ((kind, _), spec), *_ = pods(built(tmp_path / "own")).items()
+    assert kind == "StatefulSet"
+    assert spec == pods(overlay("sidecar"))["Deployment", "vllm"]
+    own, (node,) = spec["containers"][0], containers(pods(base("node"))["DaemonSet", "sizewatch-node"])
+    different = {"env", "ports", "securityContext", "livenessProbe", "readinessProbe", "volumeMounts"}
+    assert {name for name in node if own.get(name) != node[name]} == different
+    assert node["securityContext"].items() <= own["securityContext"].items()

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deployed import Json, Key, base, containers, overlay, pods
+from deployed import LEASE, Json, Key, base, containers, overlay, pods
 from deployed import with_components as overlay_with
-
-from exporters.manifests.access import LEASE
 
 PARTS = ("node", "fleet", "standalone")
 TIGHT = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}

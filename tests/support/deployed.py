@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,35 @@ import yaml
 from paths import ROOT
 from waiting import CEILING_SECONDS
 
-from exporters.manifests.chart_files import CHART
-from exporters.manifests.kustomize_files import BASES, OVERLAYS
-
+CHART = ROOT / "deploy" / "chart" / "sizewatch"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 CRDS = ROOT.parent / "shared" / "infra" / "k8s" / "crds"
 
 Json = dict[str, Any]
 Key = tuple[str, str]
 
-BASE_OBJECTS = sorted(
-    path for name in BASES for path in (KUBERNETES / name).glob("*.yaml") if path.name != "kustomization.yaml"
+BASE_OBJECTS = sorted(path for path in KUBERNETES.glob("base/*/*.yaml") if path.name != "kustomization.yaml")
+BASES, COMPONENTS, OVERLAYS = (
+    sorted(str(path.relative_to(KUBERNETES)) for path in (KUBERNETES / kind).iterdir())
+    for kind in ("base", "components", "overlays")
 )
+LEASE = "sizewatch-fleet"
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+
+def _defaults(values: Json, schema: Json, prefix: str = "") -> Json:
+    found = {}
+    for name, one in schema["properties"].items():
+        if "properties" in one:
+            found |= _defaults(values[name], one, f"{prefix}{name}.")
+        elif name != "global":
+            found[prefix + name] = values[name]
+    return found
+
+
+DEFAULTS = _defaults(VALUES, SCHEMA)
+"""Default values of the chart by path, such as node.enabled."""
 
 
 def documents(text: str) -> list[Json]:
@@ -58,7 +76,6 @@ def built(folder: Path) -> dict[Key, Json]:
 
 
 def overlay(name: str) -> dict[Key, Json]:
-    assert f"overlays/{name}" in OVERLAYS
     return built(KUBERNETES / "overlays" / name)
 
 
@@ -94,36 +111,41 @@ def containers(spec: Json) -> Iterator[Json]:
         yield from spec.get(field, ())
 
 
-RENDER = """
-import json, sys
+RENDER = r"""
+import json, re, sys, tempfile
 from pathlib import Path
 import go_template
 
 root, given = json.loads(sys.stdin.read())
-for path in sorted(Path(root).glob("templates/*")):
-    print("---\\n# " + path.name)
-    print(go_template.render(path, given).decode())
+folder = Path(root, "templates")
+with tempfile.NamedTemporaryFile("w") as file:
+    for path in sorted(one for one in folder.iterdir() if one.suffix != ".tpl"):
+        text = (folder / "_helpers.tpl").read_text() + path.read_text()
+        # Helm's .Files is an object, here it is a mapping.
+        Path(file.name).write_text(re.sub(r"(\$?\.Files)\.Get", r"index \1", text))
+        print("---\n# " + path.name)
+        print(go_template.render(Path(file.name), given).decode())
 """
 
 
 def chart(changes: Json | None = None, namespace: str = "sizewatch") -> str:
-    """The chart's templates through Go's own text/template with Helm's usual functions; a key of `changes` is a path."""
+    """Return the chart's templates, rendered by Go's text/template with Helm's usual functions; a key of `changes` is a path."""
     pytest.importorskip(
         "go_template", reason="py-go-template is not installed: that the chart's templates render was NOT checked"
     )
-    root = ROOT / CHART
-    values = yaml.safe_load((root / "values.yaml").read_text(encoding="utf-8"))
-    for path, value in (changes or {}).items():
+    values = deepcopy(VALUES)
+    for path, changed in (changes or {}).items():
         *folders, last = path.split(".")
         place = values
         for folder in folders:
             place = place[folder]
-        place[last] = value
-    given = {"Values": values, "Release": {"Namespace": namespace, "Name": "release"}, "Chart": {"Name": "sizewatch"}}
+        place[last] = changed
+    files = {f"files/{path.name}": path.read_text(encoding="utf-8") for path in CHART.glob("files/*")}
+    given = {"Values": values, "Release": {"Namespace": namespace, "Name": "release"}, "Files": files}
     found = subprocess.run(
         # In a process of its own: the library ends it where a template is wrong.
         [sys.executable, "-c", RENDER],
-        input=json.dumps([str(root), given]),
+        input=json.dumps([str(CHART), given]),
         capture_output=True,
         text=True,
         timeout=CEILING_SECONDS,
