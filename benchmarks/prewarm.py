@@ -35,7 +35,7 @@ from forecast.capacity.simulation_history import (
     run_trial,
 )
 from forecast.series.binned import truncate_at
-from rules.plan.replica_count import margin_of
+from rules.catalogue.registry import margin_of
 
 LATE_HELP = "cost of a minute without one replica that is needed, in minutes of a warm one (default: %(default)g)"
 END_HELP = "take the trace only up to this time, ISO 8601 in UTC; can be repeated"
