@@ -1,12 +1,10 @@
-"""Alert states as Alertmanager's API v2 takes them: labels that never change, annotations that say everything else.
+"""Alert payloads for Alertmanager's API v2 (`/api/v2/alerts`): labels, annotations and times.
 
-Owns the labels (those of the rule files in `exporters.prometheus_rules.alerts`, so that routes fit both paths), the annotations
-and the times of what is posted to `/api/v2/alerts`; nothing is sent here (`agent.alerting` does). An alert's labels are
-its identity: what changes while it lasts must never become one.
+Labels match the rule files of `exporters.prometheus_rules.alerts`, so that routes fit both. They identify an alert, so
+a changing value must never be a label. `agent.alerting` posts the payloads.
 
-A rule that pages begins as a ticket where users do not feel it yet. Routes read labels, so its page is an alert of its
-own, with its own severity, and the ticket stays beside it, to be inhibited by it. Most cascades are a page at once and
-one alert only: their ticket is posted where they last as one.
+A paging rule starts as a ticket while users are not affected. Its page is a separate alert of its own severity, which
+inhibits the ticket. A cascade usually pages at once, so its ticket is posted only if it lasts.
 """
 
 from __future__ import annotations
@@ -25,28 +23,28 @@ from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Cause, Subject, Verdict
 
 SEVERITIES: Mapping[str, str] = {Severity.PAGE.value: "critical", Severity.TICKET.value: "warning"}
-"""By loudness. What is for the report only is no alert."""
+"""Severity labels by severity of a rule. Rules of severity report send no alerts."""
 
 VALID_RESENDS = 4
-"""An alert that is not sent again ends by itself after so many intervals (Prometheus rules/manager.go, SendAlerts)."""
+"""Resend intervals after which an alert ends if it is not sent again (Prometheus rules/manager.go, SendAlerts)."""
 
 TICKET_AFTER_SECONDS = 300.0
-"""How long a rule that pages must be a mere ticket before that is posted: an escalation within it is one alert."""
+"""Minimum seconds of a paging rule at ticket level before the ticket is posted. Faster escalations are one alert."""
 
 DIAGNOSIS = "ForeignAlertDiagnosis"
-"""The alertname under which the explanation of another system's alert goes out, for information."""
+"""Alertname of informational explanations of foreign alerts."""
 
 INFORMATION: Mapping[str, str] = {"severity": "info", "loudness": Severity.REPORT.value}
 
 OWN_LABELS = frozenset({"alertname", "tier", "replica", "severity", "loudness", "foreign_alertname", OURS[0]})
-"""Labels that a configuration's own may not replace."""
+"""Labels that configured labels may not replace."""
 
 RUNBOOKS = "https://sizewatch.dev/runbooks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
-    """How alerts are addressed: labels that every one carries, the page they link to, where the runbooks stand."""
+    """Alert settings: common labels, linked page and runbook address."""
 
     resend_seconds: float = 60.0
     external_labels: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +54,7 @@ class AlertSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertPayload:
-    """One alert ready to be posted. `title` names it for people and is its identity among ours."""
+    """Alert ready to post. `title` is its display name and its identity among our alerts."""
 
     title: str
     firing: bool
@@ -66,10 +64,10 @@ class AlertPayload:
 def present(
     states: Iterable[AlertState], foreign: Iterable[ExternalAlert], now: float, settings: AlertSettings
 ) -> tuple[AlertPayload, ...]:
-    """The present state, whole: what fires at `now` (unix seconds), and what was resolved in the last 15 minutes."""
+    """Return the present state: alerts firing at `now` (unix seconds), and alerts resolved in the last 15 minutes."""
     posted: dict[str, AlertPayload] = {}
     for one in (*_of_states(states, now, settings), *_of_foreign(foreign, now, settings)):
-        # Two alerts of others may have the same explanation: one that fires stands for both.
+        # Two foreign alerts may share an explanation: a firing alert stands for both.
         if one.title not in posted or one.firing:
             posted[one.title] = one
     return tuple(posted.values())
@@ -149,12 +147,12 @@ def _cause(cause: Cause) -> str:
 
 
 def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
-    """Where the section of a rule stands: its heading's anchor on the page of the runbooks."""
+    """Return the address of a rule's section on the runbook page."""
     return f"{runbooks}#{rule.lower()}"
 
 
 def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSettings) -> Iterator[AlertPayload]:
-    """What explains alerts of others, where that is certain."""
+    """Yield certain explanations of foreign alerts."""
     for alert in foreign:
         diagnosis = alert.diagnosis
         if diagnosis is None or not diagnosis.certain or alert.tier is None:
@@ -169,18 +167,18 @@ def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSet
             "explained_by": diagnosis.rule,
             "runbook_url": runbook_url(diagnosis.rule, settings.runbooks),
         }
-        # Another's clock may be ahead, or ours has gone back: an alert that lapses before it begins is refused.
+        # Another clock may be ahead, or ours was set back. Alertmanager rejects an alert that ends before it begins.
         began, ended = min(alert.started_at, now), alert.ended_at
         body = _body(labels, annotations, began, ended if ended is None else min(ended, now), now, settings)
         yield AlertPayload(title=f"{DIAGNOSIS} of {alert.name} in {subject}", firing=alert.ended_at is None, body=body)
 
 
 def timestamp(t: float) -> str:
-    """Unix seconds as RFC 3339 with milliseconds, cut and not rounded: an alert never begins after it was seen."""
+    """Return unix seconds as RFC 3339 in milliseconds, cut: an alert never begins after it was seen."""
     instant = datetime.fromtimestamp(math.floor(t * 1000) / 1000, UTC)
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _utf8(text: str) -> str:
-    """What cannot be encoded is replaced: one strange name must not cost the others."""
+    """Replace characters that UTF-8 cannot encode: a strange name must not break other alerts."""
     return text.encode("utf-8", "replace").decode("utf-8")

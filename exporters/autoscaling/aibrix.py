@@ -1,10 +1,9 @@
-"""The schedule as `scheduledBounds` of an AIBrix PodAutoscaler that is there already: a patch of its bounds.
+"""Patch of an existing AIBrix PodAutoscaler that adds the schedule as `scheduledBounds`.
 
-Owns that patch. AIBrix has schedules of its own since vllm-project/aibrix pull request 2529 (August 2026): entries of
-`name`, `timezone`, `cron`, `duration` and the bounds that hold meanwhile (API `autoscaling/v1alpha1`, package
-`scheduledbounds`). Its cron takes one minute, hours, `* *` and weekdays; windows must not overlap and last a week at most,
-which runs of one week cannot break. An older AIBrix drops the field: there the same bounds are moved by CronJobs
-(`exporters.autoscaling.cronjob`, with the PodAutoscaler as the autoscaler).
+AIBrix has schedules since vllm-project/aibrix pull request 2529 (August 2026), API `autoscaling/v1alpha1`, package
+`scheduledbounds`. An entry has `name`, `timezone`, `cron`, `duration` and its bounds. Its cron takes a minute, hours,
+`* *` and weekdays. Windows must not overlap and last a week at most, which runs of a week satisfy. An older AIBrix
+drops the field. Use CronJobs there (`exporters.autoscaling.cronjob`, with the PodAutoscaler as the autoscaler).
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ KIND = "PodAutoscaler"
 
 
 def aibrix(scaling: Scaling) -> Manifest:
-    """A merge patch for the PodAutoscaler that `scaling.autoscaler` names.
+    """Return a merge patch for the PodAutoscaler that `scaling.autoscaler` names.
 
-    Raises ValueError where it names none, or one of another kind.
+    Raise ValueError if it is missing or of another kind.
     """
     if scaling.autoscaler is None or scaling.autoscaler.kind != KIND:
         raise ValueError(
@@ -74,6 +73,6 @@ def _bound(scaling: Scaling, place: int, entry: CronEntry) -> Object:
 
 
 def _duration(minutes: int) -> str:
-    """As Go reads it: 45m, 2h, 2h30m."""
+    """Return a Go duration: 45m, 2h, 2h30m."""
     hours, rest = divmod(minutes, 60)
     return (f"{hours}h" if hours else "") + (f"{rest}m" if rest else "")

@@ -1,8 +1,7 @@
-"""CronJobs that move one number by the schedule: the replicas of a workload, or the lower bound of its autoscaler.
+"""CronJobs that set replicas of a workload, or the lower bound of its autoscaler, by the schedule.
 
-Owns them and their rights. Where something owns the replica field already (`Scaling.autoscaler`), the jobs move that
-owner's minimum and never the replicas: there is one owner. Each job may get and patch that one object, by name, and
-nothing else; it runs as nobody, on a read-only disk, without capabilities.
+If the replica field has an owner (`Scaling.autoscaler`), the jobs set only the owner's minimum. Each job may get and
+patch only that object by name. It runs as an unprivileged user on a read-only disk without capabilities.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectKind, Ob
 from exporters.autoscaling.schedule import CronEntry, Week, week_of
 
 IMAGE = "registry.k8s.io/kubectl:v1.34.1"
-"""The Kubernetes project's own; its user is set below, so it need not have one."""
+"""kubectl image of the Kubernetes project. Its user is set in the job."""
 
 NOBODY = 65532
 
 LATEST_START_SECONDS = 600
-"""A job that could not start for so long (or until the next step, if that is sooner) is left out: the next one counts."""
+"""Start deadline in seconds, or until the next step if sooner. A later job is skipped, as the next step counts."""
 
 FIELDS: Mapping[str, str] = {
     "HorizontalPodAutoscaler": "minReplicas",
     "ScaledObject": "minReplicaCount",
     "PodAutoscaler": "minReplicas",
 }
-"""The lower bound of each autoscaler, in its spec."""
+"""Lower bound field in the spec of each autoscaler."""
 
 LOWEST: Mapping[str, int] = {"HorizontalPodAutoscaler": 1}
-"""What the bound may not go below; 0 for all others."""
+"""Minimum of the bound by autoscaler, 0 for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleTarget:
-    """The one object whose one number is moved."""
+    """Object and number that a job sets."""
 
     reference: ObjectReference
     kind: ObjectKind
@@ -46,7 +45,7 @@ class ScaleTarget:
 
     @property
     def resource(self) -> str:
-        """As RBAC has it."""
+        """Return the resource name for RBAC."""
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
     @property
@@ -55,9 +54,9 @@ class ScaleTarget:
 
 
 def cronjobs(scaling: Scaling) -> Manifest:
-    """A ServiceAccount, a Role, a RoleBinding, and a CronJob for every step of the week.
+    """Return a ServiceAccount, a Role, a RoleBinding, and a CronJob for every step of the week.
 
-    Raises ValueError where there is no schedule: there is nothing that jobs could do then.
+    Raise ValueError without a schedule.
     """
     week = week_of(scaling)
     if not week.changes:
@@ -71,7 +70,7 @@ def cronjobs(scaling: Scaling) -> Manifest:
 
 
 def aim_of(scaling: Scaling) -> ScaleTarget:
-    """The owner of the replica field, if there is one already; else the workload itself."""
+    """Return the owner of the replica field, else the workload itself."""
     if (owner := scaling.autoscaler) is not None:
         lowest = LOWEST.get(owner.kind, 0)
         field = FIELDS[owner.kind]
@@ -159,7 +158,7 @@ def _job(scaling: Scaling, aim: ScaleTarget, week: Week, place: int, change: Cro
 
 
 def command(scaling: Scaling, aim: ScaleTarget, replicas: int) -> list[str]:
-    """The one command of a job; no shell reads it."""
+    """Return the command of a job, which runs without a shell."""
     patch = json.dumps({"spec": {aim.field: max(replicas, aim.lowest)}}, separators=(",", ":"))
     part = [f"--subresource={aim.subresource}"] if aim.subresource else []
     resource = f"{aim.kind.plural}.{aim.kind.group}"

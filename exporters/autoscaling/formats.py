@@ -1,6 +1,6 @@
-"""The autoscalers that sizewatch writes manifests for, by the name that `sizewatch prewarm --format` takes.
+"""Table of manifest formats by the name in `sizewatch prewarm --format`.
 
-Owns this table alone. Another autoscaler is a module that makes a `Manifest` from a `Scaling`, and a row.
+A new autoscaler is a row here and a module that makes a `Manifest` from a `Scaling`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from exporters.autoscaling.records import Scaling
 FORMATS: Mapping[str, Callable[[Scaling], Manifest]] = {"keda": keda, "hpa": hpa, "cronjob": cronjobs, "aibrix": aibrix}
 
 NEW_OWNERS = frozenset({"keda", "hpa"})
-"""Those that make an owner of the replica field, of which there must be no other."""
+"""Formats that create an owner of the replica field. No other owner may exist."""
 
 
 def manifest_text(scaling: Scaling, name: str) -> str:
-    """The manifests of one format as YAML. Raises KeyError for an unknown format, ValueError where it cannot be written."""
+    """Return the manifests of a format as YAML. Raise KeyError if unknown, ValueError if not writable."""
     if name in NEW_OWNERS and (owner := scaling.autoscaler) is not None:
         raise ValueError(
             f"{owner.kind} {owner.name} owns the replicas, and {name} would be a second owner: remove it and name no "

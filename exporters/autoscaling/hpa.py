@@ -1,9 +1,8 @@
-"""A HorizontalPodAutoscaler (autoscaling/v2) on the gauge as an external metric, and the adapter's rule that serves it.
+"""HorizontalPodAutoscaler (autoscaling/v2) on the gauge as an external metric, and its Prometheus Adapter rule.
 
-Owns both. The rule names one tier and gives its metric a name of its own: a tier's name need not be a valid value of a
-label selector, and an HPA cannot escape it. The HPA asks for ceil(value / 1) replicas (AverageValue 1), as KEDA's does. It
-has no schedule: when the metric is away, it keeps the count that it has; `sizewatch prewarm --format cronjob` moves its
-`minReplicas` by the schedule.
+The rule names the metric by tier. A tier's name may be invalid in a label selector, and an HPA cannot escape it. The
+HPA asks for ceil(value / 1) replicas (AverageValue 1), like KEDA. It has no schedule. Without the metric it keeps its
+count; `sizewatch prewarm --format cronjob` moves its `minReplicas`.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from exporters.autoscaling.records import GAUGE, WORKLOADS, Scaling, label_value
 
 
 def hpa(scaling: Scaling) -> Manifest:
-    """The HPA; the rule of Prometheus Adapter stands in its comment, for it belongs in the adapter's own configuration."""
+    """Return the HPA. The Prometheus Adapter rule is in its comment, as it belongs in the adapter's configuration."""
     return Manifest(head=_head(scaling), objects=(_autoscaler(scaling),))
 
 
 def metric_name(tier: str) -> str:
-    """The external metric of one tier: its name stands in a path, and so keeps to letters, digits and underscores."""
+    """Return the external metric of a tier. It is part of a path: letters, digits and underscores only."""
     return f"{GAUGE}_{object_name(tier).removeprefix('sizewatch-').replace('-', '_')}"
 
 
 def adapter_rule(tier: str) -> str:
-    """What Prometheus Adapter needs under `externalRules` (kubernetes-sigs/prometheus-adapter docs/externalmetrics.md).
+    """Return the rule for `externalRules` (kubernetes-sigs/prometheus-adapter docs/externalmetrics.md).
 
-    `namespaced: false`: the gauge carries the agent's namespace, if any, not the workload's.
+    `namespaced: false`: the gauge has the agent's namespace, if any, not the workload's.
     """
     rule = {
         "seriesQuery": f'{GAUGE}{{tier="{label_value(tier)}"}}',

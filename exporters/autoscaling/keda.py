@@ -1,9 +1,9 @@
-"""A KEDA ScaledObject that follows the gauge, with the schedule beneath it as cron triggers.
+"""KEDA ScaledObject that follows the gauge, with the schedule as cron triggers.
 
-Owns the fields of `keda.sh/v1alpha1` (CRD of kedacore/keda 8b4f083c; semantics after KEDA's own `prometheus_scaler.go`,
-`cron_scaler.go`, `fallback.go` and its documentation 2.17). An external metric of type AverageValue with threshold 1 asks
-for ceil(value / 1) replicas, so the gauge is the count. The HPA takes the highest of all triggers: the schedule is a floor
-while sizewatch is there, and all that is left, beside the present count, when it is not.
+Fields are those of `keda.sh/v1alpha1` (CRD of kedacore/keda 8b4f083c; semantics of `prometheus_scaler.go`,
+`cron_scaler.go`, `fallback.go` and the documentation 2.17). An external metric of type AverageValue with threshold 1
+asks for ceil(value / 1) replicas. The gauge is therefore the count. The HPA takes the highest of all triggers. The
+schedule is a floor while sizewatch runs. Without sizewatch, only the schedule and the present count remain.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from exporters.autoscaling.records import WORKLOADS, Scaling, object_name, recom
 from exporters.autoscaling.schedule import CronEntry, Week, week_of
 
 POLLING_SECONDS = 15
-"""As often as the HPA asks by default; slower only delays a start."""
+"""Polling interval in seconds, the HPA's default. A slower interval delays a start."""
 
 FAILURES = 3
-"""Failed looks in a row before the fallback: one lost scrape is none, and a minute later it must hold."""
+"""Failed polls in a row before the fallback. A lost scrape does not trigger it; within a minute it must."""
 
 
 def keda(scaling: Scaling) -> Manifest:
-    """The ScaledObject, and a TriggerAuthentication where the server wants a token."""
+    """Return the ScaledObject, and a TriggerAuthentication if the server needs a token."""
     week = week_of(scaling)
     return Manifest(head=_head(scaling, week), objects=(*_authentication(scaling), _scaled_object(scaling, week)))
 
@@ -85,7 +85,7 @@ def _scaled_object(scaling: Scaling, week: Week) -> Object:
 
 
 def _fallback(week: Week) -> int:
-    """Never none: nobody knows then that there is no traffic."""
+    """Return the fallback replicas, never 0: traffic is unknown then."""
     return max(week.floor, 1)
 
 

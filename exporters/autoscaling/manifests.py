@@ -1,7 +1,7 @@
-"""What the manifests share: metadata, comments, the behaviour of a HorizontalPodAutoscaler, and how they are printed.
+"""Shared parts of the manifests: metadata, comments, HorizontalPodAutoscaler behaviour, and YAML output.
 
-Owns the layout. Values pass through the YAML dumper, never through string formatting; what stands in a comment is cleaned
-of line ends and control characters first. A new autoscaler needs nothing here.
+Values pass through the YAML dumper, never through string formatting. Comments are stripped of line ends and control
+characters.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from exporters.autoscaling.schedule import Week
 WIDTH = 110
 
 LONGEST_STABILISATION = 3600
-"""Seconds; the API server refuses more (kubernetes pkg/apis/autoscaling/validation)."""
+"""Maximum stabilisation in seconds (kubernetes pkg/apis/autoscaling/validation)."""
 
 TOLERATED = 10
-"""From so many replicas on, the default tolerance of 0.1 hides a change by one: 11 / 10 and 9 / 10 are both within it."""
+"""Replica count from which the default tolerance of 0.1 hides a change by 1 (11 / 10, 9 / 10)."""
 
 Object = dict[str, Any]
 
@@ -36,18 +36,18 @@ class Manifest:
 
 
 def render_manifest(manifest: Manifest) -> str:
-    """The manifest as YAML that `kubectl apply -f -` reads."""
+    """Return the manifest as YAML for `kubectl apply -f -`."""
     return "---\n".join((comment(manifest.head), *(dump_yaml(one) for one in manifest.objects)))
 
 
 def dump_yaml(data: Any) -> str:
-    """YAML in the order of the keys, nothing folded, nothing shared between objects."""
+    """Return YAML in key order, without folded lines and anchors."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=10**6, default_flow_style=False)
     return text
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's own, with lists set in below their key and without anchors."""
+    """PyYAML dumper with lists indented below their key and without anchors."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -57,8 +57,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def comment(paragraphs: Iterable[str]) -> str:
-    """Paragraphs as YAML comments, apart by an empty one; one that begins with a blank is kept as it is: YAML
-    of ours, which holds no control character."""
+    """Return paragraphs as YAML comments, separated. A leading blank marks our YAML, kept as is."""
     blocks = (
         "#" + text.replace("\n", "\n#") if text.startswith(" ") else textwrap.fill(_clean(text), WIDTH, **_AS_COMMENT)
         for text in paragraphs
@@ -79,13 +78,13 @@ def _clean(text: str) -> str:
 
 
 def comment_name(name: str) -> str:
-    """A tier's name for a comment: one line, not longer than is read."""
+    """Return a tier's name for a comment: a single line of limited length."""
     clean = _clean(name)
     return clean if len(clean) <= 60 else f"{clean[:57]}..."
 
 
 def metadata(scaling: Scaling, *parts: str) -> Object:
-    """Name, namespace and marks of an object; the tier's own name stands in an annotation, whatever it is made of."""
+    """Return name, namespace and labels of an object. An annotation holds the tier's own name."""
     notes = {"sizewatch/tier": scaling.tier, **({"sizewatch/note": scaling.note} if scaling.note else {})}
     return {
         "name": object_name(scaling.tier, *parts),
@@ -96,9 +95,10 @@ def metadata(scaling: Scaling, *parts: str) -> Object:
 
 
 def behavior(scaling: Scaling) -> Object:
-    """`behavior` of an HPA: up at once and all the way, down only to the highest count that the hold has seen.
+    """Return `behavior` of an HPA: up at once, down only to the highest count within the hold.
 
-    One policy each way, no more: the gauge has weighed the pace already. With several metrics the HPA takes the highest.
+    Each direction has a single policy, as the gauge already limits the pace. With several metrics the HPA takes the
+    highest.
     """
     exact = {"tolerance": 0} if scaling.exact_steps else {}
     return {
@@ -118,7 +118,7 @@ def behavior(scaling: Scaling) -> Object:
 
 
 def behavior_notes(scaling: Scaling) -> tuple[str, ...]:
-    """What must be said about that behaviour, in this cluster."""
+    """Return the notes on that behaviour in this cluster."""
     notes: list[str] = []
     if scaling.hold_seconds > LONGEST_STABILISATION:
         notes.append(f"Kubernetes holds for at most an hour; {scaling.hold_seconds:g} s were asked for.")
@@ -131,7 +131,7 @@ def behavior_notes(scaling: Scaling) -> tuple[str, ...]:
 
 
 def now_notes(scaling: Scaling) -> tuple[str, ...]:
-    """What the gauge says at present, so that who applies a manifest knows what will follow."""
+    """Return the present value of the gauge, so that the effect of applying a manifest is clear."""
     if scaling.recommended is None:
         return ("sizewatch recommends nothing yet, so there is no gauge to follow: what is told of its absence holds.",)
     cut = f", more than the maximum of {scaling.maximum}" if scaling.recommended > scaling.maximum else ""
@@ -139,7 +139,7 @@ def now_notes(scaling: Scaling) -> tuple[str, ...]:
 
 
 def week_notes(week: Week, scaling: Scaling) -> tuple[str, ...]:
-    """What must be said about the schedule."""
+    """Return the notes on the schedule."""
     notes = [f"{scaling.note[0].upper()}{scaling.note[1:]}."] if scaling.note else []
     if week.changes:
         lead = f"{scaling.lead_seconds:.0f} s (the cold start) before they must be warm"

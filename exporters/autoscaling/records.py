@@ -1,8 +1,7 @@
-"""What a manifest for an autoscaler is written from: the record `Scaling`, and how its names and queries are spelt.
+"""Inputs of autoscaler manifests: the record `Scaling`, its validation, object names and the gauge's PromQL.
 
-Owns the records, what they refuse, object names and the PromQL of the gauge. It knows no autoscaler: each has a module of
-its own (`exporters.autoscaling.keda`, `_hpa`, `_cronjob`, `_aibrix`) and a row in `exporters.autoscaling.formats`. Nothing here
-talks to a cluster; sizewatch never writes a replica count itself (DESIGN 3.13).
+Each autoscaler has a module (`exporters.autoscaling.keda`, `.hpa`, `.cronjob`, `.aibrix`) and a row in
+`exporters.autoscaling.formats`. No replica count is written to a cluster by sizewatch itself (DESIGN 3.13).
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from datetime import time
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 GAUGE = "sizewatch_recommended_replicas"
-"""What autoscalers follow; replicas of a tier, already for the demand one lead ahead."""
+"""Gauge that autoscalers follow: replicas of a tier for the demand at lead time."""
 
 LONGEST_NAME = 52
-"""CronJob names end here (its jobs' names add 11 to reach the 63 of a label), and so do all others, for one rule."""
+"""Maximum length of an object name. CronJob names end here: jobs add 11 to reach the 63 of a label."""
 
 _DIGEST = 8
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -28,14 +27,14 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectKind:
-    """A kind of Kubernetes object: its `apiVersion`, and the plural by which RBAC and kubectl name it."""
+    """Kind of a Kubernetes object: its `apiVersion`, and its plural in RBAC and kubectl."""
 
     api_version: str
     plural: str
 
     @property
     def group(self) -> str:
-        """The API group, as RBAC has it."""
+        """Return the API group for RBAC."""
         return self.api_version.rpartition("/")[0]
 
 
@@ -44,19 +43,21 @@ WORKLOADS: Mapping[str, ObjectKind] = {
     "StatefulSet": ObjectKind(api_version="apps/v1", plural="statefulsets"),
     "LeaderWorkerSet": ObjectKind(api_version="leaderworkerset.x-k8s.io/v1", plural="leaderworkersets"),
 }
-"""What can be scaled: each has the subresource `scale`. Another kind is a row here."""
+"""Workloads with the subresource `scale`. A new kind is a row here."""
 
 AUTOSCALERS: Mapping[str, ObjectKind] = {
     "HorizontalPodAutoscaler": ObjectKind(api_version="autoscaling/v2", plural="horizontalpodautoscalers"),
     "ScaledObject": ObjectKind(api_version="keda.sh/v1alpha1", plural="scaledobjects"),
     "PodAutoscaler": ObjectKind(api_version="autoscaling.aibrix.ai/v1alpha1", plural="podautoscalers"),
 }
-"""What may own the replica field of a workload already. Another one is a row here and one in `scaling_cronjob.FIELDS`."""
+"""Possible owners of a workload's replica field. A new owner is a row here and in
+`exporters.autoscaling.cronjob.FIELDS`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReference:
-    """An object in the tier's namespace, by kind and name."""
+    """Object in the tier's namespace, by kind and name."""
 
     kind: str
     name: str
@@ -64,7 +65,7 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """Where a bearer token for the Prometheus server lies: a Secret of the namespace, and its key. Never the token."""
+    """Secret of the namespace and its key with the bearer token for Prometheus. The token itself is never stored."""
 
     name: str
     key: str
@@ -72,9 +73,9 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSlot:
-    """From `start` (local time, whole minutes) on each of `weekdays` (0 is Monday) so many replicas must be warm.
+    """Replicas that must be warm from `start` (local time, whole minutes) on each of `weekdays` (0 is Monday).
 
-    It lasts until the next slot, of whatever day.
+    A slot lasts until the next slot of any day.
     """
 
     start: time
@@ -92,13 +93,13 @@ class ScheduleSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """How one tier is to be scaled. Raises ValueError for what no cluster takes.
+    """Scaling of a tier. Raise ValueError for values that no cluster accepts.
 
-    `recommended` is what sizewatch recommends now (None: nothing yet). `schedule` says when how many replicas must be
-    *warm* by the clock of `zone` (IANA); manifests ask for them `lead_seconds` (the cold start) earlier, and for fewer not
-    a minute earlier. `hold_seconds` is how long the autoscaler keeps the highest count it lately wanted. `autoscaler` is
-    what owns the replica field today, if anything does. `exact_steps` says that the cluster knows `tolerance` (Kubernetes
-    1.35, or the feature gate HPAConfigurableTolerance). `note` goes out as an annotation.
+    `recommended` is the present recommendation (None: none yet). `schedule` is in replicas that must be *warm*, by the
+    clock of `zone` (IANA). Manifests ask for more replicas `lead_seconds` (the cold start) earlier, and never for fewer
+    too early. `hold_seconds` is the time that the autoscaler keeps its highest recent count. `autoscaler` is the
+    present owner of the replica field, if any. `exact_steps` means that the cluster supports `tolerance` (Kubernetes
+    1.35, or the feature gate HPAConfigurableTolerance). `note` becomes an annotation.
     """
 
     tier: str
@@ -144,7 +145,7 @@ def _address(prometheus: str) -> None:
 
 
 def _spelt(scaling: Scaling) -> None:
-    """Names of others are used as they are, so they must be what Kubernetes takes."""
+    """Raise ValueError if Kubernetes rejects a name. External names are used unchanged."""
     if not _NAMESPACE.fullmatch(scaling.namespace):
         raise ValueError(f"{scaling.namespace!r} is no namespace: lower case letters, digits and -, at most 63")
     if scaling.token is not None and not _KEY.fullmatch(scaling.token.key):
@@ -166,10 +167,9 @@ def _names(scaling: Scaling) -> list[tuple[str, str]]:
 
 
 def object_name(tier: str, *parts: str) -> str:
-    """A name after RFC 1123 for an object of this tier, at most LONGEST_NAME long.
+    """Return an RFC 1123 name for an object of this tier, at most LONGEST_NAME long.
 
-    What cannot be spelt is a hyphen; a name that had to be changed or cut carries a digest, so that two tiers never share
-    one.
+    Invalid characters become hyphens. A changed or cut name carries a digest, so that tiers never share a name.
     """
     wanted = "-".join(("sizewatch", tier, *parts))
     spelt = re.sub(r"-+", "-", re.sub(r"[^a-z0-9-]", "-", wanted.lower())).strip("-")
@@ -180,11 +180,11 @@ def object_name(tier: str, *parts: str) -> str:
 
 
 def recommended_query(tier: str) -> str:
-    """PromQL for the gauge of one tier: one value, or none while sizewatch recommends nothing."""
+    """Return PromQL for the gauge of a tier: a single value, or none without a recommendation."""
     return f'max({GAUGE}{{tier="{label_value(tier)}"}})'
 
 
 def label_value(text: str) -> str:
-    """A label's value between the double quotes of PromQL; `<` too is escaped, which Prometheus Adapter would expand."""
+    """Return a label value for double quotes in PromQL. `<` is escaped too, as Prometheus Adapter would expand it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return escaped.replace("<", "\\x3c")

@@ -1,8 +1,7 @@
-"""A tier's schedule as a week of minutes: what is asked for when, in the few steps that cron can say.
+"""Weekly schedule of a tier in minutes, in the steps that cron can express.
 
-Owns this arithmetic and the spelling of cron expressions (five fields, Sunday is 0: what Kubernetes, KEDA and AIBrix all
-read). What is done at a step is decided by the modules that write manifests. A schedule is never rounded down: where it has
-more steps than a manifest should, blocks of time take their highest count.
+Cron expressions have five fields with Sunday as 0, as in Kubernetes, KEDA and AIBrix. Counts are never rounded down. A
+schedule with too many steps takes the highest count of each block.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from exporters.autoscaling.records import Scaling, ScheduleSlot
 DAY, WEEK = 1440, 10080
 
 MOST_ENTRIES = 40
-"""More cron entries than this nobody reads, and each is an object or a metric of the autoscaler."""
+"""Maximum number of cron entries. Each entry is an object or an autoscaler metric."""
 
 BLOCKS = (1, 15, 30, 60, 120, 240)
-"""Minutes that share one count, finest first; all of them divide a day."""
+"""Block lengths in minutes, finest first. All divide a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaInterval:
-    """So many replicas from `start` for `minutes`, both in minutes; the week begins on Monday at 00:00."""
+    """Replicas from `start` for `minutes`, both in minutes. The week begins on Monday at 00:00."""
 
     start: int
     minutes: int
@@ -35,7 +34,7 @@ class ReplicaInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronEntry:
-    """A run that comes on several days: `minute` of the day, `weekdays` (0 is Monday), how long, how many replicas."""
+    """Interval repeated on several days: `minute` of the day, `weekdays` (0 is Monday), duration and replicas."""
 
     minute: int
     weekdays: tuple[int, ...]
@@ -44,21 +43,21 @@ class CronEntry:
 
     @property
     def start(self) -> str:
-        """Cron for its beginning."""
+        """Return the cron expression of its begin."""
         return cron(self.minute, self.weekdays)
 
     @property
     def end(self) -> str:
-        """Cron for its end."""
+        """Return the cron expression of its end."""
         days, minute = divmod(self.minute + self.minutes, DAY)
         return cron(minute, ((day + days) % 7 for day in self.weekdays))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Week:
-    """The week that is asked for: `floor` always, and above it the `entries`; counts are by blocks of `block` minutes.
+    """Requested week: `floor` always, and `entries` above it. Counts are by blocks of `block` minutes.
 
-    `changes` are all the steps, down ones too. `cut` says that the schedule wanted more than the maximum.
+    `changes` are all steps up and down. `cut` means that the schedule exceeded the maximum.
     """
 
     floor: int
@@ -69,12 +68,12 @@ class Week:
 
     @property
     def shortest(self) -> int:
-        """The shortest time in minutes between two changes."""
+        """Return the shortest time between two changes in minutes."""
         return min((change.minutes for change in self.changes), default=WEEK)
 
 
 def week_of(scaling: Scaling) -> Week:
-    """What must be asked for so that the schedule's replicas are warm in time, each the lead earlier."""
+    """Return the requests that make the schedule's replicas warm in time, each earlier by the lead."""
     wanted = _painted(scaling.schedule, math.ceil(scaling.lead_seconds / 60))
     asked = [min(max(count, scaling.minimum_warm), scaling.maximum) for count in wanted]
     for block in BLOCKS:
@@ -93,10 +92,10 @@ def week_of(scaling: Scaling) -> Week:
 
 
 def slots_of(steps: Iterable[tuple[float, int]], zone: str) -> tuple[ScheduleSlot, ...]:
-    """Steps of a forecast (unix seconds, replicas) as slots of the clock of `zone`, rounded down to the minute.
+    """Return forecast steps (unix seconds, replicas) as slots of the clock of `zone`, rounded down to the minute.
 
-    Steps of less than a week are taken for every day alike: a day's schedule is what is known, and it is repeated. Where
-    two steps fall on one time of the clock, as when it is put back, the higher counts.
+    Steps of less than a week repeat every day. If two steps have the same local time, as at a clock change, the higher
+    counts.
     """
     steps = sorted(steps)
     if not steps:
@@ -111,7 +110,7 @@ def slots_of(steps: Iterable[tuple[float, int]], zone: str) -> tuple[ScheduleSlo
 
 
 def _painted(schedule: Iterable[ScheduleSlot], lead: int) -> list[int]:
-    """Replicas asked for in each minute of the week; empty where there is no schedule."""
+    """Return the requested replicas by minute of the week, empty without a schedule."""
     starts: dict[int, int] = {}
     for slot in schedule:
         for day in slot.weekdays:
@@ -134,7 +133,7 @@ def _coarse(week: list[int], block: int) -> list[int]:
 
 
 def _runs(week: list[int]) -> list[ReplicaInterval]:
-    """Runs of one count around the circle of the week; one of the whole week where nothing changes."""
+    """Return runs of equal count around the week. A constant week is a single run."""
     edges = [at for at in range(len(week)) if week[at] != week[at - 1]]
     if not edges:
         return [ReplicaInterval(start=0, minutes=WEEK, replicas=week[0])] if week else []
@@ -143,7 +142,7 @@ def _runs(week: list[int]) -> list[ReplicaInterval]:
 
 
 def _entries(runs: Iterable[ReplicaInterval]) -> tuple[CronEntry, ...]:
-    """Runs that differ only in their day, together."""
+    """Return runs that differ only in their day as a single entry."""
     days: dict[tuple[int, int, int], list[int]] = {}
     for run in runs:
         day, minute = divmod(run.start, DAY)
@@ -155,7 +154,7 @@ def _entries(runs: Iterable[ReplicaInterval]) -> tuple[CronEntry, ...]:
 
 
 def _changes(runs: Iterable[ReplicaInterval]) -> tuple[CronEntry, ...]:
-    """The beginnings of all runs; how long each lasts is no matter here, so the shortest stands for all."""
+    """Return the begins of all runs. Durations do not matter here, so the shortest is used."""
     spans: dict[tuple[int, int], dict[int, int]] = {}
     for run in runs:
         day, minute = divmod(run.start, DAY)
@@ -171,7 +170,7 @@ def _ordered(entries: Iterable[CronEntry]) -> tuple[CronEntry, ...]:
 
 
 def cron(minute: int, weekdays: Iterable[int]) -> str:
-    """A cron expression: this minute of the day on these days (0 is Monday; cron's 0 is Sunday)."""
+    """Return a cron expression for this minute of the day on these days (0 is Monday; cron's 0 is Sunday)."""
     days = sorted((day + 1) % 7 for day in weekdays)
     in_a_row = len(days) > 2 and days[-1] - days[0] == len(days) - 1
     spelt = "*" if len(days) == 7 else f"{days[0]}-{days[-1]}" if in_a_row else ",".join(map(str, days))

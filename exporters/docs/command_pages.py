@@ -1,12 +1,7 @@
-"""docs/commands.md: every command with its arguments and exit codes, out of the parser that reads them.
+"""Page docs/commands.md from the argument parser, and docs/configuration.md from a JSON Schema.
 
-Owns the layout and nothing of what the commands are: they come as an argparse parser. A new command or option needs no
-change here; its help text, its choices and its epilog (the exit codes) are what is printed.
-
-Tables of the documentation, rendered from what the program itself reads: Markdown out of a JSON Schema.
-
-Owns the way a schema's keys become rows. It knows no key: which schema, and what stands around the table, comes from
-the caller. Another table is a function here and a row of `exporters.docs.generated_files`.
+New commands, options and keys need no change here. The parser's help texts, choices and epilog (exit codes) are
+printed.
 """
 
 from __future__ import annotations
@@ -28,14 +23,14 @@ TABLE = "| argument | default | meaning |\n|---|---|---|"
 
 
 def commands_page(parser: argparse.ArgumentParser) -> str:
-    """The whole page. `parser` is the whole command line: every command a subparser."""
+    """Return the whole page. `parser` is the whole command line with a subparser per command."""
     top = [HEAD, _table(parser), parser.epilog or ""]
     sections = [part for command in _subparsers(parser) for part in _sections(command, "##")]
     return "\n\n".join([part for part in (*top, *sections) if part]) + "\n"
 
 
 def _sections(parser: argparse.ArgumentParser, mark: str) -> Iterator[str]:
-    """A command's section; a command made of parts has one below it for each."""
+    """Yield the section of a command, and of its subcommands below it."""
     yield f"{mark} {parser.prog}"
     yield parser.description or ""
     parts = _subparsers(parser)
@@ -48,10 +43,10 @@ def _sections(parser: argparse.ArgumentParser, mark: str) -> Iterator[str]:
 
 
 def _subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """The commands below a parser, with the short help as description where they have no longer one."""
+    """Return the commands below a parser. The short help replaces a missing description."""
     found = []
     for action in parser._actions:
-        # argparse has no public way to list what was added; these names have not changed since Python 2.7.
+        # argparse has no public way to list subparsers; these names have not changed since Python 2.7.
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help for choice in action._choices_actions}
             for name, command in action.choices.items():
@@ -67,7 +62,7 @@ def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """One line, however long; argparse's own depends on the terminal's width and on Python's version."""
+    """Return the usage on a single line. argparse's own usage depends on terminal width and Python version."""
     words = [parser.prog]
     for action in _arguments(parser):
         text = _spelt(action, action.option_strings[0]) if action.option_strings else _value(action)
@@ -99,7 +94,7 @@ def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def _argument_default(action: argparse.Action) -> str:
-    """Empty where there is none. A duration stands in seconds here, and as it is written in its metavar ("7d")."""
+    """Return the default or "". A duration is in seconds, or as written in its metavar ("7d")."""
     value, metavar = action.default, action.metavar
     if isinstance(value, float) and isinstance(metavar, str) and metavar[:1].isdigit():
         return f"`{metavar}`"
@@ -116,7 +111,7 @@ _HEAD = ("key", "kind", "default", "meaning")
 
 
 def configuration_page(schema: Schema) -> str:
-    """docs/configuration.md, whole: a table of the keys of the top level, then one for each part of the file."""
+    """Return docs/configuration.md: a table of the top-level keys, then a table for each part of the file."""
     plain = {key: part for key, part in schema["properties"].items() if not _is_part(schema, part)}
     sections = [_TOP, table(_HEAD, _rows(schema, {**schema, "properties": plain}, ""))]
     for key, part in schema["properties"].items():
@@ -148,7 +143,7 @@ def _schema_default(value: object) -> str:
 
 
 def _bare(part: Schema) -> Schema:
-    """Without the null that makes a key optional."""
+    """Return the schema without the null of an optional key."""
     choices = [choice for choice in part.get("anyOf", ()) if choice.get("type") != "null"]
     return choices[0] if len(choices) == 1 else part
 
@@ -164,7 +159,7 @@ def _record(schema: Schema, part: Schema) -> tuple[Schema, str]:
 
 
 def _inner(bare: Schema) -> tuple[Schema, str]:
-    """What a list or a mapping of names holds, and how an entry of it is written."""
+    """Return the schema of the entries of a list or mapping, and the notation of an entry."""
     if bare.get("type") == "array":
         return bare.get("items", {}), "[]"
     more = bare.get("additionalProperties")

@@ -1,8 +1,7 @@
-"""Which committed files are generated, and by which function: path -> render.
+"""Map of committed generated files to their render functions.
 
-Owns the map. It reads and writes no file and must not import the agent: `agent.cli.render` does the one, and what
-only the agent knows (its command line, its configuration keys) comes in as Sources. A new generated file is a function
-in a module of its own and a row of ARTEFACTS.
+`agent.cli.render` reads and writes the files. This package must not import the agent, so the agent's command line and
+configuration keys come in as RenderInputs. A new file is a function in its own module and a row of ARTEFACTS.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from rules.plan.schema import plan_schema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderInputs:
-    """What is not ours to know: the JSON Schema of the configuration, and the whole command line."""
+    """Inputs from the agent: the JSON Schema of the configuration, and the whole command line."""
 
     config_schema: Mapping[str, Any]
     parser: argparse.ArgumentParser
 
 
 Render = Callable[[RenderInputs, str], str]
-"""From the sources and the file's present text ("" where there is none) to the text that it should hold.
+"""Function from the inputs and the present text of the file ("" if missing) to its new text.
 
-Only a page that is written by hand between its generated blocks depends on the present text.
+Only a hand-written page with generated blocks depends on the present text.
 """
 
 ARTEFACTS: Mapping[str, Render] = {
@@ -58,9 +57,9 @@ ARTEFACTS: Mapping[str, Render] = {
     "deploy/chart/sizewatch/files/dashboards.yaml": lambda sources, _: config_maps_text(),
     **{path: lambda *_, text=text: text() for path, text in GRAFANA.items()},
 }
-"""By path from the root of the repository."""
+"""Render functions by path from the root of the repository."""
 
 
 def schema_text(schema: Mapping[str, Any]) -> str:
-    """A JSON Schema as it is published."""
+    """Return a JSON Schema as published."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

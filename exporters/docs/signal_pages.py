@@ -1,11 +1,7 @@
-"""docs/signals.md: every signal, every family, and what sizewatch exports.
+"""Pages docs/signals.md (signals, families, exported metrics) and docs/engines.md (signals and families by engine).
 
-Owns the layout. The rows are `rules.telemetry.signals`, `rules.telemetry.families` and `exporters.metrics.names`; a new one
-there needs no change here. What each engine prints is `exporters.docs.signal_pages`'s.
-
-docs/engines.md: which engine gives which signal, what it prints for each family, and what is left alone.
-
-Owns the layout. The rows are `rules.engines`'; a new engine gets its column and its section by being in the registry.
+Rows come from `rules.telemetry.signals`, `rules.telemetry.families`, `exporters.metrics.names` and `rules.engines`. New
+rows there need no change here.
 """
 
 from __future__ import annotations
@@ -50,7 +46,7 @@ Labels stand in the order of the metric. `replica` is empty where a verdict is a
 
 
 def signals_page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [
         SIGNALS_PAGE_HEAD,
         SIGNALS_HEAD,
@@ -98,7 +94,7 @@ values are added up unless the note says otherwise."""
 
 
 def engines_page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     head, rows = matrix(ENGINES)
     parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES]
     parts += [part for engine in ENGINES for part in _engine(engine)]
@@ -136,6 +132,6 @@ def _row(row: SourceRow) -> tuple[str, ...]:
 
 
 def _match(match: Match) -> str:
-    """As PromQL would say it."""
+    """Return the match in PromQL notation."""
     values = "|".join(match.values) + (".*" if match.starts else "") + ("|" if match.optional != match.without else "")
     return f'{match.label}{"!~" if match.without else "=~"}"{values}"'

@@ -1,8 +1,7 @@
-"""A backtest for a person, for a program and as a picture: method by horizon, beside the naive ones.
+"""Backtest as text, JSON and picture: method by horizon, compared with naive methods.
 
-Owns the words, the JSON and the picture of `sizewatch backtest`, and the plain records that they are written from. How a
-method is scored is the business of `forecast/`: WAPE is the sum of absolute errors by the sum of what came, the pinball
-loss is that of the 95 % quantile, and both stand beside those of the horizon's naive method.
+Scores come from `forecast/`. WAPE is the sum of absolute errors by the sum of actual values. The pinball loss is that
+of the 95 % quantile. Both are compared with the naive method of the horizon.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from exporters.render.text import format_duration, text_table
 from rules.verdicts.projection import ForecastPoint
 
 OURS = "sizewatch"
-"""The method that pre-warming uses."""
+"""Method that pre-warming uses."""
 
 TARGET = 0.95
-"""The quantile whose coverage is told."""
+"""Quantile whose coverage is reported (0-1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodScore:
-    """One method at one horizon over `targets` forecasts. The ratios are by the naive method of the horizon.
+    """Scores of a method at a horizon over `targets` forecasts. Ratios are to the naive method of the horizon.
 
     `coverage` is the share of targets at or below their 95 % quantile, within [coverage_low, coverage_high] by a block
-    bootstrap. None: it could not be counted.
+    bootstrap. None means that it could not be counted.
     """
 
     method: str
@@ -46,7 +45,7 @@ class MethodScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacktestTrace:
-    """Forecasts of one horizon over what then came, for the picture, in requests per second."""
+    """Forecasts of a horizon and the actual values, in requests per second, for the picture."""
 
     horizon_minutes: float
     seen: tuple[Seen, ...]
@@ -55,7 +54,7 @@ class BacktestTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
-    """All scores of one series, tested over [start, end) in unix seconds; `naive` names a horizon's naive method."""
+    """Scores of a series, tested over [start, end) in unix seconds. `naive` names the naive method by horizon."""
 
     name: str
     zone: str
@@ -69,7 +68,7 @@ class Backtest:
 
 
 def backtest_text(backtest: Backtest) -> str:
-    """A table a horizon; ours is marked, and where it did not beat the naive method that is said below."""
+    """Return a table per horizon with our method marked. Notes follow if it did not beat the naive method."""
     head = f"{backtest.name}: rolling origin, {_time(backtest, backtest.start)} to {_time(backtest, backtest.end)}"
     lines = [f"{head}, bins of {format_duration(backtest.bin_seconds)}", *(f"  {note}" for note in backtest.notes)]
     for horizon in _horizons(backtest.scores):
@@ -108,7 +107,7 @@ def _coverage(score: MethodScore) -> str:
 
 
 def verdicts(score: MethodScore, naive: str) -> list[str]:
-    """What must not be overlooked in our own row; empty where there is nothing."""
+    """Return warnings about our own row, empty if there are none."""
     said = []
     for what, ratio in (("WAPE", score.wape_ratio), ("P95 pinball loss", score.pinball_ratio)):
         if ratio is not None and ratio >= 1:
@@ -130,7 +129,7 @@ def _time(backtest: Backtest, t: float) -> str:
 
 
 def backtest_json(backtest: Backtest) -> dict[str, Any]:
-    """The same for a program; times are unix seconds, and what could not be counted is null."""
+    """Return the backtest as JSON. Times are unix seconds, uncounted values are null."""
     return {
         "schema": 1,
         "name": backtest.name,
@@ -145,7 +144,7 @@ def backtest_json(backtest: Backtest) -> dict[str, Any]:
 
 
 def backtest_svg(backtest: Backtest, horizon_minutes: float) -> str:
-    """What was forecast so far ahead, over what then came. Raises ValueError where that was not traced."""
+    """Return forecasts at this horizon over the actual values. Raise ValueError if the horizon was not traced."""
     traced = next((one for one in backtest.traced if one.horizon_minutes == horizon_minutes), None)
     if traced is None:
         known = ", ".join(f"{one.horizon_minutes:g}" for one in backtest.traced) or "none"

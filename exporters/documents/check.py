@@ -1,6 +1,6 @@
-"""Step 13 for a person and for a program: a verdict a line with its certainty, and how far production reached.
+"""Step 13 as text and JSON: a line per verdict with its certainty, and the reach of production's load.
 
-Owns the words and the JSON of `sizewatch check`. The numbers are the verdicts' own.
+The module serves `sizewatch check`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ HEADS = {
 
 
 def check_text(tiers: Iterable[Step13], since_words: str, asked_seconds: float) -> str:
-    """The check of every tier, the worst news of each first; how much of the time asked for was watched, where that is less."""
+    """Return the check of every tier, worst verdict first, and the watched time if it is less than requested."""
     return "\n\n".join("\n".join(_tier(one, since_words, asked_seconds)) for one in tiers)
 
 
 def headline(one: Step13) -> str:
-    """One sentence: the tier, the answer, and how far it reaches."""
+    """Return the tier, its result and the reach of the load in a sentence."""
     return f"{one.tier}: {HEADS[one.status]}; {_reach(one)}"
 
 
@@ -90,7 +90,7 @@ def _reach(one: Step13) -> str:
 
 
 def check_json(tiers: Iterable[Step13]) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the check as JSON."""
     return {"schema": 1, "tiers": [_tier_json(one) for one in tiers]}
 
 

@@ -1,7 +1,7 @@
-"""A forecast for a person, for a program and as a picture: time, median, 95 % and 99 %, by which method, and how it did.
+"""Forecast as text, JSON and picture: time, median, 95 % and 99 %, method and recent accuracy.
 
-Owns the words, the JSON and the picture of `sizewatch forecast`. The forecast is a `rules.verdicts.projection.Projection`, whoever
-made it; amounts are requests per second of the whole tier.
+The module serves `sizewatch forecast`. The input is a `rules.verdicts.projection.Projection`. Amounts are requests per
+second of the whole tier.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from rules.verdicts.projection import ForecastPoint, Projection
 WIDTH = 100
 
 MOST_ROWS = 48
-"""A day in half hours; a program reads all of them in the JSON."""
+"""Maximum table rows: a day in half hours. The JSON has all bins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastResult:
-    """A projection with what it came from: the newest bins `seen`, the shares of the methods that were combined, and
-    `notes` that a reader must know ("needs 2 days, has 5 hours: same as now, with its own error")."""
+    """Projection with its newest bins `seen`, the shares of combined methods, and `notes` for the reader. A note:
+    "needs 2 days, has 5 hours: same as now, with its own error".
+    """
 
     projection: Projection
     zone: str
@@ -37,7 +38,7 @@ class ForecastResult:
 
 
 def forecast_text(forecast: ForecastResult) -> str:
-    """Head, table, and how the method did lately; of many bins the highest of every block is shown."""
+    """Return head, table and recent accuracy. With many bins, show the highest of every block."""
     one = forecast.projection
     made = f"made {_time(one.made_at, forecast.zone)} ({forecast.zone}) by {one.method}"
     lines = [f"{one.tier}: expected requests per second, {made}"]
@@ -69,7 +70,7 @@ def _table(forecast: ForecastResult) -> list[str]:
 
 
 def highest_quantiles(points: tuple[ForecastPoint, ...]) -> ForecastPoint:
-    """The highest quantiles of some bins, at the time of the first."""
+    """Return the highest quantiles of the bins, at the time of the first bin."""
     quantiles = {name: max(getattr(point, name) for point in points) for name in ("q50", "q95", "q99")}
     return ForecastPoint(t=points[0].t, **quantiles)
 
@@ -79,14 +80,14 @@ def _row(point: ForecastPoint, zone: str) -> tuple[str, ...]:
 
 
 def coverage_text(one: Projection) -> str:
-    """How often the 95 % quantile was enough, in words."""
+    """Return in words how often the 95 % quantile was sufficient."""
     if not one.forecasts:
         return "not known yet: no target has passed"
     return f"{one.covered / one.forecasts:.1%} of {one.forecasts} past targets at or below their 95% quantile"
 
 
 def comparison_text(one: Projection) -> str:
-    """The error beside the naive method, in words; that it is worse is said."""
+    """Return the error relative to the naive method in words, also if it is worse."""
     if one.error_ratio is None:
         return "not compared yet: no target has passed"
     worse = "" if one.error_ratio < 1 else "; the naive method was as good"
@@ -98,7 +99,7 @@ def _time(t: float, zone: str) -> str:
 
 
 def forecast_json(forecast: ForecastResult) -> dict[str, Any]:
-    """The same for a program, every bin; times are unix seconds."""
+    """Return every bin of the forecast as JSON. Times are unix seconds."""
     one = forecast.projection
     return {
         "schema": 1,
@@ -121,7 +122,7 @@ def forecast_json(forecast: ForecastResult) -> dict[str, Any]:
 
 
 def forecast_svg(forecast: ForecastResult) -> str:
-    """The picture. Raises ValueError where nothing was seen and nothing is expected."""
+    """Return the picture. Raise ValueError if nothing was seen and nothing is expected."""
     one = forecast.projection
     title = f"{one.tier}: requests per second, the median expected and the bands up to 95 % and 99 %"
     return picture_svg(

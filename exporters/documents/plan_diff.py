@@ -1,7 +1,7 @@
-"""What is different between two plans, in words, and what that costs.
+"""Differences of two plans and their cost, in words.
 
-Owns the words of `sizewatch plan diff` and of the report's last section. Keys keep their names, so that a reader finds them in the
-file; numbers carry their change. A key with a better word is a row of WORDS.
+The module serves `sizewatch plan diff` and the last section of the report. Keys keep their names, as in the file. A key
+with a better word is a row of WORDS.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ WORDS: Mapping[str, str] = {
     "guardrails.max_generation_tokens": "longest output allowed, tokens",
     "guardrails.queue_breaker": "queued requests at which load is shed",
 }
-"""What a key is called in a sentence; others go by their path."""
+"""Words for keys in a sentence. Other keys appear as their path."""
 
 
 def plan_diff(before: Plan, after: Plan) -> tuple[str, ...]:
-    """One sentence a change, tier by tier in the order of `before`; empty where the plans say the same."""
+    """Return a sentence per change, by tier in the order of `before`. Return nothing for equal plans."""
     lines: list[str] = []
     for name in (*before.tiers, *(tier for tier in after.tiers if tier not in before.tiers)):
         lines += tier_diff(name, before.tiers.get(name), after.tiers.get(name))
@@ -50,7 +50,7 @@ def plan_diff(before: Plan, after: Plan) -> tuple[str, ...]:
 
 
 def tier_diff(name: str, before: TierPlan | None, after: TierPlan | None) -> tuple[str, ...]:
-    """The changes of one tier; None where a plan does not have it."""
+    """Return the changes of a tier. None marks a plan without the tier."""
     if before is None or after is None:
         if before is None and after is None:
             return ()
@@ -72,7 +72,7 @@ def _bill(tier: TierPlan | None) -> str:
 
 
 def _flat(tier: TierPlan) -> dict[str, Any]:
-    """The plan's values by dotted path, the curve left out: it is compared as a whole."""
+    """Return the plan's values by dotted path, without the curve, which is compared as a whole."""
     whole = tier.model_dump(mode="json", exclude={"curve"}, exclude_none=True)
 
     def walk(part: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
@@ -118,7 +118,7 @@ def _curve(before: TierPlan, after: TierPlan) -> Iterator[str]:
 
 
 def _cost(before: TierPlan, after: TierPlan) -> Iterator[str]:
-    """What the fleet costs a day, where that differs."""
+    """Yield the change of the fleet's cost per day."""
     if before.fleet is None or after.fleet is None:
         return
     old, new = (cost_per_day(one.fleet.instances, price_of(one)) for one in (before, after) if one.fleet)

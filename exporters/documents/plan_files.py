@@ -1,12 +1,8 @@
-"""A benchmark curve as the YAML that stands in a plan, with comments for whoever reads it.
+"""Plan YAML for people: benchmark curves with comments, and a skeleton plan to fill in.
 
-Owns layout, quoting and the spelling of numbers: YAML 1.1, as people's parsers read it (`1e-05` would be text). What
-the comments say is decided by its callers. A new part of a plan that is written for people is a function here.
-
-A plan to fill in, from what runs now: YAML with comments on what only people know.
-
-Owns the text. What is required and unknown stays empty, so that `sizewatch plan check` names its line; what is optional
-and unknown is a comment. Nothing observed is written as if it were planned.
+Numbers follow YAML 1.1, as common parsers do (`1e-05` would be text). Required unknown values of a skeleton stay empty,
+so that `sizewatch plan check` names their line. Optional unknown values are comments. Observed values are never written
+as planned values.
 """
 
 from __future__ import annotations
@@ -28,14 +24,14 @@ from rules.telemetry.wording import number
 WIDTH = 116
 
 WRITTEN = "Written by `sizewatch plan import`, which replaces all of it, comments too, when a curve is imported again."
-"""The first comment of an imported curve; in a curve that does not hold it, comments are people's."""
+"""First comment of an imported curve. Without it, the comments of a curve are manual."""
 
 LOAD = ("concurrency", "requested_rps", "completed_rps", "requests")
-"""What a reader looks for first in a point."""
+"""Load keys of a point, written first."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+@-]*")
 _NOT_TEXT = re.compile(r"(?i)[-+.0-9_:eox]*|\.?(inf|nan)|y|n|yes|no|on|off|true|false|null|0x[0-9a-f_]+|[0-9-]+(t.*)?")
-"""What a YAML 1.1 parser may take for a number, a date or a truth value if it is not quoted; and a little more."""
+"""Pattern of text that a YAML 1.1 parser may take for a number, date or truth value. It matches slightly more."""
 
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\"}
@@ -43,7 +39,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YamlIndentation:
-    """How the file around it is written: columns before the key, columns a level, and whether lists are indented."""
+    """YAML layout of the surrounding file: columns before the key, columns per level, and list indentation."""
 
     margin: int = 0
     step: int = 2
@@ -57,10 +53,9 @@ def curve_lines(
     head: Sequence[str] = (),
     notes: Sequence[Sequence[str]] = (),
 ) -> list[str]:
-    """`curve:` and what belongs to it, a line each, without line ends and without the margin of the first line.
+    """Return the lines of `curve:` without line ends. The first line has no margin, all others have it.
 
-    `head` are comments on the whole, `notes` those above each point. What was not measured is left out. The first line
-    begins at the key, wherever the caller puts it; all others carry the margin.
+    `head` are comments on the whole, `notes` are comments above each point. Unmeasured values are omitted.
     """
     inner = " " * (layout.margin + layout.step)
     item = inner + " " * (layout.step if layout.lists_indented else 0)
@@ -78,8 +73,8 @@ def curve_lines(
 
 
 def scalar(text: str) -> str:
-    """A text as YAML reads it back: plain where that is safe, else in double quotes."""
-    # A name that is no text at all (undecodable bytes of a file name) is written with a mark in their place.
+    """Return a text that YAML reads back unchanged: plain if safe, else in double quotes."""
+    # Undecodable bytes of a file name are replaced by a mark.
     readable = text.encode("utf-8", "replace").decode("utf-8")
     if _PLAIN.fullmatch(readable) and not _NOT_TEXT.fullmatch(readable):
         return readable
@@ -88,7 +83,7 @@ def scalar(text: str) -> str:
 
 
 def yaml_number(value: float) -> str:
-    """A number without exponent and without a fraction that says nothing."""
+    """Return a number without exponent and without a meaningless fraction."""
     text = format(Decimal(repr(value)), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -99,7 +94,7 @@ def _point(point: Point, margin: str) -> list[str]:
     parts = [f"{name}: {yaml_number(getattr(point, name))}" for name in loads]
     parts += ["censored: true"] if point.censored else []
     parts += [f"{name}: {yaml_number(value)}" for name in others if (value := getattr(point, name)) is not None]
-    # A key stays on the line of its value.
+    # Keep a key on the line of its value.
     text = ", ".join(parts).replace(": ", ":\0")
     wrapped = textwrap.wrap(text, WIDTH - len(margin) - 4, break_long_words=False, break_on_hyphens=False)
     lines = [line.replace("\0", " ") for line in wrapped]
@@ -110,7 +105,7 @@ def _point(point: Point, margin: str) -> list[str]:
 def _comments(texts: Iterable[str], margin: str) -> list[str]:
     lines = []
     for text in texts:
-        # A line end or a control character in a file's name must not end the comment.
+        # A line end or control character in a file name must not end the comment.
         clean = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
         wrapped = textwrap.wrap(clean, max(WIDTH - len(margin) - 2, 40), break_on_hyphens=False, break_long_words=False)
         lines += [f"{margin}# {line}" for line in wrapped]
@@ -128,7 +123,7 @@ tiers:"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
-    """What is known of a tier. `release` and `gpu_product` are empty and the numbers None where nothing tells them."""
+    """Known facts of a tier. `release` and `gpu_product` are empty and numbers None if unknown."""
 
     name: str
     engine: str
@@ -145,7 +140,7 @@ class TierFacts:
 
 
 def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
-    """The whole file. `when` and `source` are words for its first line."""
+    """Return the whole file. `when` and `source` are words for its first line."""
     lines = [HEAD.format(when=when, source=source)]
     for tier in tiers:
         lines += [f"  {scalar(tier.name)}:", *(f"    {_one_line(line)}".rstrip() for line in _tier(tier))]
@@ -153,7 +148,7 @@ def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """What a page says may hold a line end, which must not end a comment."""
+    """Return the text on a single line. A line end from a page must not end a comment."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
@@ -188,7 +183,7 @@ def _filled(key: str, value: str, what: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A YAML string that stays one: a model may be called `true`, `1.0` or `a: b`."""
+    """Return a YAML string that stays a string. A model may be named `true`, `1.0` or `a: b`."""
     plain = value.replace("-", "").replace("_", "").replace("/", "").replace(".", "").replace(" ", "")
     safe = plain.isalnum() and plain.isascii() and value[0].isalpha() and value.strip() == value
     reserved = value.casefold() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
@@ -222,7 +217,7 @@ LENGTHS = ("prompt_tokens", "generation_tokens")
 
 
 def _workload(tier: TierFacts) -> Iterator[str]:
-    """What the running processes saw is shown, as a comment: the plan says what was sized for, not what happens."""
+    """Yield the observed workload as a comment. The plan holds the sized workload, not the observed workload."""
     yield "# workload:  # FILL IN: the traffic this tier was sized for"
     seen = {stem: _seen(tier.pages[0], stem) for stem in LENGTHS}
     for stem in LENGTHS:

@@ -1,8 +1,7 @@
-"""`sizewatch plan show`: one tier of a plan as a page of text, at most 78 columns.
+"""Text page of a plan's tier for `sizewatch plan show`, at most 78 columns.
 
-Owns what is shown and in which words: the curve, the operating point, the guide's C_max / SLO beside it (8.3; shown and
-never alerted), the fleet arithmetic and the findings. It computes nothing of its own; formulas are in `rules.sizing`.
-Another section is a function from _Shown to lines and a row in SECTIONS.
+It shows curve, operating point, the guide's C_max / SLO (8.3, never alerted), fleet arithmetic and findings. Formulas
+are in `rules.sizing`. A new section is a function from _Shown to lines and a row in SECTIONS.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
 from rules.telemetry.work import MeanTokens
 
 PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
-"""What is drawn, with the rows it gets."""
+"""Drawn panels: title, signal and number of rows."""
 
 NAMES = {"ttft_p99_seconds": "TTFT P99", "tpot_p99_seconds": "TPOT P99", "itl_p99_seconds": "ITL P99"}
 
@@ -48,7 +47,7 @@ class _Shown:
 
 
 def show(plan: Plan, tier: str) -> str:
-    """One tier as text, without a final line end. Raises KeyError naming the plan's tiers where it has no such one."""
+    """Return a tier as text without a final line end. Raise KeyError with the plan's tiers if it is unknown."""
     if tier not in plan.tiers:
         raise KeyError(f"the plan has no tier {tier}; it has {', '.join(plan.tiers)}")
     found = plan.tiers[tier]
@@ -150,7 +149,7 @@ def _operating_point(shown: _Shown) -> list[str]:
 
 
 def _measured_at(shown: _Shown, point: OperatingPoint) -> list[str]:
-    """The requests that usable rps are counted in: fleet utilisation is measured against their lengths."""
+    """Return the request lengths behind the usable rps. Fleet utilisation is measured against them."""
     lengths = capacity_lengths(shown.tier, shown.curve, point)
     kinds = (("prompt", lengths.prompt_tokens), ("output", lengths.generation_tokens))
     said = [f"{_mean(mean)} {word} tokens" for word, mean in kinds if mean is not None]
@@ -231,6 +230,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _row(key: str, text: str) -> list[str]:
-    """A named line, wrapped under its own beginning."""
+    """Return a labelled line, wrapped below its own text."""
     first = f"  {key:<{_KEY}}"
     return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first))

@@ -1,8 +1,7 @@
-"""What pre-warming recommends, for a person and for a program: how many replicas, why, the day's schedule, what it was worth.
+"""Pre-warming recommendation as text and JSON: replica count, reason, schedule of the day and past worth.
 
-Owns the words and the JSON of `sizewatch prewarm`, and the plain records that they are written from. The numbers are
-computed in `forecast/`; nothing is computed here but differences and shares of what is shown. Manifests are
-`exporters.autoscaling.formats`'s.
+The module serves `sizewatch prewarm` and holds its records. Numbers come from `forecast/`; only differences and shares
+are computed here. Manifests are in `exporters.autoscaling.formats`.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from rules.telemetry.wording import number
 WIDTH = 100
 
 OLD_SECONDS = 3600.0
-"""From older demand no schedule is made: cron triggers and floors would follow a day that may have gone otherwise."""
+"""Maximum age in seconds of the demand behind a schedule. An older schedule may follow a day that went otherwise."""
 
 
 class DecisionBasis(StrEnum):
-    """What the count followed from: the largest of what asked for it (named as the forecast's own), or what cut it."""
+    """Basis of a recommended count: the largest demand (named as in the forecast) or the limit that cut it."""
 
     FORECAST = "forecast"
     NOW = "now"
@@ -57,14 +56,18 @@ BECAUSE: Mapping[DecisionBasis, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """How many replicas must be warm `lead_seconds` after `made_at` (unix seconds), and where that comes from.
+    """Replicas that must be warm `lead_seconds` after `made_at` (unix seconds), and their basis.
 
-    `quantile_rps` is the demand (arriving requests per second) that is not exceeded then with `certainty` (0-1), None where
-    there is no forecast; `expected_rps` of it is expected without a margin, known events have multiplied both by
-    `event_factor`; `now_rps` is what arrives now. `usable_rps` is what one replica takes, by `usable_source`, between
-    `usable_low` and `usable_high` (None: open); `count` says how replicas follow from it. `for_forecast`, `needed_now`,
-    `minimum_warm` and `held` are the replicas that each asks for. `coverage` is the share of past targets at or below their
-    95 % quantile, `error_ratio` the error by that of the method `naive`; None where nothing could be counted.
+    `quantile_rps` is the demand (arriving requests per second) not exceeded with `certainty` (0-1), None without a
+    forecast. `expected_rps` is the demand without margin. Both include the `event_factor` of known events. `now_rps`
+    arrives now.
+
+    `usable_rps` is the capacity of a replica by `usable_source`, between `usable_low` and `usable_high` (None: open).
+    `count` explains the replica count. `for_forecast`, `needed_now`, `minimum_warm` and `held` are the replicas by each
+    reason.
+
+    `coverage` is the share of past targets at or below their 95 % quantile. `error_ratio` is the error relative to the
+    method `naive`. None means not counted.
     """
 
     tier: str
@@ -96,19 +99,21 @@ class Recommendation:
 
     @property
     def target_time(self) -> float:
-        """When they must be warm, unix seconds."""
+        """Return the time at which the replicas must be warm, in unix seconds."""
         return self.made_at + self.lead_seconds
 
     @property
     def parts(self) -> DemandParts | None:
-        """What its demand is made of; None where there is no forecast."""
+        """Return the parts of the demand, None without a forecast."""
         return parts_of(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleStep:
-    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`: that is of the bin that begins at
-    `peak`; `expected_rps` of it is the median forecast, known events have multiplied both by `event_factor`."""
+    """Schedule step: replicas that must be warm from `start` (unix seconds) on, for up to `demand_rps`. That demand is
+    of the bin that begins at `peak`. `expected_rps` is its median forecast. Both include the `event_factor` of known
+    events.
+    """
 
     start: float
     replicas: int
@@ -120,11 +125,11 @@ class ScheduleStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarm:
-    """All that is told of a tier; times are unix seconds.
+    """Pre-warming report of a tier. Times are unix seconds.
 
-    `schedule` runs from its first step to `until`, and is enough in each of its bins with `schedule_certainty` (0-1). Demand is
-    known up to `seen_until`; `highest` is its highest minute of the last week. `as_of` is the end of a trace that was taken for
-    now. `reason` says why something is not there.
+    `schedule` runs from its first step to `until` and suffices in each bin with `schedule_certainty` (0-1). Demand is
+    known up to `seen_until`. `highest` is its highest minute of the last week. `as_of` is the end of a trace used as
+    now. `reason` explains a missing part.
     """
 
     tier: str
@@ -141,7 +146,7 @@ class Prewarm:
 
 
 def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
-    """The same without its schedule where the demand that it was made from is more than OLD_SECONDS old at `now`."""
+    """Return the report without its schedule if its demand is over OLD_SECONDS old at `now`."""
     seen = report.seen_until
     if not report.schedule or (seen is not None and now - seen <= OLD_SECONDS):
         return report
@@ -151,7 +156,7 @@ def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
 
 
 def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
-    """The recommendation with its why and the schedule; with `explain` also what it was worth."""
+    """Return the recommendation with its reason and schedule. Add the past worth with `explain`."""
     parts = [_trace_end(report), _recommended(report), _schedule(report)]
     if explain:
         parts.append(
@@ -161,7 +166,7 @@ def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
 
 
 def headline(one: Recommendation) -> str:
-    """One sentence: how many, when, what for, and how many are there."""
+    """Return a sentence: replica count, time, reason and present replicas."""
     clock = _clock(one.target_time, one.zone)
     demand = f"{level(one.certainty)} of demand {number(one.quantile_rps or 0.0, 'per_second')}"
     if one.quantile_rps is None:
@@ -254,7 +259,7 @@ def _schedule(report: Prewarm) -> list[str]:
 
 
 def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
-    """What the highest demand of the schedule is made of."""
+    """Return the parts of the schedule's highest demand."""
     parts = parts_of(step.demand_rps, report.schedule_certainty, step.expected_rps, step.event_factor)
     if parts is None or step.peak is None:
         return []
@@ -264,7 +269,7 @@ def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
 
 
 def merge_steps(steps: Iterable[ScheduleStep]) -> tuple[ScheduleStep, ...]:
-    """Steps in the order of time; neighbours of one count are one step, for the highest demand of them."""
+    """Return steps in time order. Neighbours of equal count become a step with the highest demand of both."""
     found: list[ScheduleStep] = []
     for step in sorted(steps, key=lambda step: step.start):
         if found and found[-1].replicas == step.replicas:
@@ -287,7 +292,7 @@ def _clock(t: float, zone: str) -> str:
 
 
 def _end(start: float, end: float, zone: str) -> str:
-    """A step of a whole day would seem to end where it begins."""
+    """Return the end of a step. A step of a whole day would seem to end at its begin."""
     begins, ends = _clock(start, zone), _clock(end, zone)
     return f"{ends} next day" if begins == ends else ends
 
@@ -297,7 +302,7 @@ def _filled(text: str, first: str, then: str) -> list[str]:
 
 
 def prewarm_json(report: Prewarm) -> dict[str, Any]:
-    """The same for a program; times are unix seconds, and what is not known is null."""
+    """Return the report as JSON. Times are unix seconds, unknown values are null."""
     one = report.recommendation
     return {
         "schema": 1,

@@ -1,7 +1,7 @@
-"""What pre-warming was worth on a tier's own history: strategies side by side, and which of them is recommended.
+"""Worth of pre-warming on a tier's own history: compared strategies and the recommended strategy.
 
-Owns the records, the words and the JSON of that comparison (`sizewatch prewarm --explain`, the weekly report). The numbers
-come from a simulation (`forecast/`). A strategy that is as good and needs no forecast is recommended in plain words.
+The module serves `sizewatch prewarm --explain` and the weekly report. Numbers come from a simulation in `forecast/`. A
+strategy that is as good and needs no forecast is recommended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """One way to scale over that time: minutes in which fewer replicas were ready than the demand needed, requests that
-    came late through it, replica-hours paid, and money (None: the plan has no price)."""
+    """Scaling strategy over the period: minutes short of ready replicas, late requests, paid replica-hours, and money
+    (None: no price).
+    """
 
     name: str
     violation_minutes: float
@@ -33,13 +34,14 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrewarmValue:
-    """Strategies over [start, end) in unix seconds, of a tier that got so many requests then.
+    """Strategies over [start, end) in unix seconds, for a tier with so many requests.
 
-    `ours` and `perfect` name two of them, `reacting` the one without a forecast that would have been chosen beforehand, on the
-    time before `start`. `recommended` names the one that this tier should use, `reason` says why in full, `short_reason` in
-    few words. `with_margin` names ours with the margin of the recommended counts, "" where they have none: no comparison rests
-    on it. `covered_ratio` (0-1) are the minutes whose demand stayed at or below what pre-warming had been ready for.
-    Raises ValueError for a name that is none of theirs.
+    `ours` and `perfect` name two of them. `reacting` names the best strategy without a forecast, chosen on the time
+    before `start`. `recommended` names the strategy to use, with `reason` and `short_reason`. `with_margin` names ours
+    with the margin of the recommended counts, "" without a margin. No comparison uses it.
+
+    `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity. Raise ValueError for an
+    unknown name.
     """
 
     start: float
@@ -67,17 +69,17 @@ class PrewarmValue:
 
     @property
     def minutes(self) -> float:
-        """How long it lasted."""
+        """Return the duration in minutes."""
         return (self.end - self.start) / 60.0
 
     def share_of_perfect(self, strategy: Strategy) -> float | None:
-        """Replica-hours by those of perfect foresight; None where that needed none."""
+        """Return replica-hours relative to perfect foresight, None if that needed none."""
         perfect = self._named(self.perfect)
         return strategy.replica_hours / perfect.replica_hours if perfect.replica_hours > 0 else None
 
     @property
     def margin_sentence(self) -> str:
-        """What the margin of the recommended counts costs and spares, apart from the forecast; "" where they have none."""
+        """Return cost and benefit of the recommended margin, apart from the forecast, "" without a margin."""
         if not self.with_margin:
             return ""
         bare, roomy = self._named(self.ours), self._named(self.with_margin)
@@ -97,7 +99,7 @@ class PrewarmValue:
 
 
 def worth_lines(worth: PrewarmValue) -> list[str]:
-    """The comparison as a table, and the recommendation below it."""
+    """Return the comparison as a table with the recommendation below."""
     priced = any(strategy.money is not None for strategy in worth.strategies)
     head = ("strategy", "violation min", "of the time", "late requests", "of all", "replica-hours", "of perfect")
     rows = [_row(worth, strategy, priced) for strategy in worth.strategies]
@@ -125,7 +127,7 @@ def _row(worth: PrewarmValue, strategy: Strategy, priced: bool) -> tuple[str, ..
 
 
 def _share(share: float) -> str:
-    """Per cent to three digits, so that 0.15 % and 0.2 % are apart; what is not none is not written as none."""
+    """Return a percentage with three digits, so that 0.15 % and 0.2 % differ. A non-zero share never prints as zero."""
     if share <= 0:
         return "0%"
     return "<0.001%" if share < 1e-5 else f"{share * 100:.{max(0, 1 - math.floor(math.log10(share * 100)))}f}%"
@@ -148,7 +150,7 @@ def _day(worth: PrewarmValue, t: float) -> str:
 
 
 def worth_json(worth: PrewarmValue) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the comparison as JSON."""
     return {
         **{name: value for name, value in asdict(worth).items() if name != "strategies"},
         "margin_sentence": worth.margin_sentence,

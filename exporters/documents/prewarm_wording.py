@@ -1,10 +1,6 @@
-"""How a recommended count was made, and in which words it is told.
+"""Words for a recommended replica count and for the parts of its demand.
 
-Owns the record of the margin and the bounds of a count. The formula is `rules.plan.replica_count`'s.
-
-What a demand quantile is made of, in words: what is expected, the margin to its certainty, and known events.
-
-Owns these words, and why a demand is above everything that was seen lately. Demands are requests per second.
+The formula is `rules.plan.replica_count`. Demands are requests per second.
 """
 
 from __future__ import annotations
@@ -19,8 +15,9 @@ from rules.telemetry.wording import number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """How the count was made: the margin, the demand that it is for (requests per second), the counts at the upper and the lower
-    bound of the capacity (None: open), and how full the recommended replicas are at that demand, also with one lost."""
+    """Basis of a count: the margin, the demand (requests per second), and the counts at the capacity bounds (None:
+    open). The utilisation is of the recommended replicas, also with a lost replica.
+    """
 
     target_utilization: float
     survives_loss_from: int
@@ -32,7 +29,7 @@ class Counted:
 
 
 def build_count_text(one: ReplicaCount) -> Counted:
-    """Return a count as commands and pages tell it."""
+    """Return a count as shown by commands and pages."""
     return Counted(
         target_utilization=one.margin.target_utilization,
         survives_loss_from=one.margin.survives_loss_from,
@@ -45,7 +42,7 @@ def build_count_text(one: ReplicaCount) -> Counted:
 
 
 def bounds_words(best: float, low: float | None, high: float | None) -> str:
-    """Between which bounds the capacity lies, in words; "" where they are the number itself."""
+    """Return the bounds of the capacity in words, "" if they equal the number."""
     if low == high == best:
         return ""
     if high is None:
@@ -56,7 +53,7 @@ def bounds_words(best: float, low: float | None, high: float | None) -> str:
 
 
 def count_words(replicas: int, counted: Counted) -> str:
-    """How full the recommended replicas are, by which margin they were counted, and between which counts the answer lies."""
+    """Return the utilisation of the recommended replicas, the margin, and the range of counts."""
     used = "" if counted.utilization is None else f"{counted.utilization:.0%} used"
     if counted.utilization_one_lost is not None:
         used += f", {counted.utilization_one_lost:.0%} with one lost"
@@ -72,8 +69,9 @@ def count_words(replicas: int, counted: Counted) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandParts:
-    """`quantile_rps` is not passed with `certainty` (0-1). `expected_rps` of it is expected without a margin; known events
-    have multiplied both by `event_factor`."""
+    """Demand not exceeded with `certainty` (0-1): `quantile_rps`. `expected_rps` is the demand without margin. Both
+    include the `event_factor` of known events.
+    """
 
     quantile_rps: float
     certainty: float
@@ -82,13 +80,13 @@ class DemandParts:
 
     @property
     def margin_rps(self) -> float:
-        """What the certainty adds to what is expected."""
+        """Return the demand that the certainty adds to the expected demand."""
         return self.quantile_rps - self.expected_rps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Highest:
-    """The highest minute of the last week and when it began, unix seconds."""
+    """Highest minute of the last week and its begin in unix seconds."""
 
     rps: float
     at: float
@@ -97,14 +95,14 @@ class Highest:
 def parts_of(
     quantile: float | None, certainty: float | None, expected: float | None, event: float
 ) -> DemandParts | None:
-    """The parts; None where one is not known."""
+    """Return the parts, None if any is unknown."""
     if quantile is None or certainty is None or expected is None:
         return None
     return DemandParts(quantile_rps=quantile, certainty=certainty, expected_rps=expected, event_factor=event)
 
 
 def parts_sentence(parts: DemandParts) -> str:
-    """The parts of a demand, by name."""
+    """Return the parts of a demand by name."""
     said = f"{_rps(parts.quantile_rps)} = {_rps(parts.expected_rps)} expected"
     if parts.event_factor != 1.0:
         usual = parts.expected_rps / parts.event_factor if parts.event_factor > 0 else 0.0
@@ -114,8 +112,9 @@ def parts_sentence(parts: DemandParts) -> str:
 
 
 def compare_with_peak(parts: DemandParts, highest: Highest | None, zone: str, covered_ratio: float | None) -> str:
-    """The demand beside the highest minute of the last week; where it is above, what lifts it there. `covered_ratio` (0-1)
-    are the minutes of that week that stayed within their own quantile of this certainty, None where they were not counted.
+    """Return the demand compared with the highest minute of the last week, and the reason if it is higher.
+    `covered_ratio` (0-1) is the share of that week's minutes within their quantile of this certainty, None if not
+    counted.
     """
     if highest is None:
         return ""
@@ -125,7 +124,7 @@ def compare_with_peak(parts: DemandParts, highest: Highest | None, zone: str, co
 
 
 def _lifted(parts: DemandParts, highest: float, covered_ratio: float | None) -> str:
-    """What lifts a demand above the highest that was seen: the first part that does."""
+    """Return the first part that lifts the demand above the highest seen minute."""
     usual = parts.expected_rps / parts.event_factor if parts.event_factor > 0 else 0.0
     if usual > highest:
         return "the trend lifts it above: more is expected even without a margin"
@@ -140,7 +139,7 @@ def _lifted(parts: DemandParts, highest: float, covered_ratio: float | None) -> 
 
 
 def level(certainty: float) -> str:
-    """A certainty as a quantile's name: "P99", "P99.67"."""
+    """Return a certainty as the name of a quantile: "P99", "P99.67"."""
     return f"P{round(certainty * 100, 2):g}"
 
 

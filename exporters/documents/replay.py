@@ -1,10 +1,6 @@
-"""The JSON of `replay` (DESIGN 6): windows with every reading, verdicts by episode, unknown spans.
+"""Replay as JSON (DESIGN 6) and as terminal text: windows with readings, findings, and unknown spans.
 
-Owns that format and its schema number. Also used wherever verdicts and readings go out as JSON.
-
-A replay for a person: what was found, when, why and what to do; then what could not be judged.
-
-Owns the words and the layout of the terminal text, at most 100 columns. The numbers are the verdicts' own.
+The JSON of verdicts and readings is used by other documents too. The text has at most 100 columns.
 """
 
 from __future__ import annotations
@@ -27,14 +23,14 @@ SCHEMA = 1
 
 
 def reading_json(value: SignalValue) -> dict[str, Any]:
-    """A reading, or its gap's name."""
+    """Return a reading, or the name of its gap."""
     if isinstance(value, Missing):
         return {"gap": value.gap.value} | ({"text": value.text} if value.text else {})
     return {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
 
 
 def window_json(tier: str, replica: str | None, window: Window, basis: PlanFacts) -> dict[str, Any]:
-    """One window with every signal of the table."""
+    """Return a window with every signal of the table."""
     return {
         "start": window.start,
         "end": window.end,
@@ -46,7 +42,7 @@ def window_json(tier: str, replica: str | None, window: Window, basis: PlanFacts
 
 
 def episode_json(episode: Finding) -> dict[str, Any]:
-    """An episode with its worst verdict."""
+    """Return a finding with its worst verdict."""
     transitions = [
         {"t": t.t, "status": t.status.value, "stage": t.stage, "certainty": t.certainty.value}
         for t in episode.transitions
@@ -55,7 +51,7 @@ def episode_json(episode: Finding) -> dict[str, Any]:
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict that is no episode: it is ok."""
+    """Return a verdict that is no finding, as it is ok."""
     return _verdict(verdict, None, None, [])
 
 
@@ -108,7 +104,7 @@ def replay_json(
     standings: Iterable[RuleState],
     problems: Iterable[str],
 ) -> dict[str, Any]:
-    """The whole document."""
+    """Return the whole document."""
     standing, past = tuple(standings), tuple(ended)
     episodes = [e for e in past if isinstance(e, Finding)] + [s.episode for s in standing if s.episode]
     unknowns = [u for u in past if isinstance(u, UnknownSpan)] + [s.unknown for s in standing if s.unknown]
@@ -137,7 +133,7 @@ def replay_text(
     standings: Iterable[RuleState],
     seen: bool = True,
 ) -> str:
-    """The whole text. Times are seconds since the recording's first scrape. `seen`: whether there was anything to judge."""
+    """Return the whole text. Times are seconds from the first scrape. `seen` is false for an empty recording."""
     standing, past = tuple(standings), tuple(ended)
     episodes = [e for e in past if isinstance(e, Finding)] + [s.episode for s in standing if s.episode]
     length = f"{_clock(end - start)} of {', '.join(sorted(views))}" if end >= start else "holds no scrape"
@@ -157,7 +153,7 @@ def replay_text(
 
 
 def not_exposed_text(engines: Mapping[str, Iterable[str]], seen: Mapping[str, Window]) -> str:
-    """Tier by tier which of the signals that engines can give its engine did not; empty where all were given."""
+    """Return by tier the supported signals that its engine did not expose. Return nothing if all were exposed."""
     lines = []
     for tier, labels in engines.items():
         found = [(s.name, read(s, seen[tier])) for s in engine_signals()] if tier in seen else []
@@ -172,7 +168,7 @@ def not_exposed_text(engines: Mapping[str, Iterable[str]], seen: Mapping[str, Wi
 
 
 def _section(title: str, said: Iterable[tuple[str, Subject, str]]) -> list[str]:
-    """What is said in the same words of several rules and subjects is said once."""
+    """Return a section in which equal texts of several rules and subjects are merged."""
     together: dict[str, list[tuple[str, Subject]]] = {}
     for rule, subject, text in said:
         together.setdefault(text, []).append((rule, subject))
@@ -193,7 +189,7 @@ def _about(about: Iterable[tuple[str, Subject]]) -> str:
 
 
 def episode_lines(episode: Finding, origin: float) -> list[str]:
-    """One episode: when, how bad, how sure; its sentence, causes and actions."""
+    """Return a finding: time, severity, certainty, sentence, causes and actions."""
     until = f"to {_clock(episode.ended_at - origin)}" if episode.ended_at is not None else "and lasts"
     worst = episode.worst
     head = (
@@ -217,7 +213,7 @@ def episode_lines(episode: Finding, origin: float) -> list[str]:
 
 
 def unknown_words(span: UnknownSpan) -> str:
-    """Why, with the detail where there is one."""
+    """Return the reason, with its detail if present."""
     reason = span.reason.value.replace("_", " ")
     return f"{reason} ({span.text})" if span.text else reason
 

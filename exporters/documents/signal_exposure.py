@@ -1,15 +1,7 @@
-"""What a page exposes, for a person and for a program: engine, every signal with its value or gap, every family.
+"""Signals and families of engine pages, GPU exporter pages and engine tables, as text and JSON.
 
-Owns the words and the JSON of `sizewatch inspect` for an engine's page. GPU exporters' pages are
-`exporters.documents.signal_exposure`'s.
-
-Engine x signal: known, bounded, not exposed; for the terminal, for a program and for the documentation.
-
-Owns the words and the layout of that answer. What is known is `rules.engines.coverage`'s.
-
-What a GPU exporter's page exposes, for a person and for a program: exporter, every GPU with every quantity, every family.
-
-Owns the words and the JSON of `sizewatch inspect` for such a page. Engines' pages are `exporters.documents.signal_exposure`'s.
+The module serves `sizewatch inspect`, the engine matrix of terminal and documentation, and its JSON. Matrix facts are
+in `rules.engines.coverage`.
 """
 
 from __future__ import annotations
@@ -35,7 +27,7 @@ HEADS = {
 
 
 def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]) -> str:
-    """The whole text. Values are since the process started: one page holds no change."""
+    """Return the whole text. Values are since process start, as a single page shows no change."""
     lines = [title, f"  facts     {_facts(page.facts)}", ""]
     lines.append("Signals (since the process started; one page tells no change)")
     lines.extend(f"  {name:42} {_shown(name, value)}" for name, value in readings.items())
@@ -46,7 +38,7 @@ def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue]
 
 
 def families_text(uses: Iterable[FamilyUse]) -> list[str]:
-    """What became of every family, in lines."""
+    """Return the use of every family, in lines."""
     uses = tuple(uses)
     return [line for use, head in HEADS.items() for line in _families(head, [u for u in uses if u.use is use])]
 
@@ -55,11 +47,11 @@ FACTS = (
     *("model", "engine_versions", "num_gpu_blocks", "num_pages", "block_size", "page_size", "kv_tokens"),
     *("max_model_len", "cache_dtype", "enable_prefix_caching"),
 )
-"""Facts that are told, where a page has them, in this order."""
+"""Facts shown in this order if a page has them."""
 
 
 def _families(head: str, uses: list[FamilyUse]) -> list[str]:
-    """A line a family; those that only tell when another began to count would hide the rest, and share one."""
+    """Return a line per family. Families that only hold the start time of another share a line."""
     if not uses:
         return []
     births = [u for u in uses if u.use is Use.IGNORED and u.name.endswith(CREATED)]
@@ -85,7 +77,7 @@ def _shown(name: str, value: SignalValue) -> str:
 def inspect_json(
     engine: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]
 ) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the page as JSON."""
     return {
         "schema": 1,
         "engine": engine,
@@ -101,7 +93,7 @@ SHORT = {Support.KNOWN: "known", Support.BOUNDED: "bounded", Support.NOT_EXPOSED
 
 
 def cell(exposure: Exposure) -> str:
-    """One cell: what the newest release gives, and since when where it was not always so."""
+    """Return a cell: the exposure in the newest release, and the release of its last change."""
     support, since, _ = exposure.spans[-1]
     text = SHORT[support]
     if len(exposure.spans) == 1:
@@ -113,14 +105,14 @@ def cell(exposure: Exposure) -> str:
 
 
 def matrix(engines: Sequence[EngineTable]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Head and rows: a signal a row, an engine generation a column."""
+    """Return head and rows: a row per signal, a column per engine generation."""
     columns = [{e.signal: e for e in exposures(engine)} for engine in engines]
     rows = tuple((s.name, *(cell(column[s.name]) for column in columns)) for s in engine_signals())
     return ("signal", *(engine.label for engine in engines)), rows
 
 
 def engines_text(engines: Sequence[EngineTable]) -> str:
-    """The matrix for a terminal; of one engine alone every signal with its source or the reason why there is none."""
+    """Return the matrix for a terminal. For a single engine list every signal with its source or gap reason."""
     if len(engines) == 1:
         return _one(engines[0])
     head, rows = matrix(engines)
@@ -151,7 +143,7 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def engines_json(engines: Iterable[EngineTable]) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the matrix as JSON."""
     return {
         "schema": 1,
         "engines": [
@@ -173,7 +165,7 @@ def _exposure_json(exposure: Exposure) -> dict[str, Any]:
 
 
 LISTED = tuple(name for name in GPU_NAMES if name != BY_CODE)
-"""Faults by code are told with the faults."""
+"""GPU families listed on their own. Faults by code are listed with the faults."""
 
 NO_CHANGE = "one page tells no change"
 _UNITS = {"degrees Celsius": "celsius"}
@@ -181,7 +173,7 @@ _GIB = 1024.0**3
 
 
 def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> str:
-    """The whole text. Counters are what has been counted so far: one page holds no change."""
+    """Return the whole text. Counters are totals, as a single page shows no change."""
     many = f"{len(page.readouts)} GPU{'' if len(page.readouts) == 1 else 's'}"
     lines = [title, f"  {many}; counters so far, for {NO_CHANGE}"]
     for gpu in page.readouts:
@@ -195,7 +187,7 @@ def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, 
 
 
 def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the GPU page as JSON."""
     return {
         "schema": 1,
         "exporter": exporter.name,

@@ -1,6 +1,6 @@
-"""The timeline for a person, one line an entry, and for a program.
+"""Timeline as text, a line per entry, and as JSON.
 
-Owns the words and the JSON of `sizewatch timeline`; the status page shows the same lines. What an entry is belongs to
+The module serves `sizewatch timeline`; the status page shows the same lines. Entries are defined in
 `rules.evaluator.timeline`.
 """
 
@@ -16,7 +16,7 @@ from rules.evaluator.timeline import TimelineEntry, TimelineKind
 
 SCHEMA = 1
 LONGEST = 200
-"""Of what is said in a line; JSON has it whole."""
+"""Maximum characters of a text in a line. The JSON has the full text."""
 
 NOTHING = "Nothing happened, as far as is known."
 
@@ -32,30 +32,30 @@ WORDS: dict[str, str] = {
     TimelineKind.START: "sizewatch started",
     TimelineKind.STOP: "sizewatch stopped",
 }
-"""What a kind is called in a line; an episode is told by its status."""
+"""Words for kinds of entries. A finding is named by its status."""
 
 
 def timeline_text(entries: Iterable[TimelineEntry], now: float) -> str:
-    """All entries in the order given, the newest last; times are UTC."""
+    """Return all entries in the given order, newest last. Times are UTC."""
     lines = [f"{_instant(entry.t)}  {place(entry)}  {line(entry, now)}" for entry in entries]
     return "\n".join(lines) or NOTHING
 
 
 def line(entry: TimelineEntry, now: float) -> str:
-    """One entry without its time and place: what it is, what is said of it, how long it took."""
+    """Return an entry without time and place: kind, text and duration."""
     head = entry.status or WORDS.get(entry.kind, entry.kind.replace("_", " "))
     return f"{head}: {_one_line(entry.text)}{_length(entry, now)}"
 
 
 def place(entry: TimelineEntry) -> str:
-    """What it is about: a tier, a replica, or everything."""
+    """Return the subject: a tier, a replica or everything."""
     if entry.tier is None:
         return "all" if entry.kind != TimelineKind.FOREIGN_ALERT else "no tier"
     return entry.tier if entry.replica is None else f"{entry.tier}/{entry.replica}"
 
 
 def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) -> dict[str, Any]:
-    """The same for programs; times are unix seconds. `ended_at` is null while it lasts, and where `lasts` is false."""
+    """Return the timeline as JSON. Times are unix seconds. `ended_at` is null while it lasts or if `lasts` is false."""
     return {
         "schema": SCHEMA,
         "since": since,
@@ -65,7 +65,7 @@ def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) 
 
 
 def entry_json(entry: TimelineEntry) -> dict[str, Any]:
-    """One entry."""
+    """Return an entry as JSON."""
     return {
         "t": entry.t,
         "lasts": entry.lasts,

@@ -1,6 +1,6 @@
-"""A what-if for a person: the answer in a sentence, the load, both curves side by side, money, what breaks first, assumptions.
+"""Text of a what-if: result, load, both curves, money, first limit and assumptions.
 
-Owns the layout of `sizewatch whatif`; the same for programs is `exporters.documents.what_if_json`.
+The module serves `sizewatch whatif`. The JSON is in `exporters.documents.what_if_json`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ WIDTH = 100
 INDENT = 12
 
 SAME = 0.01
-"""A bill that differs by less is the same: restarts take replicas out of an average for minutes."""
+"""Relative cost difference (0-1) below which bills count as equal. Restarts lower an average for minutes."""
 
 
 def whatif_text(found: WhatIf, zone: str) -> str:
-    """All of it; times by the clock of `zone`."""
+    """Return the whole text. Times are in the time zone `zone`."""
     lines = [*textwrap.wrap(headline(found), WIDTH, break_on_hyphens=False), ""]
     for name, text in _facts(found, zone):
         lines += _line(name, text)
@@ -60,7 +60,7 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
 
 
 def _needed(one: ReplicaCount) -> str:
-    """The count for that load, by which margin, and between which counts it lies."""
+    """Return the count for the load, its margin and its range."""
     text = f"{replicas(one.replicas)} for this load ({one.arithmetic_text}), {one.utilization:.0%} used at that load"
     if one.utilization_one_lost is not None:
         text += f", {one.utilization_one_lost:.0%} with one lost"
@@ -123,7 +123,7 @@ def _money(bill: Bill | None, now: Bill | None) -> str:
 
 
 def _curves(found: WhatIf) -> list[str]:
-    """Production's own curve and, beside it, the benchmark's: never a mix of them."""
+    """Return the curves of production and benchmark in separate columns, never mixed."""
     objectives = {one.name: one for one in found.asked.held}
     count = replicas(found.question.instances)
     head = (
@@ -177,7 +177,7 @@ def _mark(kept: SloStatus) -> str:
 
 
 def _value(value: SignalValue, unit: str) -> str:
-    """The best estimate with its bounds; a gap by its name."""
+    """Return the best estimate with its bounds, or the name of the gap."""
     if isinstance(value, Missing):
         return value.gap.value
     low, high = (None if part is None else number(part, unit) for part in (value.low, value.high))
@@ -191,7 +191,7 @@ def _value(value: SignalValue, unit: str) -> str:
 
 
 def _unit(*texts: str | None) -> str:
-    """The unit of numbers that have the same, which is then written once; else none."""
+    """Return the common unit of the numbers, else ""."""
     units = {text.lstrip("0123456789.,") for text in texts if text is not None}
     return units.pop() if len(units) == 1 else ""
 
@@ -209,7 +209,7 @@ def _limits(found: WhatIf) -> list[str]:
 
 
 def _when_one_is_lost(found: WhatIf) -> list[tuple[str, ...]]:
-    """The load at which the first limit is met by the replicas that are left."""
+    """Return the load at which the remaining replicas reach the first limit."""
     breaks, count = found.first_limit, found.question.instances
     if breaks is None or not found.one_lost_rps or breaks.fewest is None:
         return []

@@ -1,10 +1,7 @@
-"""A what-if for a program: one object, times in unix seconds, units in the names, gaps by their name.
+"""JSON of a what-if, and the words that its text shares: names of quantities, limits, sources and verdicts.
 
-Owns the structure (docs/what-if.md describes it key by key). A key that changes its meaning raises SCHEMA.
-
-The words of a what-if that text and JSON share: names of quantities, limits, sources and verdicts.
-
-Owns these tables. A quantity or limit that is added to the rules gets its row here.
+Times are unix seconds, units are in the key names, gaps appear by name. docs/what-if.md describes every key. A changed
+meaning of a key raises SCHEMA. A new quantity or limit of the rules needs a row here.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
     "kv_utilization": ("KV cache used", "ratio"),
     "requests_in_system": ("in the system", "requests"),
 }
-"""By signal: its name for people and its unit."""
+"""Display name and unit by signal."""
 
 LIMITS: Mapping[str, str] = {
     "ttft_p99_seconds": "TTFT P99 above {}",
@@ -63,13 +60,13 @@ HOLDS: Mapping[SloStatus, str] = {
 
 
 def limit_words(name: str, objective: float | None) -> str:
-    """A limit for people: "TTFT P99 above 2 s"."""
+    """Return a limit in words: "TTFT P99 above 2 s"."""
     unit = QUANTITIES[name][1] if name in QUANTITIES else ""
     return LIMITS[name].format("" if objective is None else number(objective, unit))
 
 
 def headline(found: WhatIf) -> str:
-    """The answer in one sentence: whether the SLO would hold, and what breaks first."""
+    """Return the result in a sentence: whether the SLO would hold, and the first limit."""
     each = number(found.asked.rps, "per_second")
     text = f"{found.tier} with {replicas(found.question.instances)} at {number(found.rps, 'per_second')} ({each} a replica)"
     if found.question.prompt_scale != 1:
@@ -80,7 +77,7 @@ def headline(found: WhatIf) -> str:
         return f"{text}; at which load something breaks is not known."
     what = limit_words(breaks.limit.name, breaks.limit.objective)
     if isinstance(breaks.limit.rps, Reading) and breaks.limit.rps.value is None:
-        # Bounds only: the load is the lowest at which it may be.
+        # Only bounds are known: the load is the lowest at which the limit may break.
         return f"{text}; first may break {what}, at {number(breaks.tier_rps, 'per_second')} at the earliest."
     if breaks.headroom < 0:
         return f"{text}; first breaks {what}, at {number(breaks.tier_rps, 'per_second')} already."
@@ -88,7 +85,7 @@ def headline(found: WhatIf) -> str:
 
 
 def replicas(count: float) -> str:
-    """A number of replicas, in words."""
+    """Return a number of replicas in words."""
     text = f"{count:.0f}" if abs(count - round(count)) < 0.05 else f"{count:.1f}"
     return f"{text} replica" if text == "1" else f"{text} replicas"
 
@@ -97,7 +94,7 @@ SCHEMA = 1
 
 
 def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
-    """The whole answer; `simulated` is what a history that was made up says of itself."""
+    """Return the whole result. `simulated` is the notice of a simulated history."""
     question, peak, usable, work = found.question, found.peak, found.usable, found.workload
     return {
         "schema": SCHEMA,
@@ -169,7 +166,7 @@ def _at_load(one: AtLoad | None) -> dict[str, Any] | None:
 
 
 def value_json(value: SignalValue) -> dict[str, Any]:
-    """A reading as everywhere: value, low, high, n; or the gap's name with its text."""
+    """Return a reading with value, low, high and n, or the gap's name with its text."""
     if isinstance(value, Missing):
         return {"gap": value.gap.value, "text": value.text}
     return {"value": value.value, "low": value.low, "high": value.high, "n": value.n}

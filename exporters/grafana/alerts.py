@@ -1,8 +1,8 @@
-"""The alert rules as Grafana-managed ones, for file provisioning: for who has no Prometheus that evaluates rules.
+"""Grafana-managed alert rules for file provisioning, for installations without rule evaluation in Prometheus.
 
-Owns how an alert of `exporters.prometheus_rules.alerts` becomes a rule of Grafana: the query, "any answer fires", no answer is
-well, the dashboard that shows it. Grafana's templates cannot query, so what a verdict saw stands on that dashboard and not
-in the words. A new rule of the catalogue needs no change here.
+Each alert of `exporters.prometheus_rules.alerts` becomes a Grafana rule: any result fires, no result is healthy.
+Grafana templates cannot query, so observed values are on the linked dashboard. A new rule of the catalogue needs no
+change here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 def _panel(dashboard: Dashboard, title: str) -> Json:
-    """The panel with this title, as a rule refers to it. Raises StopIteration where there is none."""
+    """Return the panel with this title, as referenced by a rule. Raise StopIteration if it does not exist."""
     found = next(one for one in dashboard_json(dashboard)["panels"] if one["title"] == title)
     return {"dashboardUid": dashboard.uid, "panelId": found["id"]}
 
@@ -42,7 +42,7 @@ _OF_TIERS, _OF_AGENTS = _panel(TIER, "Findings now"), _panel(ITSELF, "Agents")
 
 
 def alerts_text(datasource: str, folder: str) -> str:
-    """The file for Grafana's provisioning/alerting; `datasource` is the uid of the Prometheus that is asked."""
+    """Return the file for Grafana's provisioning/alerting. `datasource` is the uid of the Prometheus."""
     groups = [_group(group, datasource, folder) for group in alert_groups()]
     return f"{comment_lines(HEAD)}\n{dump_yaml({'apiVersion': 1, 'groups': groups})}"
 
@@ -52,7 +52,7 @@ def _group(group: Group, datasource: str, folder: str) -> Json:
         "orgId": 1,
         "name": group.name,
         "folder": folder,
-        # Grafana evaluates at multiples of 10 s only.
+        # Grafana evaluates only at multiples of 10 s.
         "interval": duration(max(10.0, group.interval_seconds // 10 * 10)),
         "rules": [_rule(row, datasource) for row in group.rows if isinstance(row, Alert)],
     }
@@ -78,7 +78,7 @@ def _rule(alert: Alert, datasource: str) -> Json:
 
 
 def uid(title: str) -> str:
-    """A stable uid of a rule, within Grafana's 40 characters."""
+    """Return a stable uid of a rule, within Grafana's 40 characters."""
     return f"sizewatch-{hashlib.sha256(title.encode()).hexdigest()[:20]}"
 
 
@@ -87,12 +87,12 @@ def _annotations(alert: Alert) -> Iterator[tuple[str, str]]:
     rule = RULES.get(alert.name)
     if rule is not None:
         given["description"] = "\n".join((rule.meaning, f"Next: {first_step(rule)}.", CAUSES))
-    # What Prometheus calls $value is here the number of the query.
+    # The $value of Prometheus is the value of the query here.
     yield from ((name, text.replace("$value ", f"$values.{QUERY}.Value ")) for name, text in given.items())
 
 
 def _data(expr: str, datasource: str) -> Iterator[Json]:
-    """The query, whether it answered at all (whatever the value, as in Prometheus), and the threshold on that."""
+    """Yield the query, whether it has a result (of any value, as in Prometheus), and the threshold on that."""
     model = {"refId": QUERY, "expr": expr, "instant": True, "range": False, "editorMode": "code"}
     yield {
         "refId": QUERY,

@@ -1,6 +1,6 @@
-"""The dashboard Cost and utilisation: what the hardware gives for its money, tier by tier (guide 8.4, 9.2).
+"""Dashboard Cost and utilisation: cost and use of the hardware by tier (guide 8.4, 9.2).
 
-Owns its own rows. Each of the guide's questions has a section. Another panel is a function here and an entry below.
+Each question of the guide has a section. A new panel is a function here and an entry below.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GIBIBYTE = 2**30
 
 
 def _by_gpus(amount: str) -> str:
-    """An amount of a tier by its running GPUs."""
+    """Return an amount of a tier by its running GPUs."""
     return q.divide(amount, q.gpus_up(W), f"on ({', '.join(q.BY_TIER)})")
 
 

@@ -1,7 +1,6 @@
-"""Dashboards as Grafana's JSON (the classic schema, which every Grafana from 10 on takes).
+"""Grafana JSON of dashboards, in the classic schema of Grafana 10 and later.
 
-Owns the layout on the grid of 24 columns, the ids, and Grafana's own words. It knows no metric and no panel. Another type
-of panel is a row of OPTIONS.
+Panels are laid out on a grid of 24 columns. A new type of panel is a row of OPTIONS.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ TAG = "sizewatch"
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
 SHORTEST_STEP = "30s"
-"""Below this a step would ask for more points than are scraped, and the rate window would shrink below four scrapes."""
+"""Minimum query step. A shorter step exceeds the scraped samples and shrinks the rate window below four scrapes."""
 
 
 def dashboard_json(dashboard: Dashboard) -> Json:
-    """The model that Grafana imports."""
+    """Return the model that Grafana imports."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -55,7 +54,7 @@ def dashboard_json(dashboard: Dashboard) -> Json:
 
 
 def _link() -> Json:
-    """The other dashboards, with the variables and the time that are chosen."""
+    """Return the link to the other dashboards, which keeps variables and time range."""
     return {
         "type": "dashboards",
         "title": "sizewatch",
@@ -125,7 +124,7 @@ def _mark(mark: Annotation) -> Json:
 
 
 def _placed(sections: tuple[Section, ...]) -> Iterator[Json]:
-    """Rows and panels from left to right, each line as high as its highest panel; ids in this order."""
+    """Yield rows and panels from left to right, each line as high as its highest panel. Ids follow this order."""
     number, y = 0, 0
     for section in sections:
         number += 1
@@ -163,7 +162,7 @@ def _panel(panel: Panel, number: int, place: Json) -> Json:
 
 
 def refs(panel: Panel) -> tuple[str, ...]:
-    """The queries' letters."""
+    """Return the letters of the queries."""
     return tuple(chr(ord("A") + place) for place in range(len(panel.queries)))
 
 
@@ -212,7 +211,7 @@ def _overrides(panel: Panel) -> list[Json]:
 
 
 def _transformations(panel: Panel) -> list[Json]:
-    """The answers of all queries joined by their labels, each label and each query a column."""
+    """Return the join of all query results by labels, with a column per label and query."""
     columns = [label for label, _ in panel.rows] + [f"Value #{ref}" for ref in refs(panel)]
     titles = [title for _, title in panel.rows] + [query.legend for query in panel.queries]
     options = {
@@ -247,4 +246,4 @@ OPTIONS: Mapping[PanelType, Json] = {
         "tooltip": {"mode": "single", "sort": "none"},
     },
 }
-"""By type of panel."""
+"""Panel options by type of panel."""

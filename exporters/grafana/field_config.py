@@ -1,7 +1,6 @@
-"""The fields of Grafana's panels: thresholds, words for values, how lines are drawn, columns of tables.
+"""Field configuration of Grafana panels: thresholds, value mappings, line styles and table columns.
 
-Owns Grafana's vocabulary for single fields. `exporters.grafana.dashboard_json` puts them into panels. Another way to draw a
-line is a row of LINES.
+`exporters.grafana.dashboard_json` puts it into panels. A new line style is a row of LINES.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CUSTOM: Mapping[PanelType, Json] = {
     PanelType.TABLE: {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True},
     PanelType.STATES: {"fillOpacity": 80, "lineWidth": 0},
 }
-"""By type of panel."""
+"""Custom field settings by type of panel."""
 
 _DASHED: Json = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 6]}}
 _EMPTY: Json = {"id": "custom.fillOpacity", "value": 0}
@@ -46,16 +45,16 @@ LINES: Mapping[LineStyle, tuple[Json, ...]] = {
     LineStyle.BAND: (_fixed(BLUE), {"id": "custom.lineWidth", "value": 0}, {"id": "custom.fillOpacity", "value": 18}),
     LineStyle.FAINT: (_EMPTY, _fixed(GREY)),
 }
-"""What sets a line apart from what is measured."""
+"""Overrides by line style that distinguish a line from measured values."""
 
 
 def thresholds(steps: Steps) -> Json:
-    """Limits as Grafana has them."""
+    """Return thresholds in Grafana's form."""
     return {"mode": "absolute", "steps": [{"value": step.value, "color": step.colour} for step in steps]}
 
 
 def mappings(states: States) -> list[Json]:
-    """Words and colours for values."""
+    """Return words and colours for values."""
     if not states:
         return []
     options = {str(one.value): {"text": one.text, "color": one.colour, "index": one.value} for one in states}
@@ -63,7 +62,7 @@ def mappings(states: States) -> list[Json]:
 
 
 def line_overrides(panel: Panel, refs: tuple[str, ...]) -> list[Json]:
-    """How the queries' series differ from what is measured."""
+    """Return the style overrides of series that are not measured values."""
     return [
         {"matcher": {"id": "byFrameRefID", "options": ref}, "properties": [*LINES[query.line], *_down_to(query)]}
         for ref, query in zip(refs, panel.queries, strict=True)
@@ -77,7 +76,7 @@ def _down_to(query: Query) -> Iterator[Json]:
 
 
 def column_overrides(panel: Panel) -> list[Json]:
-    """Unit, colours and words of each column, and the links of a row's labels."""
+    """Return unit, colours and words of each column, and the links of a row's labels."""
     linked = [
         {
             "matcher": {"id": "byName", "options": title},

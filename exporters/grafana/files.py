@@ -1,11 +1,7 @@
-"""The files in grafana/: dashboards as Grafana keeps them, for upload by hand, as ConfigMaps; provisioning of both.
+"""Files in grafana/: dashboards for provisioning, manual upload and ConfigMaps, and their provisioning files.
 
-Owns these files' texts and names. Alert rules for Grafana are `exporters.grafana.alerts`. A new file is a function here
-and a row of FILES.
-
-The dashboards, in the order in which they are read.
-
-A new dashboard is a module of its own and a row here.
+DASHBOARDS is in reading order. Alert rules are in `exporters.grafana.alerts`. A new dashboard is a module and a row of
+DASHBOARDS. A new file is a function here and a row of FILES.
 """
 
 from __future__ import annotations
@@ -57,12 +53,12 @@ sidecar watches: kubectl apply --server-side -f dashboards.yaml"""
 
 
 def dashboard_text(dashboard: Dashboard) -> str:
-    """A dashboard for file provisioning, the API and the import page."""
+    """Return a dashboard for file provisioning, the API and the import page."""
     return _json(dashboard_json(dashboard))
 
 
 def upload_text(dashboard: Dashboard) -> str:
-    """A dashboard that asks for its data source when it is uploaded by hand; file provisioning cannot read it."""
+    """Return a dashboard that asks for its data source on manual upload. File provisioning cannot read it."""
     model = dashboard_json(dashboard)
     variables = model["templating"]["list"]
     model["templating"] = {"list": [one for one in variables if one["name"] != "datasource"]}
@@ -110,7 +106,7 @@ def _json(data: Json) -> str:
 
 
 def datasource_text() -> str:
-    """The data source for file provisioning."""
+    """Return the data source for file provisioning."""
     source = {
         "name": "sizewatch Prometheus",
         "uid": DATASOURCE_UID,
@@ -123,7 +119,7 @@ def datasource_text() -> str:
 
 
 def provider_text() -> str:
-    """Where Grafana finds the dashboards' files."""
+    """Return the dashboard provider: the folder of the dashboard files."""
     provider = {
         "name": "sizewatch",
         "folder": FOLDER,
@@ -137,13 +133,13 @@ def provider_text() -> str:
 
 
 def config_maps_text() -> str:
-    """A ConfigMap for each dashboard."""
+    """Return a ConfigMap for each dashboard."""
     maps = (dump_yaml(_config_map(dashboard)) for dashboard in DASHBOARDS)
     return "\n".join((comment_lines(_MAPS_HEAD), "---\n".join(maps)))
 
 
 def kustomization_text() -> str:
-    """What makes the ConfigMaps a resource of a kustomization."""
+    """Return the kustomization of the ConfigMaps."""
     kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     return _yaml(HEAD, {**kind, "resources": ["dashboards.yaml"]})
 
@@ -174,4 +170,4 @@ FILES: Mapping[str, Callable[[], str]] = {
     "grafana/kubernetes/dashboards.yaml": config_maps_text,
     "grafana/kubernetes/kustomization.yaml": kustomization_text,
 }
-"""By path from the root of the repository."""
+"""Render functions by path from the root of the repository."""

@@ -1,6 +1,6 @@
-"""The dashboard Fleet: a line a tier with its verdict, the plan against now, and the money.
+"""Dashboard Fleet: a row per tier with its verdict, the plan against now, and the money.
 
-Owns its rows. No number is of several tiers. Another column is a Query of `_columns`.
+Numbers never span tiers. A new column is a Query of `_columns`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The dashboard Forecast and pre-warming: what is expected for a tier, how good that was, what should be started.
+"""Dashboard Forecast and pre-warming: demand with its band, recommended replicas, accuracy and cold starts.
 
-Owns the order of its panels. Another panel is a function of `forecast_panels` and an entry here.
-
-The forecast and what follows from it: demand with its band, replicas recommended, how good it was, cold starts.
-
-Owns these rows. Everything is of one tier but the columns and lines of `recommended`. A new panel is a function here.
+All panels are of a single tier except the columns and lines of `recommended`. A new panel is a function here and an
+entry of the dashboard.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from rules.replicas.starts import ENOUGH
 
 
 def recommended(where: SeriesScope) -> str:
-    """Replicas that the forecast asks for, by tier."""
+    """Return the recommended replicas by tier."""
     return q.metric_by_tier(where, names.RECOMMENDED)
 
 
@@ -57,7 +54,7 @@ def _band(where: SeriesScope, metric: ExportedMetric) -> tuple[Query, ...]:
 
 
 def demand(where: SeriesScope, width: int = 12) -> Panel:
-    """What is expected when a replica started now would be ready."""
+    """Return the demand at the time when a replica started now would be ready."""
     return Panel(
         title="Demand ahead",
         description=f"{names.FORECAST_RPS.text}. It stands at the time it was made, one cold start before the time it is about. "
@@ -74,7 +71,7 @@ def demand(where: SeriesScope, width: int = 12) -> Panel:
 
 
 def demand_comparison(where: SeriesScope) -> Panel:
-    """What was forecast for this moment, and what came."""
+    """Return the earlier forecast of this moment against actual demand."""
     return Panel(
         title="Forecast for now, and what came",
         description=f"{names.FORECAST_FOR_NOW_RPS.text}. What came should lie below P95 nineteen times of twenty.",
@@ -86,7 +83,7 @@ def demand_comparison(where: SeriesScope) -> Panel:
 
 
 def replicas(where: SeriesScope, width: int = 12) -> Panel:
-    """Recommended against running replicas."""
+    """Return recommended against running replicas."""
     return Panel(
         title="Replicas: recommended, running, planned",
         description="sizewatch recommends and scales nothing itself. Faint: the fewest to keep warm, by the "
@@ -106,7 +103,7 @@ def replicas(where: SeriesScope, width: int = 12) -> Panel:
 
 
 def coverage(where: SeriesScope) -> Panel:
-    """How often what came stayed within the forecast."""
+    """Return the share of actual values within the forecast."""
     return Panel(
         title="Coverage",
         description=f"{names.FORECAST_COVERAGE.text}. Below the limit pre-warming stands on sand.",
@@ -120,7 +117,7 @@ def coverage(where: SeriesScope) -> Panel:
 
 
 def error(where: SeriesScope) -> Panel:
-    """The forecast's loss against that of the naive one."""
+    """Return the forecast's loss against the naive loss."""
     return Panel(
         title="Error against the naive forecast",
         description=f"{names.FORECAST_ERROR.text}. At {limit('ForecastDegraded', 'error_ratio'):g} it is worth nothing.",
@@ -133,7 +130,7 @@ def error(where: SeriesScope) -> Panel:
 
 
 def weights(where: SeriesScope) -> Panel:
-    """Which methods the forecast follows."""
+    """Return the weights of the forecast methods."""
     return Panel(
         title="Weight of the methods",
         description=f"{names.FORECAST_WEIGHT.text}.",
@@ -146,7 +143,7 @@ def weights(where: SeriesScope) -> Panel:
 
 
 def lead(where: SeriesScope) -> Panel:
-    """How far ahead it looks, and what a cold start takes."""
+    """Return the forecast lead and the duration of a cold start."""
     return Panel(
         title="Lead and measured cold starts",
         description=f"{names.FORECAST_LEAD.text}. {ENOUGH} starts of timing pod may shorten "
@@ -168,7 +165,7 @@ def lead(where: SeriesScope) -> Panel:
 
 
 def age(where: SeriesScope) -> Panel:
-    """How old the forecast is."""
+    """Return the age of the forecast."""
     return Panel(
         title="Age of the forecast",
         description="Time since it was made. It is made anew every few minutes; one that grows old means that the forecasting "
@@ -180,7 +177,7 @@ def age(where: SeriesScope) -> Panel:
 
 
 def starts(where: SeriesScope) -> Panel:
-    """How many cold starts the measured lead rests on."""
+    """Return the number of cold starts behind the measured lead."""
     return Panel(
         title="Cold starts measured",
         description=f"{names.COLD_STARTS.text}. With fewer than {ENOUGH} of timing pod the lead is not below the plan's number.",
@@ -193,7 +190,7 @@ def starts(where: SeriesScope) -> Panel:
 
 
 def worth(where: SeriesScope) -> Panel:
-    """What each way to scale would have cost in the last week."""
+    """Return the cost of each scaling strategy in the last week."""
     return Panel(
         title="What pre-warming was worth: replica-hours",
         description=f"{names.PREWARM_REPLICA_SECONDS.text}. Beside it the time short of capacity: cheaper is no gain where "
@@ -206,7 +203,7 @@ def worth(where: SeriesScope) -> Panel:
 
 
 def short_of_capacity(where: SeriesScope) -> Panel:
-    """How long each way to scale would have been short of replicas in the last week."""
+    """Return the time short of replicas of each scaling strategy in the last week."""
     return Panel(
         title="What pre-warming was worth: time short of capacity",
         description=f"{names.PREWARM_VIOLATION_SECONDS.text}.",

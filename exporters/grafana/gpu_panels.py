@@ -1,6 +1,6 @@
-"""GPUs: how busy, how full, how hot, what holds them back. By pool on the tier's dashboard, by GPU on the replica's.
+"""GPU panels: activity, memory, power, temperature and throttling, by pool (tier dashboard) or GPU (replica dashboard).
 
-Owns these rows. `gpu_busy` is the driver's sample buffer, not a poll. A new panel is a function here.
+`gpu_busy` is the driver's sample buffer, not a poll. A new panel is a function here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACTIVE = (
     ("tensor pipes", "tensor_active"),
     ("memory interface", "dram_active"),
 )
-"""What DCGM's profiling fields say, where they are collected."""
+"""Legends and families of DCGM's profiling fields, where collected."""
 
 
 def _of(labels: tuple[str, ...]) -> str:
@@ -37,12 +37,12 @@ def _of(labels: tuple[str, ...]) -> str:
 
 
 def busy_share(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> str:
-    """Share of the covered time in which a kernel ran, 0 to 1."""
+    """Return the share of the covered time in which a kernel ran, 0 to 1."""
     return q.divide(q.total(where, "gpu_busy_seconds", labels), q.total(where, "gpu_busy_covered_seconds", labels))
 
 
 def busy(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Whether a kernel ran, by the driver's samples."""
+    """Return kernel activity by the driver's samples."""
     return Panel(
         title="GPU busy",
         description="Share of time with a kernel running, from the driver's sample buffer. A busy GPU may still do little: "
@@ -57,7 +57,7 @@ def busy(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
 
 
 def active(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Which units work: tensor pipes busy and memory idle is prefill, the other way round is decode."""
+    """Return unit activity: busy tensor pipes and idle memory mean prefill, the reverse means decode."""
     return Panel(
         title="GPU units active",
         description="Mean over the GPUs, where DCGM's profiling fields are collected. Tensor pipes busy: prefill bound; "
@@ -73,7 +73,7 @@ def active(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
 
 
 def memory(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """GPU memory in use, with the band that the guide calls healthy."""
+    """Return GPU memory in use, with the guide's healthy band."""
     used, installed = (
         q.aggregate("sum", labels, q.level(where, f"gpu_memory_{word}_bytes")) for word in ("used", "total")
     )
@@ -90,7 +90,7 @@ def memory(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
 
 
 def power(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Power by energy counters, against the limit."""
+    """Return power by energy counters, against the limit."""
     energy, covered = (q.total(where, f"gpu_energy_{word}", labels) for word in ("joules", "covered_seconds"))
     return Panel(
         title="Power of a GPU",
@@ -109,7 +109,7 @@ def power(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
 
 
 def temperature(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """The hottest GPU."""
+    """Return the temperature of the hottest GPU."""
     return Panel(
         title="Hottest GPU",
         description="The highest temperature of the GPUs.",
@@ -122,7 +122,7 @@ def temperature(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Pane
 
 
 def throttled(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Clocks held down, by what."""
+    """Return clock throttling by reason."""
     covered = q.total(where, "gpu_throttled_covered_seconds", labels)
     return Panel(
         title="Clocks held down",
@@ -143,7 +143,7 @@ def throttled(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
 
 
 def faults(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Events that should not happen."""
+    """Return fault events."""
     rows = (("driver faults", "gpu_fault_events"), ("uncorrectable memory errors", "gpu_ecc_uncorrectable_errors"))
     return Panel(
         title="GPU faults",
@@ -157,7 +157,7 @@ def faults(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
 
 
 def all_gpu_panels(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> tuple[Panel, ...]:
-    """Every panel, in reading order: three to a line, then four."""
+    """Return every panel in reading order: three in the first line, then four."""
     work = tuple(panel(where, labels) for panel in (busy, active, memory))
     state = tuple(panel(where, labels) for panel in (power, temperature, throttled, faults))
     return (*work, *(replace(panel, width=6) for panel in state))

@@ -1,7 +1,7 @@
-"""Saturation: queues, the KV cache and its cascade, the prefix cache, adapters, speculation.
+"""Saturation panels: queues, KV cache and its cascade, prefix cache, adapters, speculation.
 
-Owns these rows. Limits are the catalogue's. What cannot be computed from exported sums (acceptance per token, DESIGN 3.7)
-is what the agent's verdict saw. A new panel is a function here and a place in a dashboard.
+Limits come from the catalogue. Values that exported sums cannot give (acceptance per token, DESIGN 3.7) come from
+verdicts. A new panel is a function here and a place in a dashboard.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from exporters.metrics import names
 
 
 def queue(where: SeriesScope) -> Panel:
-    """Requests in the batch and before it, and how many the plan means to have in the system."""
+    """Return running and waiting requests, and the planned requests in the system."""
     planned = q.multiply(q.replicas_up(where, q.BY_POOL), q.metric_by_tier(where, names.PLAN_C_MAX), q.POOLS_TO_TIER)
     return Panel(
         title="Requests in the system",
@@ -46,7 +46,7 @@ def queue(where: SeriesScope) -> Panel:
 
 
 def kv_level(where: SeriesScope) -> Panel:
-    """How full the KV cache is, on average and where it is fullest."""
+    """Return the KV cache utilisation: average and fullest."""
     level = q.level(where, "kv_utilization")
     return Panel(
         title="KV cache in use",
@@ -64,7 +64,7 @@ def kv_level(where: SeriesScope) -> Panel:
 
 
 def evictions(where: SeriesScope) -> Panel:
-    """Preemptions by finished requests: a ratio of two counters (DESIGN 3.8)."""
+    """Return preemptions by finished requests, a ratio of two counters (DESIGN 3.8)."""
     ratio = q.divide(q.total(where, "preemptions"), q.total(where, "requests_finished"))
     return Panel(
         title="Evictions per request",
@@ -78,7 +78,7 @@ def evictions(where: SeriesScope) -> Panel:
 
 
 def cascade(where: SeriesScope, width: int = 16) -> Panel:
-    """Which replica is how far into a KV cache cascade."""
+    """Return the stage of the KV cache cascade by replica."""
     return Panel(
         title="KV cache cascade",
         description=f"{names.CASCADE_STAGE.text}. A page is sent from the third stage on.",
@@ -92,7 +92,7 @@ def cascade(where: SeriesScope, width: int = 16) -> Panel:
 
 
 def residency(where: SeriesScope) -> Panel:
-    """How long a KV block lives, and how long one takes to be moved, where engines tell."""
+    """Return the lifetime of a KV block and its transfer time, for engines that expose them."""
     return Panel(
         title="Life and moves of KV blocks",
         description=f"{signal_text('kv_residency_p50_seconds')} Moves: {names.metric('kv_transfer_seconds').text.lower()}.",
@@ -107,7 +107,7 @@ def residency(where: SeriesScope) -> Panel:
 
 
 def prefix_hits(where: SeriesScope) -> Panel:
-    """Prompt tokens that were in the prefix cache, and what the plan counts on."""
+    """Return the share of prompt tokens found in the prefix cache, and the planned share."""
     hits = q.divide(q.total(where, "prefix_hit_tokens"), q.total(where, "prefix_queried_tokens"))
     return Panel(
         title="Prefix cache hits",
@@ -125,7 +125,7 @@ def prefix_hits(where: SeriesScope) -> Panel:
 
 
 def adapters(where: SeriesScope) -> Panel:
-    """LoRA adapters in use and waited for."""
+    """Return LoRA adapters in use and waited for."""
     return Panel(
         title="Adapters",
         description="LoRA adapters with running requests, and with requests that wait for one.",
@@ -139,7 +139,7 @@ def adapters(where: SeriesScope) -> Panel:
 
 
 def tokens_a_round(where: SeriesScope) -> Panel:
-    """What speculation yields: the verified token and the accepted ones."""
+    """Return the tokens per speculation round: the verified token and the accepted tokens."""
     accepted = q.divide(q.total(where, "spec_accepted_tokens"), q.total(where, "spec_drafts"))
     even = f"max by (cluster, tier) ({q.total(where, 'spec_drafts')}) * 0 + {limit('SpeculationUneconomic', 'break_even'):g}"
     return Panel(
@@ -155,7 +155,7 @@ def tokens_a_round(where: SeriesScope) -> Panel:
 
 
 def acceptance(where: SeriesScope) -> Panel:
-    """Acceptance per token, as the agent's verdict saw it: it does not follow from two exported counters."""
+    """Return acceptance per token from the agent's verdict. Two exported counters cannot give it."""
     rule = "SpeculationAcceptanceLow"
     seen = q.aggregate("max", q.BY_TIER, where.selector(names.OBSERVED.name, f'rule="{rule}"', 'bound=""'))
     return Panel(

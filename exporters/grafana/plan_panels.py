@@ -1,7 +1,7 @@
-"""Plan against production in one glance: verdicts, replicas, load, shares of what is promised, money.
+"""Overview panels of plan against production: verdicts, replicas, load, shares of the SLO, money.
 
-Owns these rows, as numbers (the newest value) and over time. A finding counts here only where it is certain, as alerts
-do. A new number is a function here.
+Panels show the newest value or a time series. Only certain findings count, as in alerts. A new number is a function
+here.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ LOAD_STEPS = rising_thresholds(("NoHeadroom", "above", AMBER), ("DemandExceedsCa
 
 
 def certain_verdicts(where: SeriesScope) -> str:
-    """Verdicts that are certain, once each; what is only likely counts as 0."""
+    """Return certain verdicts, each once. Likely verdicts count as 0."""
     return q.multiply(q.metric(where, names.VERDICT), q.metric(where, names.VERDICT_CERTAIN))
 
 
 def worst_verdict(where: SeriesScope) -> str:
-    """The worst certain verdict of a tier: 0 ok, 1 warning, 2 critical."""
+    """Return the worst certain verdict of a tier: 0 ok, 1 warning, 2 critical."""
     return q.aggregate_tier(certain_verdicts(where))
 
 
 def findings(where: SeriesScope) -> str:
-    """How many rules find something in a tier, likely ones included."""
+    """Return the number of rules with a finding in a tier, including likely findings."""
     return q.aggregate("sum", q.BY_TIER, f"{q.metric(where, names.VERDICT)} > bool 0")
 
 
 def latency_share_of_slo(where: SeriesScope, which: str) -> str:
-    """The P99 of a latency as a share of what is promised; the worst pool and release."""
+    """Return the P99 of a latency as a share of its objective, for the worst pool and release."""
     _, family, promised, _ = LATENCIES[which]
     return q.divide(q.aggregate_tier(q.quantile(where, 0.99, family)), q.metric_by_tier(where, promised))
 
 
 def verdicts_over_time(where: SeriesScope, width: int = 24, height: int = 6) -> Panel:
-    """A line a tier."""
+    """Return the verdicts as a line per tier."""
     return Panel(
         title="Worst certain finding",
         description="Each tier's worst rule at each moment. What is only likely is not shown here; no line: nothing told.",
@@ -79,7 +79,7 @@ def verdicts_over_time(where: SeriesScope, width: int = 24, height: int = 6) -> 
 
 
 def findings_table(where: SeriesScope) -> Panel:
-    """What is found now: rule by rule, with what was seen and what was expected."""
+    """Return the present findings by rule, with observed and expected values."""
     labels = (*q.BY_TIER, names.REPLICA, names.RULE)
     found = f"{q.metric(where, names.VERDICT)} > 0"
 
@@ -107,7 +107,7 @@ def findings_table(where: SeriesScope) -> Panel:
 
 
 def unknowns(where: SeriesScope) -> Panel:
-    """How many judgements cannot be made in a tier, by reason."""
+    """Return the number of unknown rules in a tier, by reason."""
     return Panel(
         title="Judgements that cannot be made",
         description="By reason. Unknown is not healthy: "
@@ -126,7 +126,7 @@ def unknowns(where: SeriesScope) -> Panel:
 
 
 def blindness(where: SeriesScope) -> Panel:
-    """How many judgements cannot be made for a fault, by tier."""
+    """Return the number of rules that are unknown due to a fault, by tier."""
     unseen = q.metric(where, names.UNKNOWN, f'reason=~"{FAULTS}"')
     return Panel(
         title="Judgements that a fault prevents",
@@ -144,7 +144,7 @@ def blindness(where: SeriesScope) -> Panel:
 
 
 def running_share(where: SeriesScope) -> Panel:
-    """Running replicas by planned ones."""
+    """Return running replicas by planned replicas."""
     share = q.divide(q.replicas_up(where), q.metric_by_tier(where, names.PLAN_REPLICAS))
     return Panel(
         title="Replicas running, of those planned",
@@ -157,7 +157,7 @@ def running_share(where: SeriesScope) -> Panel:
 
 
 def load(where: SeriesScope, width: int = 12) -> Panel:
-    """How much of the usable capacity is used."""
+    """Return the used share of the usable capacity."""
     return Panel(
         title="Load of the usable capacity",
         description="Finished requests by what the running replicas carry within the SLO now. Completed requests "
@@ -172,7 +172,7 @@ def load(where: SeriesScope, width: int = 12) -> Panel:
 
 
 def promise(where: SeriesScope, which: str) -> Panel:
-    """A latency's P99 as a share of its promise, so that tiers with unlike promises can be compared."""
+    """Return a latency's P99 as a share of its objective, comparable across tiers."""
     title, _, _, rule = LATENCIES[which]
     return Panel(
         title=f"{title} P99 by what is promised",
@@ -187,7 +187,7 @@ def promise(where: SeriesScope, which: str) -> Panel:
 
 
 def money(where: SeriesScope) -> Panel:
-    """What running GPUs cost an hour."""
+    """Return the hourly cost of running GPUs."""
     return Panel(
         title="Money per hour",
         description="Replicas that are up, times GPUs each, times the plan's price of a GPU-hour; idle ones cost the same.",
@@ -200,7 +200,7 @@ def money(where: SeriesScope) -> Panel:
 
 
 def cost(where: SeriesScope) -> Panel:
-    """Cost of a million generated tokens."""
+    """Return the cost of a million generated tokens."""
     return Panel(
         title="Cost per million generated tokens",
         description=f"{signal_text('cost_per_million_tokens')} Rises as the fleet idles.",
@@ -213,7 +213,7 @@ def cost(where: SeriesScope) -> Panel:
 
 
 def numbers(where: SeriesScope) -> tuple[Panel, ...]:
-    """The newest values, a tile each."""
+    """Return the newest values, a tile each."""
     tiles = (
         ("Verdict", worst_verdict(where), STATE, VERDICT_STEPS, "The worst certain finding of all rules of the tier."),
         ("Replicas running", q.replicas_up(where), COUNT, (), "Whose last scrape gave a page."),

@@ -1,9 +1,8 @@
-"""PromQL for panels: what the agent exports, once for each series, per tier, over Grafana's own rate window.
+"""PromQL for panels: deduplicated agent metrics per tier over Grafana's rate window.
 
-Owns the pieces that every panel's expression is made of. Two agents may tell of one replica, so what they tell is first
-taken once; nothing is ever added up across tiers, and pools stay apart where a request passes through both. A quantile
-comes from buckets of one grid: replicas of unlike releases are kept apart. Needs no recording rule. Another piece is a
-function here.
+Two agents may export the same replica, so each series counts once. Sums never span tiers, and pools stay apart if a
+request passes through both. Replicas of different releases stay apart in quantiles, as bucket edges may differ. No
+recording rule is needed.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 
 CLUSTER = "cluster"
-"""An external label that some installations have. Grouping by it is harmless where nobody has it."""
+"""External label of some installations. Grouping by an absent label is harmless."""
 
 WINDOW = "$__rate_interval"
-"""Four scrapes at least, however far one zooms in (Grafana's own variable)."""
+"""Grafana's rate window: at least four scrapes at any zoom."""
 
 BY_TIER = (CLUSTER, names.TIER)
 BY_POOL = (CLUSTER, names.TIER, names.POOL)
@@ -30,128 +29,131 @@ RELEASE = ("engine", "engine_version")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesScope:
-    """Which series a dashboard is about: matchers with Grafana's variables in them."""
+    """Series of a dashboard: matchers with Grafana's variables."""
 
     matchers: tuple[str, ...]
 
     def selector(self, name: str, *more: str) -> str:
-        """The selector of a name."""
+        """Return the selector of a name."""
         return f"{name}{{{', '.join((*self.matchers, *more))}}}"
 
 
 _CLUSTERS = f'{CLUSTER}=~"$cluster"'
 TIERS = SeriesScope(matchers=(_CLUSTERS, 'tier=~"$tier"'))
-"""For a dashboard on which several tiers can be chosen: one line each."""
+"""Scope of a dashboard with several selectable tiers, a line each."""
 TIER = SeriesScope(matchers=(_CLUSTERS, 'tier="$tier"'))
-"""For a dashboard about one tier."""
+"""Scope of a dashboard for a single tier."""
 REPLICAS = SeriesScope(matchers=(*TIER.matchers, 'replica=~"$replica"'))
 AGENTS = SeriesScope(matchers=('instance=~"$instance"',))
-"""For what an agent tells of itself. `instance` is Prometheus' own label."""
+"""Scope of the agent's own metrics. `instance` is the label of Prometheus."""
 
 
 def aggregate(operation: str, labels: Iterable[str], inner: str) -> str:
-    """An aggregation; none is without `labels`."""
+    """Return an aggregation, without a `by` clause if `labels` is empty."""
     return f"{operation} by ({', '.join(labels)}) ({inner})"
 
 
 def metric(where: SeriesScope, metric: ExportedMetric, *more: str) -> str:
-    """A metric of the agent, once for each of its label sets."""
+    """Return a metric of the agent, once for each of its label sets."""
     return aggregate("max", (CLUSTER, *metric.labels), where.selector(metric.name, *more))
 
 
 def metric_by_tier(where: SeriesScope, metric: ExportedMetric) -> str:
-    """A metric of a tier's plan or forecast, without labels that only inform (`currency`)."""
+    """Return a metric of a tier's plan or forecast, without informative labels (`currency`)."""
     return aggregate("max", BY_TIER, where.selector(metric.name))
 
 
 def level(where: SeriesScope, family: str) -> str:
-    """A gauge family, once for each replica or GPU."""
+    """Return a gauge family, once for each replica or GPU."""
     return metric(where, names.metric(family))
 
 
 def rate(where: SeriesScope, family: str) -> str:
-    """A counter family per second, once for each replica or GPU. Kept apart by code or position where it comes in parts."""
+    """Return a counter family per second, once for each replica or GPU. Codes and positions of parts stay apart."""
     return metric_rate(where, names.metric(family))
 
 
 def metric_rate(where: SeriesScope, metric: ExportedMetric) -> str:
-    """A counter of the agent per second, once for each of its label sets."""
+    """Return a counter of the agent per second, once for each of its label sets."""
     return aggregate("max", (CLUSTER, *metric.labels), f"rate({where.selector(metric.name)}[{WINDOW}])")
 
 
 def histogram_rate(where: SeriesScope, family: str, part: str) -> str:
-    """`_sum` or `_count` of a histogram family per second, once for each replica; KeyError for what is no histogram."""
+    """Return `_sum` or `_count` of a histogram family per second, once for each replica.
+
+    Raise KeyError if it is not a histogram.
+    """
     name = {"sum": names.total, "count": names.count}[part](family)
     return aggregate("max", BY_ENGINE, f"rate({where.selector(name)}[{WINDOW}])")
 
 
 def total(where: SeriesScope, family: str, labels: Iterable[str] = BY_POOL) -> str:
-    """A counter family per second, added up over what `labels` do not name."""
+    """Return a counter family per second, summed by `labels`."""
     return aggregate("sum", labels, rate(where, family))
 
 
 def quantile(where: SeriesScope, q: float, family: str, labels: tuple[str, ...] = BY_POOL) -> str:
-    """A quantile (0-1) for each of `labels` and each release: other releases may have other bucket edges."""
+    """Return a quantile (0-1) by `labels` and release. Releases may have different bucket edges."""
     buckets = aggregate("max", (*BY_ENGINE, "le"), f"rate({where.selector(names.bucket(family))}[{WINDOW}])")
-    # Of several agents' words one is taken: two would be an error of the whole query.
+    # Of several agents' series only the first counts: two would fail the whole query.
     release = f"topk by ({', '.join(BY_ENGINE)}) (1, {where.selector(names.REPLICA_INFO.name)})"
     joined = f"{buckets}\n* on ({', '.join(BY_ENGINE)}) group_left ({', '.join(RELEASE)})\n{release}"
-    # Without a request in the window a quantile is NaN, which is no line and spoils the axis of the others.
+    # A quantile without requests is NaN, which draws no line and spoils the axis.
     return f"(histogram_quantile({q:g}, {aggregate('sum', (*labels, *RELEASE, 'le'), joined)}) >= 0)"
 
 
 def divide(above: str, below: str, matching: str = "") -> str:
-    """A quotient; nothing where it would be one by zero."""
+    """Return a quotient without a result for a zero divisor."""
     return f"{above}\n/{f' {matching}' if matching else ''}\n({below} > 0)"
 
 
 def multiply(left: str, right: str, matching: str = "") -> str:
-    """A product."""
+    """Return a product."""
     return f"{left}\n*{f' {matching}' if matching else ''}\n{right}"
 
 
 POOLS_TO_TIER = f"on ({', '.join(BY_TIER)}) group_left ()"
-"""Matches series of pools with a number of their tier."""
+"""Matching of pool series with a number of their tier."""
 
 
 def replicas_up(where: SeriesScope, labels: Iterable[str] = BY_TIER) -> str:
-    """Replicas whose last scrape gave a page."""
+    """Return the replicas whose last scrape succeeded."""
     return aggregate("sum", labels, metric(where, names.TARGET_UP))
 
 
 def gpus_up(where: SeriesScope) -> str:
-    """GPUs of the replicas that are up, by tier, as many as the plan gives each."""
+    """Return the GPUs of running replicas by tier, with the planned GPUs of each."""
     return multiply(replicas_up(where), metric_by_tier(where, names.PLAN_GPUS))
 
 
 def capacity_rps(where: SeriesScope) -> str:
-    """Requests per second that a pool's replicas that are up carry within the SLO now."""
+    """Return the requests per second that a pool's running replicas can serve within the SLO now."""
     usable = metric_by_tier(where, names.CAPACITY_RPS)
     return multiply(replicas_up(where, BY_POOL), usable, POOLS_TO_TIER)
 
 
 def load(where: SeriesScope) -> str:
-    """Finished requests as a share of the usable capacity, by pool (DESIGN 3.12, the part in requests)."""
+    """Return finished requests as a share of the usable capacity by pool, in requests (DESIGN 3.12)."""
     return divide(total(where, "requests_finished"), capacity_rps(where))
 
 
 def aggregate_tier(expression: str, operation: str = "max") -> str:
-    """One number a tier of what its pools and releases have: the largest unless said otherwise."""
+    """Return a number per tier from its pools and releases, the maximum by default."""
     return aggregate(operation, BY_TIER, expression)
 
 
 def price_of(where: SeriesScope, gpus: str) -> str:
-    """What so many GPUs of a tier cost an hour, in the plan's currency, which stays a label."""
+    """Return the hourly cost of a tier's GPUs. The plan's currency stays a label."""
     price = aggregate("max", (CLUSTER, *names.PLAN_PRICE.labels), where.selector(names.PLAN_PRICE.name))
     return f"{price}\n* on ({', '.join(BY_TIER)}) group_left ()\n(\n{gpus}\n)"
 
 
 def money_per_hour(where: SeriesScope) -> str:
-    """What the tier's running GPUs cost an hour."""
+    """Return the hourly cost of the tier's running GPUs."""
     return price_of(where, gpus_up(where))
 
 
 def cost_per_million_tokens(where: SeriesScope) -> str:
-    """Money by generated tokens, divided once (DESIGN 3.14)."""
+    """Return money by generated tokens, divided once (DESIGN 3.14)."""
     tokens = total(where, "generation_tokens", BY_TIER)
     return f"1e6 / 3600 * ({money_per_hour(where)} > 0)\n/ on ({', '.join(BY_TIER)}) group_left ()\n({tokens} > 0)"

@@ -1,12 +1,7 @@
-"""What a dashboard is made of: queries, panels, sections. Records only.
+"""Records of a dashboard (queries, panels, sections), and Grafana units, threshold colours and value mappings.
 
-Owns the types and the few words for how a line is drawn. Rows of panels stand in the module of their dashboard;
-`exporters.grafana.dashboard_json` prints them as Grafana's JSON.
-
-How values look: Grafana's unit for each of ours, colours with their limits from the catalogue, words for states.
-
-Owns these tables. A limit stands in `rules.catalogue.registry` and is only fetched here; a configuration that overrides it for a
-tier does not reach the dashboards. A new unit or state is a row here.
+`exporters.grafana.dashboard_json` prints the records. Limits come from `rules.catalogue.registry`; an override in the
+configuration does not reach the dashboards. A new unit or state is a row here.
 """
 
 from __future__ import annotations
@@ -33,21 +28,21 @@ UNITS: Mapping[str, str] = {
     Unit.TOKENS_PER_HOUR: "si:tok/h",
     Unit.ADAPTERS: "none",
 }
-"""By our unit."""
+"""Grafana unit by sizewatch unit."""
 
 RATIO, SECONDS, COUNT, STATE = "percentunit", "s", "short", "none"
 MONEY = "none"
-"""The currency is the plan's; it stands in the legend."""
+"""Unit of money. The plan's currency is in the legend."""
 
 AT_LEAST: Mapping[str, float] = {RATIO: 0.1, COUNT: 1.0, "cps": 0.1, SECONDS: 0.1}
-"""Up to where an axis of a unit reaches at least: without it, lines at 0 stand on an axis up to 100."""
+"""Minimum upper end of an axis by unit. Otherwise lines at 0 get an axis up to 100."""
 
 GREEN, AMBER, RED, BLUE, GREY, TEXT = "green", "orange", "red", "blue", "#8e8e8e", "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdStep:
-    """From `value` on this colour (None: from the bottom). `rule` and `key` say where in the catalogue it stands."""
+    """Colour from `value` on (None: from the bottom). `rule` and `key` name the catalogue threshold."""
 
     value: float | None
     colour: str
@@ -59,11 +54,11 @@ Steps = tuple[ThresholdStep, ...]
 
 PLAIN: Steps = (ThresholdStep(value=None, colour=GREEN),)
 NEUTRAL: Steps = (ThresholdStep(value=None, colour=TEXT),)
-"""Of a number that is neither good nor bad."""
+"""Steps of a number that is neither good nor bad."""
 
 
 def limit(rule: str, key: str) -> float:
-    """A threshold of the catalogue; KeyError where there is none of that name."""
+    """Return a threshold of the catalogue. Raise KeyError if it does not exist."""
     return RULES[rule].thresholds[key].value
 
 
@@ -72,39 +67,39 @@ def _step(rule: str, key: str, colour: str) -> ThresholdStep:
 
 
 def rising_thresholds(*limits: tuple[str, str, str]) -> Steps:
-    """Green, and from each limit (rule, threshold, colour) on worse."""
+    """Return green, and a worse colour from each limit (rule, threshold, colour) on."""
     steps = (_step(*one) for one in limits)
     return (*PLAIN, *sorted(steps, key=lambda step: step.value or 0.0))
 
 
 def falling_thresholds(rule: str, key: str, below: str = AMBER) -> Steps:
-    """`below` under the limit, green from it on."""
+    """Return `below` under the limit and green from it on."""
     return ThresholdStep(value=None, colour=below), _step(rule, key, GREEN)
 
 
 def falling_twice(critical: tuple[str, str], warning: tuple[str, str]) -> Steps:
-    """Red under the first limit, amber up to the second, green from it on."""
+    """Return red under the first limit, amber up to the second, green from it on."""
     return ThresholdStep(value=None, colour=RED), _step(*critical, AMBER), _step(*warning, GREEN)
 
 
 def range_thresholds(low: tuple[str, str], high: tuple[str, str]) -> Steps:
-    """Green between two limits, amber below and above."""
+    """Return green between two limits, amber below and above."""
     return ThresholdStep(value=None, colour=AMBER), _step(*low, GREEN), _step(*high, AMBER)
 
 
 PROMISED: Steps = (*PLAIN, ThresholdStep(value=1.0, colour=RED))
-"""Of a share of what was promised: at 1 it is broken."""
+"""Steps of a share of an objective, which is broken at 1."""
 
 WORKS: Steps = (ThresholdStep(value=None, colour=RED), ThresholdStep(value=1.0, colour=GREEN))
-"""Of what is 1 while all is well."""
+"""Steps of a state that is 1 if healthy."""
 
 NONE_WANTED: Steps = (*PLAIN, ThresholdStep(value=1.0, colour=AMBER))
-"""Of a count that should be 0."""
+"""Steps of a count that should be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueMapping:
-    """A number that stands for a word."""
+    """Number shown as a word."""
 
     value: int
     text: str
@@ -128,23 +123,23 @@ UPS = _states(("down", RED), ("up", GREEN))
 
 
 def signal_text(signal: str) -> str:
-    """What a signal is, from the table of signals."""
+    """Return the description of a signal from the table of signals."""
     return SIGNALS[signal].text + "."
 
 
 def signal_unit(signal: str) -> str:
-    """Grafana's unit of a signal."""
+    """Return Grafana's unit of a signal."""
     return UNITS[SIGNALS[signal].unit]
 
 
 def colour_text(steps: Steps) -> str:
-    """Which rules' limits colour a panel, in words; empty where none does."""
+    """Return in words the rules whose limits colour a panel, "" if there are none."""
     named = [f"{step.rule} {step.key.replace('_', ' ')} {step.value:g}" for step in steps if step.rule]
     return f"Colours: {', '.join(named)} (the catalogue's defaults)." if named else ""
 
 
 class PanelType(StrEnum):
-    """Grafana's panel types that are used, by its own names."""
+    """Panel types of Grafana that are used."""
 
     LINES = "timeseries"
     STAT = "stat"
@@ -153,20 +148,20 @@ class PanelType(StrEnum):
 
 
 class LineStyle(StrEnum):
-    """How a query's series are drawn in LINES."""
+    """Style of a query's series in LINES."""
 
-    SEEN = "seen"  # what is measured
-    PLAN = "plan"  # dashed: what was planned
-    LIMIT = "limit"  # dashed and red: what was promised, or the most that is allowed
-    BAND = "band"  # no line of its own: the area down to the series named by `down_to`
-    FAINT = "faint"  # thin and grey, to compare with
+    SEEN = "seen"  # measured
+    PLAN = "plan"  # dashed: planned
+    LIMIT = "limit"  # dashed and red: objective or upper limit
+    BAND = "band"  # area without a line, down to the series `down_to`
+    FAINT = "faint"  # thin and grey, for comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One expression, the legend of its series (in a table: its column's title), how they look.
+    """Expression with the legend of its series (in a table: the column title) and its style.
 
-    `unit`, `steps` and `states` are those of a table's column; `down_to` is for Line.BAND.
+    `unit`, `steps` and `states` apply to a table's column. `down_to` applies to LineStyle.BAND.
     """
 
     expr: str
@@ -181,11 +176,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel. `width` is of 24 columns. `top` is the largest value of the axis where there is one.
+    """Panel of a dashboard. `width` is in columns of 24. `top` is the fixed upper end of the axis.
 
-    `lines_at_steps` draws the limits into LINES; `stacked` puts its series on top of each other. Of a table `rows` are the
-    labels that make a row with their titles, `hidden` those that are the same in all rows, and `links` the data links of a
-    column: its title, what the link is called, and the address.
+    `lines_at_steps` draws the limits into LINES. `stacked` stacks the series. For a table, `rows` are the labels of a
+    row with their titles. `hidden` labels are equal in all rows. `links` are the data links of a column: column title,
+    link title and address.
     """
 
     title: str
@@ -208,7 +203,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A row of a dashboard with its panels, in reading order."""
+    """Row of a dashboard with its panels in reading order."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -216,10 +211,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """A template variable filled from the data: `label_values(source, label)`.
+    """Template variable filled by `label_values(source, label)`.
 
-    `everything` is the regular expression that All stands for; empty: the values themselves, or no All where `many` is
-    False.
+    `everything` is the regular expression of All. If empty, All means the values themselves. Without `many` there is no
+    All.
     """
 
     name: str
@@ -232,7 +227,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """An annotation: times at which an expression is above 0, drawn through all panels."""
+    """Annotation: times at which an expression is above 0, drawn through all panels."""
 
     title: str
     expr: str
@@ -243,7 +238,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """One dashboard. Its `uid` is public: links and alerts name it."""
+    """Dashboard. Its `uid` is public: links and alerts use it."""
 
     uid: str
     title: str

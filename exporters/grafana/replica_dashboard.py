@@ -1,6 +1,6 @@
-"""The dashboard Replica: what one replica, or several side by side, does and what its GPUs do.
+"""Dashboard Replica: a replica or several side by side, and their GPUs.
 
-Owns its own rows. Nothing is added up but GPUs' sums of one replica. Another panel is a function here and an entry below.
+Only GPU values of the same replica are summed. A new panel is a function here and an entry below.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Rate, errors and durations of requests, with what the plan says of each: panels that several dashboards show.
+"""Request panels of several dashboards: rate, errors and latencies against the plan.
 
-Owns these rows. `where` says of which tiers or replicas, `labels` what stays apart. Times are quantiles of the engines'
-buckets, as coarse as these; the plan's line is the benchmark's P99 at the load of this moment. A new latency is a row of
-LATENCIES.
+`where` selects tiers or replicas, `labels` stay apart. Latencies are quantiles of the engines' buckets and as coarse.
+The plan's line is the benchmark's P99 at the present load. A new latency is a row of LATENCIES.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LATENCIES: Mapping[str, tuple[str, str, ExportedMetric, str]] = {
     "tpot": ("TPOT", "tpot_seconds", names.PLAN_TPOT, "TpotDivergence"),
     "itl": ("ITL", "itl_seconds", names.PLAN_ITL, "ItlDivergence"),
 }
-"""Title, family, what is promised, and the rule that compares it with the benchmark at equal load."""
+"""Title, family, objective and benchmark comparison rule (at equal load) by latency."""
 
 
 UNSERVED = (
@@ -31,16 +30,16 @@ UNSERVED = (
     ("4xx", "http_requests_refused"),
     ("KV transfer failed", "kv_transfer_failures"),
 )
-"""What each count is called in a legend, and its family."""
+"""Legends and families of unserved requests."""
 
 
 def series_legend(labels: tuple[str, ...]) -> str:
-    """The legend that tells series apart: what they are grouped by, and the engine's release."""
+    """Return the legend of series: their grouping labels and the engine's release."""
     return " ".join(f"{{{{{label}}}}}" for label in (*labels, "engine_version") if label not in (q.CLUSTER, names.TIER))
 
 
 def latency(where: SeriesScope, which: str, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
-    """P50 and P99 of a latency, what is promised, and the benchmark's P99 at this load with the room above it."""
+    """Return P50 and P99 of a latency, its objective, and the benchmark's P99 at this load with its tolerance."""
     title, family, promised, rule = LATENCIES[which]
     expected = q.aggregate("max", q.BY_TIER, where.selector(names.EXPECTED.name, f'rule="{rule}"', 'bound=""'))
     factor, benchmark = divergence(rule), "benchmark P99 at this load"
@@ -82,7 +81,7 @@ def _quantiles(where: SeriesScope, family: str, labels: tuple[str, ...]) -> tupl
 
 
 def times_of_requests(where: SeriesScope) -> Panel:
-    """Where the time of a request goes."""
+    """Return the time of a request by phase."""
     return Panel(
         title="Whole request and queue: P50 and P99",
         description=f"{signal_text('e2e_p99_seconds')} Queue: {names.metric('queue_seconds').text.lower()}.",
@@ -101,7 +100,7 @@ def times_of_requests(where: SeriesScope) -> Panel:
 
 
 def traffic(where: SeriesScope) -> Panel:
-    """Finished requests against what the running replicas can take, and the plan's peak."""
+    """Return finished requests against the capacity of running replicas and the plan's peak."""
     return Panel(
         title="Requests per second",
         description="Finished requests, by pool. Dashed: what the replicas that are up can take at the planned operating "
@@ -118,7 +117,7 @@ def traffic(where: SeriesScope) -> Panel:
 
 
 def errors(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
-    """What share of the finished requests did not end by themselves."""
+    """Return the share of finished requests that did not end normally."""
     finished = q.total(where, "requests_finished", labels)
     rows = (("aborted", "requests_aborted"), ("token limit", "requests_ended_by_length"))
     told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
@@ -137,7 +136,7 @@ def errors(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int =
 
 
 def unserved(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
-    """Requests that came and were not served, by what is counted of them."""
+    """Return requests that were not served, by counter."""
     told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
     return Panel(
         title="Requests that were not served",
@@ -152,7 +151,7 @@ def unserved(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int
 
 
 def unserved_shares(where: SeriesScope) -> Panel:
-    """The shares of failed and of refused requests that the verdicts see, and what is allowed to fail."""
+    """Return the shares of failed and refused requests from verdicts, and the allowed share of failures."""
 
     def of(metric: ExportedMetric, rule: str, bound: str) -> str:
         return q.aggregate("max", q.BY_TIER, where.selector(metric.name, f'rule="{rule}"', f'bound="{bound}"'))
@@ -172,7 +171,7 @@ def unserved_shares(where: SeriesScope) -> Panel:
 
 
 def tokens(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
-    """Tokens in and out."""
+    """Return tokens in and out."""
     told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
     return Panel(
         title="Tokens per second",
@@ -188,7 +187,7 @@ def tokens(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int =
 
 
 def lengths(where: SeriesScope, family: str, title: str, width: int = 12) -> Panel:
-    """P50, P95 and P99 of prompts or outputs: no other number means anything without them."""
+    """Return P50, P95 and P99 of prompt or output lengths, which qualify all other numbers."""
     return Panel(
         title=title,
         description=f"{_sentence(family)} Every other number here holds for these lengths only.",
@@ -203,7 +202,7 @@ def lengths(where: SeriesScope, family: str, title: str, width: int = 12) -> Pan
 
 
 def both_lengths(where: SeriesScope) -> tuple[Panel, ...]:
-    """Prompt and output lengths."""
+    """Return prompt and output lengths."""
     return (
         lengths(where, "prompt_tokens_per_request", "Prompt length"),
         lengths(where, "generation_tokens_per_request", "Output length"),

@@ -1,7 +1,7 @@
-"""The dashboard sizewatch itself: do the agents see, judge, keep and deliver what they should?
+"""Dashboard of sizewatch itself: scrapes, evaluation, storage and delivery of the agents.
 
-Owns its rows; a tier appears only where agents see targets. `instance` is the label that Prometheus gives each agent.
-Another panel is a function call in SECTIONS.
+A tier appears only if agents have its targets. `instance` is the label that Prometheus gives each agent. A new panel is
+a function call in SECTIONS.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What stands around the panels of several dashboards: variables, marks through all panels, addresses of dashboards.
+"""Variables, annotations and addresses shared by several dashboards.
 
-Owns these rows. A new variable or mark is a row here.
+A new variable or annotation is a row here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UP, _INFO = names.TARGET_UP.name, names.REPLICA_INFO.name
 _OF_CLUSTER = f'{CLUSTER}=~"$cluster"'
 
 CLUSTERS = Variable(name="cluster", title="Cluster", source=_UP, label=CLUSTER, many=True, everything=".*")
-"""All, where no series has the label: it also matches what has none."""
+"""Cluster variable. All also matches series without the label."""
 
 MODELS = Variable(
     name="model",
@@ -27,7 +27,7 @@ MODELS = Variable(
     many=True,
     everything=".*",
 )
-"""Narrows the tiers that can be chosen."""
+"""Model variable. It narrows the selectable tiers."""
 
 _TIERS = f'{_INFO}{{{_OF_CLUSTER}, model=~"$model"}}'
 SEVERAL_TIERS = Variable(name="tier", title="Tier", source=_TIERS, label=names.TIER, many=True)
@@ -49,16 +49,16 @@ ABOUT_A_TIER = (CLUSTERS, MODELS, ONE_TIER)
 
 
 SAME_SOURCE = "${datasource:queryparam}&"
-"""The part of an address that keeps the data source, where that is a variable."""
+"""Address part that keeps the data source of a variable."""
 
 
 def tier_link(uid: str) -> str:
-    """The address of a dashboard for the tier of a table's row."""
+    """Return the address of a dashboard for the tier of a table row."""
     return f"/d/{uid}?{SAME_SOURCE}${{cluster:queryparam}}&var-tier=${{__data.fields.Tier}}&${{__url_time_range}}"
 
 
 def marks(where: SeriesScope) -> tuple[Annotation, ...]:
-    """Episodes of certain findings, and restarts of engines."""
+    """Return annotations for certain findings and engine restarts."""
     restarts = where.selector(names.exported("restarts"))
     return (
         _episodes(where, "Critical findings", RED, f"== {SEVERITY[Status.CRITICAL]}"),
@@ -87,5 +87,5 @@ def _episodes(where: SeriesScope, title: str, colour: str, condition: str) -> An
 
 
 def divergence(rule: str) -> float:
-    """The factor by which a latency may exceed the benchmark at equal load."""
+    """Return the factor by which a latency may exceed the benchmark at equal load."""
     return limit(rule, "factor")

@@ -1,6 +1,6 @@
-"""The dashboard Tier: one tier from its verdict down to its GPUs, plan beside production everywhere.
+"""Dashboard Tier: a tier from its verdict down to its GPUs, with the plan in every panel.
 
-Owns the order of the sections; the panels are those of the modules by subject. Another panel is an entry here.
+Panels come from the modules by subject. A new panel is an entry here.
 """
 
 from __future__ import annotations

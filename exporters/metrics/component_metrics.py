@@ -1,16 +1,8 @@
-"""What is forecast, recommended and measured of each tier, as samples.
+"""Samples of forecasts, reports and store reads, one row per metric in the order of `exporters.metrics.names`.
 
-Owns FORECAST_SAMPLES, one row a metric, in the order of `exporters.metrics.names.OWN`. What does not stand any more has no sample:
-an autoscaler must see that nothing is recommended, not that none are needed. A new metric is a row there and here.
-
-How the weekly report and its delivery go, as samples.
-
-Owns REPORT_SAMPLES, one row a metric, in the order of `exporters.metrics.names.OWN`. A new metric is a row there and here. A
-destination is told by the name that it was given, never by its address.
-
-How reading a store goes, as samples: rows of `exporters.metrics.self_metrics.SAMPLES`.
-
-Owns the rows. A new metric is a row in `exporters.metrics.names.STORE` and a row here.
+An outdated forecast has no sample, so an autoscaler sees no recommendation in place of zero. Report destinations are
+labelled by their configured name, never by their address. A new metric is a row in `exporters.metrics.names` and a row
+here.
 """
 
 from __future__ import annotations
@@ -202,4 +194,4 @@ STORE_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.TIER_IN_SIGHT, _in_sight),
     (names.LEADER, _of_store(lambda store: store.leads)),
 )
-"""In the order of `exporters.metrics.names.STORE`."""
+"""Store metrics and their samples, in the order of `exporters.metrics.names.STORE`."""

@@ -1,8 +1,7 @@
-"""The `/metrics` page: the agent's status as Prometheus text or OpenMetrics, by prometheus_client's own writers.
+"""Collector of the `/metrics` page: agent status as Prometheus text or OpenMetrics, written by prometheus_client.
 
-Owns the page and what engines and GPUs say on it: each replica's running sums and gauges by family. What sizewatch
-itself knows comes from `exporters.metrics.self_metrics`. It makes no name and computes no reading. A new family of
-`rules.telemetry.families` is printed without a change here.
+Engine and GPU families go out as running sums and gauges per replica. sizewatch's own metrics come from
+`exporters.metrics.self_metrics`. A new family of `rules.telemetry.families` needs no change here.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ OPENMETRICS = "application/openmetrics-text"
 
 
 def render(status: AgentStatus, accept: str) -> tuple[bytes, str]:
-    """The page and its content type; OpenMetrics 1.0.0 where `accept` prefers it to plain text, else text 0.0.4."""
+    """Return the page and its content type. Use OpenMetrics 1.0.0 if `accept` prefers it, else text 0.0.4."""
     page = StatusCollector(status)
     if _prefers_openmetrics(accept):
         return openmetrics.generate_latest(page, version="1.0.0"), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
@@ -36,7 +35,7 @@ def render(status: AgentStatus, accept: str) -> tuple[bytes, str]:
 
 
 def _prefers_openmetrics(accept: str) -> bool:
-    # The library's own choice takes the first known type whatever its weight, and prints the asker's version number back.
+    # The library takes the first known type at any weight, and prints the client's version number back.
     weights = {"text/plain": 0.0, OPENMETRICS: 0.0}
     for offer in accept.split(","):
         kind, *parameters = (part.strip().lower() for part in offer.split(";"))
@@ -54,13 +53,13 @@ def _weight(parameters: Iterable[str]) -> float:
 
 
 class StatusCollector(Collector):
-    """A status as a prometheus_client collector; metrics without a sample are left out."""
+    """Collector of prometheus_client over an agent status. Metrics without a sample are left out."""
 
     def __init__(self, status: AgentStatus) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Printed]:
-        """Families of engines and GPUs first, then what sizewatch itself knows."""
+        """Yield engine and GPU families first, then sizewatch's own metrics."""
         told = (tier for tier in self._status.tiers if tier.tells is not ExportScope.WHOLE_TIER)
         replicas = tuple(r for tier in told for r in (*tier.replicas, *tier.parts) if not r.is_gone)
         for family, metric in names.FAMILY.items():
@@ -86,7 +85,7 @@ def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:
 
 
 def _utf8(value: str) -> str:
-    """What cannot be encoded is replaced: one strange name must not cost the page."""
+    """Replace characters that UTF-8 cannot encode, so a strange name does not break the page."""
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -126,7 +125,7 @@ def _add_histogram(printed: Printed, metric: ExportedMetric, family: str, replic
 
 
 def _add_buckets(printed: Printed, metric: ExportedMetric, labels: Mapping[str, str], part: Histogram) -> None:
-    """A sum that cannot be trusted goes with its count, as OpenMetrics demands; the +Inf bucket still says the count."""
+    """Add the buckets. Drop an untrusted sum with its count (OpenMetrics); the +Inf bucket has the count."""
     for edge, upto in zip(part.edges, accumulate(part.counts), strict=True):
         le = floatToGoString(edge)  # type: ignore[no-untyped-call]
         printed.add_sample(f"{metric.name}_bucket", {**labels, "le": le}, upto)
@@ -143,4 +142,4 @@ _WAYS: Mapping[tuple[FamilyKind, bool], _Way] = {
     (FamilyKind.GAUGE, True): _add_gpu_gauge,
     (FamilyKind.HISTOGRAM, False): _add_histogram,
 }
-"""By kind, and whether it is a GPU's."""
+"""Writers by family kind and whether the family is of a GPU."""

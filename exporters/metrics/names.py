@@ -1,8 +1,8 @@
-"""Every exported metric and label name, once (DESIGN 6).
+"""Names, kinds, labels and help texts of every exported metric (DESIGN 6).
 
-Owns the names, kinds, labels and help texts. What engines and GPUs say goes out by `rules.telemetry.families`; what sizewatch
-itself knows is a row of OWN. Panels, rule files, queries and documents take their names from here. No quantile and no
-ratio of a window is exported: nobody could add them up again. Prometheus naming: base units, `_total`, no colons.
+Engine and GPU families go out by `rules.telemetry.families`; sizewatch's own metrics are rows of OWN. Panels, rule
+files, queries and documents take their names from here. Quantiles and ratios of a window are not exported, as they
+cannot be summed. Names follow Prometheus: base units, `_total`, no colons.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ OF_GPU = (TIER, POOL, REPLICA, GPU)
 OF_RULE = (TIER, REPLICA, RULE)
 
 PARTS: Mapping[str, str] = {"spec_accepted_at_position": "position", "gpu_fault_events_by_code": "code"}
-"""Families that come in parts (`spec_accepted_at_position/2`), and the label that says which."""
+"""Label of the part number, for families with parts (`spec_accepted_at_position/2`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedMetric:
-    """One exported metric: its full name (a histogram's without `_bucket`), its labels in order, its help text."""
+    """Exported metric: full name (of a histogram without `_bucket`), labels in order, help text."""
 
     name: str
     kind: FamilyKind
@@ -46,7 +46,7 @@ def _family(family: Family) -> ExportedMetric:
 
 
 FAMILY: Mapping[str, ExportedMetric] = {family.name: _family(family) for family in FAMILIES if family.export}
-"""By family name, what engines and GPUs say; a family without an export name stays inside."""
+"""Exported engine and GPU metrics by family name. A family without an export name is not exported."""
 
 
 def _gauge(name: str, labels: tuple[str, ...], text: str) -> ExportedMetric:
@@ -130,7 +130,7 @@ TIER_IN_SIGHT = _gauge(
 LEADER = _gauge("leader", (), "1 where this agent of role fleet leads, 0 where it stands by; absent where there is one")
 
 STORE = (STORE_QUERIES, STORE_SECONDS, STORE_BYTES, STORE_FAILURES, TIER_IN_SIGHT, LEADER)
-"""How reading a store goes."""
+"""Metrics of store reads."""
 
 DISCOVERY_UP = _gauge("discovery_up", (), "1 while the Kubernetes API tells of this node's pods, 0 while it does not")
 DISCOVERY_PODS = _gauge(
@@ -235,7 +235,7 @@ REPORTS = (
     REPORT_PENDING,
     REPORT_DELIVERY_UP,
 )
-"""How the weekly report and its delivery go."""
+"""Metrics of the weekly report and its delivery."""
 
 FORECASTS = (
     RECOMMENDED,
@@ -252,7 +252,7 @@ FORECASTS = (
     PREWARM_REPLICA_SECONDS,
     PREWARM_VIOLATION_SECONDS,
 )
-"""What is forecast, recommended and measured of a tier."""
+"""Metrics of a tier's forecast, recommendation and measured capacity."""
 
 OWN: tuple[ExportedMetric, ...] = (
     TARGET_UP,
@@ -316,33 +316,33 @@ OWN: tuple[ExportedMetric, ...] = (
     *REPORTS,
     *STORE,
 )
-"""What sizewatch itself knows, in the order in which it is printed."""
+"""sizewatch's own metrics in printed order."""
 
 ALL: tuple[ExportedMetric, ...] = (*FAMILY.values(), *OWN)
 
 
 def metric(family: str) -> ExportedMetric:
-    """The metric of a family or of a part of one. Raises KeyError for what is not exported."""
+    """Return the metric of a family or of its part. Raise KeyError if it is not exported."""
     return FAMILY[stem(family)]
 
 
 def exported(family: str) -> str:
-    """The exported name of a counter or gauge family. Raises KeyError for what is not exported."""
+    """Return the exported name of a counter or gauge family. Raise KeyError if it is not exported."""
     return metric(family).name
 
 
 def bucket(family: str) -> str:
-    """The exported name of a histogram family's buckets; KeyError for what is no exported histogram."""
+    """Return the exported name of a histogram family's buckets. Raise KeyError if it is not an exported histogram."""
     return _histogram(family) + "_bucket"
 
 
 def total(family: str) -> str:
-    """The exported name of a histogram family's sum; KeyError for what is no exported histogram."""
+    """Return the exported name of a histogram family's sum. Raise KeyError if it is not an exported histogram."""
     return _histogram(family) + "_sum"
 
 
 def count(family: str) -> str:
-    """The exported name of a histogram family's count; KeyError for what is no exported histogram."""
+    """Return the exported name of a histogram family's count. Raise KeyError if it is not an exported histogram."""
     return _histogram(family) + "_count"
 
 

@@ -1,8 +1,7 @@
-"""What sizewatch itself knows, as samples: targets, verdicts, the plan's numbers, its own health.
+"""Samples of sizewatch's own metrics: targets, verdicts, plan numbers and agent health.
 
-Owns SAMPLES, one row a metric of `exporters.metrics.names.OWN`, and which label values stand behind which labels; the rows about
-forecasts are `exporters.metrics.component_metrics`'s, about reports `exporters.metrics.component_metrics`'s. It prints nothing:
-`exporters.metrics.exposition` does. A new metric is a row in `exporters.metrics.names` and a row here.
+SAMPLES has one row per metric of `exporters.metrics.names.OWN`. Rows about forecasts, reports and stores are in
+`exporters.metrics.component_metrics`. A new metric is a row in `exporters.metrics.names` and a row here.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
 
 
 def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
-    """Of the agent that judges the whole tier: a node that sees some of its replicas has no history to measure from."""
+    """Return capacity samples if the agent exports the whole tier. The agent of a node lacks the history."""
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
@@ -120,7 +119,7 @@ def _judged(status: AgentStatus) -> Iterator[Verdict]:
 
 
 def _answers(tier: TierStatus) -> Iterator[RuleResult]:
-    """Those that are told here: of one tier node agents tell the replicas and role fleet the whole."""
+    """Yield the results in the export scope of this agent: of replicas, of the whole tier or all."""
     left_out = {ExportScope.ALL: None, ExportScope.WHOLE_TIER: False, ExportScope.REPLICAS: True}[tier.tells]
     return (answer for answer in tier.answers if (answer.subject.replica is None) is not left_out)
 
@@ -134,7 +133,7 @@ def _certainties(status: AgentStatus) -> Iterator[Sample]:
 
 
 def _bounds(found: SignalValue) -> Iterator[tuple[str, float]]:
-    """The value; where there is none the bounds that say something: nothing here lies below 0."""
+    """Yield the value, or its informative bounds if there is no value. No value here is below 0."""
     if isinstance(found, Missing):
         return
     if found.value is not None:

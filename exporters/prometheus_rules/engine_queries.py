@@ -1,8 +1,7 @@
-"""An engine's own names as PromQL: which series stand for a family, added up over a tier or kept by replica.
+"""PromQL selectors for an engine's own metric names, summed over a tier or by replica.
 
-Owns the way from a row of `rules.engines` to a selector, and the bucket edges that released engines print. It serves
-rule files for installations without an agent; a page that the agent reads needs none of it. A family whose row needs more
-than a selector is refused with the reason. A new engine's spelling is a row of PREFIXES, its edges a row of EDGES.
+They serve rule files for installations without an agent. A family whose row in `rules.engines` needs more than a
+selector is refused with a reason. A new engine needs a row in PREFIXES and a row in EDGES.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
 
 PREFIXES: Mapping[str, str] = {"vllm_": "vllm:", "sglang_": "sglang:", "llamacpp_": "llamacpp:"}
-"""The tables spell ':' as '_'; so are the names on the page."""
+"""Metric name prefixes by table prefix. The engine tables write ':' as '_'."""
 
 _VLLM_PER_TOKEN = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
@@ -29,18 +28,18 @@ EDGES: Mapping[tuple[str, str], tuple[float, ...]] = {
     ),
     ("vllm", "tpot_seconds"): _VLLM_PER_TOKEN,
 }
-"""Finite bucket edges by engine and family (vLLM v1/metrics/loggers.py, 0.8.5 to 0.33.0). A page with others lacks the
-series, and the file's own EngineMetricsAbsent says so.
+"""Finite bucket edges by engine and family (vLLM v1/metrics/loggers.py, 0.8.5 to 0.33.0). A page with other edges lacks
+the series, and EngineMetricsAbsent of the same file fires.
 """
 
 
 class UnsupportedSeriesError(ValueError):
-    """A rule or a family that cannot be written in PromQL for this engine; the text says why."""
+    """Rule or family that PromQL cannot express for this engine. The message holds the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSelector:
-    """The series of one family of one tier: name and label matchers."""
+    """Series of a family in a tier: metric name and label matchers."""
 
     name: str
     matchers: tuple[str, ...]
@@ -51,13 +50,13 @@ class EngineSelector:
         return f"{self.name}{suffix}{{{','.join((*self.matchers, *more))}}}"
 
     def increase(self, window: str, *more: str, suffix: str = "", by_replica: bool = False) -> str:
-        """The increase over `window`, added up over the tier or by replica; series that repeat one number count once."""
+        """Return the increase over `window`, by tier or replica. Series that repeat a number count once."""
         grown = f"increase({self.selector(*more, suffix=suffix)}[{window}])"
         once = self._once(grown)
         return f"sum by ({self.replica}) ({once})" if by_replica else f"sum({once})"
 
     def level(self, window: str) -> str:
-        """The mean of a gauge over `window` by replica, its engines added up."""
+        """Return the mean of a gauge over `window` by replica, summed over its engines."""
         return f"sum by ({self.replica}) ({self._once(f'avg_over_time({self.selector()}[{window}])')})"
 
     def _once(self, expr: str) -> str:
@@ -65,7 +64,7 @@ class EngineSelector:
 
 
 def engine_named(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> EngineTable:
-    """The newest generation of an engine. Raises Unable for a stranger."""
+    """Return the newest generation of an engine. Raise UnsupportedSeriesError for an unknown engine."""
     found = next((engine for engine in engines if engine.name == name), None)
     if found is None:
         known = ", ".join(sorted({engine.name for engine in engines}))
@@ -74,7 +73,7 @@ def engine_named(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> Engin
 
 
 def series(engine: EngineTable, family: str, selector: str) -> EngineSelector:
-    """The series of a family as the newest scanned release prints them. Raises Unable where a selector is not enough."""
+    """Return a family's series in the newest scanned release. Raise UnsupportedSeriesError if no selector suffices."""
     row = next((row for row in engine.rows if row.family == family and not row.until), None)
     if row is None:
         raise UnsupportedSeriesError(f"{engine.title} does not expose {family}")
@@ -97,9 +96,9 @@ def series(engine: EngineTable, family: str, selector: str) -> EngineSelector:
 
 
 def edge_above(engine: EngineTable, family: str, limit: float) -> float:
-    """The first bucket edge at or above `limit` (same unit): what is beyond it is certainly beyond the limit.
+    """Return the first bucket edge at or above `limit`, in the unit of `limit`.
 
-    Raises Unable where the edges are not known or all lie below.
+    Raise UnsupportedSeriesError if the edges are unknown or all lie below.
     """
     edges = EDGES.get((engine.name, family))
     if edges is None:
@@ -113,7 +112,7 @@ def edge_above(engine: EngineTable, family: str, limit: float) -> float:
 
 
 def le(edge: float) -> str:
-    """A matcher of the bucket up to `edge`, however the edge is spelt (1, 1.0)."""
+    """Return a matcher of the bucket up to `edge` in any spelling (1, 1.0)."""
     text = f"{edge:g}"
     return f'le="{text}"' if "." in text else f'le=~"{text}([.]0)?"'
 
@@ -132,6 +131,6 @@ def _matchers(row: SourceRow) -> tuple[str, ...]:
 def _matcher(match: Match) -> str:
     values = [re.escape(value).replace("\\", "\\\\") + (".*" if match.starts else "") for value in match.values]
     if match.optional != match.without:
-        # A label that is not there is empty to PromQL.
+        # PromQL treats a missing label as empty.
         values.append("")
     return f'{match.label}{"!~" if match.without else "=~"}"{"|".join(values)}"'

@@ -1,9 +1,9 @@
-"""Burn-rate alerts on the plan's latency objectives, from an engine's own histograms, without an agent.
+"""Burn-rate alerts on the plan's latency objectives from an engine's own histograms, without an agent.
 
-Owns how a rung of the catalogue's ladder reads in PromQL, so that it is as careful as `rules.methods.burn_rate`: judged is the
-share of requests above the first bucket edge at or above the objective, for these are certainly slower; the long window
-proves it, the short one says that it is still so, three separate minutes that it was no burst. What of the long window
-was not seen is taken as free of slow requests. Every number is the catalogue's and the plan's.
+The rules are as careful as `rules.methods.burn_rate`. They count requests above the first bucket edge at or above the
+objective: such requests are certainly slower. The long window proves the burn, and the short window proves that it
+lasts. Three separate minutes exclude a burst. Unseen parts of the long window count as free of slow requests. All
+numbers come from the catalogue and the plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOUD: Mapping[Status, Severity] = {Status.CRITICAL: Severity.PAGE, Status.WARNIN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What is promised, and what stands for it: a family's series and the bucket edge next to the promise (seconds)."""
+    """Latency objective of the plan, the series of its family and the nearest bucket edge (seconds)."""
 
     rule: Rule
     of: TierScope
@@ -45,7 +45,7 @@ class Objective:
 
 
 def slo_burn(rule: Rule, of: TierScope) -> RenderedRule:
-    """The ladder of one objective. Raises Unable where the plan has none, or no bucket edge can show it."""
+    """Return the ladder of an objective. Raise UnsupportedSeriesError without an objective or a fitting edge."""
     promised = getattr(of.plan.slo, rule.needs.removeprefix("slo."))
     if promised is None:
         raise UnsupportedSeriesError(f"the plan has no {rule.needs}")
@@ -72,7 +72,7 @@ def slo_burn(rule: Rule, of: TierScope) -> RenderedRule:
 
 
 def _counts(objective: Objective, window: str) -> tuple[Record, Record]:
-    """Requests of a window, and those that were certainly slow."""
+    """Return the requests of a window and its certainly slow requests."""
     seen = objective.series.increase(window, suffix="_count")
     fast = objective.series.increase(window, le(objective.edge), suffix="_bucket")
     return (

@@ -1,13 +1,8 @@
-"""Rule files for Prometheus: the types of a group's rows, and their YAML as a person would write it.
+"""Rule files for Prometheus: types of a group's rows, their YAML, and the labels and templates that all alerts share.
 
-Owns Alert, Record, Group and how they are printed, plain or as PrometheusRule objects. It knows no rule and no name of
-a metric: `exporters.prometheus_rules.alerts`, `.recording_rules`, `.itself_rules` and `.engine_only` fill the groups. A new kind
-of file is a function here.
-
-What the generated alerts share: labels, where the runbooks are, and templates that fetch what a verdict saw.
-
-Owns these texts. Templates run inside Prometheus, so a value that is not there leaves words and no hole. A new unit is a
-row of UNITS.
+Rows print as plain groups or PrometheusRule objects. `exporters.prometheus_rules.alerts`, `.recording_rules`,
+`.self_monitoring` and `.engine_only` fill the groups. Templates run inside Prometheus: a missing value must leave
+readable text. A new unit is a row of UNITS.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alerting rule: must hold `hold_seconds` before it fires, and fires `keep_seconds` longer than it holds."""
+    """Alerting rule with its hold (`for`) and `keep_firing_for` in seconds."""
 
     name: str
     expr: str
@@ -39,7 +34,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A recording rule; `labels` are added to what it computes."""
+    """Recording rule. `labels` are added to the result."""
 
     name: str
     expr: str
@@ -48,7 +43,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Rows that are evaluated together, in order, every `interval_seconds`."""
+    """Group of rows evaluated together, in order, every `interval_seconds`."""
 
     name: str
     interval_seconds: float
@@ -59,12 +54,12 @@ Dumper.add_representer(Block, lambda dumper, text: dumper.represent_scalar("tag:
 
 
 def rule_file(head: str, groups: Iterable[Group]) -> str:
-    """A rule file for `rule_files:` of Prometheus; `head` is its comment."""
+    """Return a rule file for `rule_files:` of Prometheus. `head` is its comment."""
     return f"{comment_lines(head)}\n{dump_yaml({'groups': plain_groups(groups)})}"
 
 
 def rule_objects(head: str, objects: Mapping[str, Iterable[Group]]) -> str:
-    """The same groups as PrometheusRule objects of the Prometheus operator, by the objects' names."""
+    """Return the groups as PrometheusRule objects of the Prometheus operator, by object name."""
     documents = (
         {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -78,7 +73,7 @@ def rule_objects(head: str, objects: Mapping[str, Iterable[Group]]) -> str:
 
 
 def plain_groups(groups: Iterable[Group]) -> list[dict[str, Any]]:
-    """The groups as YAML has them."""
+    """Return the groups as YAML data."""
     return [
         {
             "name": group.name,
@@ -90,7 +85,7 @@ def plain_groups(groups: Iterable[Group]) -> list[dict[str, Any]]:
 
 
 def duration(seconds: float) -> str:
-    """Whole seconds as Prometheus writes them: 90s, 5m, 1h, 3d."""
+    """Return whole seconds as a Prometheus duration: 90s, 5m, 1h, 3d."""
     whole = round(seconds)
     if whole != seconds or whole < 0:
         raise ValueError(f"{seconds} is no whole number of seconds")
@@ -117,17 +112,17 @@ def _record(record: Record) -> dict[str, Any]:
 
 
 ALERTING = "https://sizewatch.dev/alerting"
-"""Where docs/alerting.md is published. Whoever keeps a copy changes the prefix: that page says how."""
+"""Address of docs/alerting.md. An operator with a copy changes this prefix (docs/alerting.md)."""
 
 SEVERITIES: Mapping[Severity, str] = {
     Severity.PAGE: "critical",
     Severity.TICKET: "warning",
     Severity.REPORT: "info",
 }
-"""The small set of words that routing trees know (PEERS 6.1), for each loudness of ours."""
+"""Severity label values of common routing trees (PEERS 6.1), by severity."""
 
 WATCHER_LABELS = ("instance", "pod", "node", "container", "endpoint")
-"""Labels that say which agent told a thing. An alert that carried them would be another one after a restart."""
+"""Labels that identify the agent. On an alert they would make it a new alert after a restart."""
 
 UNITS: Mapping[str, str] = {
     Unit.SECONDS: "{0} s",
@@ -139,31 +134,31 @@ UNITS: Mapping[str, str] = {
     Unit.CELSIUS: "{0} °C",
     Unit.WATTS: "{0} W",
 }
-"""How a value of a unit is written; any other unit is the number and the unit's name."""
+"""Templates of values by unit. Any other unit prints as the number and the unit's name."""
 
 
 def common_labels(loudness: Severity) -> Pairs:
-    """The labels of every alert of this loudness."""
+    """Return the labels of every alert of this severity."""
     return (("severity", SEVERITIES[loudness]), ("loudness", loudness.value), OURS)
 
 
 def alerting_url(heading: str) -> str:
-    """Where a section of docs/alerting.md stands."""
+    """Return the address of a section of docs/alerting.md."""
     return f"{ALERTING}#{heading.lower()}"
 
 
 def subject_labels(of_replica: bool) -> str:
-    """The subject of an alert, in a summary."""
+    """Return the subject of an alert for a summary."""
     return "{{ $labels.tier }}{{ with $labels.replica }}/{{ . }}{{ end }}" if of_replica else "{{ $labels.tier }}"
 
 
 def first_step(rule: Rule) -> str:
-    """The first action that makes sense in an alert, which has no causes below it."""
+    """Return the first action that fits an alert, which lists no causes."""
     return next((action for action in rule.actions if "causes below" not in action), rule.actions[0])
 
 
 def summary_template(rule: str, unit: str) -> str:
-    """Tier, planned model, and what the verdict saw and expected: one sentence, written in several lines."""
+    """Return the summary: tier, planned model, observed and expected value. It is a sentence on several lines."""
     selector = f"{{{{- $of := printf \"{{rule='{rule}',tier=%q,replica=%q}}\" $labels.tier $labels.replica -}}}}"
     planned = f'{{{{- with printf "{names.PLAN_INFO.name}{{tier=%q}}" $labels.tier | query }}}}'
     name = '({{ . | first | label "model" }}){{ end }}'

@@ -1,8 +1,7 @@
-"""Alerts about sizewatch itself that only Prometheus can raise: nobody can report their own death.
+"""Alerts about sizewatch itself that only Prometheus can raise, such as a dead agent.
 
-Owns the one table of such rules, with their limits. They are no judgements of the catalogue; a row `until_judged` gives
-way to a catalogue row of its name, the others stand beside it. A new one is a row here and a section of docs/alerting.md
-under its name.
+These rules are not in the catalogue. A row with `until_judged` gives way to a catalogue row of its name. A new alert is
+a row here and a section of docs/alerting.md under its name.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from rules.telemetry.signals import Gap
 from rules.verdicts.rule import Severity
 
 NOT_SEEING: tuple[Gap, ...] = (Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.CONTRADICTORY, Gap.SCRAPE_FAILED)
-"""Reasons that are a fault when they last. The others say that there is nothing to judge: no traffic, too little of it, no
-plan, a signal the engine does not have, or a load for which LoadBeyondBenchmark speaks.
+"""Gap reasons that are a fault if they last. Other gaps leave nothing to evaluate: little traffic, no plan, a missing
+engine signal, or a load that LoadBeyondBenchmark reports.
 """
 
 REMEMBERED = "1h"
-"""How long a tier that is told no more is missed; one that was taken out of the plan is forgotten after that."""
+"""Lookback for a missing tier. A tier removed from the plan is forgotten after it."""
 
 TURN_AGE_SECONDS = 120
-"""Eight turns at the default of 15 s: past any single slow one."""
+"""Maximum age of a cycle in seconds: eight cycles at the default of 15 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfMonitoringAlert:
-    """One row. `reason` tells several rows of one name apart. `until_judged`: a catalogue row of this name replaces it."""
+    """Row of an alert. `reason` separates rows of a name. With `until_judged`, a catalogue row of the name replaces it."""
 
     name: str
     reason: str = ""
@@ -145,7 +144,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
 
 
 def alert(row: SelfMonitoringAlert) -> Alert:
-    """The alert of one row."""
+    """Return the alert of a row."""
     told_apart: Pairs = (("reason", row.reason),) if row.reason else ()
     return Alert(
         name=row.name,

@@ -1,7 +1,4 @@
-"""The four statuses as shape, colour and word: colour never carries a meaning alone.
-
-Owns the shapes, the mark that pages put beside a word, and the page's icon.
-"""
+"""Status signs as shape, colour and word, so that colour never carries meaning alone; and the page icon."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from urllib.parse import quote
 from rules.verdicts.verdict import Status
 
 SIGNS: Mapping[Status, str] = {Status.OK: "✓", Status.WARNING: "▲", Status.CRITICAL: "■", Status.UNKNOWN: "?"}
-"""A shape for each status, for eyes and printers that see no colour."""
+"""Shape of each status, for readers and printers without colour."""
 
 
 def sign(status: Status, text: str) -> str:
-    """A status in shape, colour and word."""
+    """Return a status as shape, colour and word."""
     return f'<span class="sign {status.value}"><b aria-hidden="true">{SIGNS[status]}</b> {escape(text)}</span>'
 
 
@@ -29,6 +26,6 @@ _ICONS: Mapping[Status, str] = {
 
 
 def icon(status: Status) -> str:
-    """The browser tab's icon as a `data:` address."""
+    """Return the icon of the browser tab as a `data:` address."""
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">{_ICONS[status]}</svg>'
     return f"data:image/svg+xml,{quote(svg)}"

@@ -1,13 +1,8 @@
-"""Small charts as inline SVG: an hour of a quantity, and one number on a scale beside its plan.
+"""Small inline SVG charts, bars with planned marks, and the forecast picture.
 
-Owns the drawing only: it takes numbers and gives markup that needs no script, no style attribute and no other file;
-colours are classes of the page. What is drawn and what it means is decided by its callers (`exporters.status.page_trend`).
-A gap is left open and hatched, never bridged. Another kind of mark belongs here.
-
-What came and what was expected, as one picture: the past as a line, the median ahead, and the band above it.
-
-Owns which lines are drawn, the scale, the marks of the hours, and a picture that stands alone (its colours are in it). The
-drawing is `exporters.render.svg_charts`. A bin that is not known is a gap, never a zero.
+The markup needs no script, style attribute or other file. Colours are classes of the page; the forecast picture embeds
+its own. Callers decide the content (`exporters.status.page_trend`). A gap stays open and hatched, never bridged or
+zero.
 """
 
 from __future__ import annotations
@@ -26,12 +21,12 @@ WIDTH, HEIGHT = 320.0, 136.0
 TOP, BOTTOM = 18.0, 114.0
 
 LONGEST_STEP_SECONDS = 90.0
-"""Neighbouring minutes further apart than this have a gap between them."""
+"""Maximum distance in seconds of neighbouring minutes. A larger distance is a gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartPoint:
-    """A quantity in the minute that ended at `t`: surely within low and high, where `high` None is open."""
+    """Value of the minute that ended at `t`, certainly within low and high (`high` None: open)."""
 
     t: float
     low: float
@@ -41,7 +36,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartGap:
-    """A span without a value, and why."""
+    """Span without a value, and its reason."""
 
     start: float
     end: float
@@ -50,7 +45,7 @@ class ChartGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartLine:
-    """A quantity over time. `name` is its class on the page; with `stacked` it stands on the line before it."""
+    """Line of a quantity over time. `name` is its CSS class. A `stacked` line lies on the line before it."""
 
     name: str
     marks: tuple[ChartPoint, ...]
@@ -61,7 +56,7 @@ class ChartLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartMarker:
-    """An instant to mark, in a sentence; `name` is its class on the page."""
+    """Marked instant with its sentence. `name` is its CSS class."""
 
     t: float
     text: str
@@ -70,8 +65,8 @@ class ChartMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SvgChart:
-    """One chart from `start` to `end` (unix seconds). `limit` is a value with its label, drawn across; `moments` are
-    instants to mark; `top_text` says the scale's upper end; `spoken` is the chart in a sentence, for who cannot see it.
+    """Chart from `start` to `end` (unix seconds). `limit` is a value with a label, drawn across. `moments` are marked
+    instants. `top_text` labels the upper end of the scale. `spoken` is the text alternative.
     """
 
     start: float
@@ -86,7 +81,7 @@ class SvgChart:
 
 
 def draw_panel(panel: SvgChart) -> str:
-    """The chart as an `<svg>` that fills its parent's width."""
+    """Return the chart as an `<svg>` that fills its parent's width."""
     parts = [*_holes(panel), *_axis(panel), *_lines(panel), *_limit(panel), *_moments(panel)]
     return (
         f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(panel.spoken)}">'
@@ -95,7 +90,7 @@ def draw_panel(panel: SvgChart) -> str:
 
 
 def draw_scale(value: tuple[float, float | None] | None, planned: tuple[float, ...], top: float) -> str:
-    """A bar from 0 to `top`: the span of what is measured (`high` None is open), and a tick for each planned number."""
+    """Return a bar from 0 to `top`: the measured span (`high` None: open), and a tick per planned number."""
     width, parts = 120.0, ['<rect class="track" x="0" y="3" width="120" height="4" rx="2"/>']
 
     def x(number: float) -> float:
@@ -149,7 +144,7 @@ def _lines(panel: SvgChart) -> Iterator[str]:
 
 
 def _runs(marks: Iterable[ChartPoint]) -> list[list[ChartPoint]]:
-    """Marks without a gap between them."""
+    """Return runs of marks without a gap."""
     runs: list[list[ChartPoint]] = []
     for mark in marks:
         if runs and mark.t - runs[-1][-1].t <= LONGEST_STEP_SECONDS:
@@ -191,7 +186,7 @@ def _limit(panel: SvgChart) -> Iterator[str]:
 
 
 def _early(panel: SvgChart) -> float:
-    """The mean of what is drawn where the limit's label stands, so that it can stand on the other side."""
+    """Return the mean height near the limit's label, so that the label can go on the other side."""
     until = panel.start + 0.4 * (panel.end - panel.start)
     values = [mark.value for mark in panel.lines[0].marks if mark.t <= until] if panel.lines else []
     return sum(values) / len(values) if values else 0.0
@@ -208,7 +203,7 @@ def _moments(panel: SvgChart) -> Iterator[str]:
 
 
 def holes_between(marks: tuple[ChartPoint, ...], holes: tuple[ChartGap, ...], reason: str) -> tuple[ChartGap, ...]:
-    """Holes for the spans between marks that nobody explained, put to those that were."""
+    """Return the given gaps, and a gap for each unexplained span between marks."""
     told = [*marks, *(ChartPoint(t=hole.end, low=0, value=0, high=0) for hole in holes)]
     told.sort(key=lambda mark: mark.t)
     silent = [(a.t, b.t) for a, b in pairwise(told) if b.t - a.t > LONGEST_STEP_SECONDS]
@@ -216,18 +211,18 @@ def holes_between(marks: tuple[ChartPoint, ...], holes: tuple[ChartGap, ...], re
 
 
 Seen = tuple[float, float | None]
-"""When a bin starts (unix seconds), and its requests per second; None where it is not known."""
+"""Begin of a bin (unix seconds) and its requests per second (None: unknown)."""
 
 SCALE = 3
-"""Pixels a unit: the picture is read in a report, not in a corner of a page."""
+"""Pixels per unit. The picture is shown large in a report."""
 
 _STEPS = (1, 3, 6, 12, 24, 48, 168)
-"""Hours between marks of the axis; the first that leaves room."""
+"""Hours between marks of the axis. The first step with enough room is used."""
 
 _MOST_MARKS = 9
 
 _EDGE = 0.06
-"""The share of the width at its right end where a mark's words would run into those before it."""
+"""Share of the width at the right end where the text of a mark would overlap the text before it."""
 
 _KEY = "blue: came; orange: expected median; bands: to 95%, 99%"
 
@@ -240,9 +235,9 @@ svg{background:#fff}text{font-family:sans-serif}.base{stroke:#c9ced6}.label{fill
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What came (`seen`) and what was expected (`ahead`), both in the order of time, in bins of `bin_seconds`.
+    """Past (`seen`) and forecast (`ahead`), both in time order, in bins of `bin_seconds`.
 
-    `made_at` (unix seconds) is marked, where there is one; `title` is told to who cannot see it.
+    `made_at` (unix seconds) is marked if present. `title` is the text alternative.
     """
 
     title: str
@@ -254,7 +249,7 @@ class Picture:
 
 
 def picture_svg(picture: Picture) -> str:
-    """A whole SVG document. Raises ValueError where nothing is to be drawn."""
+    """Return a whole SVG document. Raise ValueError if there is nothing to draw."""
     times = [t for t, _ in picture.seen] + [point.t for point in picture.ahead]
     if not times:
         raise ValueError("nothing was seen and nothing is expected: there is no picture of that")
@@ -270,7 +265,7 @@ def _key() -> str:
 def _panel(picture: Picture, start: float, end: float) -> SvgChart:
     known = [value for _, value in picture.seen if value is not None]
     top = max([*known, *(point.q99 for point in picture.ahead)], default=0.0) or 1.0
-    squeeze = (LONGEST_STEP_SECONDS * 2 / 3) / picture.bin_seconds  # the charts take what is 90 s apart for a gap
+    squeeze = (LONGEST_STEP_SECONDS * 2 / 3) / picture.bin_seconds  # the charts treat 90 s without a mark as a gap
     made = picture.made_at
     return SvgChart(
         start=start * squeeze,
@@ -297,7 +292,7 @@ def _forecast_lines(picture: Picture, squeeze: float) -> tuple[ChartLine, ...]:
 
 
 def _forecast_gaps(seen: Sequence[Seen], bin_seconds: float, squeeze: float) -> Iterable[ChartGap]:
-    """Bins that are not known, those in a row together."""
+    """Return unknown bins, with adjacent bins merged."""
     for missing, bins in groupby(seen, key=lambda one: one[1] is None):
         times = [t for t, _ in bins]
         if missing:
@@ -305,7 +300,7 @@ def _forecast_gaps(seen: Sequence[Seen], bin_seconds: float, squeeze: float) -> 
 
 
 def _ticks(start: float, end: float, zone: str) -> list[tuple[float, str]]:
-    """Marks at full local hours, not more than are read; whole days carry their date."""
+    """Return marks at full local hours, limited to a readable number. Whole days carry their date."""
     hours = (end - start) / 3600.0
     step = next((hours_apart for hours_apart in _STEPS if hours / hours_apart <= _MOST_MARKS), max(_STEPS))
     midnight = datetime.fromtimestamp(start, ZoneInfo(zone)).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -1,7 +1,6 @@
-"""Curves drawn in a terminal: braille lines on a logarithmic latency axis over a linear load axis.
+"""Braille curves for a terminal: logarithmic latency axis over a linear load axis, at most WIDTH columns.
 
-Owns the drawing only: it takes numbers and gives lines of text, at most WIDTH columns wide. What is drawn and what it
-means is decided by its callers (`exporters.documents.plan_show`). Another kind of axis or mark belongs here.
+Callers decide the content (`exporters.documents.plan_show`). A new kind of axis or mark belongs here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import pairwise
 WIDTH = 78
 _LABELS = 13
 MARGIN = _LABELS + 1
-"""Columns left of the plot: its numbers and its axis."""
+"""Columns left of the plot, for its numbers and its axis."""
 _COLUMNS = WIDTH - MARGIN
 
 Dot = tuple[float, float]
@@ -26,9 +25,9 @@ _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalChart:
-    """One latency over load: a `line` through (load, seconds), marks on and off it, and a `limit` in seconds.
+    """Latency over load: a `line` through (load, seconds), marks on and off it, and a `limit` in seconds.
 
-    `chosen` is the mark that matters; it is drawn over the others.
+    `chosen` is the main mark and is drawn over the others.
     """
 
     title: str
@@ -42,7 +41,7 @@ class TerminalChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """Where a latency lies on a panel, counted from the top in dots, four to a row."""
+    """Vertical position of a latency on a panel, in dots from the top, four per row."""
 
     top: float
     bottom: float
@@ -63,17 +62,17 @@ class _Scale:
 
 
 def seconds_text(seconds: float) -> str:
-    """A latency as people write it: 2 s, 80 ms."""
+    """Return a latency in words: 2 s, 80 ms."""
     return f"{seconds:.4g} s" if seconds >= 1 else f"{seconds * 1000:.4g} ms"
 
 
 def load_end(loads: Iterable[float]) -> float:
-    """The right end of a load axis on which the highest load does not touch the edge."""
+    """Return the right end of a load axis that keeps the highest load off the edge."""
     return max(loads) * 1.04
 
 
 def draw_panel(panel: TerminalChart, end: float, mark: float | None) -> list[str]:
-    """The panel's title and rows; `end` is the right end of the load axis, `mark` a load marked from top to bottom."""
+    """Return the panel's title and rows. `end` is the right end of the load axis, `mark` a marked load."""
     scale = _Scale.position_of(panel)
     limit_row = scale.row(panel.limit) if panel.limit else None
     cells = {(limit_row, column): "╌" for column in range(_COLUMNS)} if limit_row is not None else {}
@@ -90,7 +89,7 @@ def draw_panel(panel: TerminalChart, end: float, mark: float | None) -> list[str
 
 
 def draw_load_axis(end: float, title: str, mark: float | None, mark_text: str) -> list[str]:
-    """The axis under the last panel with its numbers, and under it the marked load with what is marked."""
+    """Return the axis under the last panel with its numbers, and below it the marked load with its text."""
     step = _round_step(end / 6)
     ticks = [step * n for n in range(int(end / step) + 1)]
     axis, numbers = ["─"] * _COLUMNS, [" "] * (_COLUMNS + 6)
@@ -107,7 +106,7 @@ def draw_load_axis(end: float, title: str, mark: float | None, mark_text: str) -
 
 
 def _under(column: int, text: str) -> str:
-    """A mark with its text on the side where there is room."""
+    """Return a mark with its text on the side with room."""
     left = MARGIN + column
     if left + 2 + len(text) <= WIDTH:
         return f"{'':{left}}▲ {text}"
@@ -119,7 +118,7 @@ def _column(load: float, end: float) -> int:
 
 
 def _line_cells(line: tuple[Dot, ...], scale: _Scale, end: float) -> Cells:
-    """Straight segments between the dots: on this axis that is the interpolation by logarithms."""
+    """Return straight segments between the dots, which interpolate by logarithms on this axis."""
     bits: dict[tuple[int, int], int] = {}
     dots = [(load / end * (_COLUMNS * 2 - 1), scale.dot(seconds)) for load, seconds in line]
     for (x0, y0), (x1, y1) in pairwise(dots):
@@ -131,7 +130,7 @@ def _line_cells(line: tuple[Dot, ...], scale: _Scale, end: float) -> Cells:
 
 
 def _ticks(scale: _Scale, taken: int | None) -> Iterator[tuple[int, str]]:
-    """Labels at 1, 5 and 2 of every decade, as far as there is room; the row `taken` has a label of its own."""
+    """Yield labels at 1, 5 and 2 of every decade that have room. The row `taken` has another label."""
     used = {taken} if taken is not None else set()
     decades = range(math.floor(math.log10(scale.bottom)), math.ceil(math.log10(scale.top)) + 1)
     for digit in (1, 5, 2):

@@ -1,11 +1,7 @@
-"""The whole report: every tier, the plan's next version, the headline, and report.json.
+"""Report of an installation: every tier, the next plan, the headline, report.json and the message.
 
-Owns what is said of the installation as a whole. Tiers are `exporters.report.tier`'s, other formats are modules beside this one.
-
-The report as a message: the headline as the subject, and the first sentences of each tier.
-
-Owns the words of a message, plain text without markup; what a service makes of it (HTML, Markdown) it escapes itself. It reads
-report.json as it stands on the disk, so a report that waited through an upgrade can still be sent. Nothing here knows an address.
+Tiers are built in `exporters.report.tier`. The message is plain text; the delivery escapes it for HTML or Markdown. It
+is made from report.json on disk, so a report that waited through an upgrade can be sent.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from rules.resize.proposal import ProposalKind
 
 
 def report(past: ReportInputs) -> tuple[Report, Plan | None]:
-    """The report, and the proposed plan (None where there is no plan)."""
+    """Return the report and the proposed plan (None without a plan)."""
     proposed = next_plan(past.plan, past.tiers) if past.plan else None
     tiers = tuple(tier_report(one, past.zone, past.plan, proposed) for one in past.tiers)
     whole = Report(
@@ -46,7 +42,7 @@ def report(past: ReportInputs) -> tuple[Report, Plan | None]:
 
 
 def report_json(found: Report) -> str:
-    """report.json, by the schema of `exporters.report.records.report_schema`."""
+    """Return report.json, by the schema of `exporters.report.records.report_schema`."""
     return json.dumps(asdict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -60,7 +56,7 @@ _DONE = {
 
 
 def _headline(tiers: tuple[TierReport, ...]) -> str:
-    """What to do, kind by kind, the changes first."""
+    """Return the recommended actions by kind, changes first."""
     if not tiers:
         return "No tier is watched: the configuration names none."
     said = []
@@ -82,23 +78,25 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
 
 
 MOST_LETTERS = 180
-"""Of a subject."""
+"""Maximum length of a subject, in characters."""
 
 MOST_TIERS = 12
-"""The shortest message that a chat takes in one piece holds some 2000 letters."""
+"""Maximum number of tiers in a message. The shortest unsplit chat message holds about 2000 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """`subject` is one line."""
+    """Report message. `subject` is a single line."""
 
     subject: str
     body: str
 
 
 def message(found: Mapping[str, Any], link: str) -> Message:
-    """From the object in report.json; `link` is where the whole is read, "" where nobody said. Raises KeyError, TypeError,
-    ValueError where it is no report."""
+    """Return the message of a report.json object. `link` is the address of the report, "" if unknown.
+
+    Raise KeyError, TypeError or ValueError if the object is not a report.
+    """
     return Message(subject=_line(str(found["headline"]), MOST_LETTERS), body="\n\n".join(_paragraphs(found, link)))
 
 
@@ -115,6 +113,6 @@ def _paragraphs(found: Mapping[str, Any], link: str) -> Iterator[str]:
 
 
 def _line(text: str, most: int = 1000) -> str:
-    """Without line ends and what else is no letter: a subject must not begin another header."""
+    """Return the text as a printable line: a subject must not start another header."""
     plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"

@@ -1,7 +1,7 @@
-"""The report's charts as inline SVG: latency against load, arrivals over the time, utilisation by hour of the week.
+"""Inline SVG charts of the report: latency against load, arrivals over time, utilisation by hour of the week.
 
-Owns these drawings only; colours are classes of the page, and there is no script and no other file. Each has its numbers in a table
-beside it or in a sentence for who cannot see it. A gap is left open. Small bars are `exporters.render.svg_charts`'s.
+Colours are CSS classes of the page. Each chart has its numbers in a table or sentence as a text alternative. Gaps stay
+open. Small bars are in `exporters.render.svg_charts`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOUR, DAY = 3600.0, 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axes:
-    """From values to places; `log` on the vertical axis."""
+    """Mapping of values to chart coordinates. `log` applies to the vertical axis."""
 
     right: float
     low: float
@@ -45,7 +45,7 @@ class _Axes:
 
 
 def curve_chart(part: CurvePart) -> str:
-    """TTFT P99 against the load of one replica: the plan's line, production's points with bounds, the SLO, usable rps."""
+    """Return TTFT P99 against the load of a replica: plan curve, production points with bounds, SLO and usable rps."""
     planned = [(one.rps, v) for one in part.planned if (v := _value(one.ttft_p99_seconds)) is not None]
     seen = [(one, v) for one in part.production if (v := _value(one.ttft_p99_seconds)) is not None]
     slo = part.ttft_slo_seconds
@@ -101,7 +101,7 @@ def _usable(axes: _Axes, part: CurvePart) -> Iterator[str]:
 
 
 def rates_chart(part: WorkloadPart, since: float, until: float, zone: str) -> str:
-    """Arrivals hour by hour, with the plan's peak and average across; hours that are not known are left open."""
+    """Return hourly arrivals with the plan's peak and average. Unknown hours stay open."""
     points = part.hourly
     limits = [v for v in (part.planned_peak_rps, part.peak_rps) if v]
     if len(points) < 2:
@@ -146,7 +146,7 @@ def _days(axes: _Axes, since: float, until: float, zone: str) -> Iterator[str]:
 
 
 def week_chart(part: TrapPart) -> str:
-    """Seven rows of 24 cells: mean fleet utilisation of each hour of the week, in the local clock."""
+    """Return seven rows of 24 cells: mean fleet utilisation by hour of the week in local time."""
     if not any(one.utilization is not None for one in part.week):
         return ""
     cell, row, left, top = 24.0, 20.0, 56.0, 4.0
@@ -177,7 +177,7 @@ def week_chart(part: TrapPart) -> str:
 
 
 def _step(utilization: float) -> int:
-    """One of five shades: below 20, 40, 60, 80 %, and above."""
+    """Return the shade, 0 to 4: below 20, 40, 60, 80 %, and above."""
     return min(4, int(utilization * 5))
 
 

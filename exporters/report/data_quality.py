@@ -1,7 +1,7 @@
-"""What was not known: gaps, and remarks about the time.
+"""Data quality of a report: gaps, and remarks on incomplete weeks.
 
-Owns this section and the sentences on weeks that are no whole weeks: nothing seen, half of it, another plan on a Wednesday, a
-clock that changed. It judges nothing; what happened is `exporters.report.findings`'s.
+Remarks cover missing data, a plan change within the period and a clock change. Findings are in
+`exporters.report.findings`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
 
 HOUR, HALF_HOUR = 3600.0, 1800.0
 NEARLY = 0.98
-"""From this share on a time counts as wholly seen: a scrape or two are always missed."""
+"""Share of time from which a period counts as fully seen. A scrape or two are always missed."""
 
 
 def quality(past: TierPast, zone: str) -> QualityPart:
-    """What was not known, and for how long."""
+    """Return the gaps of the tier and their durations."""
     seen = past.resize.seen
     return QualityPart(
         hours=(seen.until - seen.since) / HOUR,
@@ -37,7 +37,7 @@ def quality(past: TierPast, zone: str) -> QualityPart:
 
 
 def _blind(past: TierPast) -> tuple[UnknownPeriod, ...]:
-    """Unknown spans by rule and reason, the longest first; what overlaps the time counts as far as it does."""
+    """Return unknown spans by rule and reason, longest first. Each span is clipped to the report's period."""
     seen = past.resize.seen
     sums: dict[tuple[str, str], tuple[float, str]] = {}
     for one in past.unknowns:
@@ -72,7 +72,7 @@ def _remarks(past: TierPast, zone: str) -> Iterator[str]:
     changed = clock_change(seen.since, seen.until, zone)
     if changed:
         yield changed
-    # A week in which the clock was set back has an hour more.
+    # A week in which the clock was set back has an extra hour.
     if seen.until - seen.since > RECENT_SECONDS + HOUR:
         yield "Lengths, the curve and the comparison with the benchmark are of the last 7 days, the rest is of the whole time."
     if seen.minutes == 0:
@@ -80,7 +80,7 @@ def _remarks(past: TierPast, zone: str) -> Iterator[str]:
 
 
 def quality_summary(past: TierPast, zone: str) -> str:
-    """What makes this time no whole week, in a few words for the verdict; "" where nothing does."""
+    """Return the reasons why the period is no whole week, for the verdict. Return "" if there are none."""
     seen = past.resize.seen
     began, last = _new_since(past), _gone_since(seen)
     hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
@@ -97,7 +97,7 @@ def quality_summary(past: TierPast, zone: str) -> str:
 
 
 def _new_since(past: TierPast) -> float | None:
-    """When the tier was first seen, where that is well within the time and nothing of it was seen in as long before."""
+    """Return when the tier was first seen, if that is well within the period and nothing was seen before it."""
     seen = past.resize.seen
     first = min((one.start for one in seen.hours), default=None)
     known_before = past.before is not None and past.before.covered_seconds > 0
@@ -105,7 +105,7 @@ def _new_since(past: TierPast) -> float | None:
 
 
 def _gone_since(seen: ProductionSummary) -> float | None:
-    """When the tier was last seen, where that is well before the end."""
+    """Return when the tier was last seen, if that is well before the end."""
     last = max((one.end for one in seen.hours), default=None)
     return last if last is not None and seen.until - last > 2 * HOUR else None
 
@@ -121,7 +121,7 @@ def _vanished(past: TierPast, zone: str) -> str:
 
 
 def _longest_hole(seen: ProductionSummary, zone: str) -> str:
-    """The longest time without an hour, in words, where it is longer than one."""
+    """Return the longest gap in words if it is at least two hours, else ""."""
     ends = [seen.since, *(hour.end for hour in seen.hours)]
     starts = [*(hour.start for hour in seen.hours), seen.until]
     holes = [(b - a, a, b) for a, b in zip(ends, starts, strict=True)]
@@ -132,7 +132,7 @@ def _longest_hole(seen: ProductionSummary, zone: str) -> str:
 
 
 def _other_plans(past: TierPast, zone: str) -> Iterator[str]:
-    """That the plan changed within the time, when, and what rests on which of the two."""
+    """Yield remarks on a plan change within the period: its time and the data under each plan."""
     seen = past.resize.seen
     since = _plan_changed(past)
     if since is None:
@@ -147,7 +147,7 @@ def _other_plans(past: TierPast, zone: str) -> Iterator[str]:
 
 
 def _plan_changed(past: TierPast) -> float | None:
-    """When the present plan took effect, where hours under another one were seen too; the end where none was under it."""
+    """Return when the plan changed, None if only the present plan was seen. Return the end without present hours."""
     seen = past.resize.seen
     present = plan_version(seen.view.plan) if seen.view.plan else ""
     if not set(seen.versions) - {present}:
@@ -159,9 +159,9 @@ def _plan_changed(past: TierPast) -> float | None:
 
 
 def clock_change(since: float, until: float, zone: str) -> str:
-    """A sentence for each time that the clock of `zone` was set within [since, until), "" where it was not."""
+    """Return a sentence for each clock change of `zone` in [since, until), "" if there was none."""
     place = ZoneInfo(zone)
-    # Every zone's clock is set on a full hour of UTC or half of one.
+    # Every zone changes its clock on a full or half hour of UTC.
     instants = [since + HALF_HOUR * step for step in range(round((until - since) / HALF_HOUR) + 1)]
     offsets = [datetime.fromtimestamp(t, place).utcoffset() or timedelta() for t in instants]
     told = []

@@ -1,11 +1,7 @@
-"""What happened to a tier: incidents with the alerts of others that they explain, and restarts of its engines.
+"""Findings of a tier with the foreign alerts that they explain, and engine restarts, as records and text.
 
-Owns what becomes one line. A finding that comes and goes is one incident with a count, however often its rule said ok in between;
-rules and history stay as they are. What was not known is `exporters.report.data_quality`'s.
-
-Incidents and restarts in words, for report.md and report.html alike.
-
-Owns words only; what is one line is `exporters.report.findings`'s.
+A finding that comes and goes is a single row with a count. The texts serve report.md and report.html. Gaps are in
+`exporters.report.data_quality`.
 """
 
 from __future__ import annotations
@@ -30,11 +26,11 @@ from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import SEVERITY, Status
 
 SEVERAL = 3
-"""More episodes of one rule stand in one line: on one replica, and where that leaves more lines, on all of them."""
+"""Number of findings of a rule above which they share a row: first per replica, then over all replicas."""
 
 
 def list_findings(past: TierPast) -> tuple[ReportFinding, ...]:
-    """The episodes of rules that send alerts, the oldest first, each with the foreign alerts that it explains."""
+    """Return the findings of alerting rules, oldest first, each with the foreign alerts that it explains."""
     by_rule: dict[str, dict[str | None, list[Finding]]] = {}
     for one in _loud(past):
         by_rule.setdefault(one.rule, {}).setdefault(one.subject.replica, []).append(one)
@@ -45,7 +41,7 @@ def list_findings(past: TierPast) -> tuple[ReportFinding, ...]:
 
 
 def worst_titles(past: TierPast) -> tuple[str, ...]:
-    """What was surely critical in this time, each rule once, in the order of its first begin."""
+    """Return the titles of rules that were certainly critical, each once, in order of first begin."""
     sure = [
         one for one in _loud(past) if (one.worst.status, one.worst.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
     ]
@@ -58,7 +54,7 @@ def _loud(past: TierPast) -> list[Finding]:
 
 
 def _groups(by_replica: Sequence[list[Finding]]) -> Iterator[list[Finding]]:
-    """The episodes of one rule, those together that are one line."""
+    """Yield the findings of a rule in groups. Each group is a row."""
     lines = [part for group in by_replica for part in ([group] if len(group) > SEVERAL else [[one] for one in group])]
     if len(lines) > SEVERAL:
         lines = [[one for group in by_replica for one in group]]
@@ -95,7 +91,7 @@ def _badness(one: Finding) -> tuple[int, bool, int]:
 
 
 def total_duration(episodes: Iterable[Finding], since: float, until: float) -> float:
-    """The seconds of the time in which any of them lasted: two at once, on two replicas or of two rules, count once."""
+    """Return the seconds of the period in which any finding lasted. Overlapping findings count once."""
     total, reached = 0.0, since
     for one in sorted(episodes, key=lambda one: one.started_at):
         end = until if one.ended_at is None else min(one.ended_at, until)
@@ -105,7 +101,7 @@ def total_duration(episodes: Iterable[Finding], since: float, until: float) -> f
 
 
 def _foreign(tied: Sequence[ExternalAlert]) -> tuple[ExternalAlertRow, ...]:
-    """Each alert, those of one name in one row where they are several."""
+    """Return the alerts, with several alerts of a name in a single row."""
     by_name: dict[str, list[ExternalAlert]] = {}
     for one in tied:
         by_name.setdefault(one.name, []).append(one)
@@ -126,7 +122,7 @@ def _foreign_row(several: Sequence[ExternalAlert]) -> ExternalAlertRow:
 
 
 def restarts(past: TierPast) -> tuple[RestartRow, ...]:
-    """Which replicas' engines restarted, the most often first; last, those that sums tell of and no event."""
+    """Return the restarts by replica, most frequent first. Restarts without an event come last."""
     silent = _silences(past.events)
     by_replica: dict[str, list[TimelineEvent]] = {}
     for one in past.events:
@@ -143,7 +139,7 @@ def restarts(past: TierPast) -> tuple[RestartRow, ...]:
 
 
 def _silences(events: Iterable[TimelineEvent]) -> dict[tuple[str, float], float]:
-    """How long nothing was seen of a replica before the first page of its new process, by that page's instant."""
+    """Return the unseen seconds before the first page of each new process, by replica and time of that page."""
     found: dict[tuple[str, float], float] = {}
     for one in events:
         start = parse_start_event(one)
@@ -153,7 +149,7 @@ def _silences(events: Iterable[TimelineEvent]) -> dict[tuple[str, float], float]
 
 
 def _restart_row(name: str, several: Sequence[TimelineEvent], silent: Mapping[tuple[str, float], float]) -> RestartRow:
-    # One page tells a restart and the start that belongs to it, so they are of the same instant.
+    # A page shows both a restart and its start, so both have the same time.
     timed = [silent[name, one.t] for one in several if (name, one.t) in silent]
     return RestartRow(
         replica=name,
@@ -166,18 +162,18 @@ def _restart_row(name: str, several: Sequence[TimelineEvent], silent: Mapping[tu
 
 
 MOST_RESTARTED = 10
-"""So many replicas are named with their restarts; the others are one line, and report.json has them all."""
+"""Maximum number of replicas named with their restarts. report.json lists all replicas."""
 
 
 def affected_replicas(one: ReportFinding) -> str:
-    """Of which replicas it is; "" of the tier as a whole."""
+    """Return the replicas of a finding, "" for the whole tier."""
     if one.replica is None:
         return ""
     return f"on {one.replica}" if one.replicas < 2 else f"on {one.replicas} replicas, worst on {one.replica}"
 
 
 def period_text(one: ReportFinding, zone: str) -> str:
-    """When it began and how long it lasted; of several how often, how long in all, the first and the last."""
+    """Return begin and duration. For several findings return count, total duration, first and last."""
     if one.times == 1:
         lasted = "not over" if one.ended_at is None else f"for {format_duration(one.ended_at - one.started_at)}"
         return f"{instant(one.started_at, zone)}, {lasted}"
@@ -187,12 +183,12 @@ def period_text(one: ReportFinding, zone: str) -> str:
 
 
 def finding_text(one: ReportFinding, zone: str) -> str:
-    """Its sentence; of several that of the worst, with its time."""
+    """Return the sentence of the finding. For several findings return the worst with its time."""
     return one.sentence if one.times == 1 else f"At its worst, {instant(one.worst_at, zone)}: {one.sentence}"
 
 
 def stage_lines(one: ReportFinding, zone: str) -> list[str]:
-    """When a cascade reached each stage, to the second: its stages follow each other within a minute."""
+    """Return when a cascade reached each stage, to the second. Stages may follow each other within a minute."""
     lines: list[str] = []
     worst = 0
     for step in one.stages:
@@ -206,13 +202,13 @@ def stage_lines(one: ReportFinding, zone: str) -> list[str]:
 
 
 def foreign_line(one: ExternalAlertRow, zone: str) -> str:
-    """An alert of others that the incident explains."""
+    """Return the line of a foreign alert that the finding explains."""
     often = "" if one.times == 1 else f", {one.times:,} times"
     return f"{instant(one.started_at, zone)}: alert {one.name}{often}{f': {one.text}' if one.text else ''}"
 
 
 def restart_lines(tier: TierReport, zone: str) -> list[str]:
-    """A line for each replica that restarted, the others together."""
+    """Return a line for each restarted replica. The replicas beyond the maximum share a line."""
     named = [row for row in tier.restarts if row.replica]
     lines = [_restarts(row, zone) for row in named[:MOST_RESTARTED]]
     others = named[MOST_RESTARTED:]
@@ -223,7 +219,7 @@ def restart_lines(tier: TierReport, zone: str) -> list[str]:
 
 
 def restarts_in_all(tier: TierReport) -> str:
-    """What restarts cost in windows, for the section on what was not known; "" where none was seen."""
+    """Return the number of restarts and their unseen time, "" without restarts."""
     if not tier.restarts:
         return ""
     times = sum(row.times for row in tier.restarts)
@@ -242,7 +238,7 @@ def _times(rows: Sequence[RestartRow]) -> str:
 
 
 def _unseen(rows: Sequence[RestartRow]) -> str:
-    """The time of which nothing is known, and of how many restarts that is not known."""
+    """Return the unseen time, and the number of restarts whose unseen time is unknown."""
     times, untimed = sum(row.times for row in rows), sum(row.untimed for row in rows)
     if untimed == times:
         return (

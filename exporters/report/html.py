@@ -1,7 +1,6 @@
-"""report.html: one file for a browser and a printer, without scripts or anything from elsewhere.
+"""Renderer of report.html: a single file without scripts or external resources.
 
-Owns what the template is given. The layout is `report.html.j2`, the looks `report.css`; charts are `exporters.report.charts`'s,
-sentences `exporters.report.wording`'s. Every text is escaped by the template; charts alone are markup.
+The layout is `report.html.j2` and the style is `report.css`. The template escapes every text; only charts are markup.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 def report_html(found: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     template = _environment().get_template("report.html.j2")
     page = template.render(
         report=found,
@@ -58,7 +57,7 @@ def _environment() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """What stands between backticks as code."""
+    """Return the text with backtick spans as code."""
     parts = [escape(part) for part in text.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
 
@@ -70,7 +69,7 @@ def _worst(found: Report) -> Status:
 
 
 def _scale(found: ReportNumber, unit: str) -> Markup:
-    """A small bar for a share; nothing for other units, which have no end."""
+    """Return a small bar for a share, empty for other units, which have no maximum."""
     if unit != "ratio" or found.gap or found.value is None:
         return Markup("")
     low = found.low if found.low is not None else found.value

@@ -1,6 +1,6 @@
-"""What the report of one tier is made from: the re-sizing, what rules said over the time, and what the history tells of it.
+"""Inputs of the report of a tier: the re-sizing, rule results over the period, and history.
 
-Owns the input records only. Whoever keeps a history fills them (`agent.reporting`); a test may make them by hand.
+`agent.reporting` fills the records from the history.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from rules.verdicts.verdict import RuleResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarming:
-    """What pre-warming did for a tier. `worth` compares strategies over its history; the rest is how the forecast did:
-    `covered_ratio` of targets at or below the 95 % quantile, error by that of the method `naive`. None where it is not known."""
+    """Effect of pre-warming on a tier. `worth` compares strategies over the tier's history. `covered_ratio` is the
+    share of targets at or below the 95 % quantile. `error_ratio` is relative to the error of the method `naive`. None
+    means unknown.
+    """
 
     worth: PrewarmValue | None = None
     method: str = ""
@@ -33,8 +35,9 @@ class Prewarming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPast:
-    """One tier over the report's time. `answers` are those of rules over the whole of it, `before` the sum of as long a time
-    before it (None: nothing was booked then). `no_prewarming` says why there is none, where there is none."""
+    """Tier over the report's period. `answers` are rule results over the whole period. `before` summarises an equal
+    period before it (None: no data). `no_prewarming` is the reason if pre-warming is absent.
+    """
 
     resize: Resize
     step13: Step13
@@ -50,7 +53,7 @@ class TierPast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportInputs:
-    """Everything of the report: the tiers in the plan's order. `remarks` are about the installation as a whole."""
+    """Inputs of the whole report, tiers in plan order. `remarks` are about the installation."""
 
     made_at: float
     since: float

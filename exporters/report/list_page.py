@@ -1,7 +1,6 @@
-"""The list of weekly reports at /reports/, as one HTML document without scripts or other files.
+"""HTML page /reports/ that lists the weekly reports, and the Content-Security-Policy of list and report.
 
-Owns that page and what a browser may do on it and on a report (Content-Security-Policy). Its looks are the status page's. A
-report's own page is `exporters.report.html`'s, written when it was made.
+It uses the style of the status page. The page of a report is in `exporters.report.html`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from exporters.render.text import strip_control_characters
 from exporters.status.page import style, style_hash
 
 MOST_LETTERS = 400
-"""Of a headline."""
+"""Maximum length of a headline, in characters."""
 
 _STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
 
@@ -32,7 +31,7 @@ LABELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportListing:
-    """A report as it is listed: its date, its headline, whether its history was made up, and its files by name."""
+    """Listed report: date, headline, whether its history is simulated, and its files by name."""
 
     name: str
     headline: str
@@ -41,7 +40,7 @@ class ReportListing:
 
 
 def list_page(reports: Sequence[ReportListing]) -> bytes:
-    """The page in UTF-8, the newest report first."""
+    """Return the page in UTF-8, newest report first."""
     rows = "".join(_row(one) for one in reports)
     body = rows or "<p>None was written yet.</p>"
     text = (
@@ -66,13 +65,12 @@ def _row(one: ReportListing) -> str:
 
 
 def list_policy() -> str:
-    """What a browser may do on the list."""
+    """Return the Content-Security-Policy of the list."""
     return _policy(style_hash())
 
 
 def report_policy(page: bytes) -> str:
-    """What it may do on a report's page: draw it with the style sheet that stands in it, first of all. A page of an older sizewatch
-    has another one."""
+    """Return the Content-Security-Policy of a report: allow only its own style sheet, as versions differ."""
     found = _STYLE.search(page)
     if found is None:
         return _policy("'none'")

@@ -1,6 +1,6 @@
-"""report.md: the report for whoever reads it in a terminal, a ticket or a repository.
+"""Renderer of report.md for terminals, tickets and repositories.
 
-Owns the Markdown alone; every sentence and number is the record's. Another section is a function here and a row of SECTIONS.
+Every sentence and number comes from the records. A new section is a function here and a row of SECTIONS.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from exporters.report.wording import (
 )
 
 MOST_BLIND = 12
-"""So many things that were not known stand here, the longest first."""
+"""Maximum number of unknown periods shown, longest first."""
 
 
 def report_markdown(found: Report) -> str:
-    """The whole report."""
+    """Return the whole report."""
     lines = ["# Re-size report", "", period(found), "", f"**{found.headline}**"]
     lines += ["", f"> {SIMULATED}"] if found.simulated else []
     lines += [line for remark in found.remarks for line in ("", f"- {remark}")]
@@ -70,7 +70,7 @@ def report_markdown(found: Report) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Without HTML and links, which Markdown would take from a name and we write none of."""
+    """Return the text without HTML and links: a name must not inject them."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain_text.strip_control_characters(text)).replace("](", "]\\(")
 
 
@@ -317,4 +317,4 @@ SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
     ("Questions of the sizing guide (8.4)", _questions),
     ("Proposal", _proposal),
 )
-"""In the order in which a tier is read; report.html has the same."""
+"""Sections of a tier in reading order, as in report.html."""

@@ -1,7 +1,7 @@
-"""Plan against production: every row of the guide's monitoring table (9.3), over the whole time of the report.
+"""Plan against production: every row of the guide's monitoring table (9.3) over the report's period.
 
-Owns ROWS: which signal, which target, which rules. A row's verdict is what its rules say over the time, else what the history
-tells of them: how often and how long they fired. Another row is an entry of ROWS. Thresholds are those of the catalogue.
+Each row of ROWS has a signal, a target and rules. Its verdict is the rule result over the period, else the findings of
+its rules in the history. Thresholds come from the catalogue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", certainty="", sen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoringRow:
-    """One number of the table: its signal, the words for what it should be, and the rules that judge it."""
+    """Row of the table: signal, target text and rules."""
 
     key: str
     title: str
@@ -46,7 +46,7 @@ class MonitoringRow:
 
 
 def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
-    """Every row of ROWS."""
+    """Return every row of ROWS."""
     return tuple(_watched(row, past) for row in ROWS)
 
 
@@ -54,13 +54,13 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     seen = past.resize.seen
     observed, before = (_read(row.key, window, seen.view) for window in (seen.total, past.before))
     if row.key == "fleet_utilization" and seen.total is not None:
-        # Of the hours under the present plan, as everywhere else in the report.
+        # Use the hours under the present plan, as in the rest of the report.
         observed = past.resize.utilization
     elif seen.total is not None and BY_NAME[row.key].how is SignalKind.QUANTILE:
         observed = merge_bins(seen, row.key, seen.total)
     judged = judge_row(row.rules, past)
     if not judged.rule and isinstance(observed, Missing):
-        # What nobody measures never fires, and is not healthy for that.
+        # An unmeasured signal never fires, but it is not healthy.
         judged = _judged("", "unknown", "", observed.text or observed.gap.value.replace("_", " "))
     return MonitoredValue(
         key=row.key,
@@ -87,7 +87,7 @@ def _read(key: str, window: Window | None, view: TierContext) -> SignalValue:
 
 
 def _change(key: str, observed: ReportNumber, before: ReportNumber) -> float | None:
-    """As a share of what was before; None where it is not known: of two quantiles whose bounds overlap."""
+    """Return the change as a share of the earlier value, None if unknown: quantile bounds may overlap."""
     if observed.value is None or not before.value:
         return None
     if BY_NAME[key].how is SignalKind.QUANTILE and _overlap(observed, before):
@@ -101,7 +101,7 @@ def _overlap(one: ReportNumber, other: ReportNumber) -> bool:
 
 
 def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
-    """The worst that these rules say: over the time as a whole, else in the episodes of it."""
+    """Return the worst result of these rules: over the whole period, else in its findings."""
     names = tuple(rules)
     answered = worst_result(tuple(a for a in past.answers if a.rule in names and a.subject.replica is None))
     fired = [one for one in past.episodes if one.rule in names]
@@ -252,4 +252,4 @@ ROWS: tuple[MonitoringRow, ...] = (
     _row("completed_rps", "Completed requests", "per_second", _usable, "LoadBeyondBenchmark", "PastTheKnee"),
     _row("cost_per_million_tokens", "Cost per million tokens", "money", _words("as planned, see step 12")),
 )
-"""In the order of the guide's table; the last four are the plan's own."""
+"""Rows in the order of the guide's table. The last four are not in the guide."""

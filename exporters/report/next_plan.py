@@ -1,13 +1,8 @@
-"""plan.next.yaml: the plan with what production showed, and the proposed fleet; every change with the old value beside it.
+"""plan.next.yaml: the plan updated from production and the proposed fleet, with the old value of each change.
 
-Owns which keys follow production and how the plan is written. Benchmark curves stay as they were measured, not bent: where
-production refutes one, the operating point that production measured stands beside it, marked as such, until somebody
-benchmarks again. What a proposal is belongs to `rules.resize.proposal`.
-
-Which lengths of requests the next plan has, and what is said beside each.
-
-Owns the choice, length by length: a bound is no measurement, so what production tells only "above" of keeps the planned value, or
-none, with the reason. Writing them down is `exporters.report.next_plan`'s.
+Benchmark curves stay as measured. If production refutes a curve, the measured operating point is added until the next
+benchmark. The proposal itself is in `rules.resize.proposal`. Request lengths follow production only if measured: a
+bound keeps the planned value, or no value, with the reason.
 """
 
 from __future__ import annotations
@@ -29,18 +24,17 @@ from rules.telemetry.work import SAME, Capacity, CapacitySource
 from rules.verdicts.verdict import FIRING, Verdict
 
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
-"""The words of the report and the plan's keys."""
+"""Plan keys by the report's words."""
 
 MEASURE = "take it from the requests that a gateway logs, and write it into the plan by hand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextLength:
-    """One quantile of prompts or outputs, or their mean: `value` in tokens, None where the plan gets none.
+    """Quantile or mean of prompts or outputs. `value` is in tokens, None if the plan gets no value.
 
-    `note` stands beside a value that is not what was planned or not what was seen; `left` says in a sentence why
-    production's is not taken over, "" where it is. `upper` is the upper edge of the bucket that `value` was estimated in, None
-    where it was not.
+    `note` explains a value that differs from plan or production. `left` is the reason if production's value is not
+    used, else "". `upper` is the upper edge of the bucket of an estimated `value`, else None.
     """
 
     what: str
@@ -52,14 +46,14 @@ class NextLength:
 
     @property
     def path(self) -> str:
-        """Where it stands in a tier of the plan."""
+        """Return the path of the value in a tier of the plan."""
         return f"workload.{KEYS[self.what]}.{self.quantile}"
 
 
 def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
-    """The planned quantile where its bucket holds it, for then nothing says that it is another one; else the best estimate.
+    """Return the planned quantile if it lies in the observed bucket, else the best estimate.
 
-    The mean is exact (tokens by requests): production's, where it is another one.
+    The mean is exact (tokens by requests) and follows production.
     """
     found: list[NextLength] = []
     for what in KEYS:
@@ -69,13 +63,13 @@ def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
 
 
 def _lie_too_low(mean: NextLength, quantiles: Sequence[NextLength]) -> bool:
-    """Whether the exact mean is above the estimate of P95: then the estimates lie too low inside their buckets."""
+    """Return whether the exact mean is above the estimated P95. The estimates are then too low in their buckets."""
     p95 = next((one for one in quantiles if one.quantile == "p95" and one.upper is not None), None)
     return p95 is not None and mean.value is not None and p95.value is not None and mean.value > p95.value
 
 
 def _at_upper_edges(quantiles: Sequence[NextLength]) -> tuple[NextLength, ...]:
-    """The quantiles that were estimated inside a bucket, at its upper edge: production's are at most so long."""
+    """Return the quantiles estimated inside a bucket at its upper edge, which is an upper bound."""
     return tuple(
         one if one.upper is None else replace(one, value=one.upper, note=f"{one.note}, by the mean near the upper end")
         for one in quantiles
@@ -83,7 +77,7 @@ def _at_upper_edges(quantiles: Sequence[NextLength]) -> tuple[NextLength, ...]:
 
 
 def unchanged_lengths(resize: Resize) -> tuple[str, ...]:
-    """A sentence for each length that a proposal does not take over; none without a proposal."""
+    """Return a sentence for each length that the proposal does not change. Return nothing without a proposal."""
     if resize.proposal.kind is ProposalKind.NONE:
         return ()
     return tuple(one.left for one in next_lengths(resize) if one.left)
@@ -100,7 +94,7 @@ def _mean(resize: Resize, what: str) -> NextLength:
 
 
 def _rising(resize: Resize, what: str) -> Iterator[NextLength]:
-    """None below the one before it: a plan with one is refused."""
+    """Yield lengths that never fall below the previous quantile: a plan with a falling length is refused."""
     floor = 0.0
     for length in resize.workload.lengths:
         if length.what == what:
@@ -129,7 +123,7 @@ def _holds(seen: Reading, given: float | None) -> bool:
 
 
 def _bound_only(length: Length, low: float, floor: float) -> NextLength:
-    """Production tells only that it is longer than the last edge of the engine's buckets."""
+    """Return the length if production shows only that it exceeds the engine's last bucket edge."""
     name, given, above = f"{length.what} {length.quantile.upper()}", length.planned, f"above {number(low, '')}"
     said = f"{name}: production tells only that it is {above} tokens, where the engine's buckets end; "
     if given is None:
@@ -144,7 +138,7 @@ def _bound_only(length: Length, low: float, floor: float) -> NextLength:
 
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
-    """The plan with every tier as production showed it; a tier without a recommendation stays as it is."""
+    """Return the plan with every tier as production showed it. A tier without a recommendation is unchanged."""
     known = {one.resize.seen.view.tier: one for one in tiers}
     whole = plan.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name, tier in whole["tiers"].items():
@@ -172,11 +166,11 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
         tier["operating_point"] = _measured_point(resize.usable)
     _guard(tier, past)
     if before is not None and workload["prompt_tokens"].get("mean") != before:
-        # The curve stays as it was measured: at lengths that the workload's mean told where the points did not.
+        # Keep the curve as measured. Points without lengths were measured at the workload's mean.
         for point in tier.get("curve", {}).get("points", ()):
             point.setdefault("prompt_tokens_mean", before)
     if any(impossible_means((), tier)):
-        # A quantile of which production tells only a bound stays too low; the true mean may not go with it.
+        # A quantile with only a bound stays too low. The true mean must not be written with it.
         for key in KEYS.values():
             workload[key].pop("mean", None)
     for part in ("workload", "guardrails"):
@@ -186,9 +180,9 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
 
 
 def refutes_plan(capacity: Capacity | None) -> TypeGuard[Capacity]:
-    """Return whether production measured another capacity than the plan has, by more than SAME.
+    """Return whether production measured a capacity that differs from the plan by more than SAME.
 
-    Where no load kept the SLO nothing was measured: written into a plan, such a number would be the floor of the next one.
+    If no load kept the SLO, nothing was measured. Such a number would become the floor of the next plan.
     """
     if capacity is None or capacity.source is not CapacitySource.PRODUCTION or capacity.kept_rps is None:
         return False
@@ -196,14 +190,14 @@ def refutes_plan(capacity: Capacity | None) -> TypeGuard[Capacity]:
 
 
 def _measured_point(capacity: Capacity) -> dict[str, Any]:
-    """The operating point as production measured it, with its bounds where they are known."""
+    """Return the operating point that production measured, with its known bounds."""
     rounded = {"low": capacity.low, "usable_rps": capacity.rps, "high": capacity.high}
     point: dict[str, Any] = {name: float(f"{value:.3g}") for name, value in rounded.items() if value}
     return {**point, "source": CapacitySource.PRODUCTION.value}
 
 
 def _guard(tier: dict[str, Any], past: TierPast) -> None:
-    """Guardrails that are missing, and those that a rule finds wrong."""
+    """Update guardrails that are missing or that a rule finds wrong."""
     seen = past.resize.seen
     wrong = {a.rule for a in past.answers if isinstance(a, Verdict) and a.status in FIRING}
     present = tier.setdefault("guardrails", {})
@@ -214,7 +208,7 @@ def _guard(tier: dict[str, Any], past: TierPast) -> None:
 
 
 def is_benchmark_refuted(resize: Resize) -> bool:
-    """Return whether the tier has a benchmark of which production takes clearly less."""
+    """Return whether the tier has a benchmark and production takes clearly less than it."""
     usable, view = resize.usable, resize.seen.view
     if view.curve is None or not refutes_plan(usable):
         return False
@@ -222,7 +216,7 @@ def is_benchmark_refuted(resize: Resize) -> bool:
 
 
 def next_plan_text(past: ReportInputs, proposed: Plan) -> str:
-    """The plan as YAML with comments: what was proposed and why, and each changed value's old one."""
+    """Return the plan as YAML with comments: the proposal, its reason and the old value of each change."""
     made = datetime.fromtimestamp(past.made_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     lines = [
         f"# Written by `sizewatch report` at {made}: the plan with what production showed. Read it before you use it:",
@@ -254,14 +248,14 @@ def _reasons(resize: Resize) -> Iterator[str]:
 
 
 def _notes(resize: Resize | None) -> Mapping[str, str]:
-    """What stands beside a value, by its path in the tier; nothing in a tier that stays as it is."""
+    """Return the notes on values by their path in the tier. An unchanged tier has no notes."""
     if resize is None or resize.proposal.kind is ProposalKind.NONE:
         return {}
     return {one.path: one.note for one in next_lengths(resize) if one.note}
 
 
 def _clean(text: str) -> str:
-    """One printable line: a name out of a file must not end the comment."""
+    """Return a printable line: a name from a file must not end the comment."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 

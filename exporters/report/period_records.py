@@ -1,6 +1,6 @@
-"""The report's records of the time itself: incidents, restarts, and what was not known.
+"""Report records of findings, restarts and unknown periods.
 
-Owns their shape, as `exporters.report.records` owns that of everything else; nothing is computed here.
+Other report records are in `exporters.report.records`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalAlertRow:
-    """An alert of others; `times` more than once it is all of that name, from the first begin to the last end."""
+    """Foreign alert. With `times` above 1 it covers all alerts of the name, from first begin to last end."""
 
     name: str
     times: int
@@ -28,10 +28,11 @@ class ExternalAlertRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFinding:
-    """An episode of a rule that sends alerts, or several of them: `times`, with `seconds` in which any lasted, on so many
-    `replicas` (0: it is about the tier). `started_at` is the first begin, `last_started_at` the last, `ended_at` the last end
-    (null: not over). Status, replica, sentence and stages are those of the worst, which began at `worst_at`. `foreign` are the
-    alerts of others that they explain."""
+    """Finding of an alerting rule, or several findings of a rule. `times` counts them, and `seconds` is the time in
+    which any lasted. `replicas` is the number of affected replicas (0: whole tier). `started_at` is the first begin,
+    `last_started_at` the last, `ended_at` the last end (null: still active). Status, replica, sentence and stages are
+    of the worst finding, which began at `worst_at`. `foreign` are the explained foreign alerts.
+    """
 
     rule: str
     title: str
@@ -52,8 +53,9 @@ class ReportFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRow:
-    """Restarts of a replica's engine ("" where only their number is known). `unseen_seconds` is from the last page of the old
-    process to the first of the new one, in all; `untimed` of them count for nothing in it: how long they took is not known."""
+    """Engine restarts of a replica ("" if only their number is known). `unseen_seconds` is the total from the last page
+    of an old process to the first page of the new. It excludes `untimed` restarts of unknown duration.
+    """
 
     replica: str
     times: int
@@ -65,7 +67,7 @@ class RestartRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownPeriod:
-    """What was not known, for which reason and for how long in all."""
+    """Unknown period: subject, reason and total duration."""
 
     rule: str
     reason: str
@@ -75,7 +77,7 @@ class UnknownPeriod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPart:
-    """`hours_seen` of `hours` were seen, weighted by coverage. `remarks` are sentences about the time as a whole."""
+    """Data quality: `hours_seen` of `hours`, weighted by coverage. `remarks` are about the whole period."""
 
     hours: float
     hours_seen: float

@@ -1,8 +1,8 @@
-"""report.png: the headline and each tier's key charts as a picture, for chats and mails that show no page.
+"""report.png: headline and key charts of each tier as a picture, for chats and mails.
 
-Owns the layout and the way to PNG: the charts are the page's own (`exporters.report.charts`), its style's rules with the light
-colours put in. It draws with the two fonts beside it and no other, so a machine without fonts draws the same picture; a letter
-that they lack is left out or a box. It is loaded only where a report is written.
+Charts come from `exporters.report.charts`, with the light colours of the page inlined. Only the two bundled fonts are
+used, so every machine draws the same picture. A missing glyph is dropped or drawn as a box. The module is imported only
+where a report is written.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ FONTS = (HERE / "fonts" / "DejaVuSans.ttf", HERE / "fonts" / "DejaVuSans-Bold.tt
 FAMILY = "DejaVu Sans"
 
 MOST_TIERS = 3
-"""The worst; a picture of more is read by nobody on a phone."""
+"""Maximum number of tiers, worst first. A larger picture is unreadable on a phone."""
 
 WIDTH, MARGIN, GAP = 1280, 32, 24
 COLUMN = (WIDTH - 2 * MARGIN - GAP) / 2
 CHART = COLUMN * charts.HEIGHT / charts.WIDTH
 LINE, LETTERS = 24, 138
-"""Height of a line of text, and how many letters of its size stand in one."""
+"""Height of a text line, and the number of characters in it."""
 
 
 def png(found: Report) -> bytes:
-    """The picture."""
+    """Return the picture as PNG."""
     return resvg_py.svg_to_bytes(
         svg_string=svg(found),
         skip_system_fonts=True,
@@ -47,7 +47,7 @@ def png(found: Report) -> bytes:
 
 
 def svg(found: Report) -> str:
-    """The same before it is drawn."""
+    """Return the picture as SVG."""
     shown = sorted(found.tiers, key=lambda tier: -SEVERITY[Status(tier.status)])[:MOST_TIERS]
     y, parts = float(MARGIN), []
     for height, part in (*_top(found), *(row for tier in shown for row in _tier(tier, found))):
@@ -65,7 +65,7 @@ def svg(found: Report) -> str:
 
 
 Row = tuple[float, str]
-"""Height, and what stands there."""
+"""Height of a row and its markup."""
 
 
 def _top(found: Report) -> Iterator[Row]:
@@ -113,7 +113,7 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 
 def _drawable(text: str) -> str:
-    """Without letters that XML has no way to write."""
+    """Return the text without characters that XML cannot represent."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
@@ -142,16 +142,16 @@ text{font-family:"DejaVu Sans";fill:var(--ink);font-size:15px}
 
 @cache
 def style() -> str:
-    """Our rules and the charts' of the page, each colour as the page has it in light."""
+    """Return the CSS of the picture and of its charts, in the light colours of the page."""
     page = (HERE / "report.css").read_text("utf-8")
     light = dict(re.findall(r"(--[a-z0-9-]+):([^;}]+)", page.partition("@media")[0]))
-    # Rules that are indented are those of a phone or a printer.
+    # Indented rules apply to phones or printers.
     of_charts = "".join(re.findall(r"(?m)(?:^|(?<=\}))\.chart [^{}]*\{[^{}]*\}", page))
     return re.sub(r"var\((--[a-z0-9-]+)\)", lambda name: _colour(light[name[1]]), OWN_STYLE + of_charts)
 
 
 def _colour(text: str) -> str:
-    """#rrggbbaa as a colour that every drawer of SVG knows."""
+    """Return #rrggbbaa as a colour that every SVG renderer accepts."""
     if len(text) != 9:
         return text
     red, green, blue, alpha = (int(text[place : place + 2], 16) for place in (1, 3, 5, 7))

@@ -1,7 +1,7 @@
-"""The questions of the guide's 8.4, each with its answer for one tier: "start with the question, not the metric".
+"""Questions of the guide's 8.4 with their answers for a tier.
 
-Owns QUESTIONS and the words of the answers. No number stands without the lengths it was measured at; what the engine does
-not count is said to be so. Another question is a function here and a row of QUESTIONS.
+Every number is given with the request lengths it was measured at. Signals that the engine does not report are named. A
+new question is a function here and a row of QUESTIONS.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LENGTHS = (("prompts", "prompt_tokens"), ("outputs", "generation_tokens"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A tier that was seen, and the sum of the time."""
+    """Tier with data, and the summary of the period."""
 
     past: TierPast
     window: Window
@@ -62,7 +62,7 @@ _Answer = tuple[str, tuple[TermRow, ...]]
 
 
 def lengths_words(window: Window | None, basis: PlanFacts) -> str:
-    """The lengths that the numbers of a window were measured at: medians and P95 of prompts and outputs."""
+    """Return the lengths of a window: medians and P95 of prompts and outputs."""
     said = []
     if window is None:
         return "lengths are not known: nothing was seen"
@@ -78,7 +78,7 @@ def lengths_words(window: Window | None, basis: PlanFacts) -> str:
 
 
 def questions(past: TierPast) -> tuple[QuestionAnswer, ...]:
-    """Every question of QUESTIONS; where nothing was seen, none has an answer."""
+    """Return every question of QUESTIONS. Without data no question has an answer."""
     window = past.resize.seen.total
     lengths = lengths_words(window, past.resize.seen.view.basis)
     found = []
@@ -181,7 +181,7 @@ def _useful(asked: _Asked) -> _Answer:
 
 
 def _bound(asked: _Asked) -> _Answer:
-    """By the time requests spend in each phase; and which objective is nearer to its limit."""
+    """Answer by the time in each phase, and by the objective nearer to its limit."""
     prefill, decode = (_spent(asked.window, name) for name in ("prefill_seconds", "decode_seconds"))
     prompt, made = (asked.window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
     text, share = "", None
@@ -201,7 +201,7 @@ def _bound(asked: _Asked) -> _Answer:
 
 
 def _nearest(asked: _Asked) -> _Answer:
-    """Which objective is nearer to its limit, by the bounds: where these overlap, nobody knows."""
+    """Answer which objective is nearer to its limit, by bounds. Overlapping bounds give no answer."""
     slo = asked.resize.seen.view.plan.slo if asked.resize.seen.view.plan else None
     ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
     if slo is None or slo.tpot_p99_seconds is None or ttft.low is None or tpot.low is None:
@@ -257,7 +257,7 @@ def _memory(asked: _Asked) -> _Answer:
 
 
 def _representative(asked: _Asked) -> _Answer:
-    """Step 13, time in system at equal load, and the guide's ceiling, which is shown and never judged (DESIGN 3.11)."""
+    """Answer by Step 13, time in system at equal load, and the guide's ceiling, which has no verdict (DESIGN 3.11)."""
     view = asked.resize.seen.view
     judged = judge_row(("BenchmarkNotRepresentative",), asked.past)
     text = HEADS[asked.past.step13.status]
@@ -293,4 +293,4 @@ QUESTIONS: tuple[tuple[str, str, Callable[[_Asked], _Answer]], ...] = (
     ("representative", "Is my benchmark representative of production?", _representative),
     ("fairly", "How do I compare two configurations fairly?", _fairly),
 )
-"""Key, question, answer; in the guide's order."""
+"""Key, question and answer function, in the guide's order."""

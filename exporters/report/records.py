@@ -1,7 +1,7 @@
-"""The re-size report as plain records: what report.json holds, key by key, and what the other formats are written from.
+"""Records of the re-size report, as in report.json, and their schema.
 
-Owns the shape and its schema; nothing is computed here. Times are unix seconds, ratios 0-1, money in the plan's currency. A new
-fact of the report is a field here, filled by the module of its section, and `sizewatch render` writes the schema anew.
+Times are unix seconds, ratios are 0-1, money is in the plan's currency. A new fact is a field here, filled by the
+module of its section. Run `sizewatch render` to update the schema.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEMA_ID = "https://sizewatch.dev/schemas/report-1.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportNumber:
-    """A reading: the best estimate within [low, high] (null: open or not known) from `n` observations; or `gap` says why not."""
+    """Reading: best estimate within [low, high] (null: open or unknown) from `n` observations, or the reason `gap`."""
 
     value: float | None = None
     low: float | None = None
@@ -31,7 +31,7 @@ class ReportNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredValue:
-    """A row of the monitoring table (guide 9.3). `change` is observed by the time before, less 1; null where not comparable."""
+    """Row of the monitoring table (guide 9.3). `change` is observed by previous, less 1 (null: not comparable)."""
 
     key: str
     title: str
@@ -58,7 +58,7 @@ class LengthRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatePoint:
-    """Mean requests a second that arrived in the hour from `t`."""
+    """Mean arrival rate (requests/s) of the hour from `t`."""
 
     t: float
     rps: float
@@ -66,7 +66,7 @@ class RatePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPart:
-    """Step 1 again."""
+    """Workload of step 1, measured in production."""
 
     lengths: tuple[LengthRow, ...]
     requests: float
@@ -85,7 +85,7 @@ class WorkloadPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """A load of one replica, in production or in the benchmark. `slo` says whether it keeps the SLO."""
+    """Load of a replica in production or in the benchmark. `slo` is true if it keeps the SLO."""
 
     rps: float
     in_system: float | None
@@ -100,9 +100,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePart:
-    """`headroom` is the peak's share of what the replicas of the plan can take, less 1, negated: 0.2 is a fifth left. `source` is
-    where the usable rps come from: benchmark, operator or production; "" where nobody tells. `days` is how far back
-    production's points reach: other tables of a longer report are about more."""
+    """Curve of a replica. `headroom` is 1 less the peak's share of what the planned replicas can take: 0.2 is a fifth
+    left. `source` of the usable rps is benchmark, operator or production ("" if unknown). `days` is the range of the
+    production points, which may be shorter than the report.
+    """
 
     days: float
     production: tuple[CurvePoint, ...]
@@ -131,7 +132,7 @@ class TermRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
-    """A formula, its terms and its result."""
+    """Formula, its terms and its result."""
 
     formula: str
     terms: tuple[TermRow, ...]
@@ -140,8 +141,9 @@ class Formula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPart:
-    """Step 11 again. `fewest` and `most` are the replicas at the ends of the usable rate's bounds; null: open. `for_peak` is what
-    the peak needs with the margin, without the plan's safety factor."""
+    """Fleet of step 11, from production. `fewest` and `most` are the replicas at the bounds of the usable rate (null:
+    open). `for_peak` is for the peak with the margin, without the plan's safety factor.
+    """
 
     planned: int | None
     ready: float
@@ -156,7 +158,7 @@ class FleetPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """Step 12 for one fleet: planned, measured or proposed."""
+    """Cost of step 12 for a fleet: planned, measured or proposed."""
 
     name: str
     replicas: float
@@ -189,7 +191,7 @@ class WeekHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrapPart:
-    """The utilization trap (guide 9.2): what idles, when, and what each lever is worth."""
+    """Utilization trap (guide 9.2): idle capacity, its hours, and the worth of each lever."""
 
     utilization: ReportNumber
     status: str
@@ -213,10 +215,10 @@ class StrategyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrewarmPart:
-    """What pre-warming saved and cost, and how good its forecast was; `missing` says why that is not known.
+    """Savings and costs of pre-warming, and its forecast quality. `missing` is the reason if they are unknown.
 
-    `saved_money` and `saved_late_requests` are against reacting to load; negative where it cost more. `failed` says why the
-    forecast was no better than none, "" while it was.
+    `saved_money` and `saved_late_requests` are relative to reacting to load; negative means a loss. `failed` is the
+    reason if the forecast was no better than none, else "".
     """
 
     strategies: tuple[StrategyRow, ...]
@@ -237,7 +239,7 @@ class PrewarmPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOutcome:
-    """What a rule says over the time: of guardrails, and of anything that has no number of its own."""
+    """Rule result over the period, for guardrails and rules without a number."""
 
     rule: str
     title: str
@@ -248,7 +250,7 @@ class RuleOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailRow:
-    """A guardrail of the plan, and between what it would fit the traffic that was seen."""
+    """Guardrail of the plan, and the range that would fit the seen traffic."""
 
     key: str
     planned: float | None
@@ -266,7 +268,7 @@ class GuardrailPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionAnswer:
-    """A question of the guide's 8.4 with its answer, and the lengths without which no number of it means anything."""
+    """Question of the guide's 8.4 with its answer and the lengths of its numbers."""
 
     key: str
     question: str
@@ -277,8 +279,9 @@ class QuestionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalPart:
-    """keep, grow, shrink, move or no_recommendation. `saves_a_day` is negative where it costs; null without a price. `left` says
-    which keys of the plan do not follow production, for it tells a bound of them and no number."""
+    """Proposal: keep, grow, shrink, move or no_recommendation. `saves_a_day` is negative for a cost, null without a
+    price. `left` names plan keys for which production gives only a bound.
+    """
 
     kind: str
     certainty: str
@@ -296,8 +299,7 @@ class ProposalPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReport:
-    """One tier, in the order in which it is read. `lengths` are those of all requests of the time; those of the last days,
-    which the curve was measured at, stand beside it."""
+    """Tier in reading order. `lengths` are of the whole period; curve lengths are of the last days."""
 
     tier: str
     model: str
@@ -323,7 +325,7 @@ class TierReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The report over [since, until). `headline` is the first thing to read; `simulated` says that none of it is real."""
+    """Report over [since, until). `headline` comes first. `simulated` marks simulated history."""
 
     schema: int
     version: str
@@ -339,6 +341,6 @@ class Report:
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of report.json."""
+    """Return the JSON Schema (2020-12) of report.json."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
     return {**head, **TypeAdapter(Report).json_schema(), "title": "sizewatch re-size report"}

@@ -1,7 +1,7 @@
-"""One tier of the report, section by section in the order in which it is read.
+"""Report of a tier, section by section, and its verdict.
 
-Owns the translation of a re-sizing into the report's records and the verdict in one sentence. What has a module of its
-own (monitoring table, quality and incidents, questions) is only put in its place here.
+The re-sizing becomes report records here. Monitoring table, data quality, findings and questions have their own
+modules.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "Runaw
 DAY_SECONDS = 86_400.0
 
 SHOWN = 3
-"""So many incidents stand in the verdict; all of them in their section."""
+"""Maximum number of findings in the verdict. Their section shows all."""
 
 REACHED = 0.9
-"""Below this share of the usable load, production did not see what a replica can take, and the verdict says so."""
+"""Share of the usable load. Below it production did not reach the capacity of a replica, which the verdict states."""
 
 
 def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | None) -> TierReport:
-    """Everything the report says of one tier. `proposed` is the whole next plan, None where there is no plan."""
+    """Return the report of a tier. `proposed` is the whole next plan, None without a plan."""
     resize, name = past.resize, past.resize.seen.view.tier
     tier = resize.seen.view.plan
     monitoring = monitoring_rows(past)
@@ -99,7 +99,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
 
 
 def verdict(past: TierPast, zone: str) -> str:
-    """The first sentence of a tier: does production confirm the plan, what to do, and the money."""
+    """Return the first sentence of a tier: whether production confirms the plan, the next action and the cost."""
     resize = past.resize
     name = resize.seen.view.tier
     if not resize.seen.hours:
@@ -121,7 +121,7 @@ def verdict(past: TierPast, zone: str) -> str:
 
 
 def _suspect(past: TierPast) -> str:
-    """The first cause of what makes production differ from the benchmark, without its numbers; "" where none is known."""
+    """Return the first cause of a difference from the benchmark, without numbers. Return "" if unknown."""
     firing = [one for one in past.step13.answers if isinstance(one, Verdict) and one.status in FIRING and one.causes]
     loudest = max(firing, key=lambda one: SEVERITY[one.status], default=None)
     told = loudest.causes[0].evidence if loudest is not None else ()
@@ -129,7 +129,7 @@ def _suspect(past: TierPast) -> str:
 
 
 def _paid(resize: Resize) -> str:
-    """What it costs now, and what the proposal changes of that."""
+    """Return the present cost and the change by the proposal."""
     measured, saves = resize.measured, _saves(resize)
     if measured is None or measured.money_a_day is None:
         return ""
@@ -149,7 +149,7 @@ def _saves(resize: Resize) -> float | None:
 
 
 def _status(past: TierPast, rows: list[str]) -> str:
-    """The worst of the monitoring table and Step 13; unknown where nothing was seen."""
+    """Return the worst status of the monitoring table and Step 13, unknown without data."""
     if not past.resize.seen.hours:
         return Status.UNKNOWN.value
     found = {*rows, past.step13.status.value}
@@ -157,7 +157,7 @@ def _status(past: TierPast, rows: list[str]) -> str:
 
 
 def _row(kind: type[Row], one: object, /, **other: Any) -> Row:
-    """A row of the report from a record of the rules: what has the same name is the same, `other` is what differs."""
+    """Return a report row from a rules record. Fields of the same name are copied; `other` sets the rest."""
     same = {field.name: getattr(one, field.name) for field in fields(kind) if field.name not in other}
     return kind(**same, **other)
 
@@ -274,7 +274,7 @@ def _trap(past: TierPast, zone: str) -> TrapPart:
 
 
 def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> PrewarmPart:
-    """Ours beside the strategy that waits for load; what is not known stays null."""
+    """Return pre-warming against reacting to load. Unknown values stay null."""
     found = past.prewarming
     worth = found.worth if found else None
     ours = next((s for s in worth.strategies if s.name == worth.ours), None) if worth else None
@@ -308,7 +308,7 @@ def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Pr
 
 
 def _failed(found: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str:
-    """Why the forecast was worth nothing here, by the limits of the rule that judges it; "" while it was worth something."""
+    """Return the reason if the forecast missed the limits of its rule, else ""."""
     rule = RULES["ForecastDegraded"]
     if found.forecasts < rule.limit("minimum_forecasts", limits):
         return ""

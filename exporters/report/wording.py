@@ -1,10 +1,6 @@
-"""Sentences that report.md and report.html have in common.
+"""Sentences of report.md and report.html, and conversion of readings, rates and money to data and text.
 
-Owns words only; whatever is a number comes out of the record.
-
-How readings, rates and money of the report are written, as data and in words.
-
-Owns conversions only. Units are those of `rules.telemetry.wording`.
+Units are those of `rules.telemetry.wording`.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ DASH = "–"
 
 
 def as_number(value: SignalValue) -> ReportNumber:
-    """A reading, or the name of its gap."""
+    """Return a reading, or the name of its gap."""
     if isinstance(value, Missing):
         return ReportNumber(gap=value.gap.value, text=value.text)
     return ReportNumber(value=_finite(value.value), low=_finite(value.low), high=_finite(value.high), n=value.n)
@@ -46,12 +42,12 @@ def _finite(value: float | None) -> float | None:
 
 
 def exact_number(value: float | None, n: float = 1.0) -> ReportNumber:
-    """A number that nothing leaves open; not measured where there is none."""
+    """Return an exact number, or the gap not_in_plan for None."""
     return ReportNumber(gap="not_in_plan") if value is None else ReportNumber(value=value, low=value, high=value, n=n)
 
 
 def words(found: ReportNumber, unit: str) -> str:
-    """The best estimate with its bounds, or the gap."""
+    """Return the best estimate with its bounds, or the gap."""
     if found.gap:
         return found.gap.replace("_", " ")
     if found.value is None:
@@ -64,12 +60,12 @@ def words(found: ReportNumber, unit: str) -> str:
 
 
 def best_estimate(found: ReportNumber, unit: str) -> str:
-    """The best estimate alone; what is known instead, where there is none."""
+    """Return the best estimate, else the bounds or the gap."""
     return words(found, unit) if found.gap or found.value is None else number(found.value, unit)
 
 
 def bounds(found: ReportNumber, unit: str) -> str:
-    """ "a to b" where the two are apart; "" where they are not, or not known."""
+    """Return "a to b" if the bounds differ, "" if they are equal or unknown."""
     if found.gap or found.low is None or found.value is None:
         return ""
     if found.high is None:
@@ -80,7 +76,7 @@ def bounds(found: ReportNumber, unit: str) -> str:
 
 
 def range_text(low: float, high: float, unit: str) -> str:
-    """Both ends, with their unit once where it is the same."""
+    """Return both ends, with a shared unit once."""
     first, last = number(low, unit), number(high, unit)
     bare, _, suffix = first.partition(" ")
     if low == 0:
@@ -89,7 +85,7 @@ def range_text(low: float, high: float, unit: str) -> str:
 
 
 def times(factors: tuple[float, float | None] | None) -> str:
-    """How many times as much as planned, between its bounds; where 1 lies between them it is not known whether it is more."""
+    """Return the factor of the planned value with bounds. Bounds on both sides of 1 are "not known"."""
     if factors is None:
         return DASH
     low, high = factors
@@ -100,25 +96,25 @@ def times(factors: tuple[float, float | None] | None) -> str:
 
 
 def number_text(value: float | None, unit: str = "") -> str:
-    """A number with its unit, a dash where there is none."""
+    """Return a number with its unit, or a dash for None."""
     return DASH if value is None else number(value, unit)
 
 
 def change(ratio: float | None) -> str:
-    """A change in per cent with its sign."""
+    """Return a change in per cent with its sign."""
     if ratio is None:
         return DASH
     return "unchanged" if abs(ratio) < 0.005 else f"{ratio:+.0%}"
 
 
 def trend(ratio: float | None, observed: ReportNumber, before: ReportNumber) -> str:
-    """A change against the time before; a dash where one of the two is missing, "not known" where their bounds overlap."""
+    """Return the change from the previous period: a dash if a side is missing, "not known" if their bounds overlap."""
     apart = ratio is not None or observed.gap or before.gap or not before.value
     return change(ratio) if apart else "not known"
 
 
 def money(amount: float | None, currency: str) -> str:
-    """An amount in a currency, a dash where there is none."""
+    """Return an amount in a currency, or a dash for None."""
     return DASH if amount is None else amount_of(amount, currency)
 
 
@@ -131,7 +127,7 @@ SIMULATED = "Simulated: none of this traffic is real, and no GPU served it."
 BOUNDS = "Bounds are those of what was measured; “likely” is a best estimate, “certain” holds whatever lies inside the bounds."
 
 FLEET_USE = "fleet utilisation, on average"
-"""What a column of shares is: work by capacity over the whole time, not at the peak and not of the GPUs."""
+"""Column title of fleet shares: work by capacity over the period, neither at the peak nor of the GPUs."""
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -160,12 +156,12 @@ STATUS = {
 
 
 def instant(t: float, zone: str = "UTC") -> str:
-    """Unix seconds as "Mon 17 Nov 14:05 UTC"."""
+    """Return unix seconds as "Mon 17 Nov 14:05 UTC"."""
     return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime("%a %d %b %H:%M %Z")
 
 
 def period(found: Report) -> str:
-    """What time the report is about, and when it was made."""
+    """Return the period and the time of creation of the report."""
     days = (found.until - found.since) / 86400
     return (
         f"{instant(found.since, found.zone)} to {instant(found.until, found.zone)} ({days:.3g} days); "
@@ -179,7 +175,7 @@ def verdict_words(status: str, certainty: str) -> str:
 
 
 def next_step(found: Report) -> str:
-    """The next thing to do with the report as a whole."""
+    """Return the next step for the whole report."""
     lacking = ", ".join(one.tier for one in found.tiers if one.proposal.kind == ProposalKind.NONE)
     refuted = ", ".join(one.tier for one in found.tiers if one.curve.benchmark_refuted)
     if refuted:
@@ -196,12 +192,12 @@ def next_step(found: Report) -> str:
 
 
 def request_lengths_text(lengths: str, what: str = "All numbers") -> str:
-    """The lengths without which a number of performance means nothing."""
+    """Return the request lengths that qualify performance numbers."""
     return f"{what}: {lengths}." if lengths.startswith("lengths") else f"{what} {lengths}."
 
 
 def curve_sentence(part: CurvePart) -> str:
-    """What a replica can take now, with its bounds, and the headroom."""
+    """Return the present capacity of a replica with bounds, and the headroom."""
     if part.usable_rps is None:
         return f"What a replica can take is not known: {part.reason}."
     high = "open" if part.usable_high is None else number(part.usable_high, "per_second")
@@ -216,7 +212,7 @@ def curve_sentence(part: CurvePart) -> str:
 
 
 def sum_line(one: Formula) -> str:
-    """The formula, its terms with their values, and the result."""
+    """Return the formula, its terms with values, and the result."""
     terms = "; ".join(f"{term.name} = {_value(term.value, term.unit)}" for term in one.terms)
     return f"{one.formula}; {terms}: {one.result.name} = {_value(one.result.value, one.result.unit)}"
 
@@ -229,7 +225,7 @@ def _value(value: float, unit: str) -> str:
 
 
 def fleet_lines(tier: TierReport) -> list[str]:
-    """Step 11 with its arithmetic."""
+    """Return step 11 with its arithmetic."""
     part = tier.fleet
     gpus = part.gpus_per_replica or 0
     planned = "not in the plan" if part.planned is None else f"{part.planned} replicas, {part.planned * gpus} GPUs"
@@ -243,7 +239,7 @@ def fleet_lines(tier: TierReport) -> list[str]:
 
 
 def _other_counts(tier: TierReport) -> Iterator[str]:
-    """Every other count of replicas that this tier's plan, proposal or commands name, with what it is for."""
+    """Yield every other replica count of the tier's plan, proposal or commands, with its purpose."""
     part, workload, proposal = tier.fleet, tier.workload, tier.proposal
     if part.planned is not None and part.planned != part.needed:
         made = f"the plan has {part.planned}"
@@ -267,7 +263,7 @@ def _whole(replicas: int) -> str:
 
 
 def trap_sentence(part: TrapPart) -> str:
-    """How much of the fleet is used, and whether that is the trap."""
+    """Return the fleet utilisation, and whether it is a utilization trap."""
     said = verdict_words(part.status, part.certainty)
     used = (
         ""
@@ -278,7 +274,7 @@ def trap_sentence(part: TrapPart) -> str:
 
 
 def busiest_idle(part: TrapPart) -> str:
-    """When batch work would fit: the quietest four hours of the day on average, and how many replicas idle then."""
+    """Return the quietest four hours of the average day for batch work, and the idle replicas then."""
     hours = [[one for one in part.week if one.hour == hour and one.idle_replicas is not None] for hour in range(24)]
     if not all(hours):
         return ""
@@ -292,24 +288,24 @@ def busiest_idle(part: TrapPart) -> str:
 
 
 def _count(amount: float, what: str) -> str:
-    """An amount with its noun: whole from 100 on, three digits below, so that little is not shown as none."""
+    """Return an amount with its noun: whole from 100 on, else three digits, so that small amounts stay visible."""
     text = f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
     return f"{text} {what}" if text == "1" else f"{text} {what}s"
 
 
 def fit_words(one: GuardrailRow) -> str:
-    """Between what a guardrail would fit, once where both ends are the same."""
+    """Return the range that fits a guardrail, once if both ends are equal."""
     low, high = f"{one.low:,.0f}", f"{one.high:,.0f}"
     return low if low == high else f"{low} to {high}"
 
 
 def blind_line(one: UnknownPeriod) -> str:
-    """What was not judged, for how long and why; the text where there is one, for it says more than the gap's name."""
+    """Return an unknown period: subject, duration and reason. The text, if present, replaces the gap's name."""
     return f"{one.rule}: not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
 
 
 def coverage_sentence(part: QualityPart) -> str:
-    """How much of the time was seen at all, and of the replicas in it."""
+    """Return the seen share of the period and of its replicas."""
     text = f"{part.hours_seen:.0f} of {part.hours:.0f} hours were seen"
     return (
         f"{text}." if part.coverage is None else f"{text}, and in them {part.coverage:.1%} of the time of all replicas."
@@ -317,19 +313,19 @@ def coverage_sentence(part: QualityPart) -> str:
 
 
 def days_words(days: float) -> str:
-    """ "7 days", "1 day", and shorter times to the hour."""
+    """Return "7 days" or "1 day", and shorter times to the hour."""
     return f"{days:.3g} day{'' if days == 1 else 's'}" if days >= 1 else format_duration(days * 86_400.0)
 
 
 def trend_note(tier: TierReport) -> str:
-    """Why no row has a trend; "" where one has."""
+    """Return the reason if no row has a trend, else ""."""
     if any(row.change is not None for row in tier.monitoring):
         return ""
     return "There is no trend: nothing that could be compared was seen in as long a time before."
 
 
 def prewarm_sentences(tier: TierReport) -> list[str]:
-    """What pre-warming saved or cost against reacting, and how good the forecast was."""
+    """Return savings or cost of pre-warming against reacting, and the forecast quality."""
     part = tier.prewarming
     if part.missing:
         return [f"Not known: {part.missing}."]
@@ -338,7 +334,7 @@ def prewarm_sentences(tier: TierReport) -> list[str]:
         text = f"Forecast by {part.method}"
         if part.covered_ratio is not None:
             text += f": {part.covered_ratio:.0%} of {part.forecasts:,} forecasts were high enough, 95% are meant to be"
-        # A forecast that failed says so, with this number, in the sentence below.
+        # A failed forecast is reported with this number in the sentence below.
         tell = part.error_ratio is not None and not part.failed
         text += f"; its error is {part.error_ratio:.2f} times that of the simplest one, {part.naive}" if tell else ""
         lines.append(f"{text}.")

@@ -1,7 +1,7 @@
-"""What fires now, since when, and the one line for the whole installation.
+"""Active findings of a tier, their begin, and the headline of the installation.
 
-Owns the putting together of answers and episodes for people: an open episode whose rule cannot judge at the moment is
-still a finding, and says so. It judges nothing and formats nothing but the headline. Pages and JSON print it.
+An open finding whose rule currently has no verdict stays active, with the gap. Pages and JSON print these records; only
+the headline is text.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
 
 LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
-"""Reasons that stay until plan or engine change; the others pass, or somebody must look."""
+"""Gap reasons that last until the plan or the engine changes. Other gaps pass or need attention."""
 
 _LOUDNESS = {Severity.PAGE.value: 2, Severity.TICKET.value: 1, Severity.REPORT.value: 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveFinding:
-    """Something that fires. `since` is the start of its episode (unix seconds, None where no episode is open yet);
-    `silent` is why its rule cannot judge at the moment, None while it can. The verdict is then the worst it said.
+    """Active finding. `since` is its begin (unix seconds, None if no finding is open yet). `silent` is the gap of a
+    rule that currently has no verdict, else None. The verdict is then the worst of the finding.
     """
 
     verdict: Verdict
@@ -40,7 +40,7 @@ class ActiveFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """The verdict on the whole installation, as one line and a smaller one below it."""
+    """Verdict on the installation: a line and a smaller second line."""
 
     status: Status
     text: str
@@ -48,15 +48,15 @@ class Headline:
 
 
 def findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """What fires in a tier, the worst first: severity, certainty, loudness, then the one that began first.
+    """Return active findings, worst first: status, certainty, severity, then earliest begin.
 
-    What is for the report only (DESIGN 3.10) is not among them: `remarks`.
+    Findings of severity report (DESIGN 3.10) are in `remarks`.
     """
     return tuple(finding for finding in _every(tier) if not _for_report(finding))
 
 
 def remarks(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """What fires and is for the report only: nobody need look at it now, and it spoils no tier's state."""
+    """Return active findings of severity report. They need no immediate attention and do not affect the tier state."""
     return tuple(finding for finding in _every(tier) if _for_report(finding))
 
 
@@ -86,17 +86,17 @@ def _rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:
 
 
 def ended_findings(tier: TierStatus) -> tuple[Finding, ...]:
-    """The episodes of the last day that are over, newest first."""
+    """Return the ended findings of the last day, newest first."""
     return tuple(episode for episode in tier.episodes if episode.ended_at is not None)
 
 
 def unknowns(tier: TierStatus) -> tuple[Unknown, ...]:
-    """The questions that cannot be answered now."""
+    """Return the rules that are currently unknown."""
     return tuple(answer for answer in tier.answers if isinstance(answer, Unknown))
 
 
 def tier_state(tier: TierStatus) -> Status:
-    """The tier's worst finding; unknown where no rule has come to a verdict."""
+    """Return the status of the tier's worst finding, unknown if no rule has a verdict."""
     found = findings(tier)
     if found:
         return found[0].verdict.status
@@ -104,7 +104,7 @@ def tier_state(tier: TierStatus) -> Status:
 
 
 def headline(status: AgentStatus) -> Headline:
-    """One line for the whole installation."""
+    """Return the headline of the installation."""
     every = sorted((finding for tier in status.tiers for finding in findings(tier)), key=_rank)
     if every:
         return _firing(status, every)
@@ -131,7 +131,7 @@ def _firing(status: AgentStatus, every: list[ActiveFinding]) -> Headline:
 
 
 def place(subject: Subject) -> str:
-    """What a verdict is about, in words."""
+    """Return the subject of a verdict in words."""
     return subject.tier if subject.replica is None else f"{subject.tier}, {subject.replica}"
 
 

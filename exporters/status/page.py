@@ -1,7 +1,7 @@
-"""The status page: what an on-call engineer reads at a glance, as one HTML document without scripts or other files.
+"""Status page of the agent: a single HTML document without scripts or other files.
 
-Owns the page around the tiers' cards: the one-line verdict, notices about the agent itself, the links to the tiers, the
-foot. The cards are `exporters.status.page_tier`, the looks `page.css`. It computes no reading and no verdict.
+This module holds the frame: headline, notices about the agent, links to the tiers and footer. Tier cards are in
+`exporters.status.page_tier`, the style is `page.css`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from rules.verdicts.verdict import SEVERITY, Status
 
 REFRESH_SECONDS = 5
 PAUSED = "paused=1"
+"""Query of a page without refresh."""
+
 MOST_PODS_TOLD = 8
-"""The query that asks for a page that keeps still."""
 
 OLD_AFTER_SECONDS = 60.0
-"""A last turn longer ago than this is told: four of the default 15 s were missed."""
+"""Age of the last cycle in seconds that is reported: four cycles of the default 15 s were missed."""
 
 
 def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
-    """The page in UTF-8; `paused` leaves out the refresh and opens everything that folds, to read or print in peace."""
+    """Return the page in UTF-8. `paused` omits the refresh and opens all folded parts."""
     verdict = headline(status)
     body = "".join((_top(status, paused), _tiers(status, paused), _foot(status)))
     text = _template().substitute(
@@ -48,13 +49,13 @@ def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
 
 @cache
 def style() -> str:
-    """The style sheet, as it stands in the page."""
+    """Return the style sheet as embedded in the page."""
     return files("exporters.status").joinpath("page.css").read_text("utf-8")
 
 
 @cache
 def style_hash() -> str:
-    """The source expression that lets a Content-Security-Policy allow this style sheet and no other."""
+    """Return the Content-Security-Policy source that allows only this style sheet."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()}'"
 
 
@@ -87,7 +88,7 @@ def _word(status: Status) -> str:
 
 
 def _notices(status: AgentStatus) -> Iterator[str]:
-    """What is wrong with the agent itself, and so with everything below."""
+    """Yield problems of the agent itself, which affect everything below."""
     health = status.health
     if health.last_turn_at is not None and status.now - health.last_turn_at > OLD_AFTER_SECONDS:
         age = format_duration(status.now - health.last_turn_at)
@@ -135,12 +136,12 @@ def _tiers(status: AgentStatus, paused: bool) -> str:
         return '<main><p class="none">Name a tier with its targets in the configuration, then reload.</p></main>'
     cards = "".join(card(tier, place, status.now) for place, tier in enumerate(_worst_first(status), 1))
     whole = f"<main>{cards}{timeline(status)}{reports(status.health.reporting, status.now)}</main>"
-    # Markup from outside is escaped by now, so this can only be our own.
+    # External markup is escaped by now, so each match is our own.
     return whole.replace("<details>", "<details open>") if paused else whole
 
 
 def _worst_first(status: AgentStatus) -> list[TierStatus]:
-    """The order of the configuration within one severity: a card that needs nobody stays where it is."""
+    """Return tiers by severity, then in configuration order, so that healthy cards keep their place."""
     return sorted(status.tiers, key=lambda tier: -SEVERITY[tier_state(tier)])
 
 

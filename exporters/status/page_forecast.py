@@ -1,7 +1,7 @@
-"""The forecast of a tier on the status page: demand now and one cold start ahead, the replicas for it, and how it did lately.
+"""Forecast of a tier on the status page: demand now and a cold start ahead, replicas, and recent accuracy.
 
-Owns which of it is shown and in which words. Nothing is computed here; what does not stand any more is not shown as if it
-did. The numbers are `exporters.status.records.ForecastStatus`'s, the longer words `exporters.documents.prewarm`'s.
+Outdated values are not shown. Numbers come from `exporters.status.records.ForecastStatus`, longer texts from
+`exporters.documents.prewarm`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rules.telemetry.wording import number
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 Tile = tuple[str, str, str, str]
-"""Title, the number, what surrounds it, and markup of what a rule says of it."""
+"""Title, number, context of the number, and markup of a rule's verdict."""
 
 _FROM = {
     LeadSource.MEASURED: "from the request to Ready",
@@ -32,14 +32,14 @@ _FROM = {
 }
 
 LEAST_SHOWN = 0.01
-"""Of a method's share."""
+"""Minimum share of a method that is shown (0-1)."""
 
 NONE, NOT_KNOWN, NOT_YET = "none", "not known", "not known yet"
 _MISSING = (NONE, NOT_KNOWN, NOT_YET)
 
 
 def forecast(tier: TierStatus, now: float) -> str:
-    """The section; where there is no forecast, one line that says why."""
+    """Return the section, or a line with the reason if there is no forecast."""
     one = tier.forecast
     if one is None:
         return ""
@@ -152,7 +152,7 @@ def _replicas_of(found: Recommendation) -> str:
 
 
 def _schedule(prewarm: Prewarm) -> str:
-    """The day's steps in one line, for those that read; programs take the JSON."""
+    """Return the steps of the day in a line for readers. Programs use the JSON."""
     if not prewarm.schedule:
         return ""
     zone = ZoneInfo(prewarm.zone)

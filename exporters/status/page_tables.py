@@ -1,15 +1,7 @@
-"""The table of a tier's replicas on the status page.
+"""Replica table, weekly report section and timeline of the status page.
 
-Owns what is said of one replica and of its GPUs together. A replica that does not answer says only that.
-
-The weekly report on the status page: the last one, the next, and to whom it was sent.
-
-Owns this section and its notices. Everything that came from outside goes through `escape`. The list of all reports is
-`exporters.report.list_page`'s.
-
-The timeline of the last day on the status page: below the tiers, one line an entry, the newest first.
-
-Owns the markup; the lines are `exporters.documents.timeline`'s. Everything in them came from outside and is escaped.
+A replica that does not answer shows no other data. All external text is escaped. The list of reports is in
+`exporters.report.list_page`, timeline lines are in `exporters.documents.timeline`.
 """
 
 from __future__ import annotations
@@ -26,16 +18,16 @@ from rules.telemetry.wording import number
 from rules.verdicts.verdict import Status
 
 REPLICAS_SHOWN = 16
-"""Before the rest is folded away."""
+"""Number of replicas shown unfolded."""
 
 FOLDED = 200
-"""So many more stand folded below them: a page of thousands is of use to nobody."""
+"""Maximum number of folded replicas. A page of thousands is not usable."""
 
 _COLUMNS = ("Replica", "Scrapes", "Engine", "Running", "Waiting", "KV cache", "GPUs")
 
 
 def replicas(tier: TierStatus, now: float) -> str:
-    """One row a replica: those that do not answer and those in a cascade first, else in their own order."""
+    """Return a row per replica: unreachable and cascading replicas first, then configuration order."""
     if not tier.replicas:
         return '<p class="none">No replica is configured or found.</p>'
     ordered = sorted(tier.replicas, key=lambda replica: (replica.up, -replica.cascade_stage))
@@ -119,7 +111,7 @@ _GPU_COLUMNS: tuple[tuple[str, Callable[[GpuStatus], float | None], str, str], .
 def _of_gpus(
     gpus: tuple[GpuStatus, ...], name: str, value: Callable[[GpuStatus], float | None], form: str, unit: str
 ) -> str:
-    """The span over the GPUs of one number."""
+    """Return the range of a number over the GPUs."""
     values = [found for gpu in gpus if (found := value(gpu)) is not None]
     if not values:
         return ""
@@ -129,7 +121,7 @@ def _of_gpus(
 
 
 def notices(found: ReportHealth | None, now: float) -> Iterator[str]:
-    """What is wrong with the report and its delivery."""
+    """Yield problems of the report and its delivery."""
     if found is None:
         return
     if found.trouble:
@@ -145,7 +137,7 @@ def notices(found: ReportHealth | None, now: float) -> Iterator[str]:
 
 
 def reports(found: ReportHealth | None, now: float) -> str:
-    """The section; nothing where no report is written."""
+    """Return the section, empty if no reports are written."""
     if found is None:
         return ""
     rows = "".join(f"<li>{_delivered(one, now)}</li>" for one in found.deliveries)
@@ -181,11 +173,11 @@ def _delivered(one: DeliveryHealth, now: float) -> str:
 
 
 SHOWN = 200
-"""The newest; a day of a replica that restarts every minute must not make the page unreadable."""
+"""Maximum number of timeline entries, newest first. A replica may restart every minute for a day."""
 
 
 def timeline(status: AgentStatus) -> str:
-    """What folds out; nothing where nothing happened."""
+    """Return the folded timeline, empty without entries."""
     if not status.timeline:
         return ""
     newest = status.timeline[: -SHOWN - 1 : -1]

@@ -1,13 +1,8 @@
-"""The parts of a tier's card on the status page, each a function from a tier to markup.
+"""Card of a tier on the status page: each part is a function from a tier to markup.
 
-Owns what a part shows and in which words. Everything that came from outside goes through `escape`; colour is a class,
-and every class stands beside a word. The page around the cards is `exporters.status.page`; another part is a function
-here and a row in PARTS.
-
-The row of a tier's numbers on the status page: each now, with its bounds, beside the plan's.
-
-Owns how one number is shown. Which numbers there are, and which rule colours each, stands in
-`exporters.status.plan_comparison`.
+All external text is escaped. Colour is a class and always comes with a word. The number tiles come from
+`exporters.status.plan_comparison`. The frame is in `exporters.status.page`. A new part is a function here and a row in
+PARTS.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from rules.verdicts.verdict import Cause, Status, Unknown
 
 
 def numbers(tier: TierStatus, now: float) -> str:
-    """Every row of the comparison as a tile."""
+    """Return every row of the comparison as a tile."""
     return f'<dl class="numbers">{"".join(_tile(one, tier) for one in compare_with_plan(tier))}</dl>'
 
 
@@ -77,7 +72,7 @@ def _now(one: PlanComparison) -> str:
 
 
 def _bounds(one: PlanComparison) -> str:
-    """What surrounds the best estimate; why there is none, where there is more to say than the gap's name."""
+    """Return the bounds of the best estimate, or the gap text if it adds to the gap's name."""
     if isinstance(one.now, Missing):
         return one.now.text
     if one.now.value is None or one.now.low is None or one.now.high is None:
@@ -103,7 +98,7 @@ def _ends(value: SignalValue) -> tuple[float, float | None] | None:
 
 
 def _judged(one: PlanComparison) -> tuple[Status, str]:
-    """The worst answer about the number, in words; never "as planned" of a number that is not."""
+    """Return the worst result about the number in words. A deviating number is never "as planned"."""
     answer = one.judged
     if answer is None:
         return Status.UNKNOWN, ""
@@ -116,13 +111,13 @@ def _judged(one: PlanComparison) -> tuple[Status, str]:
 
 
 FINDINGS_SHOWN = 6
-"""In full; twenty replicas that went down together must not hide the rest of the page."""
+"""Number of findings shown in full. Twenty failed replicas must not hide the rest of the page."""
 
 SUSPECTS_SHOWN = 3
 
 
 def card(tier: TierStatus, place: int, now: float) -> str:
-    """One tier, whole; `place` makes its anchor."""
+    """Return the card of a tier. `place` makes its anchor."""
     status = tier_state(tier)
     parts = "".join(part(tier, now) for part in PARTS)
     return f'<section class="tier {status.value}" id="tier-{place}">{parts}</section>'
@@ -220,7 +215,7 @@ def _figure(chart: Chart) -> str:
 
 
 def _unanswered(tier: TierStatus, now: float) -> str:
-    """What cannot be judged, gathered by reason: one reason often silences many rules."""
+    """Return unknown rules grouped by reason. A reason often affects many rules."""
     several: dict[str, list[str]] = {}
     for unknown in unknowns(tier):
         rule = BY_NAME[unknown.rule].title if unknown.rule in BY_NAME else unknown.rule
@@ -279,4 +274,4 @@ PARTS: tuple[Callable[[TierStatus, float], str], ...] = (
     _past,
     _step13,
 )
-"""What a card holds, from top to bottom."""
+"""Parts of a card, from top to bottom."""

@@ -1,7 +1,6 @@
-"""The last hour of a tier as four small charts: requests per second, TTFT P99, requests in the system, KV cache.
+"""Last hour of a tier as four small charts: requests per second, TTFT P99, requests in the system, KV cache.
 
-Owns which signals are drawn, on which scale, and which of the plan's numbers is drawn across. The drawing itself is
-`exporters.render.svg_charts`. Another chart is a function here and a row in CHARTS.
+Each row of CHARTS has signals, a scale and the plan's number to draw. Drawing is in `exporters.render.svg_charts`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A panel with what stands above it: its title, the newest value in words, and a key where it has several lines."""
+    """Panel with its title, the newest value in words, and a key for several lines."""
 
     title: str
     newest: str
@@ -35,7 +34,7 @@ class Chart:
 
 
 def charts(tier: TierStatus, now: float) -> tuple[Chart, ...]:
-    """The charts of a tier for the hour that ends at `now` (unix seconds)."""
+    """Return the charts of a tier for the hour that ends at `now` (unix seconds)."""
     return tuple(chart(tier, now) for chart in CHARTS)
 
 
@@ -92,7 +91,7 @@ def _ready(tier: TierStatus) -> int:
 
 
 def _newest(tier: TierStatus, signal: str, unit: str) -> str:
-    """The last minute's value in words: the best estimate, or what is known instead."""
+    """Return the value of the last minute in words: best estimate, else the known bounds."""
     found = tier.trend[-1].readings.get(signal) if tier.trend else None
     if found is None:
         return "no data yet"
@@ -103,7 +102,7 @@ def _newest(tier: TierStatus, signal: str, unit: str) -> str:
 
 
 def _is_quantile(signal: str) -> bool:
-    """Of a quantile the bounds are told: what lies inside a bucket is a guess. Those of a level are its extremes."""
+    """Return whether the signal is a quantile. Quantiles are shown with bucket bounds, levels with their extremes."""
     return SIGNALS[signal].how is SignalKind.QUANTILE
 
 
@@ -122,7 +121,7 @@ def _line(tier: TierStatus, signal: str, now: float, name: str, band: bool = Tru
 
 
 def _mark(point: TrendPoint, signal: str) -> ChartPoint | ChartGap:
-    """A mark at the best estimate; where only a lower bound is known, at that."""
+    """Return a mark at the best estimate, or at the lower bound if only that is known."""
     found = point.readings.get(signal)
     if isinstance(found, Reading):
         value = found.low if found.value is None else found.value
@@ -159,7 +158,7 @@ def _chart(
 
 
 def _moments(tier: TierStatus) -> tuple[ChartMarker, ...]:
-    """When what fires began; the worst is drawn last, over the others."""
+    """Return the begin of each active finding, worst last, so that it is drawn on top."""
     begun = [(found, found.since) for found in reversed(findings(tier)) if found.since is not None]
     return tuple(
         ChartMarker(t=since, text=f"{found.title}: since {_clock(since)} UTC", name=found.verdict.status.value)
@@ -168,7 +167,7 @@ def _moments(tier: TierStatus) -> tuple[ChartMarker, ...]:
 
 
 def _scale(lines: tuple[ChartLine, ...], limit: tuple[float, str] | None) -> float:
-    """A round number above every best estimate and the limit; bounds wider than that run out of the chart."""
+    """Return a round number above every best estimate and the limit. Wider bounds leave the chart."""
     highest = limit[0] * 1.15 if limit else 0.0
     sums: dict[float, float] = {}
     for line in lines:

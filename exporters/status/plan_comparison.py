@@ -1,7 +1,6 @@
-"""A tier's plan against now, number by number: what is measured, what was planned, which rule judges the difference.
+"""Plan of a tier against its present, number by number: reading, planned value and rules.
 
-Owns ROWS, the numbers a person looks at first, and where the plan says each of them. It judges nothing: the worst answer
-among a row's rules colours it. Pages and JSON print it. Another number is a row here.
+The worst result among the rules of a row sets its colour. Pages and JSON print the rows. A new number is a row of ROWS.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from rules.telemetry.work import CapacitySource
 from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Unknown, Verdict
 
 AT_EQUAL_LOAD = frozenset({judge_tail, judge_mean, judge_excess})
-"""The ways of judging whose verdicts expect what the benchmark measured at the same load."""
+"""Methods whose verdicts expect the benchmark value at the same load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedValue:
-    """The plan's number, with the words that say which one it is ("SLO", "at usable load")."""
+    """Planned number and its label ("SLO", "at usable load")."""
 
     value: float
     text: str
@@ -40,10 +39,10 @@ class PlannedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """One number: its signal and unit, the rules that judge it, how it is read from windows and from a plan.
+    """Compared number: signal, unit, rules, and its readers from windows and plan.
 
-    `seen` says what the reading's bounds are: the bucket edges of a quantile, or the extremes of a level. The rules are all
-    that are about this number, so that a tile and a finding never disagree. `more_is_better`: below the plan is worse.
+    `seen` describes the bounds of the reading: bucket edges of a quantile or extremes of a level. The rules are all
+    rules about the number, so tiles and findings agree. With `more_is_better`, below the plan is worse.
     """
 
     key: str
@@ -58,8 +57,8 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
-    """A row for one tier. `judged` is the worst answer of its rules, None where none has answered; `at_this_load` is
-    what the benchmark measured at equal load, where a rule compared the two.
+    """Row of a tier. `judged` is the worst result of its rules, None without a result. `at_this_load` is the benchmark
+    value at equal load if a rule compared with it.
     """
 
     row: ComparisonRow
@@ -70,7 +69,7 @@ class PlanComparison:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the number is surely worse than the plan's, whatever the rules made of it yet."""
+        """Return whether the number is certainly worse than the plan, independent of its rules."""
         if self.planned is None or isinstance(self.now, Missing):
             return False
         end = self.now.high if self.row.more_is_better else self.now.low
@@ -80,7 +79,7 @@ class PlanComparison:
 
 
 def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
-    """Every row of ROWS for a tier, in their order."""
+    """Return every row of ROWS for a tier, in order."""
     return tuple(_compared(row, tier) for row in ROWS)
 
 
@@ -104,7 +103,7 @@ def _at_this_load(answers: tuple[RuleResult, ...]) -> Reading | None:
 
 
 def worst_result(answers: tuple[RuleResult, ...]) -> RuleResult | None:
-    """The loudest of several answers: severity, then certainty; any verdict before an unknown."""
+    """Return the worst result by severity, then certainty. Any verdict precedes an unknown."""
     return max(answers, key=_loudness, default=None)
 
 
@@ -120,7 +119,7 @@ def _signal(name: str) -> Callable[[TierStatus, Window], SignalValue]:
 
 
 def _rps(tier: TierStatus, window: Window) -> SignalValue:
-    """Completed requests per second of one replica, the mean of those that were seen."""
+    """Return completed requests per second of a replica: the mean of the seen replicas."""
     rate = replica_rate(window, "requests_finished")
     if rate is None:
         return Missing(gap=window.explain_missing("requests_finished"))
@@ -128,13 +127,13 @@ def _rps(tier: TierStatus, window: Window) -> SignalValue:
 
 
 def _gpu(tier: TierStatus, window: Window) -> SignalValue:
-    """Of the kind that the benchmark measured: unlike kinds cannot be compared (DESIGN 3.4)."""
+    """Return the GPU signal of the kind that the benchmark measured. Kinds cannot be compared (DESIGN 3.4)."""
     kind = tier.view.curve.gpu_utilization_kind if tier.view.curve else None
     return gpu_utilization(window, kind) if kind else _signal("gpu_utilization")(tier, window)
 
 
 def _usable(tier: TierStatus) -> PlannedValue | None:
-    """What a replica can take now: the number that replicas are counted with."""
+    """Return the present capacity of a replica, which replica counts are based on."""
     capacity = tier.view.capacity
     if capacity is None:
         return None
@@ -173,7 +172,7 @@ def _prefix_hits(plan: TierPlan) -> PlannedValue | None:
 
 
 def _cost(plan: TierPlan) -> PlannedValue | None:
-    """What a million output tokens cost at the planned utilisation of the usable load (guide 9.1, step 12)."""
+    """Return the cost of a million output tokens at planned utilisation of the usable load (guide 9.1, step 12)."""
     tokens = _measured(plan, "output_tokens_per_second")
     if plan.cost is None or plan.cost.planned_utilization is None or not tokens:
         return None

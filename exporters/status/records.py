@@ -1,7 +1,6 @@
-"""What the agent knows at the end of a turn, as frozen records: the one input of every page and metric.
+"""Frozen records of the agent's state at the end of a cycle, the only input of pages and metrics.
 
-Owns the shape only. The agent fills it, exporters print it; nothing here reads a clock or computes a reading. What an
-exporter needs to know and cannot derive from a window or an answer is a field here.
+The agent fills them and exporters print them.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from rules.verdicts.projection import ForecastPoint
 from rules.verdicts.verdict import RuleResult
 
 MISSES_UNTIL_GONE = 3
-"""Scrapes a replica may miss before its series vanish (DESIGN 6; METRICS trap 12: targets are gone after 2-3)."""
+"""Scrapes that a replica may miss before its series vanish (DESIGN 6; METRICS trap 12: targets are gone after 2-3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStatus:
-    """One GPU of a replica. `counters` are the agent's running sums of its accepted increases, `gauges` its levels now,
-    by family name; `gaps` says in words why a family is missing; `sampled` names what comes from a plain poll.
+    """GPU of a replica. `counters` are running sums of accepted increases and `gauges` are present levels, by family
+    name. `gaps` holds the reason of a missing family. `sampled` names families from a plain poll.
     """
 
     gpu: str
@@ -43,12 +42,12 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """One replica. `totals` are the running sums of its accepted increases since the agent started: counters, and one
-    histogram part a family; when an engine's bucket edges change, the family starts anew.
+    """Replica of a tier. `totals` are running sums of accepted increases since the agent started: counters, and a
+    histogram part per family. A family restarts when the engine's bucket edges change.
 
-    `url` holds no user and no password: it is shown. `last_seen` is the time of the last good page (unix seconds, None
-    before any), `misses` the failed scrapes since; `gauges` are the levels of that page. `versions` says the
-    release as far as it is known ("after 0.29.0").
+    `url` contains no credentials, as it is shown. `last_seen` is the time of the last good page (unix seconds, None
+    before any). `misses` counts failed scrapes since then. `gauges` are the levels of that page. `versions` is the
+    known release range ("after 0.29.0").
     """
 
     tier: str
@@ -75,13 +74,13 @@ class ReplicaStatus:
 
     @property
     def is_gone(self) -> bool:
-        """Whether its series have vanished: nothing is known of it any more but that it does not answer."""
+        """Return whether the replica's series have vanished. Only its failure to answer is then known."""
         return self.misses >= MISSES_UNTIL_GONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPoint:
-    """The readings of one closed minute of a tier; `t` is its end, unix seconds."""
+    """Readings of a closed minute of a tier. `t` is its end in unix seconds."""
 
     t: float
     readings: Mapping[str, SignalValue]
@@ -89,12 +88,11 @@ class TrendPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastStatus:
-    """What is forecast of one tier, and what follows for its replicas. All of it still stands: what was outlived is None, and
-    `gap` then says why.
+    """Forecast of a tier and its replica counts. Outdated values are None, with the reason in `gap`.
 
-    `now_rps` is what arrives now, `at_lead` what is forecast for one lead from now, `for_now` what was said of this moment a
-    lead ago (requests per second). `prewarm` holds the recommendation, the day's schedule and what it was worth lately;
-    `minimum_warm` are replicas, `ready` those that are up. `trouble` says why there is no newer forecast.
+    Rates are requests per second: `now_rps` at present, `at_lead` forecast at lead time, `for_now` forecast earlier for
+    this moment. `prewarm` holds the recommendation, the day's schedule and its recent worth. `minimum_warm` is a
+    replica count, `ready` the replicas that are up. `trouble` is the reason if no newer forecast exists.
     """
 
     forecast: ForecastResult | None = None
@@ -110,15 +108,15 @@ class ForecastStatus:
 
     @property
     def recommended(self) -> int | None:
-        """The replicas that are recommended; None while nothing is, never 0 for that."""
+        """Return the recommended replicas, None (never 0) if there is no recommendation."""
         found = self.prewarm.recommendation if self.prewarm is not None else None
         return found.replicas if found is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastHealth:
-    """How forecasting goes since the start: answers that came, and those that did not, by kind. `last_seconds` is how long the
-    last round took, `memory_bytes` what the process held then; None without one. `troubles` are sentences.
+    """Forecast worker counters since start: results, and failures by kind. `last_seconds` is the duration of the last
+    round, `memory_bytes` the worker's memory then (None without a worker). `troubles` are sentences.
     """
 
     runs: int = 0
@@ -129,7 +127,7 @@ class ForecastHealth:
 
 
 class ExportScope(StrEnum):
-    """What of a tier an agent exports: where node agents and role fleet watch one tier, each tells its own part."""
+    """Part of a tier that an agent exports. Node agents and role fleet export separate parts of a tier."""
 
     ALL = "all"
     WHOLE_TIER = "whole_tier"
@@ -138,11 +136,12 @@ class ExportScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatus:
-    """One tier. `recent` is the sum of its windows of the last 5 minutes, None before there was any; `episodes` are
-    those open and those of the last day, newest first; `trend` is the last hour, oldest first; `step13` the sentence
-    in which Step 13 was answered for this version of the plan, None before it was. `forecast` is None where nobody says
-    anything of forecasts (a node). `parts` are replicas that answer on another machine and have GPUs here: of these only
-    name, pool and GPUs count. `tells` says what of it this agent exports.
+    """Tier of the plan. `recent` summarises its windows of the last 5 minutes, None before the first. `episodes` are
+    open findings and those of the last day, newest first. `trend` is the last hour, oldest first. `step13` is the Step
+    13 sentence for this plan version, None before it. `forecast` is None on agents without forecasts (a node).
+
+    `parts` are replicas of another machine with GPUs here: only name, pool and GPUs count. `tells` is the exported part
+    of the tier.
     """
 
     view: TierContext
@@ -163,9 +162,9 @@ class TierStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerHealth:
-    """How posting to one Alertmanager goes. `posts` are rounds that ended, `alerts` what was taken in them, `failures`
-    rounds that did not end; `firing` of the last round. `refused` says of each alert that it does not take why not;
-    `trouble` holds a sentence while nothing can be posted. `last_success_at` is unix seconds, None before any.
+    """Delivery to an Alertmanager. `posts` are finished rounds, `alerts` the accepted alerts, `failures` the failed
+    rounds. `firing` is of the last round. `refused` holds the reason of each refused alert. `trouble` is a sentence
+    while posting fails. `last_success_at` is unix seconds, None before any.
     """
 
     alertmanager: str
@@ -180,8 +179,8 @@ class AlertmanagerHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookHealth:
-    """What came in by the webhook since the start: requests taken, refused (by reason), alerts that were ours (a loop),
-    alerts left out because too many fire at once.
+    """Webhook counters since start: accepted requests, refused requests by reason, own alerts (a loop), alerts dropped
+    above the limit.
     """
 
     taken: int = 0
@@ -192,9 +191,9 @@ class WebhookHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryHealth:
-    """How finding engine pods goes. `trouble` holds a sentence while the API does not tell of them, `age_seconds` is how long
-    that is so. Pods: `watched`, of these and of those that are on their way (`later`) `starting`, and a sentence for each
-    candidate that is `left_out`. `notes` are sentences about what is known less well.
+    """Discovery of engine pods. `trouble` is a sentence while the API gives no pods, `age_seconds` the duration of
+    that. Pod counts: `watched`, and `starting` among watched and `later` pods. `left_out` has a sentence for each
+    rejected candidate. `notes` are sentences about uncertain pods.
     """
 
     trouble: str | None = None
@@ -208,8 +207,8 @@ class DiscoveryHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
-    """How asking the store goes, counted since the start. `failures` are queries without a whole answer, by kind; `in_sight`
-    says of every tier why it cannot be seen, empty where it can. `leads`: None where there is only one agent of role fleet.
+    """Store reads since start. `failures` are queries without a complete result, by kind. `in_sight` holds the reason
+    for each tier without data, empty if it has data. `leads` is None for a single agent of role fleet.
     """
 
     place: str
@@ -224,8 +223,9 @@ class StoreHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryHealth:
-    """How sending reports to one destination goes. Counts are since the start: reports taken, attempts that failed and are made
-    again, reports given up. `pending` reports wait, until `next_at` (unix seconds). `trouble` is why the newest did not arrive.
+    """Delivery of reports to a destination. Counts are since start: delivered reports, failed attempts that are
+    retried, and dropped reports. `pending` reports wait until `next_at` (unix seconds). `trouble` is the reason if the
+    newest report was not delivered.
     """
 
     destination: str
@@ -240,8 +240,8 @@ class DeliveryHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportHealth:
-    """How the weekly report goes. Times are unix seconds; `newest` is the name of the last report, "" before any. `trouble` is
-    why the one that is due is not there, `failures` how often that was tried since the start in vain.
+    """Weekly report. Times are unix seconds. `newest` is the name of the last report, "" before any. `trouble` is the
+    reason of an overdue report, `failures` counts failed attempts since start.
     """
 
     next_at: float
@@ -256,14 +256,13 @@ class ReportHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
-    """How the agent itself is doing. Counts are since its start; `history_trouble`, `config_trouble` and
-    `gpu_problems` hold sentences for people, None or empty while all is well. `last_turn_at` is when the last turn ended
-    (unix seconds): what tells a loop that hangs from one that works.
+    """Health of the agent. Counts are since its start. `history_trouble`, `config_trouble` and `gpu_problems` hold
+    sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle (unix seconds) and reveals a hung
+    loop.
 
-    `unbooked_minutes` wait to be written to the history, `dropped_minutes` never will be (minutes of a replica).
-    `scrape_failures` counts by tier, replica and kind. The web server adds what it alone knows, `web_*`. `webhook` is None
-    where none is received, `forecasting` where nothing is forecast, `discovery` where targets stand in the file alone,
-    `reporting` where no weekly report is written, `store` where none is read.
+    `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost (minutes of a replica).
+    `scrape_failures` counts by tier, replica and kind. The web server adds `web_*`. These are None if the feature is
+    off: `webhook`, `forecasting`, `discovery`, `reporting` and `store`.
     """
 
     turns: int = 0
@@ -290,9 +289,8 @@ class AgentHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """Everything at the end of a turn. `foreign` are alerts of others that fire or did in the last day, `timeline` is that
-    day, the newest last. `simulated` is what a banner says where targets are not real ones, "" in
-    production.
+    """State at the end of a cycle. `foreign` are foreign alerts of the last day, `timeline` is that day, newest last.
+    `simulated` is the banner text for simulated targets, "" in production.
     """
 
     role: str

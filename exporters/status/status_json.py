@@ -1,7 +1,7 @@
-"""The JSON twin of the status page, for `/api/status`: the same findings, numbers and trends for programs.
+"""JSON of `/api/status`: findings, numbers and trends of the status page for programs.
 
-Owns that format and its schema number. Readings, verdicts and episodes are written as `exporters.documents.replay` writes
-them; times are unix seconds, units base units. A number that is none (NaN, infinity) is null: JSON has no other word.
+Readings, verdicts and findings are written as in `exporters.documents.replay`. Times are unix seconds, units are base
+units. NaN and infinity are null.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCHEMA = 1
 
 
 def status_json(status: AgentStatus) -> dict[str, Any]:
-    """The whole status, ready for `json.dumps(..., allow_nan=False)`."""
+    """Return the status, ready for `json.dumps(..., allow_nan=False)`."""
     verdict = headline(status)
     found: dict[str, Any] = _without_nan(
         {
