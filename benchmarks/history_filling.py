@@ -30,7 +30,7 @@ from rules.confidence import Certainty
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import Plan, plan_version
-from rules.replicas import track as tracks
+from rules.replicas.track import ScrapeTrack, record_success
 from rules.telemetry import arrivals, windows
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
@@ -134,10 +134,10 @@ class Traffic:
 
 def _recorded() -> Iterator[Window]:
     recording, _ = load(RECORDING)
-    reader, track = PageReader(recording.targets[0].engine), tracks.ScrapeTrack()
+    reader, track = PageReader(recording.targets[0].engine), ScrapeTrack()
     for scrape in scrapes(recording, []):
         if scrape.body is not None:
-            track, one = tracks.record_success(track, reader.read(scrape.body, scrape.t))
+            track, one = record_success(track, reader.read(scrape.body, scrape.t))
             if one is not None and one.covered_seconds > 0:
                 yield one
 

@@ -34,8 +34,7 @@ from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
 from rules.gpu_sources.exporter import Sample
 from rules.gpu_sources.registry import EXPORTERS, detect_exporter
-from rules.replicas import track as tracks
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import gpu_windows
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
 from rules.telemetry.snapshots import GpuReadout
@@ -186,10 +185,10 @@ def replica(
             layouts[places] = _layout([series[place] for place in places], engines)
         layout = layouts[places]
         if layout is None:
-            track, window = tracks.record_failure(track, t)
+            track, window = record_failure(track, t)
         else:
             engine = layout.engine
-            track, window = tracks.record_success(track, snapshot(layout, values, t))
+            track, window = record_success(track, snapshot(layout, values, t))
         if window is not None:
             parts.append(window)
     if engine is None:

@@ -146,16 +146,16 @@ def _loaded(stage: DemoSetup, folder: Path) -> LoadedConfig:
 def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun | None:
     """Simulated engines, after the weeks that were filled in; None where there is nothing to watch."""
     # Only this demo needs the simulator.
-    from agent.demo.simulation import folder as past_folder
+    from agent.demo.simulation.folder import configuration, fill, next_steps_text, unserved_url, write_configuration
     from agent.demo.simulation.live_fleet import continue_simulation, targets
 
     began = time.monotonic()
-    past = past_folder.fill(folder, seconds=options.history, end=time.time(), progress=_progress)
+    past = fill(folder, seconds=options.history, end=time.time(), progress=_progress)
     took = time.monotonic() - began
     print(f"{duration_text(past.seconds)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
     if options.fill_only:
-        past_folder.write_configuration(folder, past_folder.configuration(targets(past, past_folder.unserved_url)))
-        print(past_folder.next_steps_text(folder))
+        write_configuration(folder, configuration(targets(past, unserved_url)))
+        print(next_steps_text(folder))
         return None
     return continue_simulation(
         past, folder, options.speed or (SPEED if options.out is None else 1.0), options.out is None, ends

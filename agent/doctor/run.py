@@ -25,18 +25,14 @@ from agent.doctor import (
     process_limits,
     target_checks,
 )
-from agent.doctor import background_jobs as doctor_report
-from agent.doctor import certificates as doctor_certificates
-from agent.doctor import endpoints as doctor_store
-from agent.doctor import process_limits as doctor_rights
-from agent.doctor.background_jobs import ForecastProbe, ReportProbe
-from agent.doctor.certificates import CertificateProbe
+from agent.doctor.background_jobs import ForecastProbe, ReportProbe, check_report, probe_report
+from agent.doctor.certificates import CertificateProbe, check_certificates, probe_certificates
 from agent.doctor.check_result import CheckResult, count, fail, ok, warn
-from agent.doctor.endpoints import AlertingProbe, StoreProbe
+from agent.doctor.endpoints import AlertingProbe, StoreProbe, check_store, probe_store
 from agent.doctor.history_file import HistoryFileProbe
 from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, HistoryProbe, PortProbe
 from agent.doctor.page_probes import TargetProbe
-from agent.doctor.process_limits import PermissionsProbe
+from agent.doctor.process_limits import PermissionsProbe, check_permissions, check_special_files, probe_permissions
 from agent.doctor.target_checks import TargetContext
 from agent.durations import duration_text
 from agent.errors import ConfigError
@@ -87,7 +83,7 @@ def run_checks(loaded: LoadedConfig | ConfigError, clock: Callable[[], float] = 
         *machine_checks.check_process(process, loaded),
         *process_limits.check_limits(limits, loaded),
     ]
-    odd = doctor_rights.check_special_files(loaded)
+    odd = check_special_files(loaded)
     if limits.thread_trouble or odd:
         # Nothing else can be looked at: targets, GPUs and addresses are asked from threads, and who reads a pipe waits.
         return (*found, *odd)
@@ -103,9 +99,9 @@ def run_probes(loaded: LoadedConfig, clock: Callable[[], float]) -> ProbeResults
     history = machine_probes.probe_history(config.history_path, clock()) if config.history_path else None
     return ProbeResults(
         t=clock(),
-        rights=doctor_rights.probe_permissions(loaded),
+        rights=probe_permissions(loaded),
         file=history_file.probe_history_file(config.history_path, history),
-        certificates=doctor_certificates.probe_certificates(config, watched),
+        certificates=probe_certificates(config, watched),
         targets=page_probes.probe_targets(watched, clock),
         pods=pods,
         gpus=machine_probes.probe_gpus(config, clock),
@@ -114,8 +110,8 @@ def run_probes(loaded: LoadedConfig, clock: Callable[[], float]) -> ProbeResults
         port=machine_probes.probe_port(config),
         alerting=endpoints.probe_alerting(config),
         forecast=background_jobs.probe_forecast(config),
-        report=doctor_report.probe_report(config),
-        store=doctor_store.probe_store(loaded, clock),
+        report=probe_report(config),
+        store=probe_store(loaded, clock),
     )
 
 
@@ -201,10 +197,10 @@ TARGET_CHECKS: tuple[tuple[str, Callable[[TargetContext, LoadedConfig], Iterator
 CHECKS: tuple[tuple[str, Callable[[ProbeResults, LoadedConfig], Iterator[CheckResult]]], ...] = (
     ("configuration", _config),
     ("sizing plan", _plan),
-    ("rights of files", lambda seen, loaded: doctor_rights.check_permissions(seen.rights, loaded)),
+    ("rights of files", lambda seen, loaded: check_permissions(seen.rights, loaded)),
     ("pods", _discovery),
     ("targets", _targets),
-    ("store", lambda seen, loaded: doctor_store.check_store(seen.store, loaded)),
+    ("store", lambda seen, loaded: check_store(seen.store, loaded)),
     ("GPUs", lambda seen, loaded: machine_checks.check_gpus(seen.gpus, loaded)),
     ("folder of the history", lambda seen, loaded: machine_checks.check_data_folder(seen.folder, loaded)),
     ("one daemon for a folder", lambda seen, _: machine_checks.owner(seen.folder, seen.port)),
@@ -213,7 +209,7 @@ CHECKS: tuple[tuple[str, Callable[[ProbeResults, LoadedConfig], Iterator[CheckRe
     ("web address", lambda seen, loaded: machine_checks.check_port(seen.port, loaded)),
     ("the daemon's own page", lambda seen, loaded: daemon.check_daemon(seen.port, loaded, seen.t)),
     ("forecast", lambda seen, loaded: background_jobs.check_forecast(seen.forecast, loaded)),
-    ("weekly report", lambda seen, loaded: doctor_report.check_report(seen.report, loaded)),
+    ("weekly report", lambda seen, loaded: check_report(seen.report, loaded)),
     ("alerts", lambda seen, loaded: endpoints.check_alerting(seen.alerting, loaded)),
-    ("certificates", lambda seen, _: doctor_certificates.check_certificates(seen.certificates, seen.t)),
+    ("certificates", lambda seen, _: check_certificates(seen.certificates, seen.t)),
 )

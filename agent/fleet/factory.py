@@ -15,7 +15,6 @@ from dataclasses import replace
 from agent.config.keys import Config
 from agent.config.store_keys import FleetConfig, Lease, TierSource
 from agent.fleet import agent_series, engine_series, engine_sums
-from agent.fleet import engine_series as gpu_pages
 from agent.fleet.aggregates import AgentAggregates, EngineAggregates
 from agent.fleet.engine_series import GpuPages, PagesWithGpus
 from agent.fleet.engine_sums import EngineSums
@@ -81,7 +80,7 @@ def build_replica_reader(tier: str, source: TierSource, view: TierContext, api: 
         return ReplicaReader(tier, selector, reader, api)
     exporter = EXPORTERS[source.gpus.exporter]
     with_gpus = PagesWithGpus(reader, GpuPages(exporter, source.gpus.replica_label))
-    beside = (gpu_pages.exporter_selector(exporter, source.gpus.selector),)
+    beside = (engine_series.exporter_selector(exporter, source.gpus.selector),)
     return ReplicaReader(tier, selector, with_gpus, api, beside=beside)
 
 

@@ -33,7 +33,6 @@ from agent.fleet.stored_pages import (
 from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import QueryClient
 from rules.plan import load_bins
-from rules.plan import load_bins as backlog
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram
@@ -84,7 +83,7 @@ class AggregatedTierReader:
         Raises StoreTrouble; then nothing is known of the minute but what `seen` says.
         """
         each = tuple(
-            backlog.mark_backlog(load_bins.bin_window(window, view.curve, name), before.get(name))
+            load_bins.mark_backlog(load_bins.bin_window(window, view.curve, name), before.get(name))
             for name, window in sorted(seen.items())
         )
         whole = [one for one in each if self._is_minute(one.window)]

@@ -20,7 +20,7 @@ from agent.forecasting.calendar_events import list_calendar_events, sundays
 from agent.forecasting.csv_series import read_trace
 from agent.forecasting.history_input import demand_series, settled_time
 from agent.forecasting.timestamps import UTC_TIMES, TimeStyle
-from agent.history import reader as mark
+from agent.history.reader import print_simulated_notice
 from agent.history.store import HistoryStore
 from exporters.documents.prewarm import OLD_SECONDS
 from exporters.render.text import format_duration
@@ -94,7 +94,7 @@ def input_from_history(
         raise ConfigError((f"--bin: demand is kept by the minute, of which {width:g} s is no whole number",))
     until = settled_time(time.time() if now is None else now, loaded.config.settling_seconds / 2) // width * width
     with HistoryStore.open_reader(history_path(loaded)) as reader:
-        mark.print_simulated_notice(reader)
+        print_simulated_notice(reader)
         found = demand_series(reader.demand(tier, until - KEPT_SECONDS, until), zone=keys.zone, bin_seconds=width)
     if found is None:
         raise ConfigError(

@@ -20,9 +20,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from agent.history import codec, compaction
-from agent.history import rows as demand_rows
 from agent.history.errors import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
-from agent.history.rows import DEMAND_SELECT, minute_sums, numbers
+from agent.history.rows import DEMAND_SELECT, REQUESTS_SELECT, TOLD_SELECT, minute_sums, numbers, requests_of
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable, format_of, has
 from exporters.render.text import quote_external_text
 from rules.evaluator.external_alerts import ExternalAlert
@@ -143,15 +142,15 @@ class Reader:
         has prefill pools alone."""
         if not self._has("demand"):
             return ()
-        found = self._ask(demand_rows.TOLD_SELECT, {"tier": tier, "since": since})
+        found = self._ask(TOLD_SELECT, {"tier": tier, "since": since})
         found = list(self._read(found, numbers, "demand"))
         return add_spans((), ((max(first, since), last) for first, last in found))
 
     def requests(self, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
         """The same without tokens and waiting requests, which are missing in it: of many weeks a third of the time."""
         self._require_demand()
-        rows = self._ask(demand_rows.REQUESTS_SELECT, (since, until, tier))
-        return self._read(rows, demand_rows.requests_of, "demand")
+        rows = self._ask(REQUESTS_SELECT, (since, until, tier))
+        return self._read(rows, requests_of, "demand")
 
     def _require_demand(self) -> None:
         if not self._has("demand"):

@@ -17,7 +17,6 @@ from itertools import chain
 from typing import Protocol, TypeVar
 
 from agent.http_client.connection import Backoff
-from agent.prometheus import query as refusals
 from agent.prometheus.answers import (
     ApiResponse,
     InstantSample,
@@ -29,7 +28,7 @@ from agent.prometheus.answers import (
     vector,
 )
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.query import QueryRunner
+from agent.prometheus.query import LOGIN, QueryRunner
 
 T = TypeVar("T")
 
@@ -68,9 +67,7 @@ class StoreApi:
     turn (`agent.http_client.connection.Backoff`); a changed secret ends that.
     """
 
-    def __init__(
-        self, options: StoreOptions, clock: Callable[[], float] = time.monotonic, login: str = refusals.LOGIN
-    ) -> None:
+    def __init__(self, options: StoreOptions, clock: Callable[[], float] = time.monotonic, login: str = LOGIN) -> None:
         self.options = options
         self._clock = clock
         self._asker = QueryRunner(options, login)

@@ -17,7 +17,7 @@ from pathlib import Path
 from agent.config.load import LoadedConfig
 from agent.config.report_keys import WEEKDAYS, Destination
 from agent.errors import SizewatchError
-from agent.reporting import storage as kept
+from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult
 from agent.reporting.process import JobRunner
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState, WeeklySchedule
@@ -85,7 +85,7 @@ class ReportService:
     def _read(self, now: float) -> ReportState:
         path = self.data_dir / STATE_FILE
         try:
-            found = kept.read_state(path)
+            found = storage.read_state(path)
         except OSError as error:
             raise ReportStateError(f"{path} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
@@ -103,7 +103,7 @@ class ReportService:
             return
         path = self.data_dir / STATE_FILE
         try:
-            kept.write_state(path, state)
+            storage.write_state(path, state)
         except OSError as error:
             raise ReportStateError(f"{path} cannot be written: {error.strerror or error}") from error
         self._state = state
@@ -155,7 +155,7 @@ class ReportService:
         folder = loaded.config.report_folder
         if folder is None:
             return
-        taken = kept.receipt(self.data_dir, one.report, one.destination)
+        taken = storage.receipt(self.data_dir, one.report, one.destination)
         link = loaded.config.alerting.external_url
         job = DeliveryJob(
             folder=folder.absolute(),

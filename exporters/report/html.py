@@ -14,7 +14,6 @@ from exporters.render.html_parts import SIGNS, icon
 from exporters.render.svg_charts import draw_scale
 from exporters.render.text import format_duration, strip_control_characters
 from exporters.report import charts, findings, wording
-from exporters.report import wording as numbers
 from exporters.report.records import Report, ReportNumber
 from rules.verdicts.verdict import Status
 
@@ -42,13 +41,13 @@ def _environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters["words"] = numbers.words
-    made.filters["best"] = numbers.best_estimate
-    made.filters["bounds"] = numbers.bounds
-    made.filters["plain"] = numbers.number_text
-    made.filters["money"] = numbers.money
-    made.globals["trend"] = numbers.trend
-    made.globals["times"] = numbers.times
+    made.filters["words"] = wording.words
+    made.filters["best"] = wording.best_estimate
+    made.filters["bounds"] = wording.bounds
+    made.filters["plain"] = wording.number_text
+    made.filters["money"] = wording.money
+    made.globals["trend"] = wording.trend
+    made.globals["times"] = wording.times
     made.filters["span"] = format_duration
     made.filters["coded"] = _coded
     made.globals["w"] = wording

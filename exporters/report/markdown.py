@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from exporters.render import text as plain_text
-from exporters.render.text import table
+from exporters.render.text import strip_control_characters, table
 from exporters.report.findings import (
     affected_replicas,
     finding_text,
@@ -71,7 +70,7 @@ def report_markdown(found: Report) -> str:
 
 def _harmless(text: str) -> str:
     """Return the text without HTML and links: a name must not inject them."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain_text.strip_control_characters(text)).replace("](", "]\\(")
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", strip_control_characters(text)).replace("](", "]\\(")
 
 
 def _monitoring(tier: TierReport) -> Iterator[str]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
 from rules.causes import error_checks, first_token
-from rules.causes import first_token as throttling
 from rules.causes.context import (
     EITHER,
     FAILING,
@@ -296,7 +295,7 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     ),
     CauseCheck(cause="adapters", methods=SLOW, examine=_adapters),
     CauseCheck(cause="speculation", methods=SLOW, examine=_speculation),
-    CauseCheck(cause="throttling", methods=LATENCY, examine=prove_when_slow(throttling.check_throttling_cause)),
+    CauseCheck(cause="throttling", methods=LATENCY, examine=prove_when_slow(first_token.check_throttling_cause)),
     CauseCheck(cause="more load", methods=PRESSURE | USERS | TURNED_AWAY, examine=_more_load),
     CauseCheck(cause="evictions", methods=SLOW, examine=prove_when_slow(_evictions)),
     CauseCheck(cause="queueing", methods=SLOW, families=("ttft_seconds",), examine=first_token.check_queueing_cause),

@@ -22,7 +22,6 @@ from rules.evaluator.tier_rules import TierMinutes, TierSize
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import track
-from rules.replicas import track as spans
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows
@@ -278,7 +277,7 @@ class Evaluator:
         watched = self._present(replica.tier)
         self.minutes[replica.tier] = tier_rules.add_minute(before, minute, replica.name, view, watched)
         newest = self.minutes[replica.tier].slices[-1]
-        kept = not (track.is_unwatched(minute) or spans.is_mostly_covered(replica.told, minute.start, minute.end))
+        kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.told, minute.start, minute.end))
         self._closed.append(ClosedMinute(tier=replica.tier, replica=replica.name, slice=newest, kept=kept))
         self._due.add(replica.tier)
 

@@ -19,7 +19,6 @@ from rules.confidence import Certainty
 from rules.evaluator.evaluate import evaluate_rule
 from rules.methods.tiers import judge_tiers
 from rules.plan import load_bins
-from rules.plan import load_bins as backlog
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
@@ -108,7 +107,7 @@ def add_minute(
     now, since, until = _reach(minute.end, watched)
     keep = tuple(_aged(s, now) for s in minutes.slices if since < s.window.end <= until)
     before = next((s for s in reversed(keep) if s.replica == replica), None)
-    newest = backlog.mark_backlog(load_bins.bin_window(minute, view.curve, replica), before)
+    newest = load_bins.mark_backlog(load_bins.bin_window(minute, view.curve, replica), before)
     return TierMinutes(
         slices=_bounded(keep, (newest,), watched),
         budget=error_budget.add_minute(_budget(minutes, view), minute),
@@ -165,7 +164,7 @@ def _bounded(
 
 def last_minute_by_replica(minutes: TierMinutes, now: float) -> dict[str | None, BinnedWindow]:
     """The last minute of every replica of such a tier, for `rules.plan.load_bins`."""
-    return {s.replica: s for s in minutes.each or () if s.window.end > now - backlog.AFTER_SECONDS - RECENT_SECONDS}
+    return {s.replica: s for s in minutes.each or () if s.window.end > now - load_bins.AFTER_SECONDS - RECENT_SECONDS}
 
 
 def add_start(minutes: TierMinutes, start: ReplicaStart) -> TierMinutes:

@@ -10,12 +10,10 @@ import math
 from dataclasses import dataclass, field, replace
 
 from rules.replicas import starts
-from rules.replicas import track as spans
-from rules.replicas import track as tracks
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
 from rules.replicas.starts import ReplicaStart
-from rules.replicas.track import ScrapeTrack, Spans
+from rules.replicas.track import ScrapeTrack, Spans, add_spans, is_unwatched, record_failure, record_success
 from rules.telemetry import histograms, windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
@@ -53,7 +51,7 @@ def apply_snapshot(
     """
     before = replica.track.seen
     start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
-    track, window = tracks.record_success(replica.track, snapshot)
+    track, window = record_success(replica.track, snapshot)
     replica = replace(replica, track=track, trouble="", start=start)
     if window is None:
         return _begun_anew(replace(replica, cascade=interrupt_cascade(replica.cascade), stale_seconds=0.0), before)
@@ -70,7 +68,7 @@ def apply_failed_scrape(
 ) -> tuple[ReplicaState, Window | None, Window | None]:
     """A failed scrape at `t`; `trouble` says in words what went wrong."""
     before = replica.track.seen
-    track, window = tracks.record_failure(replica.track, t, reason)
+    track, window = record_failure(replica.track, t, reason)
     cascade = interrupt_cascade(replica.cascade)
     replica = replace(replica, track=track, cascade=cascade, trouble=trouble, unslopable=reason)
     if window is None:
@@ -86,7 +84,7 @@ def _begun_anew(replica: ReplicaState, before: float | None) -> tuple[ReplicaSta
     if before is None:
         return replace(replica, since=seen), None, None
     closed = windows.sum_windows(replica.open) if replica.open else None
-    told = spans.add_spans(replica.told, ((replica.since, before),))
+    told = add_spans(replica.told, ((replica.since, before),))
     return replace(replica, open=(), told=told, since=seen), None, closed
 
 
@@ -102,8 +100,8 @@ def _with(window: Window, extra: Window) -> Window:
 
 
 def _book(replica: ReplicaState, window: Window) -> tuple[ReplicaState, Window, Window | None]:
-    if tracks.is_unwatched(window):
-        told = spans.add_spans(replica.told, ((replica.since, window.start),))
+    if is_unwatched(window):
+        told = add_spans(replica.told, ((replica.since, window.start),))
         replica = replace(replica, told=told, since=window.end)
     if replica.open and windows.minute_of(window) != windows.minute_of(replica.open[0]):
         closed = windows.sum_windows(replica.open)

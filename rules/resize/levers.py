@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
-from rules.methods import utilization as periods
+from rules.methods.utilization import mean_ready_replicas
 from rules.plan import money
 from rules.plan.replica_count import count_fleet, count_replicas
 from rules.resize.fleet_cost import FleetProposal
@@ -95,7 +95,7 @@ def group_by_hour_of_week(seen: ProductionSummary, zone: str) -> tuple[HourOfWee
         if used is None or hour.span <= 0:
             continue
         local = datetime.fromtimestamp((hour.start + hour.end) / 2, clock)
-        idle = money.spare_replicas(periods.mean_ready_replicas((hour,)), used, target)
+        idle = money.spare_replicas(mean_ready_replicas((hour,)), used, target)
         grouped.setdefault((local.weekday(), local.hour), []).append((used, idle))
     return tuple(_of_week(day, hour, grouped.get((day, hour), [])) for day in range(7) for hour in range(24))
 
@@ -131,7 +131,7 @@ def _batch_fill(case: LeverCase) -> Lever:
     known = [(hour, used) for hour, used in case.hours if used is not None]
     if not known:
         return _unknown("Offline batch fill", "no hour's fleet utilisation is known")
-    idle = [money.spare_replicas(periods.mean_ready_replicas((hour,)), used, case.target) for hour, used in known]
+    idle = [money.spare_replicas(mean_ready_replicas((hour,)), used, case.target) for hour, used in known]
     most = max(idle)
     basis = f"replicas beyond {case.target:.0%} utilisation, hour by hour ({most:.1f} at most); batch work costs electricity only"
     return _lever(case, "Offline batch fill", math.fsum(idle) / len(idle), Certainty.CERTAIN, basis)
@@ -146,7 +146,7 @@ def _schedule(case: LeverCase) -> Lever:
         if peak is None:
             continue
         counted += 1
-        saved += max(0.0, periods.mean_ready_replicas((hour,)) - _needed(case, peak))
+        saved += max(0.0, mean_ready_replicas((hour,)) - _needed(case, peak))
     if not counted:
         return _unknown("Scaling by schedule", "no hour's arrivals are known")
     basis = (
@@ -177,9 +177,7 @@ def _colocation(case: LeverCase) -> Lever:
     used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.view.basis)
     if not isinstance(used, Reading) or used.value is None:
         return _unknown("Model colocation", "fleet utilisation is not known")
-    idle = money.compute_idle_capacity(
-        periods.mean_ready_replicas(case.seen.plan_hours), used.value, case.target, case.warm
-    )
+    idle = money.compute_idle_capacity(mean_ready_replicas(case.seen.plan_hours), used.value, case.target, case.warm)
     basis = f"{idle.ready:.1f} ready replicas, fleet utilisation {used.value:.1%} on average over the time where "
     basis += f"{case.target:.0%} is aimed at; the minimum warm count apart"
     return _lever(case, "Model colocation", max(0.0, idle.wasted), Certainty.CERTAIN, basis)

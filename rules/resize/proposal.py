@@ -16,7 +16,7 @@ from enum import StrEnum
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
-from rules.methods import utilization as periods
+from rules.methods.utilization import hours_of_fullest
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import (
@@ -122,7 +122,7 @@ def propose_size(seen: ProductionSummary, answers: Answers) -> Resize:
     )
     utilization = _utilization(seen)
     used = utilization.value if isinstance(utilization, Reading) else None
-    full = periods.hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
+    full = hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
     proposal = _proposal(seen, answers, workload, usable, size, full[0] if full else None)
     measured = measured_cost(seen, used)
     return Resize(

@@ -11,7 +11,7 @@ from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
-from rules.replicas import track as tracks
+from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import windows
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
@@ -69,15 +69,15 @@ def finished(several: tuple[BinnedWindow, ...]) -> float:
 def recorded_minutes(name: str) -> list[Window]:
     """The minutes of a recording's first replica, those with failed scrapes and restarts included."""
     recording, _ = load(recorded.folder(name))
-    reader, track = PageReader(recording.targets[0].engine), tracks.ScrapeTrack()
+    reader, track = PageReader(recording.targets[0].engine), ScrapeTrack()
     minutes: dict[float, list[Window]] = {}
     for scrape in scrapes(recording, []):
         if scrape.target != 0:
             continue
         if scrape.body is None:
-            track, one = tracks.record_failure(track, scrape.t)
+            track, one = record_failure(track, scrape.t)
         else:
-            track, one = tracks.record_success(track, reader.read(scrape.body, scrape.t))
+            track, one = record_success(track, reader.read(scrape.body, scrape.t))
         if one is not None:
             minutes.setdefault(windows.minute_of(one), []).append(one)
     return [windows.sum_windows(group) for group in minutes.values()]

@@ -14,7 +14,6 @@ from report_samples import START, TIER, WEEK, book, hours, plan, reported
 from agent.config.load import LoadedConfig, load
 from agent.history.store import HistoryStore
 from agent.reporting import storage, worker
-from agent.reporting import storage as kept
 from agent.reporting.jobs import Job, JobResult
 from agent.reporting.process import JobRunner
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
@@ -93,10 +92,10 @@ def remembered(place: Path, *waiting: str, until: float = DUE + DAY, **parts: An
     """The state after a report was made at DUE, with these destinations still to be told."""
     several = tuple(PendingDelivery(destination=name, report=NAME, next_at=DUE, until=until) for name in waiting)
     whole = {"begun_at": DUE - WEEK, "made_for": DUE, "made_at": DUE, "waiting": several, **parts}
-    kept.write_state(place / "data" / STATE_FILE, ReportState(**whole))
+    storage.write_state(place / "data" / STATE_FILE, ReportState(**whole))
 
 
 def state_of(place: Path) -> ReportState:
-    found = kept.read_state(place / "data" / STATE_FILE)
+    found = storage.read_state(place / "data" / STATE_FILE)
     assert found is not None
     return found

@@ -19,14 +19,12 @@ from rules.evaluator import timeline
 from rules.evaluator.step import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
-from rules.plan import load_bins as backlog
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import TierPlan
 from rules.replicas import starts
-from rules.replicas import track as tracks
 from rules.replicas.starts import ReplicaStart
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import gauges, windows
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import MINUTE_SECONDS, Window
@@ -64,7 +62,7 @@ class ReplicaRun:
     def take(self, page: Snapshot | None, t: float) -> tuple[Window, ...]:
         """A page, or None for a failed scrape, at `t`; the minutes that are over with it."""
         if page is None:
-            self.track, window = tracks.record_failure(self.track, t)
+            self.track, window = record_failure(self.track, t)
         else:
             self.start = starts.detect_start(self.track, page, self.name) or starts.update_start(self.start, page)
             last = self.track.last
@@ -72,7 +70,7 @@ class ReplicaRun:
                 # A silence for `tracks`; here every second of it was watched.
                 self.track, window = ScrapeTrack(last=page, seen=page.t), build_window(last, page)
             else:
-                self.track, window = tracks.record_success(self.track, page)
+                self.track, window = record_success(self.track, page)
         if window is None:
             return ()
         over: list[Window] = []
@@ -188,7 +186,7 @@ class TierRun:
         by_name = {follower.name: follower for follower in self.followers}
         found = []
         for name, window in minutes:
-            one = backlog.mark_backlog(load_bins.bin_window(window, view.curve, name), by_name[name].before)
+            one = load_bins.mark_backlog(load_bins.bin_window(window, view.curve, name), by_name[name].before)
             by_name[name].before = one
             found.append(ClosedMinute(tier=view.tier, replica=name, slice=one))
         return tuple(found)

@@ -23,8 +23,7 @@ from agent.demo.engines import PRODUCT, Player, StandInGpus, track
 from agent.demo.setup import CAST, HERE, PLAN, Clock, DemoSetup
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load
-from rules.replicas import track as tracks
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.track import ScrapeTrack, record_success
 from rules.telemetry import gpu_windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import EVERYTHING
@@ -195,7 +194,7 @@ def test_a_recording_that_begins_anew_is_a_restarted_engine_and_nothing_is_inven
     for _ in range(60):
         body = player.page(part.tier)
         if body is not None:
-            state, window = tracks.record_success(state, reader.read(body, now.t))
+            state, window = record_success(state, reader.read(body, now.t))
             gaps += [window.gaps.get(EVERYTHING)] if window is not None else []
         now.t += 15.0
     assert gaps.count(Gap.RESTARTED) == player.rounds()[part.tier] >= 2

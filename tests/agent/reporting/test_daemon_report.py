@@ -16,7 +16,7 @@ from report_samples import WEEK
 from report_servers import webhook
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.reporting import storage as kept
+from agent.reporting import storage
 from agent.reporting.storage import STATE_FILE, ReportState
 
 HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise", "resvg_py", "lightgbm"}
@@ -58,7 +58,7 @@ def test_a_daemon_makes_a_missed_report_serves_and_sends_it_and_stays_light(tmp_
     with webhook() as hook:
         addresses = {"chat": f"json://u:{CANARY}@{hook.place}/", "gone": f"json://u:{CANARY}@127.0.0.1:1/{CANARY}"}
         configured(tmp_path, addresses, scrape_interval="500ms", logging={"level": "debug"})
-        kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
+        storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
         out = tmp_path / "told.json"
         words = [sys.executable, "-W", "error", "-c", DAEMON, str(tmp_path / "sizewatch.yaml"), str(DUE + 60), str(out)]
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
@@ -105,7 +105,7 @@ def test_a_report_that_cannot_be_made_is_a_metric_and_a_notice_and_costs_no_turn
     with_history(tmp_path)
     configured(tmp_path)
     (tmp_path / "data" / "reports").write_text("a file in its place")
-    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
+    storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
     with running(tmp_path / "sizewatch.yaml", turns=1, clock=lambda: DUE + 10) as daemon:
         assert wait_for(lambda: health(daemon)["reporting"]["failures"])
         assert metric(daemon, "sizewatch_report_up") == 0

@@ -30,7 +30,6 @@ from waiting import CEILING_SECONDS
 
 from agent.config.load import load
 from agent.reporting import process, storage
-from agent.reporting import storage as kept
 from agent.reporting.process import JobRunner
 from agent.reporting.service import LOCK_FILE, ReportService
 from agent.reporting.storage import STATE_FILE, ReportState
@@ -80,7 +79,7 @@ def test_a_report_is_made_when_it_is_due_sent_and_made_no_second_time(tmp_path: 
 def test_one_that_was_missed_is_made_at_the_next_start_once_and_of_its_own_time(tmp_path: Path) -> None:
     with_history(tmp_path)
     configured(tmp_path)
-    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - 3 * WEEK, made_for=DUE - 2 * WEEK))
+    storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - 3 * WEEK, made_for=DUE - 2 * WEEK))
     late = DUE + 2 * DAY
     reports = looked_after(tmp_path, late, reports=making_here(tmp_path))
     # Those of two weeks were missed: only the newest is of any use.
@@ -102,7 +101,7 @@ def test_what_was_due_before_the_first_start_is_nobodys(tmp_path: Path) -> None:
 
 def test_a_report_that_fails_is_tried_again_ever_more_rarely_and_is_seen(tmp_path: Path) -> None:
     loaded = configured(tmp_path)
-    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
+    storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
     reports = looked_after(tmp_path, DUE, reports=making_here(tmp_path))
     health = reports.health(loaded, DUE)
     assert "history" in health.trouble
@@ -123,7 +122,7 @@ def test_a_making_that_hangs_or_takes_too_much_memory_is_ended_and_told(
 ) -> None:
     with_history(tmp_path)
     loaded = configured(tmp_path)
-    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
+    storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
     reports = looked_after(tmp_path, DUE, reports=ReportService(tmp_path / "data", JobRunner(0.05)))
     assert reports.health(loaded, DUE).trouble == "it took longer than 0.05 s and was ended"
     monkeypatch.setattr(process, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
@@ -255,7 +254,7 @@ def test_a_daemon_that_dies_between_delivery_and_its_own_note_repeats_nothing(tm
         assert len(hook.taken) == 1
         # The state as it was before, and the receipt that the process left.
         remembered(tmp_path, "chat")
-        kept.receipt(tmp_path / "data", NAME, "chat").touch()
+        storage.receipt(tmp_path / "data", NAME, "chat").touch()
         reports = looked_after(tmp_path, DUE + MINUTE)
         assert len(hook.taken) == 1
     told = reports.health(loaded, DUE).deliveries[0]

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import START, snapshot
 
-from rules.replicas import track as tracks
-from rules.replicas.track import BRIDGE_SECONDS, ScrapeTrack
+from rules.replicas.track import BRIDGE_SECONDS, ScrapeTrack, record_failure, record_success
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -27,9 +26,9 @@ def walk(*outcomes: float | Snapshot, track: ScrapeTrack | None = None) -> tuple
     track, found = track or ScrapeTrack(), []
     for outcome in outcomes:
         if isinstance(outcome, Snapshot):
-            track, window = tracks.record_success(track, outcome)
+            track, window = record_success(track, outcome)
         else:
-            track, window = tracks.record_failure(track, START - outcome)
+            track, window = record_failure(track, START - outcome)
         found += [window] if window is not None else []
     return track, found
 
@@ -52,7 +51,7 @@ def test_a_failed_scrape_is_a_gap_at_once() -> None:
 
 def test_a_failed_scrape_tells_its_reason() -> None:
     track, _ = walk(page(0))
-    _, window = tracks.record_failure(track, START + 15, Gap.STALE)
+    _, window = record_failure(track, START + 15, Gap.STALE)
     assert window is not None
     assert window.explain_missing("requests_finished") is Gap.STALE
 

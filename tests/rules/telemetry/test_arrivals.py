@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.replicas import track as tracks
+from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums, list_demand, minute_from_window, split_by_minute
 from rules.telemetry.gauges import GaugeSum
@@ -152,13 +152,13 @@ def page(t: float, counters: dict[str, float]) -> Snapshot:
 
 def scrapes(*pages: tuple[float, float | None]) -> list[Window]:
     """The windows of (seconds, finished requests or None of a failed scrape)."""
-    track, found = tracks.ScrapeTrack(), []
+    track, found = ScrapeTrack(), []
     for t, count in pages:
         if count is None:
-            track, one = tracks.record_failure(track, START + t)
+            track, one = record_failure(track, START + t)
         else:
             counters = {"requests_finished": count, "engine_steps": count}
-            track, one = tracks.record_success(track, page(START + t, counters))
+            track, one = record_success(track, page(START + t, counters))
         if one is not None:
             found.append(one)
     return found

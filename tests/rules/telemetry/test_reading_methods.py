@@ -13,8 +13,7 @@ from making import EDGES, START, gauge, histogram, window
 
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.replicas import track as tracks
-from rules.replicas.track import ScrapeTrack
+from rules.replicas.track import ScrapeTrack, record_success
 from rules.telemetry import windows
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.readings import families_of, read
@@ -238,7 +237,7 @@ def recorded_windows(name: str, seconds: float) -> list[Window]:
     reader, track, spans = PageReader(recording.targets[0].engine), ScrapeTrack(), list[list[Window]]()
     for scrape in scrapes(recording, []):
         assert scrape.body is not None
-        track, one = tracks.record_success(track, reader.read(scrape.body, scrape.t))
+        track, one = record_success(track, reader.read(scrape.body, scrape.t))
         if one is None:
             continue
         if not spans or spans[-1][-1].end - spans[-1][0].start > seconds - 1:

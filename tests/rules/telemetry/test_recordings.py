@@ -16,7 +16,7 @@ import recorded
 from agent.replay.replay import replay
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.replicas import track as tracks
+from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import histograms, windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
@@ -146,9 +146,9 @@ def whole_processes(name: str) -> list[tuple[str, Window]]:
     recording, _ = load(recorded.folder(name))
     found = []
     for target, scraped in zip(recording.targets, by_target(name), strict=True):
-        track, several = tracks.ScrapeTrack(), []
+        track, several = ScrapeTrack(), []
         for t, page in scraped:
-            track, window = tracks.record_success(track, page) if page else tracks.record_failure(track, t)
+            track, window = record_success(track, page) if page else record_failure(track, t)
             if window is not None and window.covered_seconds > 0:
                 several.append(window)
             elif several and window is not None and "restarts" in window.counters:
