@@ -1,6 +1,6 @@
-"""Durations as people write them: 500ms, 15s, 5m, 1h, 7d, 13w. The one reader and the one writer of them.
+"""Parser and formatter of durations: 500ms, 15s, 5m, 1h, 7d, 13w.
 
-Owns the units. A bare number is refused on purpose: nobody can tell whether it means seconds or minutes.
+A bare number is refused: it is unclear whether it means seconds or minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ EXPECTED = "a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Raises ValueError, in words, for anything but a number with one unit."""
+    """Return the duration in seconds. Raise ValueError for anything but a number with one unit."""
     found = re.fullmatch(PATTERN.strip("^$"), text, re.ASCII)
     if found is None:
         shown = text if len(text) <= 40 else f"{text[:37]}..."
@@ -23,7 +23,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds in the largest unit up to days that needs no fraction; below a second always milliseconds."""
+    """Format seconds in the largest unit up to days without a fraction, and below one second in milliseconds."""
     for unit in ("d", "h", "m", "s"):
         if seconds and seconds % UNITS_SECONDS[unit] == 0:
             return f"{seconds / UNITS_SECONDS[unit]:.0f}{unit}"

@@ -1,14 +1,14 @@
-"""What can go wrong in a way a person must hear about.
+"""Errors that sizewatch reports to a user.
 
     SizewatchError
-    ├── BadConfig(problems)         the configuration cannot be used
-    ├── BadPlan(problems)           the sizing plan cannot be used
-    ├── BadRecording(path, text)    a recorded folder or file cannot be read
-    ├── BadBenchmark(path, text)    a benchmark's result, or telemetry of it, cannot be used
-    └── ScrapeError(kind, text)     a target gave no page that may be used
+    ├── ConfigError(problems)          unusable configuration
+    ├── PlanError(problems)            unusable sizing plan
+    ├── RecordingError(path, text)     unreadable recorded folder or file
+    ├── BenchmarkError(path, text)     unusable benchmark result or telemetry
+    └── ScrapeError(kind, text)        no usable page from a target
 
-Owns the family and the words of `ScrapeFailure`. Foreign exceptions are translated where they arise, never here.
-Add a new failure of a scrape as a row of `ScrapeFailure`; a new class only when a caller must treat it differently.
+Foreign exceptions are translated where they arise. Add a new scrape failure as a member of `ScrapeFailure`.
+Add a new class only if a caller must treat it differently.
 """
 
 from enum import StrEnum
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class ScrapeFailure(StrEnum):
-    """Why a target gave no page: one word, counted and exported."""
+    """Reason of a failed scrape: one word, used as a metric label."""
 
     CONNECT = "connect"
     TIMEOUT = "timeout"
@@ -33,15 +33,15 @@ class ScrapeFailure(StrEnum):
 
 
 class SizewatchError(Exception):
-    """Anything sizewatch itself reports; whatever else rises is a defect."""
+    """Any error that sizewatch reports. Every other exception is a defect."""
 
 
 MOST_PROBLEMS = 1_000
-"""Of one document that are told: a file of the wrong kind may have one a line."""
+"""Maximum number of reported problems per document. A file of the wrong type may have one per line."""
 
 
 class _ProblemsError(SizewatchError):
-    """Every problem found in one document, each beginning with its path in it."""
+    """All problems of one document. Each begins with its path in the document."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         if len(problems) > MOST_PROBLEMS:
@@ -51,15 +51,15 @@ class _ProblemsError(SizewatchError):
 
 
 class ConfigError(_ProblemsError):
-    """The configuration cannot be used."""
+    """Unusable configuration."""
 
 
 class PlanError(_ProblemsError):
-    """The sizing plan cannot be used."""
+    """Unusable sizing plan."""
 
 
 class RecordingError(SizewatchError):
-    """A recorded folder or file cannot be read."""
+    """Unreadable recorded folder or file."""
 
     def __init__(self, path: Path | str, text: str) -> None:
         super().__init__(f"{path}: {text}")
@@ -68,7 +68,7 @@ class RecordingError(SizewatchError):
 
 
 class BenchmarkError(SizewatchError):
-    """A benchmark's result file, or the telemetry of its run, cannot be used."""
+    """Unusable benchmark result file, or unusable telemetry of its run."""
 
     def __init__(self, path: Path | str, text: str) -> None:
         super().__init__(f"{path}: {text}")
@@ -77,7 +77,7 @@ class BenchmarkError(SizewatchError):
 
 
 class ScrapeError(SizewatchError):
-    """A target gave no page that may be used; nothing of the page was used."""
+    """No usable page from a target. Nothing of the page was used."""
 
     def __init__(self, kind: ScrapeFailure, text: str) -> None:
         super().__init__(f"{kind}: {text}")

@@ -1,17 +1,6 @@
-"""Files that we write: with the rights they need and no more whatever the umask, and never through a link.
+"""Safe file access: creation of output files, the lock of the data directory, and changes of mounted files.
 
-Owns how such a file is opened. What a person names on the command line is theirs and opened as they would.
-
-The folder of the history belongs to one daemon at a time.
-
-Owns the making of the folder and the lock on it: two daemons that book the same minutes would count everything twice.
-The kernel drops the lock with the process that holds it, whatever ends that; the file that carries it stays.
-
-Whether files that Kubernetes mounts (of a ConfigMap or a Secret) have other contents than when they were read.
-
-Owns the look at them and nothing of what is in them. The kubelet writes a new folder and turns the link `..data` to it
-(atomic writer): all files of a ConfigMap change at once and none is half written. Files elsewhere are people's, who say by
-SIGHUP when they are done.
+Output files get minimal rights under any umask and never follow a link. Paths from the command line open normally.
 """
 
 from __future__ import annotations
@@ -34,8 +23,10 @@ NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_new_file(path: Path, mode: int) -> BinaryIO:
-    """The file, made or emptied, with at most these rights. Raises OSError, ELOOP among it where a link stands there: somebody
-    else who may write in the folder has put it there."""
+    """Create or truncate a file with at most these rights. Raise OSError, with ELOOP if the path is a link.
+
+    A link may be an attack by another user with write access to the folder.
+    """
     return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | NO_LINK, mode), "wb")
 
 
@@ -44,13 +35,14 @@ LOCK_FILE = "daemon.lock"
 _log = logging.getLogger(__name__)
 
 LOCKS = Path("/proc/locks")
-"""What Linux tells of the locks that are held."""
+"""List of held locks (Linux)."""
 
 
 class DataDir:
-    """A folder that is ours until `close`. `named` says which configuration names it, for messages.
+    """Data directory, locked by this daemon until `close`. `named` is the configuration file for error messages.
 
-    Raises BadConfig where it cannot be made or written, or where another daemon has it.
+    Two daemons on one history would count every minute twice. The kernel releases the lock when the process ends; the
+    lock file stays. Raise ConfigError if the directory is not writable or another daemon holds it.
     """
 
     def __init__(self, folder: Path, named: Path) -> None:
@@ -76,18 +68,18 @@ class DataDir:
         self._name_holder()
 
     def _name_holder(self) -> None:
-        """On a full disk nobody is told who holds it; the lock itself needs no room."""
+        """Write the process id to the lock file. A full disk costs only the id: the lock needs no space."""
         try:
             os.ftruncate(self._lock, 0)
             os.write(self._lock, str(os.getpid()).encode())
         except OSError as error:
-            _log.warning("%s: %s does not say who holds it", self._folder / LOCK_FILE, error.strerror)
+            _log.warning('lock file without process id file=%s error="%s"', self._folder / LOCK_FILE, error.strerror)
 
     def _problem(self, text: str) -> ConfigError:
         return ConfigError((f"{self._named}: data_dir: {self._folder} {text}",))
 
     def close(self) -> None:
-        """Lets another daemon have it."""
+        """Release the lock."""
         os.close(self._lock)
 
 
@@ -97,9 +89,10 @@ def _process(lock: int) -> str:
 
 
 def holder(folder: Path) -> str:
-    """The process of the daemon that has the folder now, as digits; empty where none has, or this system does not say.
+    """Return the process id of the daemon that holds the folder, as digits.
 
-    It takes no lock to find out: a daemon that starts at that moment would find the folder taken.
+    Return "" if no daemon holds it or the system does not report locks. It takes no lock: a starting daemon would find
+    the folder taken.
     """
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
@@ -112,7 +105,7 @@ def holder(folder: Path) -> str:
         return ""
     finally:
         os.close(lock)
-    # Number, FLOCK, ADVISORY, WRITE, process, device:inode; the device is not that of stat on every file system.
+    # Number, FLOCK, ADVISORY, WRITE, process, device:inode. On some file systems the device differs from stat.
     held = any(row[1] == "FLOCK" and row[4] == pid and row[5].endswith(f":{inode}") for row in rows if len(row) > 5)
     return pid if held else ""
 
@@ -123,25 +116,30 @@ Stamp = tuple[int, int, int, str]
 
 
 class MountedFiles:
-    """The files of one configuration. `changed` is cheap while nothing was mounted anew."""
+    """Files of one configuration that Kubernetes mounts from a ConfigMap or Secret.
+
+    The kubelet writes a new folder and moves the link `..data` to it (atomic writer). So all files change at once and
+    none is partial. Other files are ignored: users reload those with SIGHUP. `changed` is cheap without a new mount.
+    """
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._known: dict[Path, tuple[Stamp, str]] = {}
         self.follow(paths)
 
     def follow(self, paths: Iterable[Path]) -> None:
-        """From now on these: new ones as they are now, others as they were seen last."""
+        """Set the files to watch. New files start with their present contents, known files keep their last seen
+        contents."""
         stamps = {path: _stamp(path) for path in paths}
         self._known = {
             path: self._known.get(path) or (stamp, _digest(path)) for path, stamp in stamps.items() if stamp is not None
         }
 
     def changed(self) -> bool:
-        """Whether any has other contents than at the last look; told once for each change."""
+        """Return whether any file has new contents since the last call. Each change is reported once."""
         found = False
         for path, (before, digest) in list(self._known.items()):
             stamp = _stamp(path)
-            # While it is away (a mount that is made anew) what was read still counts.
+            # During a remount the file is absent and the contents read before stay valid.
             if stamp is None or stamp == before:
                 continue
             now = _digest(path)
@@ -151,7 +149,7 @@ class MountedFiles:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """None where the file is not mounted so, or not there."""
+    """Return the stamp of a mounted file. Return None if the file is missing or not mounted by Kubernetes."""
     try:
         if not (path.parent / MARK).is_symlink():
             return None

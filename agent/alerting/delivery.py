@@ -1,17 +1,12 @@
-"""Keeps one Alertmanager told of the present state of all alerts, from a thread of its own.
+"""Delivery of alerts to one Alertmanager, from a thread per Alertmanager.
 
-Owns when a round of posts is due: at once when an alert begins, grows louder or ends, again before what was posted
-lapses, and after a failure at growing intervals up to that of sending again. Alerts are state: what could not be posted
-is not kept, the next round posts what is true then. A turn hands over the state and never waits.
+Alerts are state. A failed post is not stored: the next round posts the state of that moment. A round is due when an
+alert starts, escalates or ends, and before posted alerts expire. After a failure the retry interval doubles up to the
+resend interval.
 
-Posts alerts to one Alertmanager, and finds out which of them it refused.
-
-Owns one round of posting: the batches, the one deadline, what an answer means. It keeps no state of alerts and no time
-between rounds: `agent.alerting.delivery` does. What is posted comes from `exporters.alertmanager.payload`.
-
-Alertmanager's API v2 answers 400 for a batch with one bad alert and has stored the good ones (api/v2/api.go, 0.25); a
-proxy before it may have refused all. Posting is idempotent, so a refused batch is halved and posted again until the
-refusal is one alert's.
+Alertmanager's API v2 answers 400 for a batch with one bad alert, but stores the good alerts (api/v2/api.go, 0.25). A
+proxy may refuse the whole batch. Posting is idempotent, so a refused batch is halved and posted again. Halving ends
+when the refusal belongs to a single alert.
 """
 
 from __future__ import annotations
@@ -36,15 +31,15 @@ from exporters.status.records import AlertmanagerHealth
 
 PATH = "/api/v2/alerts"
 BATCH = 64
-"""Alerts a request; Prometheus posts up to 256, and a proxy's limit of 1 MB is safe with these."""
+"""Alerts per request. Prometheus posts up to 256. This size stays below the 1 MB limit of a proxy."""
 
 MOST_ANSWER_BYTES = 4096
 MOST_QUOTED = 300
 ROUND_SECONDS = 30.0
-"""For all requests of one round together."""
+"""Time limit in seconds for all requests of one round together."""
 
 REFUSALS = frozenset({400, 413, 422})
-"""Answers that mean this body and not this sender: fewer alerts, or others, may be taken."""
+"""HTTP status codes that refuse the body, not the sender. A smaller batch may be accepted."""
 
 _MOVED = "it redirects, which is not followed: give the final address as url"
 HINTS = {
@@ -58,7 +53,7 @@ HINTS = {
 
 
 class DeliveryError(SizewatchError):
-    """A round that could not be ended; what was posted of it is posted again with the next."""
+    """A failed round. The next round posts all alerts again."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -66,27 +61,30 @@ class DeliveryError(SizewatchError):
 
 
 class _Refused(Exception):
-    """This body was refused, in the other side's words."""
+    """A refused body, with the reason from the response."""
 
 
 @dataclass(slots=True)
 class PostResult:
-    """What came of one round: how many alerts were taken, and the words for each that was refused, by title."""
+    """Result of one round: the number of accepted alerts, and the reason for each refused alert by title."""
 
     taken: int = 0
     refused: dict[str, str] = field(default_factory=dict)
 
 
 class AlertmanagerClient:
-    """Posts to one Alertmanager, over a connection of its own each round, so that renewed secrets are in use at once."""
+    """Client of one Alertmanager. Each round opens a new connection, so renewed secrets take effect at once."""
 
     def __init__(self, options: TargetOptions) -> None:
         self._options = options
         self.place = place_of(options.url).removesuffix(PATH)
 
     def round(self, alerts: Sequence[AlertPayload], suspects: frozenset[str] = frozenset()) -> PostResult:
-        """Posts all of them; `suspects`, refused before, each by itself. Where there are none an empty list is posted, so that
-        an Alertmanager that is away is known before the first alert. Raises NotDelivered."""
+        """Post all alerts. Post each of `suspects`, which were refused before, in a batch of its own.
+
+        Post an empty list if there are no alerts, to detect an unavailable Alertmanager before the first alert. Raise
+        DeliveryError if the round fails.
+        """
         done = PostResult()
         deadline = time.monotonic() + ROUND_SECONDS
         try:
@@ -154,7 +152,7 @@ class AlertmanagerClient:
 
 
 def _words(status: int, said: bytes, headers: dict[str, str], url: str) -> str:
-    """What an Alertmanager says: a JSON text for an invalid alert, an object with a message for a body it cannot read."""
+    """Return the reason from a response: a JSON string for an invalid alert, or an object with `message`."""
     text = said.decode("utf-8", "replace")
     try:
         data = json.loads(text)
@@ -162,17 +160,17 @@ def _words(status: int, said: bytes, headers: dict[str, str], url: str) -> str:
         data = text
     if isinstance(data, dict):
         data = data.get("message", text)
-    # The end of what was read may be half a secret, which nobody finds.
+    # The end of the read bytes may be half a secret, which `redact` cannot recognise.
     words = quote_external_text(redact(str(data), headers.values(), url)[: MOST_ANSWER_BYTES // 2], MOST_QUOTED)
     return f"{status}: {words or 'without a word'}"
 
 
 Present = Callable[[], Sequence[AlertPayload]]
-"""The present state, made when a round begins: what it says of now must be true then."""
+"""Builder of the present alerts. It runs when a round begins, so that the payload is current."""
 
 FIRST_RETRY_SECONDS = 1.0
 CLOSE_SECONDS = 2.0
-"""How long an orderly end waits for a round under way; it is a daemon thread, and nothing is lost with it."""
+"""Maximum wait in seconds for a running round at shutdown. The thread is a daemon thread and loses no state."""
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +182,7 @@ class _Offer:
 
 
 class AlertDelivery:
-    """One Alertmanager's thread, begun with the first offer. `health` may be read from any thread."""
+    """Delivery thread of one Alertmanager. The first offer starts it. Any thread may read `health`."""
 
     def __init__(
         self, poster: AlertmanagerClient, resend_seconds: float, clock: Callable[[], float] = time.time
@@ -202,7 +200,7 @@ class AlertDelivery:
         self.health = AlertmanagerHealth(alertmanager=poster.place)
 
     def offer(self, present: Present, alerts: Sequence[AlertPayload]) -> None:
-        """The state after a turn: `present` makes it anew when it is posted, `alerts` is it as it is now."""
+        """Set the state after a cycle. `present` builds the payload when it is posted; `alerts` is the state now."""
         marks = frozenset((one.title, one.firing) for one in alerts)
         with self._changed:
             self._offer = _Offer(present=present, marks=marks)
@@ -212,13 +210,13 @@ class AlertDelivery:
                 self._thread.start()
 
     def end(self) -> None:
-        """Asks the thread to end. What fires is not resolved: it lapses by itself where no agent comes back."""
+        """Signal the thread to end. Firing alerts are not resolved: they expire if no agent comes back."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def join(self) -> None:
-        """Waits for the end, a while."""
+        """Wait up to CLOSE_SECONDS for the thread to end."""
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
 
@@ -227,17 +225,17 @@ class AlertDelivery:
         while (offer := self._awaited(due)) is not None:
             try:
                 self._round(offer)
-            except Exception as error:  # noqa: BLE001 - a defect costs one round; it is told, counted, and tried again
-                _log.exception("defect while posting alerts to %s", self._poster.place)
+            except Exception as error:  # noqa: BLE001 - a defect costs one round; it is logged, counted and retried
+                _log.exception("alert delivery crashed alertmanager=%s", self._poster.place)
                 self._failed(f"defect in sizewatch: {type(error).__name__}, see its log")
             due = time.monotonic() + self._pause()
 
     def _awaited(self, due: float) -> _Offer | None:
-        """The offer to post, once one is due; None at the end."""
+        """Wait for the next due offer and return it. Return None at shutdown."""
         with self._changed:
             while not self._closed:
                 left = due - time.monotonic()
-                # After a failure a change waits as well: an Alertmanager that is down is not asked at every turn.
+                # After a failure a change waits too: an unavailable Alertmanager gets no request in every cycle.
                 changed = self._offer is not None and self._offer.marks != self._posted
                 if self._offer is not None and (left <= 0 or (changed and not self._failures_in_a_row)):
                     return self._offer
@@ -258,10 +256,10 @@ class AlertDelivery:
             self._failed(error.text)
             return
         if self.health.trouble is not None:
-            _log.info("%s takes alerts again", self._poster.place)
+            _log.info("alert delivery recovered alertmanager=%s", self._poster.place)
         for title, words in done.refused.items():
             if title not in self._suspects:
-                _log.error("%s refuses %s: %s", self._poster.place, title, words)
+                _log.error('alert refused alertmanager=%s alert=%s error="%s"', self._poster.place, title, words)
         self._failures_in_a_row = 0
         self._suspects = frozenset(done.refused)
         self._posted = offer.marks
@@ -277,6 +275,6 @@ class AlertDelivery:
 
     def _failed(self, text: str) -> None:
         if self.health.trouble is None:
-            _log.error("alerts cannot be posted, the present state is when it can: %s", text)
+            _log.error('alert delivery failed, retrying error="%s"', text)
         self._failures_in_a_row += 1
         self.health = replace(self.health, failures=self.health.failures + 1, trouble=text)

@@ -1,13 +1,7 @@
-"""Alerts both ways, as one part of the daemon: what is posted out, what comes in by the webhook.
+"""Alerting of the daemon: posts to Alertmanagers and external alerts from the webhook.
 
-Owns the putting together for one configuration, what is done in a turn, and what goes on when a configuration takes the
-place of another. It is loaded only where alerts are posted or received. It never waits for anybody: posting has threads
-of its own, and the webhook leaves what came in a queue.
-
-Remembers the alerts of other systems: each once, on its tier, with what explains it, until a while after its end.
-
-Owns the memory and its bound. How an alert is placed and explained is `rules.evaluator.external_alerts`'; it is handed what came in
-and the episodes of a turn, and gives back what changed, for the history. For the thread of the turns.
+It is imported only if a configuration posts or receives alerts. It never blocks the cycle: delivery has its own threads
+and the webhook has a queue.
 """
 
 from __future__ import annotations
@@ -32,36 +26,36 @@ from rules.plan.load_bins import TierContext
 from rules.verdicts.finding import Finding
 
 MOST = 1_000
-"""Alerts in memory; of a storm of others' alerts these say enough."""
+"""Maximum number of external alerts in memory."""
 
 SILENT_SECONDS = 48 * 3600.0
-"""An alert that fires and was not heard of for so long ended unseen: twice the longest usual `repeat_interval`."""
+"""Silence in seconds after which a firing alert counts as ended: twice the longest usual `repeat_interval`."""
 
 KEPT_SECONDS = 86_400.0
-"""How long one that ended is shown."""
+"""Time in seconds for which an ended alert is shown."""
 
 Key = tuple[str, float]
 
 
 class ExternalAlertStore:
-    """The foreign alerts by identity and start. `left_out` counts those beyond MOST."""
+    """External alerts by identity and start. `left_out` counts the alerts beyond MOST. For the cycle thread only."""
 
     def __init__(self) -> None:
         self.left_out = 0
         self._alerts: dict[Key, ExternalAlert] = {}
 
     def resume(self, kept: Iterable[ExternalAlert], now: float) -> None:
-        """Those of an earlier run of the agent; what fired then counts as heard of `now` (unix seconds)."""
+        """Restore the alerts of an earlier run. Firing alerts count as received at `now` (unix seconds)."""
         for alert in kept:
             self._alerts[_key(alert)] = alert if alert.ended_at is not None else replace(alert, heard_at=now)
 
     def take_over(self, before: ExternalAlertStore) -> None:
-        """All that another one knew."""
+        """Copy all alerts of another store."""
         self._alerts, self.left_out = dict(before._alerts), before.left_out
 
     @property
     def alerts(self) -> tuple[ExternalAlert, ...]:
-        """All of them, the first to begin first."""
+        """Return all alerts, sorted by start."""
         return tuple(sorted(self._alerts.values(), key=lambda alert: (alert.started_at, alert.name)))
 
     def turn(
@@ -71,7 +65,7 @@ class ExternalAlertStore:
         now: float,
         fleet: Callable[[], AlertTargets],
     ) -> tuple[ExternalAlert, ...]:
-        """Takes up what arrived and looks for what explains each; returns those that are new or changed."""
+        """Add the received alerts and attach the finding that explains each. Return the new and changed alerts."""
         if not (arrived or self._alerts):
             return ()
         before = dict(self._alerts)
@@ -111,7 +105,7 @@ def _key(alert: ExternalAlert) -> Key:
 
 
 def _describe_external_alert(alert: ExternalAlert | None) -> ExternalAlert | None:
-    """What of it is worth a row: that it was merely heard of again is not."""
+    """Return the alert without its last receive time: that alone is not a change worth a history row."""
     return replace(alert, heard_at=alert.started_at) if alert is not None else None
 
 
@@ -122,11 +116,11 @@ def _old(alert: ExternalAlert, now: float) -> bool:
 _log = logging.getLogger(__name__)
 
 TOLD = 20
-"""Foreign alerts that a turn logs one by one: a storm of them must not fill a disk."""
+"""Maximum number of external alerts logged per cycle. An alert storm must not fill a disk."""
 
 
 class AlertingService:
-    """Made by a configuration's `alerting`; opens nothing before the first turn. Raises BadConfig for a bad token file."""
+    """Alerting of one configuration, inactive before the first cycle. Raise ConfigError for a bad token file."""
 
     def __init__(self, keys: Keys, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
@@ -143,7 +137,7 @@ class AlertingService:
         self.foreign = ExternalAlertStore()
 
     def take_over(self, before: AlertingService | None) -> None:
-        """What another configuration's alerting knows; its threads go on where they post the same, else they end."""
+        """Take over the state of the previous configuration. Threads with unchanged posts continue, others end."""
         if before is None:
             return
         self.foreign.take_over(before.foreign)
@@ -167,14 +161,14 @@ class AlertingService:
         *,
         posts: bool = True,
     ) -> tuple[ExternalAlert, ...]:
-        """Takes up what came in and, where this agent `posts`, hands over what is to be posted. Returns the foreign alerts that
-        changed."""
+        """Add the received alerts and return the external alerts that changed. With `posts`, offer all alerts for
+        delivery."""
         arrived = self.receiver.waiting() if self.receiver is not None else ()
         changed = self.foreign.turn(arrived, episodes, now, fleet)
         for alert in changed[:TOLD]:
-            _log.info("foreign alert %s", _describe_alert(alert))
+            _log.info("external alert: %s", _describe_alert(alert))
         if len(changed) > TOLD:
-            _log.info("%d more foreign alerts fire or are over; api/status lists them", len(changed) - TOLD)
+            _log.info("external alerts changed, not logged count=%d", len(changed) - TOLD)
         if self.deliveries and posts:
             self._offer(tuple(states.values()), self.foreign.alerts, now)
         return changed
@@ -188,12 +182,12 @@ class AlertingService:
             delivery.offer(made, alerts)
 
     def health(self) -> tuple[tuple[AlertmanagerHealth, ...], WebhookHealth | None]:
-        """How both ways go."""
+        """Return the health of delivery and of the webhook."""
         received = self.receiver.health(self.foreign.left_out) if self.receiver is not None else None
         return tuple(delivery.health for delivery in self.deliveries), received
 
     def close(self) -> None:
-        """Ends the threads. Nothing is resolved by that: what fires lapses where no agent comes back."""
+        """End the threads. Firing alerts are not resolved: they expire if no agent comes back."""
         for delivery in self.deliveries:
             delivery.end()
         for delivery in self.deliveries:
@@ -209,7 +203,7 @@ def _describe_alert(alert: ExternalAlert) -> str:
 def alert_targets(
     targets: Iterable[Target], views: Mapping[str, TierContext], models: Iterable[tuple[str, str]]
 ) -> AlertTargets:
-    """What alerts can be about; `models` are pairs of a tier and a model that it was seen to serve."""
+    """Return the tiers, replicas and models an alert can refer to. `models` holds (tier, served model) pairs."""
     targets = tuple(targets)
     serving: dict[str, set[str]] = {}
     planned = ((tier, view.plan.model) for tier, view in views.items() if view.plan is not None)
@@ -223,7 +217,7 @@ def alert_targets(
 
 
 def _names(target: Target) -> frozenset[str]:
-    """A replica's name, its address with and without the port, and the first part of a host name: often its pod's."""
+    """Return the replica name, its address with and without port, and the first part of its host (often the pod)."""
     address = default_replica(target.options.url)
     host = address.rpartition(":")[0]
     pod = host.partition(".")[0] if re.search("[a-z]", host) and not host.startswith("[") else ""

@@ -1,14 +1,9 @@
-"""The webhook that other systems' alerts come in by: who may send, how often, how much; and where they wait for a turn.
+"""Webhook for alerts of other systems: authentication, limits, payload parsing and the queue for the next cycle.
 
-Owns the order of refusals, cheapest first: no token, the wrong kind or length of body, too often, not sound. A refused
-request changes nothing but a count. It knows no socket (`agent.http_server.server` does) and no tier (`agent.alerting.service`
-does).
-
-Reads the body of an Alertmanager's webhook (payload version 4): all of it is sound, or nothing is used.
-
-Owns the limits and the checks of types; who may send, and how often, is `agent.alerting.webhook`'s. What it takes over
-is cut to size: names, labels, one summary. Times that cannot be are replaced by the time of arrival.
-Format: prometheus.io/docs/alerting/latest/configuration/#webhook_config, held against Alertmanager 0.25.
+Refusals are checked cheapest first: token, length and type of the body, rate, payload. A refused request changes only a
+counter. A payload (version 4) is used as a whole or not at all. Names, labels and summary are truncated. Impossible
+times are replaced by the time of arrival. Format: prometheus.io/docs/alerting/latest/configuration/#webhook_config,
+checked with Alertmanager 0.25.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ from rules.evaluator.external_alerts import OURS, ExternalAlert
 
 VERSION = "4"
 MOST_PARTS = 20_000
-"""Brackets of any kind in one body; a real alert has three. Nothing is built in memory of a body with more."""
+"""Maximum number of brackets in one body. A real alert has three. A body with more is not parsed."""
 
 MOST_ALERTS = 1_000
 MOST_LABELS = 64
@@ -41,15 +36,18 @@ LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 SUMMARIES = ("summary", "message", "title", "description")
 
 AHEAD_SECONDS = 300.0
-"""Another machine's clock may be so far ahead; a start beyond that is no start."""
+"""Tolerated clock difference of the sender in seconds. A later start is replaced by the time of arrival."""
 
 
 class PayloadError(Exception):
-    """A body that cannot be used, in words that quote nothing of it."""
+    """An unusable body. The message quotes nothing of it."""
 
 
 def read(body: bytes, now: float) -> tuple[tuple[ExternalAlert, ...], int]:
-    """The alerts of others in a body that arrived at `now` (unix seconds), and how many were ours. Raises BadPayload."""
+    """Return the external alerts of a body received at `now` (unix seconds), and the number of our own alerts.
+
+    Raise PayloadError for an unusable body.
+    """
     if body.count(b"[") + body.count(b"{") > MOST_PARTS:
         raise PayloadError(f"more than {MOST_PARTS} parts")
     try:
@@ -57,7 +55,7 @@ def read(body: bytes, now: float) -> tuple[tuple[ExternalAlert, ...], int]:
     except RecursionError:
         raise PayloadError("nested too deeply") from None
     except ValueError:
-        # A body that is no UTF-8, no JSON, or holds a number of too many digits.
+        # Not UTF-8, not JSON, or a number with too many digits.
         raise PayloadError("not JSON") from None
     if not isinstance(data, dict):
         raise PayloadError("must be an object")
@@ -110,7 +108,7 @@ def _texts(data: Any, place: str) -> Mapping[str, str]:
 
 
 def _time(data: Any, place: str, now: float) -> float:
-    """RFC 3339; the time of arrival for one that lies ahead or has no place among unix seconds (Go's year 1)."""
+    """Parse an RFC 3339 time. Return `now` for a future time, or one outside unix seconds (Go's year 1)."""
     if not isinstance(data, str) or len(data) > 64:
         raise PayloadError(f"{place} must be a time")
     try:
@@ -124,21 +122,21 @@ def _time(data: Any, place: str, now: float) -> float:
 
 
 def _plain(text: str) -> str:
-    """One line that can be written anywhere: no control characters, no halves of characters."""
+    """Return the text as one line without control characters and lone surrogates."""
     shown = "".join(c if c.isprintable() else " " for c in text.encode("utf-8", "replace").decode("utf-8"))
     return " ".join(shown.split())
 
 
 PER_SECOND = 10.0
 BURST = 100.0
-"""Requests at once, and a second for long: one is sent for each group of alerts and `group_interval`."""
+"""Request limits: BURST at once, PER_SECOND sustained. Each alert group is a request per `group_interval`."""
 
 MOST_WAITING = 5_000
-"""Alerts that wait for a turn; a turn that hangs must not fill the memory."""
+"""Maximum number of alerts in the queue. A hanging cycle must not fill the memory."""
 
 
 class TokenBucket:
-    """Lets `burst` through at once and `per_second` for long. `seconds` is any clock that does not go back."""
+    """Rate limiter with a `burst` and a sustained rate `per_second`. `seconds` is a monotonic clock."""
 
     def __init__(self, per_second: float, burst: float, seconds: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._burst = per_second, burst
@@ -147,7 +145,7 @@ class TokenBucket:
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Whether one more may pass now."""
+        """Return whether a request may pass now, and count it."""
         with self._lock:
             now = self._seconds()
             self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
@@ -159,7 +157,7 @@ class TokenBucket:
 
 
 class WebhookReceiver:
-    """Takes bodies from the web server's threads; `waiting` gives a turn what came since the last."""
+    """Receiver of webhook bodies from web server threads. `waiting` returns the queued alerts to a cycle."""
 
     def __init__(
         self, gate: Authenticator, clock: Callable[[], float] = time.time, bucket: TokenBucket | None = None
@@ -182,7 +180,7 @@ class WebhookReceiver:
     def refuses(
         self, authorization: str, content_type: str, content_encoding: str, length: str
     ) -> WebhookRejection | None:
-        """Why a request is refused before a byte of its body is read; None where it may be."""
+        """Return the reason to refuse a request before its body is read. Return None to accept it."""
         found = self._refusal(authorization, content_type, content_encoding, length)
         if found is not None:
             self._count(found.reason)
@@ -209,7 +207,7 @@ class WebhookReceiver:
         return None
 
     def take(self, body: bytes) -> WebhookRejection | None:
-        """The alerts of a body wait for the next turn; or why none of them does."""
+        """Queue the alerts of a body for the next cycle. Return the reason if the body is refused."""
         try:
             alerts, own = read(body, self._clock())
         except PayloadError as bad:
@@ -225,25 +223,25 @@ class WebhookReceiver:
                 self._taken += 1
                 self._own += own
                 return None
-        # The configuration changed while this body was on its way.
+        # The configuration changed during this request.
         return self._successor.take(body)
 
     def waiting(self) -> tuple[ExternalAlert, ...]:
-        """What came since this was last asked, in the order of arrival."""
+        """Return and clear the queue, in order of arrival."""
         with self._lock:
             found = tuple(self._waiting)
             self._waiting.clear()
         return found
 
     def health(self, left_out: int = 0) -> WebhookHealth:
-        """The counts since the start; `left_out` are those that found no place further on."""
+        """Return the counts since the start. `left_out` is the number of alerts dropped after the queue."""
         with self._lock:
             return WebhookHealth(
                 taken=self._taken, refused=dict(self._refused), own=self._own, left_out=self._left_out + left_out
             )
 
     def take_over(self, before: WebhookReceiver) -> None:
-        """The counts of another one, what waits in it, and what it is given from now on."""
+        """Take over the counts and the queue of another receiver, and its later requests."""
         with self._lock, before._lock:
             before._successor = self
             self._waiting.extendleft(reversed(before._waiting))

@@ -1,8 +1,7 @@
-"""Reads AIPerf's `profile_export_aiperf.json` (ai-dynamo/aiperf, export schema 1.0 to 1.5), and GenAI-Perf's, its model.
+"""Reader of AIPerf's `profile_export_aiperf.json` (ai-dynamo/aiperf, export schema 1.0 to 1.5), also for GenAI-Perf.
 
-Owns that format: every metric is an object whose `unit` says what its numbers are, and an unknown unit is refused, not
-guessed. Rules that hold for every tool are in `agent.benchmarks.points`. A new unit is a row of UNITS or RATES, a new
-way to make load a row of PATTERNS.
+Every metric is an object with a `unit`. An unknown unit is refused. Rules for all tools are in
+`agent.benchmarks.points`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from exporters.render.text import quote_external_text
 NAME = "aiperf"
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
-"""Seconds in a unit of time (aiperf/common/enums/metric_enums.py)."""
+"""Seconds per unit of time (aiperf/common/enums/metric_enums.py)."""
 
 RATES = {
     "request_throughput": ("requests/sec", "requests/s", "req/s"),
@@ -33,24 +32,24 @@ PATTERNS: dict[str, Loop | None] = {
     "fixed_schedule": None,
     "user_centric": None,
 }
-"""How a phase makes load (`input_config.phases[].type`, newer files); None: no steady rate of single requests."""
+"""Loop per arrival pattern (`input_config.phases[].type`, newer files). None: no steady rate of single requests."""
 
 METRICS = ("request_throughput", "request_latency")
 
 
 def recognises(part: ResultFields) -> bool:
-    """Metrics that are objects with a unit."""
+    """Return whether the metrics are objects with a unit."""
     blocks = [part.data.get(name) for name in METRICS]
     return any(isinstance(block, dict) and "unit" in block for block in blocks)
 
 
 def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
-    """The load of one run. Raises BadBenchmark for a cancelled or failed run, an unknown unit, impossible values.
+    """Return the load of one run. Raise BenchmarkError for a cancelled or failed run, an unknown unit or a bad value.
 
-    `inter_token_latency` is (last - first) / (n - 1) of a request, which is TPOT; `inter_chunk_latency` is per gap
-    (PEERS 3.2, item 5a). Failures are `error_request_count`, else the sum of `error_summary[].count`: that list has an
-    entry a kind of error, not a request (item 6). Where load was made is `input_config.loadgen` (0.x),
-    `input_config.phases` (newer) or `run_info.variation_values` (a sweep's); where it is nowhere, `loop` is None.
+    `inter_token_latency` is (last - first) / (n - 1) of a request, which is TPOT. `inter_chunk_latency` is per gap
+    (PEERS 3.2, item 5a). Failures are `error_request_count`, or else the sum of `error_summary[].count`. That list has
+    an entry per kind of error, not per request (item 6). The load comes from `input_config.loadgen` (0.x),
+    `input_config.phases` (newer) or `run_info.variation_values` (sweep). Without any of them `loop` is None.
     """
     if part.flag("was_cancelled"):
         raise part.bad("is of a run that was cancelled")
@@ -111,7 +110,7 @@ def _failed(part: ResultFields) -> int:
 
 
 def _load(part: ResultFields) -> tuple[Loop | None, float | None, float | None, tuple[str, ...]]:
-    """Loop, requested rps, clients and what is to be said. A rate wins: concurrency beside it is only its cap."""
+    """Return loop, requested rps, clients and remarks. With a rate, concurrency is only its cap."""
     phase = _profiling(part)
     pattern = phase.text("type") if phase else ""
     if pattern in PATTERNS and PATTERNS[pattern] is None:
@@ -133,7 +132,7 @@ def _load(part: ResultFields) -> tuple[Loop | None, float | None, float | None, 
 
 
 def _profiling(part: ResultFields) -> ResultFields | None:
-    """The phase that was measured, of a list or by its name; warm-up phases beside it were not."""
+    """Return the measured phase, from a list or by its name. Warm-up phases are skipped."""
     config = part.part("input_config")
     if config and isinstance(config.get("phases"), dict):
         return config.part("phases", "profiling")
@@ -142,7 +141,7 @@ def _profiling(part: ResultFields) -> ResultFields | None:
 
 
 def _time(part: ResultFields, key: str) -> float | None:
-    """Unix seconds; a time without a zone is UTC (docs/reference/json-export-schema.md)."""
+    """Return unix seconds. A time without a zone is UTC (docs/reference/json-export-schema.md)."""
     text = part.text(key)
     if not text:
         return None
@@ -157,7 +156,7 @@ def _time(part: ResultFields, key: str) -> float | None:
 
 
 def _model(part: ResultFields) -> str:
-    """The model where exactly one was asked; the name is no measurement, so an unknown shape is no reason to refuse."""
+    """Return the model name if there is exactly one. An unknown shape returns "": the name is not a measurement."""
     endpoint: Any = part.get("input_config", "endpoint")
     names = endpoint.get("model_names") if isinstance(endpoint, dict) else None
     return names[0] if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str) else ""

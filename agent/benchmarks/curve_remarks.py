@@ -1,8 +1,7 @@
-"""What an imported curve cannot tell, and where it does not fit the tier it is meant for: a sentence each.
+"""Remarks on an imported curve: missing data, and differences from the target tier.
 
-Owns the wording and the lists below; it changes nothing and refuses nothing. `rules.plan.checks` says what weakens a
-plan, whoever wrote it; here stands what only the importer can know. A new remark is a function and a row in ABOUT_CURVE
-or ABOUT_TIER.
+Remarks change and refuse nothing. They cover what only the importer knows; `rules.plan.checks` covers every plan. A new
+remark is a function and a row in ABOUT_CURVE or ABOUT_TIER.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from rules.plan.schema import Point, TierPlan, TokenQuantiles
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
-"""What a client cannot see (and speculative_acceptance, asked for only where the tier speculates)."""
+"""Fields a client cannot measure. speculative_acceptance is expected only for tiers with speculation."""
 
 HOW_TO_ADD = "add them with --telemetry (a recording, saved pages, or a Prometheus server, of the same span)"
 
@@ -24,9 +23,9 @@ HOW_TO_ADD = "add them with --telemetry (a recording, saved pages, or a Promethe
 def remarks_of(
     imported: ImportedCurve, tier: TierPlan | None = None, *, observed: bool = False
 ) -> tuple[ImportRemark, ...]:
-    """Everything to be said, the files' own remarks first; with a tier also where the curve does not fit it.
+    """Return all remarks, those of the files first. With a tier, include its differences from the curve.
 
-    `observed`: telemetry was asked, so what is still missing was not there.
+    `observed`: telemetry was read, so fields that are still missing were not in it.
     """
     notes = [note for load in imported.loads for note in load.notes]
     texts = [text for about in ABOUT_CURVE for text in about(imported)]
@@ -36,7 +35,7 @@ def remarks_of(
 
 
 def missing_fields(before: Mapping[str, object], points: tuple[Point, ...]) -> tuple[str, ...]:
-    """Fields that points of the replaced curve (as a parser read it) gave and no point of the new one gives."""
+    """Return fields that points of the replaced curve (as parsed) had and no point of the new curve has."""
     written = before.get("points")
     old = [point for point in written if isinstance(point, Mapping)] if isinstance(written, list) else []
     return tuple(
@@ -100,7 +99,7 @@ def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
         word = "median" if sent.p50 is not None else "mean"
         planned: TokenQuantiles | None = getattr(tier.workload, f"{kind}_tokens", None)
         if planned is not None and planned.mean is not None and sent.mean is not None:
-            continue  # Means are compared by `rules.plan.checks`, whoever wrote them.
+            continue  # `rules.plan.checks` compares means for every plan.
         if planned is None or planned.p50 is None:
             text = f"the tier has no workload.{kind}_tokens.p50; the benchmark had {tokens:.4g} a request ({word})"
             yield f"{text}: write production's, so that the two can be compared"

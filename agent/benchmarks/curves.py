@@ -1,8 +1,7 @@
-"""Measured loads of one or several result files become one benchmark curve, and what must be said of it.
+"""Benchmark curve from the measured loads of one or several result files, with its remarks.
 
-Owns which loads belong on one curve, their order, their rounding and the pooling of repeated runs. It reads and writes
-nothing: `agent.benchmarks.formats` reads the files, `agent.benchmarks.curve_remarks` says what the curve cannot tell. A
-new reason why loads are no curve is a check in `curve_of`.
+Selects, sorts and rounds the loads and pools repeated runs. It does no I/O. A new reason to refuse loads is a check in
+`curve_of`.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from rules.plan.schema import BenchmarkCurve, Point
 from rules.plan.validation import cross_problems
 
 SIGNIFICANT = 4
-"""Digits that are kept: no sweep repeats itself within 0.05 %."""
+"""Significant digits: no sweep repeats itself within 0.05 %."""
 
 DIGITS_OF_A_MAXIMUM = 2
-"""Of a P99 of so few requests that it is their slowest (FEW_FOR_A_P99): further digits would be those of that request."""
+"""Significant digits of a P99 of fewer than FEW_FOR_A_P99 requests, which is the slowest request."""
 
 DIGITS_OF_FEW = 3
-"""Of a median of as few: it is known to a tenth of itself at best, 1/sqrt(n)."""
+"""Significant digits of a median of that few requests. Its error is at least a tenth, 1/sqrt(n)."""
 
 CAUTIOUS = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
-"""Of repeated runs the largest counts; of everything else the mean, weighted by requests."""
+"""Fields for which the largest of repeated runs counts. Other fields use the mean weighted by requests."""
 
 
 class TelemetryValues(Protocol):
-    """What telemetry found while a load was measured: values by field of `Point`."""
+    """Telemetry of one measured load: values by field of `Point`."""
 
     @property
     def values(self) -> Mapping[str, float]: ...
@@ -44,7 +43,7 @@ class TelemetryValues(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportRemark:
-    """A sentence about a file, or about all of them together (`source` is then empty)."""
+    """Remark on one file, or on all files together (`source` is then empty)."""
 
     source: str
     text: str
@@ -52,7 +51,7 @@ class ImportRemark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoad:
-    """One load of the curve: its point, the measurements behind it, and what a reader must know of it."""
+    """Load of the curve: its point, its measurements and its remarks."""
 
     point: Point
     runs: tuple[BenchmarkMeasurement, ...]
@@ -61,7 +60,7 @@ class MeasuredLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedCurve:
-    """One curve. `loads` are its points in order; lengths are means over all requests, tokens a request."""
+    """Imported curve. `loads` are its points in order. Lengths are means over all requests, in tokens per request."""
 
     curve: BenchmarkCurve
     loads: tuple[MeasuredLoad, ...]
@@ -78,11 +77,10 @@ def curve_of(
     gpu_utilization_kind: str | None = None,
     named: Callable[[str], str] = lambda source: source,
 ) -> ImportedCurve:
-    """The curve through these loads, by rising load. `named` says how a source file is called in the plan.
+    """Return the curve through these loads, sorted by load. `named` maps a source file to its name in the plan.
 
-    Raises BadBenchmark, naming the files, where the loads do not belong on one curve (open and closed loops together,
-    several models) or a file contradicts itself. A measurement that is there twice is taken once; runs that repeat a
-    load are pooled (`pooled`).
+    Raise BenchmarkError with the file names for mixed loops (open and closed), several models or a contradictory file.
+    A duplicate measurement counts once. Repeated runs of a load are pooled (`pool_points`).
     """
     if not measured:
         raise BenchmarkError("the files", "hold no measured load")
@@ -117,9 +115,10 @@ def curve_of(
 def add_telemetry(
     measured: Sequence[BenchmarkMeasurement], found: Sequence[TelemetryValues]
 ) -> tuple[list[BenchmarkMeasurement], str | None]:
-    """The same loads with what telemetry found of each, and the one kind of GPU utilisation that they then carry.
+    """Return the loads with telemetry added, and the single kind of GPU utilisation used.
 
-    What a file itself says stands, and a difference is a remark; so is a GPU utilisation of another kind than the first.
+    A value of the file wins over telemetry, and a difference adds a remark. GPU utilisation of another kind than the
+    first is dropped with a remark.
     """
     kind = next((one.gpu_utilization_kind for one in found if one.gpu_utilization_kind), None)
     return [_filled(one, seen, kind) for one, seen in zip(measured, found, strict=True)], kind
@@ -141,12 +140,11 @@ def _filled(measured: BenchmarkMeasurement, found: TelemetryValues, kind: str | 
 
 
 def pool_points(points: Sequence[Point]) -> Point:
-    """One point for several runs of the same load, so that none of them is lost and no load has two expectations.
+    """Return one point for several runs of the same load.
 
-    Requests add up; throughput is requests over time; medians and means are weighted by requests. The P99 of all
-    requests together lies between the smallest and the largest P99 of the runs and cannot be known from them: the
-    largest is taken, which expects more of production's tail and never less. Where the server was the limit in one run
-    and the generator in another, the latter says nothing new and is left out.
+    Requests add up. Throughput is requests over time. Medians and means are weighted by requests. The P99 of all
+    requests lies between the smallest and the largest P99 of the runs. The largest is used, so that the tail is never
+    underestimated. A run limited by the generator is dropped if another run was limited by the server.
     """
     sure = [point for point in points if not point.censored] or list(points)
     if len(sure) == 1:
@@ -166,12 +164,12 @@ def pool_points(points: Sequence[Point]) -> Point:
 
 
 def round_significant(value: float, digits: int = SIGNIFICANT) -> float:
-    """To so many significant digits."""
+    """Round to significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 def _digits(name: str, requests: int | None) -> int:
-    """Of a field of a point that rests on so many requests; rates are counts over a time and keep all."""
+    """Return the significant digits of a field of a point with that many requests. Rates keep all digits."""
     if requests is None or requests >= FEW_FOR_A_P99 or name not in LATENCIES:
         return SIGNIFICANT
     return DIGITS_OF_A_MAXIMUM if name in CAUTIOUS else DIGITS_OF_FEW
@@ -194,7 +192,7 @@ def _once(measured: Sequence[BenchmarkMeasurement]) -> tuple[list[BenchmarkMeasu
 
 
 def _with_a_load(measured: Sequence[BenchmarkMeasurement]) -> tuple[list[BenchmarkMeasurement], list[ImportRemark]]:
-    """Without what has no place among the others: a burst has throughput, but neither a rate nor a number of clients."""
+    """Drop loads without rate and concurrency, such as a burst, and return a remark for each."""
     placed = [one for one in measured if one.point.requested_rps is not None or one.point.concurrency is not None]
     if not placed:
         return list(measured), []
@@ -224,13 +222,14 @@ def _one_model(measured: Sequence[BenchmarkMeasurement]) -> tuple[str, ...]:
 
 
 def _controls(loop: str | None) -> tuple[str, ...]:
-    """What a generator holds fixed, as `rules.plan.envelope.sort_by_load` asks for it; completed rps is always there."""
+    """Return the fields a generator can hold fixed, as in `rules.plan.envelope.sort_by_load`. completed_rps is always
+    set."""
     names = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
     return (*names, "completed_rps")
 
 
 def _controlled(point: Point, loop: str | None) -> tuple[str, float]:
-    """What was held fixed at a load, and at which value (rounded): runs that agree in it repeat a load."""
+    """Return the fixed field of a load and its rounded value. Runs with the same pair repeat a load."""
     name = next(name for name in _controls(loop) if getattr(point, name) is not None)
     return name, round_significant(getattr(point, name))
 
@@ -258,10 +257,10 @@ def _load(runs: tuple[BenchmarkMeasurement, ...]) -> MeasuredLoad:
 
 
 def _as_controlled(point: Point, loop: str | None) -> Point:
-    """Without the requests in the system where a rate was held: there they are an outcome and no load.
+    """Remove the concurrency of a point with a fixed rate: there it is a result, not a load.
 
-    As the load of a point they would make a server that became slower, and so holds more requests at the same rate,
-    one whose load is beyond the benchmark; `rules.plan.envelope.concurrencies` estimates them where they are needed.
+    A slower server holds more requests at the same rate, so its load would lie beyond the benchmark.
+    `rules.plan.envelope.concurrencies` estimates concurrency on demand.
     """
     outcome = loop == "open" and point.requested_rps is not None
     return point.model_copy(update={"concurrency": None}) if outcome else point

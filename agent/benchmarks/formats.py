@@ -1,13 +1,6 @@
-"""The formats of benchmark results that sizewatch reads, and the one door to them, `read_results`.
+"""Formats of benchmark result files, detected by content: JSON object, JSON lines or YAML.
 
-Owns the list and which format a file is in, told by what it holds and never by its name. A new tool is one file with
-`recognises` and `read`, and a row of FORMATS; its name is what `--from` takes.
-
-Decodes a benchmark's result file: one JSON object, JSON lines (an object a line), or YAML.
-
-Owns reading, decoding and what is said of a file that is none of them. It knows no tool and no key: the files of the
-tools do, through the parts that come from here (`agent.benchmarks.typed_fields`). Another encoding is a function here that
-`decoded` chooses by how the text begins.
+A new tool is a module with `recognises` and `read`, and a row of FORMATS. Its name is the value of `--from`.
 """
 
 from __future__ import annotations
@@ -27,19 +20,18 @@ from agent.config import files
 from agent.errors import BenchmarkError
 
 MAX_BYTES = 256 * 1024 * 1024
-"""A report with every request of a long run in it is tens of megabytes; decoding takes some ten times its size."""
+"""Size limit in bytes. A report with every request of a long run has tens of MB; decoding takes ten times its size."""
 
 MAX_YAML_BYTES = 1024 * 1024
-"""YAML is decoded at some hundred kilobytes a second (by the parser in Python: the one in C crashes on deep nesting)."""
+"""Size limit of YAML in bytes. The Python parser decodes some 100 kB/s; the C parser crashes on deep nesting."""
 
 _Numbered = tuple[tuple[str, Any], ...]
 
 
 def decode_file(path: Path) -> tuple[ResultFields, ...]:
-    """The objects in a file: one, or one a line where it is JSON lines; `line` of a part names which.
+    """Return the objects of a file: one per file, or one per line for JSON lines with `line` set.
 
-    Raises BadBenchmark, one sentence, where the file cannot be read, is too large, is cut off, or holds something else
-    than objects.
+    Raise BenchmarkError if the file is unreadable, too large or truncated, or holds anything but objects.
     """
     text = _text(path)
     try:
@@ -54,9 +46,9 @@ def decode_file(path: Path) -> tuple[ResultFields, ...]:
 
 def _text(path: Path) -> str:
     try:
-        # Not its size: a pipe and a device have none.
+        # No size check by stat: a pipe and a device have no size.
         with path.open("rb") as file:
-            # Piece by piece: a read of so much makes room for all of it first.
+            # Read in pieces: one large read would allocate the whole limit.
             body = bytearray()
             while len(body) <= MAX_BYTES and (piece := file.read(1 << 20)):
                 body += piece
@@ -78,7 +70,7 @@ def _from_json(path: Path, text: str) -> _Numbered:
     try:
         return (("", json.loads(text)),)
     except json.JSONDecodeError as error:
-        # A second value after the first: what `vllm bench serve --append-result` writes.
+        # A second value after the first is the output of `vllm bench serve --append-result`.
         if error.msg == "Extra data" and "\n" not in text[: error.pos].strip():
             return _from_lines(path, text)
         raise BenchmarkError(path, _why(error, text)) from None
@@ -122,7 +114,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkFormat:
-    """`name` is what `--from` takes, `title` the tool as it calls itself with its article."""
+    """Result format. `name` is the value of `--from`, `title` the tool's own name."""
 
     name: str
     title: str
@@ -156,11 +148,10 @@ NAMES = tuple(row.name for row in FORMATS)
 
 
 def read_results(path: Path, tool: str = AUTO) -> tuple[BenchmarkMeasurement, ...]:
-    """Every load that a result file holds, in its order; at least one.
+    """Return all loads of a result file in file order, at least one. `tool` is a name of FORMATS or "auto".
 
-    `tool` is a name of FORMATS or "auto". Raises BadBenchmark, one sentence with file, place and reason, where the
-    file cannot be read or decoded, is of another tool or of none, or says what cannot be; ValueError for an unknown
-    `tool`.
+    Raise BenchmarkError with file, place and reason for an unreadable file, another or unknown tool, or impossible
+    values. Raise ValueError for an unknown `tool`.
     """
     wanted = next((row for row in FORMATS if row.name == tool), None)
     if wanted is None and tool != AUTO:

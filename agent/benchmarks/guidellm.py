@@ -1,11 +1,9 @@
-"""Reads GuideLLM's report, JSON or YAML: the shape of 0.3 and the one of `metadata.version` 2 (0.8).
+"""Reader of GuideLLM's report, JSON or YAML: the shape of 0.3 and of `metadata.version` 2 (0.8).
 
-Owns that format: keys ending in `_ms` are milliseconds, `request_latency` seconds. One entry of `benchmarks` a load; a
-sweep has several. `inter_token_latency_ms` is (last - first) / (n - 1) of a request, which is TPOT; a gap between two
-tokens is not in the report, and `time_per_output_token_ms` changed its meaning between the versions (PEERS 3.2, item
-5a). Requests per second are the mean: their percentiles are of single intervals (item 4). Rules that hold for every
-tool are in `agent.benchmarks.points`. A new strategy is a row of STRATEGIES, a shape that moved one of
-STRATEGY_PLACES.
+Keys ending in `_ms` are milliseconds; `request_latency` is in seconds. Each entry of `benchmarks` is a load.
+`inter_token_latency_ms` is (last - first) / (n - 1) of a request, which is TPOT. The report has no gap between two
+tokens. `time_per_output_token_ms` changed its meaning between the versions (PEERS 3.2, item 5a). Requests per second
+are the mean: their percentiles are of single intervals (item 4). Rules for all tools are in `agent.benchmarks.points`.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ STRATEGIES: dict[str, Loop] = {
     "concurrent": "closed",
     "throughput": "closed",
 }
-"""How each strategy makes load (guidellm/scheduler/strategies.py). Throughput without a limit sends all at once."""
+"""Loop per strategy (guidellm/scheduler/strategies.py). Throughput without a limit sends all requests at once."""
 
 STRATEGY_PLACES = (("config", "strategy"), ("args", "strategy"))
 
 
 def recognises(part: ResultFields) -> bool:
-    """`benchmarks` whose entries are marked as GuideLLM's, or metadata with its version."""
+    """Return whether the entries of `benchmarks`, or the metadata, are marked as GuideLLM's."""
     entries, about = part.data.get("benchmarks"), part.data.get("metadata")
     if isinstance(about, dict) and "guidellm_version" in about:
         return isinstance(entries, list)
@@ -41,7 +39,7 @@ def recognises(part: ResultFields) -> bool:
 
 
 def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
-    """Every benchmark of the report. Raises BadBenchmark for a failed or cancelled one and impossible values."""
+    """Return all benchmarks of the report. Raise BenchmarkError for a failed or cancelled one or impossible values."""
     entries = tuple(part.parts("benchmarks"))
     runs = tuple(_run(entry) for entry in entries)
     if any(run.loop == "open" for run in runs):
@@ -50,10 +48,10 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
 
 
 def _beside_rates(run: BenchmarkRun) -> BenchmarkRun:
-    """A closed loop in a report that has open ones too.
+    """Clear the loop of a closed-loop run in a report that also has open loops.
 
-    GuideLLM's sweep begins with one client and with everything at once, to find the rates between. One client queues
-    behind nobody and stands for the lowest load; more clients are a burst. Neither makes the curve a closed loop's.
+    GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has no
+    queue and is the lowest load. More clients are a burst. Neither makes the curve a closed loop.
     """
     one = run.clients == 1
     said = (points.BESIDE_RATES,) if one else ()
@@ -61,7 +59,7 @@ def _beside_rates(run: BenchmarkRun) -> BenchmarkRun:
 
 
 def _run(entry: ResultFields) -> BenchmarkRun:
-    """One benchmark. Requests under way when the time was up are `incomplete`; many of them refuse it (`points`)."""
+    """Return one benchmark. Requests in flight at the end are `incomplete`; too many are refused in `points`."""
     totals = (
         ("metrics", "request_totals") if entry.get("metrics", "request_totals") is not None else ("request_totals",)
     )
@@ -97,7 +95,7 @@ def _run(entry: ResultFields) -> BenchmarkRun:
 
 
 def _load(entry: ResultFields) -> tuple[Loop | None, float | None, float | None]:
-    """Loop, requested rps and clients of a benchmark; no loop where the strategy is none of STRATEGIES."""
+    """Return loop, requested rps and clients of a benchmark. The loop is None for an unknown strategy."""
     strategy = _strategy(entry)
     if strategy is None:
         return None, None, None

@@ -1,8 +1,7 @@
-"""Reads the client's file of one stage of inference-perf (`stage_N_lifecycle_metrics.json`, kubernetes-sigs, 0.1 to 0.6).
+"""Reader of a client stage file of inference-perf (`stage_N_lifecycle_metrics.json`, kubernetes-sigs, 0.1 to 0.6).
 
-Owns that format, all in seconds. The files beside it are recognised and refused: the server's numbers of a stage
-(`stage_N_prometheus_metrics.json`) contradict the client's, and a summary averages the stages. Rules that hold for
-every tool are in `agent.benchmarks.points`.
+All times are in seconds. Two related files are recognised and refused: the server's `stage_N_prometheus_metrics.json`
+contradicts the client, and a summary averages the stages. Rules for all tools are in `agent.benchmarks.points`.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ NAME = "inference-perf"
 
 
 def recognises(part: ResultFields) -> bool:
-    """`load_summary` and `successes`, which no other tool writes."""
+    """Return whether `load_summary` and `successes` exist, which no other tool writes."""
     return isinstance(part.data.get("load_summary"), dict) and isinstance(part.data.get("successes"), dict)
 
 
 def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
-    """The load of one stage. Raises BadBenchmark for the server's file, a summary, a failed stage, impossible values.
+    """Return the load of one stage. Raise BenchmarkError for a server file, a summary, a failed stage or a bad value.
 
-    A `concurrency` makes it a closed loop, and the rate beside it a number that inference-perf needs and nobody asked
-    for. TTFT and TPOT are per request ((last - first) / (n - 1), as vLLM's TPOT); `inter_token_latency` is per gap,
-    with nothing between the tokens of one chunk. The file holds no time of day, so times are None.
+    `concurrency` marks a closed loop; its rate is a placeholder that inference-perf requires. TTFT and TPOT are per
+    request ((last - first) / (n - 1), as vLLM's TPOT). `inter_token_latency` is per gap, without gaps inside a chunk.
+    The file has no time of day, so times are None.
     """
     _refuse_others(part)
     load, successes = ("load_summary",), ("successes",)
@@ -54,7 +53,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
 
 
 def _refuse_others(part: ResultFields) -> None:
-    """Refuses the server's file (10,938 requests where the client counted 5,531: PEERS 3.2, item 8) and summaries."""
+    """Refuse summaries and the server's file (10,938 requests against 5,531 of the client: PEERS 3.2, item 8)."""
     if part.get("successes", "throughput") is None and part.get("successes", "rate") is not None:
         text = "is the server's side of a stage, which contradicts the client's: give stage_N_lifecycle_metrics.json"
         raise part.bad(text)
@@ -63,14 +62,14 @@ def _refuse_others(part: ResultFields) -> None:
 
 
 def _lengths(part: ResultFields, reported: str, counted: str) -> LengthQuantiles:
-    """Tokens a request: as the server reported them (newer files), else as the client's tokenizer counted them."""
+    """Return tokens per request as reported by the server (newer files), or else by the client's tokenizer."""
     key = reported if part.get("successes", reported, "mean") is not None else counted
     mean, p50, p95, p99 = (part.positive_number("successes", key, share) for share in ("mean", "median", "p95", "p99"))
     return LengthQuantiles(mean=mean, p50=p50, p95=p95, p99=p99)
 
 
 def _prefix_hits(part: ResultFields) -> float | None:
-    """Cached / all prompt tokens as the server's usage tells. 0 cached is None: engines do not report it by default."""
+    """Return cached / all prompt tokens of the server's usage, or None for 0: engines do not report it by default."""
     cached, total = (
         part.positive_number("successes", "prompt_tokens", "cached"),
         part.positive_number("successes", "prompt_tokens", "total"),

@@ -1,9 +1,8 @@
-"""A curve put into a plan that people wrote: the rest of the file stays byte for byte as it is.
+"""Editor that replaces a curve in a plan file and keeps the rest byte for byte.
 
-Owns finding the place in the text, and writing the file whole or not at all. YAML is edited as text between the marks
-that its parser gives (a parser that writes it anew would lose comments, order and quoting); JSON has none of these and
-is written anew with its own indentation. Where the text cannot be edited safely (one-line mappings, anchors that reach
-into the curve) it says so and changes nothing: the edited text is read back and must differ in that curve alone.
+YAML is edited as text between the marks of its parser: dumping it would lose comments, order and quoting. JSON is
+rewritten with its own indentation. Unsafe text (one-line mappings, anchors into the curve) is refused and the file
+stays unchanged. The edited text is parsed again and must differ in that curve alone.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BY_HAND = "paste the curve that `sizewatch plan import` prints without --into"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """A plan as it was read: where it is, its text without byte order mark, and what it holds. Nothing is validated."""
+    """Plan file as read, not validated: path, text without byte order mark, and parsed document."""
 
     path: Path
     text: str
@@ -43,7 +42,7 @@ class PlanFile:
 
     @property
     def tiers(self) -> Mapping[str, Any]:
-        """The tiers by name, as they stand."""
+        """Return the tiers by name, not validated."""
         tiers = self.document.data["tiers"]
         assert isinstance(tiers, dict)
         return tiers
@@ -51,7 +50,7 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditedPlan:
-    """The new text, the plan it holds, and the comments of people that went with the old curve."""
+    """Edited plan: the new text, the parsed plan, and the user comments lost with the old curve."""
 
     text: str
     plan: Plan
@@ -59,7 +58,7 @@ class EditedPlan:
 
 
 def open_plan(path: Path) -> PlanFile:
-    """The plan to edit. Raises BadPlan where the file cannot be read or has no tiers."""
+    """Read a plan file to edit. Raise PlanError if it is unreadable or has no tiers."""
     document = read_document(path)
     if document.problems:
         raise PlanError(document.problems)
@@ -71,7 +70,7 @@ def open_plan(path: Path) -> PlanFile:
 
 
 def chosen_tier(plan: PlanFile, asked: str | None) -> str:
-    """The tier asked for, or the only one. Raises BadPlan, naming the tiers."""
+    """Return the requested tier, or the only one. Raise PlanError with the names of the tiers."""
     names = ", ".join(map(str, plan.tiers))
     if asked is None and len(plan.tiers) > 1:
         raise PlanError((f"{plan.path}: has several tiers; say which with --tier: {names}",))
@@ -93,10 +92,10 @@ def replace_curve(
     head: Sequence[str] = (),
     notes: Sequence[Sequence[str]] = (),
 ) -> EditedPlan:
-    """The plan with this curve in that tier; nothing is written.
+    """Return the plan with this curve in that tier, without writing it.
 
-    `head` and `notes` are comments on the curve and above its points. Raises BadPlan where the text cannot be edited
-    safely, or where what comes out is no valid plan.
+    `head` and `notes` are comments above the curve and above its points. Raise PlanError if the text cannot be edited
+    safely or the result is not a valid plan.
     """
     lost: tuple[str, ...] = ()
     if plan.path.suffix.lower() == ".json":
@@ -107,16 +106,15 @@ def replace_curve(
     return EditedPlan(
         text=text,
         plan=_validated(plan, tier, text),
-        # In a narrow column it stands on two lines.
+        # In a narrow column the mark wraps to two lines.
         lost_comments=() if WRITTEN in " ".join(lost) else lost,
     )
 
 
 def write(plan: PlanFile, text: str) -> bool:
-    """Writes the file anew, whole or not at all, where it differs; a link's target, with its permissions (root keeps its
-    owner, too).
+    """Replace the file atomically and return whether it changed. Write to the target of a link.
 
-    Raises BadPlan where the folder or the file does not allow it.
+    The permissions stay; as root the owner stays too. Raise PlanError if the folder or file is not writable.
     """
     if text == plan.text:
         return False
@@ -145,7 +143,7 @@ def _validated(plan: PlanFile, tier: str, text: str) -> Plan:
     try:
         return parse_plan(_parsed(plan, text))
     except InvalidPlanError as found:
-        # The file was not changed, so its lines hold; but for the curve, which is not the one that stands there.
+        # The file is unchanged, so line numbers are valid, except inside the new curve.
         place = path_text(("tiers", tier, CURVE))
         lines = {path: line for path, line in plan.document.lines.items() if not path.startswith(place)}
         problems = replace(plan.document, lines=lines).located(found.problems)
@@ -167,7 +165,7 @@ def _as_json(plan: PlanFile, tier: str, curve: BenchmarkCurve) -> str:
 
 
 def curve_data(curve: BenchmarkCurve) -> dict[str, Any]:
-    """The curve for JSON: what was not measured is left out."""
+    """Return the curve for JSON without fields that were not measured."""
     whole = curve.model_dump(mode="json", exclude_none=True)
     points = [
         {name: value for name, value in point.items() if (name, value) != ("censored", False)}
@@ -179,7 +177,7 @@ def curve_data(curve: BenchmarkCurve) -> dict[str, Any]:
 def _as_yaml(
     plan: PlanFile, tier: str, curve: BenchmarkCurve, head: Sequence[str], notes: Sequence[Sequence[str]]
 ) -> tuple[str, tuple[str, ...]]:
-    """The new text, and the comments in the piece of the old one that it replaces."""
+    """Return the new text, and the comments in the replaced piece of the old text."""
     root = yaml.compose(plan.text, yaml.SafeLoader)
     _, tiers = _entry(plan, root, "tiers", "the plan")
     name, mapping = _entry(plan, tiers, tier, "tiers")
@@ -205,7 +203,7 @@ def _as_yaml(
 
 
 def _entry(plan: PlanFile, node: Any, name: str, place: str) -> tuple[Any, Any]:
-    """Key and value of an entry as they stand in the text."""
+    """Return the key and value nodes of an entry."""
     found = [pair for pair in node.value if pair[0].value == name] if isinstance(node, yaml.MappingNode) else []
     if len(found) != 1:
         raise _unsafe(plan, place, f"does not hold {name} itself: it comes from another place of the file")
@@ -213,9 +211,9 @@ def _entry(plan: PlanFile, node: Any, name: str, place: str) -> tuple[Any, Any]:
 
 
 def _end(plan: PlanFile, place: str, start: int, limit: int) -> int:
-    """Where the last line of a value ends that begins after `start`, with the comment on that line.
+    """Return the end of the last line of the value that begins after `start`, including its comment.
 
-    Not the parser's end of a mapping, which lies behind the comments and empty lines that belong to what follows.
+    The parser's end of a mapping lies behind comments and empty lines that belong to the next key.
     """
     text, end = plan.text, _after_colon(plan.text, start)
     events: Iterator[Any] = yaml.parse(text, yaml.SafeLoader)
@@ -233,19 +231,19 @@ def _end(plan: PlanFile, place: str, start: int, limit: int) -> int:
 
 
 def _after_colon(text: str, start: int) -> int:
-    """The place after the colon of a key that ends at `start`."""
+    """Return the index after the colon of a key that ends at `start`."""
     return text.find(":", start) + 1 or start
 
 
 def _lists_indented(text: str) -> bool:
-    """Whether the file's lists stand further in than their key; where it has none, they shall."""
+    """Return whether lists are indented under their key. Return True if the file has no list."""
     tokens = list(yaml.scan(text, yaml.SafeLoader))
     entries = any(isinstance(token, yaml.BlockEntryToken) for token in tokens)
     return not entries or any(isinstance(token, yaml.BlockSequenceStartToken) for token in tokens)
 
 
 def _same_but_curve(plan: PlanFile, tier: str, curve: BenchmarkCurve, text: str) -> None:
-    """Read back, the text must hold that curve in that tier and everything else as before."""
+    """Check that the parsed text has that curve in that tier and is otherwise unchanged."""
     try:
         after, before = _unshared(yaml.safe_load(text)), _unshared(plan.document.data)
         found = BenchmarkCurve.model_validate(after["tiers"][tier].pop(CURVE))
@@ -257,7 +255,7 @@ def _same_but_curve(plan: PlanFile, tier: str, curve: BenchmarkCurve, text: str)
 
 
 def _unshared(part: Any) -> Any:
-    """The same values without the sharing that anchors make: a change here must not show there."""
+    """Copy the values without shared anchors, so that a change does not appear elsewhere."""
     if isinstance(part, dict):
         return {key: _unshared(value) for key, value in part.items()}
     return [_unshared(value) for value in part] if isinstance(part, list) else part
@@ -268,7 +266,7 @@ def _unsafe(plan: PlanFile, place: str, why: str) -> PlanError:
 
 
 def _comments(text: str, start: int, end: int) -> tuple[str, ...]:
-    """The comments between two places, those behind a value too: what stands between two tokens is blank or a comment."""
+    """Return the comments between two positions, including trailing ones. Text between tokens is blank or a comment."""
     found: list[str] = []
     last = start
     for token in yaml.scan(text, yaml.SafeLoader):

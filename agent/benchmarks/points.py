@@ -1,18 +1,8 @@
-"""From what a tool measured at one load to a point of the curve: the rules that hold for every tool.
+"""Points of a curve from the measurements of one load: records, rules for all tools, and remark texts.
 
-Owns the load of a point (Little's law for open loops), the generator as the limit, start bursts, requests too few for
-a P99, and the refusal of runs that measured nothing. It reads no file: each tool's file fills a `Run`, in base units.
-
-The words for what a reader of a measured point must know, each once.
-
-Owns texts only; which of them a point gets is decided in `agent.benchmarks.points` and, for what one tool alone can
-say, in that tool's file. A new remark is a constant here; its placeholders are filled by whoever gives it.
-
-What a benchmark's result file says, whatever tool wrote it: one record a load.
-
-Owns the record and nothing else. How a tool spells it is one file beside this one, listed in `agent.benchmarks.formats`;
-how records become a curve is `agent.benchmarks.curves`'s business. A quantity that the file does not hold is None: it is
-never guessed from another one.
+Rules: Little's law for open loops, generator limits, start bursts, too few requests for a P99, refusal of failed runs.
+Each tool's reader fills a `BenchmarkRun` in base units. A quantity missing in the file is None, never guessed. A new
+remark is a constant here; its user fills the placeholders.
 """
 
 from __future__ import annotations
@@ -51,7 +41,7 @@ UNSUCCESSFUL = "{failed} of {all} requests did not succeed and are not in the la
 CUT_OFF = "{cut_off} of {all} requests were under way at the end and are not in the latencies"
 CHUNKED_REMARK = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
 CONTRADICTION = "which cannot be"
-"""In every sentence about counters of an engine that contradict each other: what they say is left out."""
+"""Phrase in every remark about contradictory engine counters, whose values are dropped."""
 
 LOCAL_CLOCK = "the file's date has no time zone and was read as UTC"
 ODD_DRAFTS = (
@@ -65,7 +55,7 @@ Loop = Literal["open", "closed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthQuantiles:
-    """Tokens a request: what the file tells of them."""
+    """Tokens per request from the file."""
 
     mean: float | None = None
     p50: float | None = None
@@ -75,9 +65,9 @@ class LengthQuantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What was measured, as far as the file tells; empty or None: it does not.
+    """Measured setup from the file; empty or None if not in the file.
 
-    `engine` is a name of `rules.engines`, `gpu` as the file spells it, `tensor_parallel` the GPUs over which a layer is split.
+    `engine` is a name of `rules.engines`, `gpu` is as in the file, `tensor_parallel` the number of GPUs per layer.
     """
 
     engine: str = ""
@@ -87,10 +77,10 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkMeasurement:
-    """One load of one run.
+    """Load of one run.
 
-    `source` is the file as it was named, `place` where in it (empty: the whole file). Times are unix seconds, None where
-    the file has none. `remarks` say what a reader of the curve must know of this point, a sentence each.
+    `source` is the file as named, `place` the position in it (empty: the whole file). Times are unix seconds, None if
+    the file has none. `remarks` are sentences for readers of the curve.
     """
 
     source: str
@@ -108,22 +98,24 @@ class BenchmarkMeasurement:
 
     @property
     def location(self) -> str:
-        """File and place, for messages."""
+        """Return file and place for messages."""
         return f"{self.source}: {self.place}" if self.place else self.source
 
 
 FEW_FOR_P99 = 1000
-"""With fewer requests the P99 rests on less than ten of them (PEERS 3.2, item 10)."""
+"""Minimum number of requests for a P99 that rests on ten or more of them (PEERS 3.2, item 10)."""
 
 BOUNDS_P99 = 299
-"""From so many requests on the slowest bounds the true P99 with 95 % confidence: 0.99^n, the probability that all n are below
-it, is then at most 0.05. With fewer nothing that was measured bounds it."""
+"""Minimum number of requests for which the slowest bounds the true P99 with 95 % confidence.
+
+The probability that all n are below the P99 is 0.99^n, at most 0.05. With fewer requests no measurement bounds it.
+"""
 
 START_SHARE = 0.01
-"""Clients above this share of the requests: the burst with which they start is the P99 (PEERS 3.2, item 11)."""
+"""Share of clients among the requests above which their start burst is the P99 (PEERS 3.2, item 11)."""
 
 CHUNKED = 0.1
-"""Median gap below this share of the TPOT: several tokens a chunk (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
+"""Ratio of median gap to TPOT below which a chunk has several tokens (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
 
 
 UNTOLD = LengthQuantiles()
@@ -132,11 +124,11 @@ UNTOLD_SETUP = Setup()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkRun:
-    """What a file says of one load. None: it does not say. `_seconds` are seconds, `_rps` requests per second.
+    """Load as reported by a file; None means not reported. `_seconds` are seconds, `_rps` requests per second.
 
-    `requests` are those that succeeded; `failed` and `cut_off` (under way at the end) come on top. `clients` is a
-    closed loop's number. `sent_rps` is the rate the generator reached, where the tool recorded it. `burst`: everything
-    was sent at once. `ttft_requests` are those behind the TTFT where the start was left out of it.
+    `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` is set for a closed loop.
+    `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests were sent at once. `ttft_requests`
+    is the number of requests behind the TTFT if the start was excluded.
     """
 
     completed_rps: float
@@ -171,7 +163,7 @@ class BenchmarkRun:
 
     @property
     def sent(self) -> int:
-        """Requests sent, whatever became of them."""
+        """Return the number of requests sent."""
         return self.requests + self.failed + self.cut_off
 
 
@@ -180,14 +172,12 @@ CARRIED = ("output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptan
 
 
 def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> BenchmarkMeasurement:
-    """The point of one load.
+    """Return the point of one load.
 
-    Raises BadBenchmark where nothing was measured (no request succeeded, or more failed or were cut off than did) and
-    where a value is outside what a plan's point may hold.
-
-    A burst (everything sent at once, also where there are as many clients as requests) is no steady load: the number
-    in the system falls from all to none and its TTFT tells only how many there were. `loop` is None, latencies and
-    concurrency are left out, and what remains is the throughput.
+    Raise BenchmarkError if no request succeeded, or fewer than failed or than were cut off. Raise it also for a value
+    outside the limits of a plan's point. A burst is all requests sent at once, or as many clients as requests. The
+    number in the system then falls from all to none, which is not a steady load. Its `loop` is None and it keeps only
+    the throughput.
     """
     _refuse_failed(part, run)
     burst = run.burst or _all_at_once(run)
@@ -222,9 +212,10 @@ def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> Bench
 
 
 def mean_concurrency(run: BenchmarkRun) -> float | None:
-    """Mean requests in the system: the clients of a closed loop, else completed rps x mean latency (Little's law).
+    """Return the mean requests in the system: clients of a closed loop, else completed rps x mean latency (Little's
+    law).
 
-    Never the peak that some tools print (vLLM's `max_concurrent_requests` counted whole seconds until 0.32).
+    Tools' peaks are not used (vLLM's `max_concurrent_requests` counted whole seconds until 0.32).
     """
     if run.loop == "closed":
         return run.clients
@@ -232,12 +223,12 @@ def mean_concurrency(run: BenchmarkRun) -> float | None:
 
 
 def sent_rps(run: BenchmarkRun) -> float | None:
-    """The rate that the generator reached: as recorded, else the highest that duration and latencies allow.
+    """Return the rate the generator reached: the recorded rate, or its upper bound from duration and latencies.
 
-    A run ends with the last answer, so completed rps falls short of the rate even of a generator that kept up. The
-    last request was sent at the earliest one slowest latency before the end: n / (duration - slowest) is therefore
-    at least the rate of sending, and only where that falls short has the generator been too slow for certain. A run
-    that stops its requests at the end has no such tail. None where the file lacks what is needed.
+    A run ends with the last response, so completed rps is below the rate even of a fast generator. The last request was
+    sent at least one slowest latency before the end. So n / (duration - slowest) is an upper bound of the rate. Only if
+    this bound is below the requested rate was the generator too slow for certain. A run that cuts off its requests has
+    no such tail. Return None if the file lacks these values.
     """
     if run.sent_rps or not run.duration_seconds:
         return run.sent_rps
@@ -249,7 +240,7 @@ def sent_rps(run: BenchmarkRun) -> float | None:
 
 
 def _generator_limited(run: BenchmarkRun) -> bool:
-    """Sent less than 0.98 of the requested rate (PEERS 3.2, item 9)."""
+    """Return whether less than 0.98 of the requested rate was sent (PEERS 3.2, item 9)."""
     sent = sent_rps(run)
     return bool(run.requested_rps and sent is not None and sent < GENERATOR_LIMITED * run.requested_rps)
 
@@ -288,7 +279,7 @@ def _load_remarks(run: BenchmarkRun, censored: bool) -> Iterator[str]:
 
 
 def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
-    """What the P99 of this run cannot bear; nothing where the file holds none."""
+    """Yield the limits of this run's P99; nothing if the file has no P99."""
     p99 = (run.ttft_p99_seconds, run.tpot_p99_seconds, run.itl_p99_seconds)
     if any(value is not None for value in p99) and run.requests < FEW_FOR_P99:
         text = LAST_ONE if run.requests < FEW_FOR_A_P99 else NEAR_LAST

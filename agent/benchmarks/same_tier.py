@@ -1,7 +1,7 @@
-"""Whether what was benchmarked is what a tier of the plan runs: model, engine, GPU, tensor parallel degree.
+"""Comparison of the benchmarked setup with a tier of the plan: model, engine, GPU, tensor parallel degree.
 
-Owns the comparison and its sentences. A difference refuses the import unless a person says that the two are the same:
-capacity measured on another model or GPU sizes a fleet that does not exist. A further property is a row of CHECKS.
+A difference refuses the import unless the user accepts it. Capacity of another model or GPU gives a wrong fleet size. A
+further property is a row of CHECKS.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rules.plan.model_names import same_model
 from rules.plan.schema import TierPlan
 
 Difference = tuple[str, str, str]
-"""Where it was measured, what was measured, and the path in the tier with what stands there."""
+"""Location of the run, the measured value, and the path in the tier with its value."""
 
 
 def differences(imported: ImportedCurve, tier: TierPlan) -> dict[str, list[Difference]]:
-    """By name of CHECKS, what does not fit the tier; each value once, with the first run that tells it."""
+    """Return the differences from the tier by name of CHECKS. Each value appears once, with its first run."""
     found: dict[str, list[Difference]] = {}
     for name, check in CHECKS.items():
         told: dict[str, Difference] = {}
@@ -46,14 +46,14 @@ def _engine(run: BenchmarkMeasurement, tier: TierPlan) -> Found:
 
 
 def _gpu(run: BenchmarkMeasurement, tier: TierPlan) -> Found:
-    """By the words with a number in them (H100, MI300X, L40S): people add memory and form, or leave them out."""
+    """Compare the words with a number (H100, MI300X, L40S): users add or omit memory size and form factor."""
     measured, planned = _words(run.setup.gpu), _words(tier.gpu.product)
     if measured and planned and not (measured & planned):
         yield f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
 
 
 def _words(product: str) -> set[str]:
-    """The names of chips in a product's name; "cpu" is one."""
+    """Return the chip names in a product name; "cpu" is one."""
     return set(
         re.findall(
             r"cpu|[a-z]+\d+[a-z]*|\d{4}", re.sub(r"hbm\d\w*|sxm\d*|\d+\s?gb|\b\d+\s?x\s?", " ", product.casefold())
@@ -73,4 +73,4 @@ CHECKS: dict[str, Callable[[BenchmarkMeasurement, TierPlan], Found]] = {
     "gpu": _gpu,
     "parallelism": _parallelism,
 }
-"""By the name that `--accept` takes."""
+"""Checks by the name that `--accept` takes."""

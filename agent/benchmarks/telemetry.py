@@ -1,8 +1,4 @@
-"""The door to telemetry of a benchmark's run: three kinds of place, told by what they are.
-
-Owns which kind a place is. A folder with recording.yaml is a recording, one with pages saved before and after the runs
-is read page by page, an http(s) address is a Prometheus server. A further kind is a file beside this one and a case here.
-"""
+"""Opener of benchmark telemetry from a recording, a folder of saved pages, or a Prometheus server."""
 
 from __future__ import annotations
 
@@ -24,11 +20,11 @@ def open_telemetry(
     selector: str | None = None,
     **ways_in: Any,
 ) -> Telemetry:
-    """The telemetry at `place`. Raises BadBenchmark where it cannot be used, in one sentence that names the place.
+    """Return the telemetry at `place`. Raise BenchmarkError with the place if it is unusable.
 
-    `engine` is the engine's name where its pages must not tell it. `selector` names the benchmarked replica: label
-    matchers for a server (`{instance="10.0.0.5:8000"}`), the replica's name for a recording. `ways_in` are
-    fields of `agent.prometheus.options.StoreOptions`, for a server.
+    `engine` overrides detection of the engine. `selector` names the benchmarked replica: label matchers for a server
+    (`{instance="10.0.0.5:8000"}`), or the replica's name for a recording. `ways_in` are fields of
+    `agent.prometheus.options.StoreOptions` for a server.
     """
     if not place.strip():
         raise BenchmarkError(

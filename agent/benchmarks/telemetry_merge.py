@@ -1,8 +1,6 @@
-"""What telemetry of a benchmark's run adds to its point of the curve, and when it adds nothing.
+"""Telemetry fields of a benchmark point, and the check that an engine window holds only this run's traffic.
 
-Owns the record of what was found and the judgement that a window of the engine is of this run and of no other traffic.
-Where the window comes from (saved pages, a recording, a Prometheus server) is one file each beside this one. A further
-field of a point is a row of FIELDS.
+A further field of a point is a row of FIELDS.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import UNKNOWN_BETWEEN_SCRAPES, Window
 
 FIELDS = ("prefix_hit_ratio", "eviction_rate", "speculative_acceptance", "kv_utilization")
-"""Fields of a point that are signals of the same name and meaning; GPUs' utilisation comes from elsewhere."""
+"""Point fields with a signal of the same name and meaning. GPU utilisation comes from elsewhere."""
 
 MEANS = frozenset({"kv_utilization"})
-"""Those of them that are means over the run, and nothing where much of it was not seen."""
+"""Fields that are means over the run. They need FULL_COVERAGE of it."""
 
 FINISHED = "requests_finished"
 
@@ -38,7 +36,7 @@ GAUGES = {
     "prefix_hit_ratio": "prefix_hit_gauge",
     "speculative_acceptance": "spec_accept_length",
 }
-"""By field the gauge that tells it, on an engine that has no counters of it."""
+"""Gauge per field, for an engine without counters of it."""
 
 FAMILIES = frozenset(
     {
@@ -53,24 +51,24 @@ FAMILIES = frozenset(
         TTFT,
     }
 )
-"""What a source must bring of an engine's page for these fields and for the checks before them."""
+"""Families a source must provide for these fields and their checks."""
 
 SAME_REQUESTS = 0.02
-"""Up to this share more or fewer requests than the tool counted is its warm-up; beyond it is said."""
+"""Share of extra or missing requests explained by the tool's warm-up. A larger difference adds a remark."""
 
 SAME_TOKENS = 0.01
-"""vLLM's bench and its engine agree to the token; beyond this share the difference is said."""
+"""Share of differing tokens above which a remark is added. vLLM's bench and engine agree to the token."""
 
 OTHER_TRAFFIC = 0.2
-"""Beyond this share what the engine counted is not this run."""
+"""Share of differing requests above which the engine counted other traffic."""
 
 GPU_KINDS = tuple(GPU_UTILIZATION_KINDS)
-"""In the order of preference: hardware counters before a poll of "any kernel ran"."""
+"""Kinds in order of preference: hardware counters before a poll of "any kernel ran"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryFields:
-    """`values` by the field name of `rules.plan.schema.Point`; what is not in it was not found, and `remarks` say why."""
+    """Telemetry values by field of `rules.plan.schema.Point`. `remarks` explain missing fields."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     gpu_utilization_kind: str | None = None
@@ -78,22 +76,22 @@ class TelemetryFields:
 
 
 class Telemetry(Protocol):
-    """What an engine and its GPUs said while benchmarks ran."""
+    """Source of engine and GPU telemetry during benchmarks."""
 
     def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
-        """What it says of one run. Raises BadBenchmark where a person must choose or the source cannot be read."""
+        """Return the telemetry of one run. Raise BenchmarkError if it is unreadable or the choice is ambiguous."""
         ...
 
     def close(self) -> None:
-        """Ends what was opened for it."""
+        """Close the source."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTelemetry:
-    """An engine's window of one run; `edge_seconds` is how far its ends may lie from those of the run.
+    """Engine window of one run. `edge_seconds` is the largest distance between its ends and those of the run.
 
-    With `ends_only` it was seen at its two ends alone: its gauges are not read.
+    With `ends_only` the engine was seen only at both ends: its gauges are not read.
     """
 
     window: Window
@@ -103,7 +101,7 @@ class RunTelemetry:
 
 
 def span_of(measured: BenchmarkMeasurement) -> tuple[float, float] | None:
-    """Start and end of the run (unix seconds), None where the file tells no time that goes forward."""
+    """Return start and end of the run (unix seconds), or None if the file has no valid times."""
     start, end = measured.started_at, measured.ended_at
     if start is None or end is None or not (math.isfinite(start) and math.isfinite(end)) or end <= start:
         return None
@@ -111,7 +109,7 @@ def span_of(measured: BenchmarkMeasurement) -> tuple[float, float] | None:
 
 
 def span_text(start: float, end: float) -> str:
-    """A span in UTC, as a person compares it with a clock."""
+    """Return a span in UTC for messages."""
     try:
         begin, finish = datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)
     except (OverflowError, ValueError, OSError):
@@ -121,12 +119,12 @@ def span_text(start: float, end: float) -> str:
 
 
 def is_inside_run(window: Window, start: float, end: float) -> bool:
-    """Whether a window belongs to a run: its middle lies in it."""
+    """Return whether the middle of the window lies in the run."""
     return start <= (window.start + window.end) / 2 <= end
 
 
 def extract_fields(measured: BenchmarkMeasurement, seen: RunTelemetry) -> TelemetryFields:
-    """The fields that this window of the run tells; nothing where other traffic ran in it."""
+    """Return the fields from this window; no fields if it has other traffic."""
     usable, remarks = _same_requests(measured, seen)
     if not usable:
         return TelemetryFields(remarks=remarks)
@@ -142,7 +140,7 @@ def extract_fields(measured: BenchmarkMeasurement, seen: RunTelemetry) -> Teleme
 
 
 def extract_gpu_utilization(window: Window) -> tuple[str, float] | None:
-    """Kind and mean (0-1) of the GPUs' utilisation in a window, of the best kind that is in it."""
+    """Return kind and mean (0-1) of the GPU utilisation in a window, for the best kind present."""
     for kind in GPU_KINDS:
         value = gpu_utilization(window, kind)
         if isinstance(value, Reading) and value.value is not None and 0 <= value.value <= 1:
@@ -151,7 +149,7 @@ def extract_gpu_utilization(window: Window) -> tuple[str, float] | None:
 
 
 def _same_requests(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[bool, tuple[str, ...]]:
-    """Whether the window may be taken for this run's, by the requests that ended in it."""
+    """Return whether the window belongs to this run, judged by the finished requests."""
     asked, finished = measured.point.requests, seen.window.counters.get(FINISHED)
     if finished == 0:
         return False, ("the engine finished no request in this run: nothing was taken from its telemetry",)
@@ -168,13 +166,13 @@ def _same_requests(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[
 
 
 def _other_tokens(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[str, ...]:
-    """Another run of as many requests shows in the tokens alone, such as pages of another sweep with the same names.
+    """Return a remark if the token counts differ: it may be another run with as many requests.
 
-    Said and no reason to refuse: some tools count tokens with a tokenizer of their own.
+    The window is not refused: some tools count with their own tokenizer.
     """
     mean, asked, finished = measured.generation_tokens.mean, measured.point.requests, seen.window.counters.get(FINISHED)
     generated = seen.window.counters.get(GENERATED)
-    # Where the requests differ, so do the tokens.
+    # With different requests the tokens differ anyway.
     if mean is None or generated is None or asked is None or finished not in (None, asked):
         return ()
     if abs(generated - mean * asked) <= SAME_TOKENS * mean * asked:
@@ -184,7 +182,7 @@ def _other_tokens(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[s
 
 
 def _other_first_tokens(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[str, ...]:
-    """Where the client's TTFT is not within the engine's histogram; nothing where that was not seen in the whole run."""
+    """Return remarks if the client's TTFT is outside the engine's histogram. Skip a histogram without full coverage."""
     window = seen.window
     if TTFT not in window.histograms or window.seconds_of(TTFT) < FULL_COVERAGE * window.due_seconds:
         return ()
@@ -192,13 +190,13 @@ def _other_first_tokens(measured: BenchmarkMeasurement, seen: RunTelemetry) -> t
 
 
 def _edge_requests(seen: RunTelemetry) -> float:
-    """Requests that may have ended between an end of the run and the scrape nearest to it."""
+    """Return the requests that may have ended between an end of the run and its nearest scrape."""
     finished = seen.window.counters.get(FINISHED, 0.0)
     return finished * seen.edge_seconds / seen.window.span if seen.window.span > 0 else 0.0
 
 
 def _of_the_run(name: str, seen: RunTelemetry) -> float | str:
-    """A field's value, or why there is none."""
+    """Return the value of a field, or the reason for its absence."""
     value = read(BY_NAME[name], replace(seen.window, gauges={}) if seen.ends_only else seen.window)
     if isinstance(value, Missing):
         gauge = GAUGES.get(name, "")

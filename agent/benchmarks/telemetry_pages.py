@@ -1,8 +1,8 @@
-"""Telemetry from a folder of pages that were saved before and after each run.
+"""Telemetry from a folder of pages saved before and after each run.
 
-Owns which two pages belong to a run. The page after it carries the result file's tag: `metrics_after_r3.prom` stands
-for `bench_r3.json`. The page before it is told by the counters, not by names or dates of files, which copying changes:
-of all pages of the same process the latest on which no counter is higher. A gauge on two pages is no mean of the run.
+The page after a run has the result file's tag: `metrics_after_r3.prom` belongs to `bench_r3.json`. The page before it
+is the latest page of the same process on which no counter is higher. Names and dates are not used: copying changes
+them. A gauge on two pages is not a mean of the run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rules.telemetry.windows import Window
 SUFFIXES = (".prom", ".txt", ".metrics")
 
 _NAMED = re.compile(r"(?:.*[_-])?(before|after)(?:[_-](.+))?")
-"""A page's name without its suffix: when it was saved, and the tag of the run."""
+"""Page name without suffix: time of saving, and tag of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPage:
-    """One page of the folder. `tag` is empty for a page that is before or after everything."""
+    """Page of the folder. `tag` is empty for a page before or after all runs."""
 
     path: Path
     after: bool
@@ -40,14 +40,14 @@ class SavedPage:
 
 
 def page_files(folder: Path) -> tuple[Path, ...]:
-    """The files of a folder whose names say that they are such pages, by name. Raises OSError."""
+    """Return the sorted files of a folder with names of saved pages. Raise OSError."""
     return tuple(
         sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and _NAMED.fullmatch(p.stem) and p.is_file())
     )
 
 
 class SavedPages:
-    """The pages of one folder. Raises BadBenchmark where none of them can be read."""
+    """Saved pages of one folder. Raise BenchmarkError if no page is readable."""
 
     def __init__(self, folder: Path, files: tuple[Path, ...], engine: str | None = None) -> None:
         self._folder = folder
@@ -63,7 +63,8 @@ class SavedPages:
             raise BenchmarkError(path, f"cannot be used as a page of metrics, nor any other here: {why}")
 
     def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
-        """What the two pages around the run say. Raises BadBenchmark where two pages have the run's tag."""
+        """Return the telemetry between the two pages around the run. Raise BenchmarkError if two pages have the run's
+        tag."""
         page = self._after(measured)
         if isinstance(page, str):
             return TelemetryFields(remarks=(page,))
@@ -75,10 +76,10 @@ class SavedPages:
         return TelemetryFields(values=told.values, remarks=(*remarks, *told.remarks))
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing."""
 
     def _after(self, measured: BenchmarkMeasurement) -> SavedPage | str:
-        """The page saved after the run: the one with the longest tag that the result file's name ends in."""
+        """Return the page saved after the run: its tag is the longest suffix of the result file's name."""
         stem = Path(measured.source).stem
         fitting = [page for page in self._pages if page.after and _ends_in(stem, page.tag)]
         if not fitting:
@@ -98,11 +99,11 @@ class SavedPages:
         return f"{self._folder} has no page that was saved after this run (metrics_after_{stem}.prom)"
 
     def _since(self, page: SavedPage, measured: BenchmarkMeasurement) -> tuple[Window, tuple[str, ...]] | str:
-        """What was counted between the page before the run and the one after it, and what must be known of that."""
+        """Return the window between the pages before and after the run, with remarks."""
         earlier = [other.snapshot for other in self._pages if other is not page and _precedes(other, page)]
         if earlier:
             before = max(earlier, key=_progress)
-            # Pages carry no time; only ratios of counters are read, which need none.
+            # Pages carry no time. Only ratios of counters are read, and these need none.
             return windows.diff_snapshots(_at(before, 0.0), _at(page.snapshot, _seconds(measured))), ()
         started = page.snapshot.started_at
         if started is None or measured.point.requests is None:
@@ -119,7 +120,7 @@ def _read(path: Path, engine: str | None) -> SavedPage:
     if len(body) > DEFAULT_MAX_BYTES:
         raise OSError(f"holds more than {DEFAULT_MAX_BYTES} bytes")
     reader = PageReader(engine)
-    # Its time is not known: a far one, so that no time of update on it is ahead of it.
+    # The time of the page is unknown. A far one keeps every update time on it in the past.
     page = reader.read(body, 4e9)
     return SavedPage(path, named[1] == "after", named[2] or "", page, reader.engine)
 
@@ -129,7 +130,7 @@ def _ends_in(stem: str, tag: str) -> bool:
 
 
 def _precedes(other: SavedPage, page: SavedPage) -> bool:
-    """Whether the other page is an earlier one of the same process."""
+    """Return whether the other page is earlier and of the same process."""
     before, now = other.snapshot, page.snapshot
     shared = before.counters.keys() & now.counters.keys()
     grew = [now.counters[family] - before.counters[family] for family in shared]
@@ -137,7 +138,7 @@ def _precedes(other: SavedPage, page: SavedPage) -> bool:
 
 
 def _progress(page: Snapshot) -> tuple[float, float]:
-    """How far a process had come; every counter of a later page is at least as high."""
+    """Return a sort key: every counter of a later page is at least as high."""
     return page.counters.get(FINISHED, 0.0), sum(page.counters.values())
 
 

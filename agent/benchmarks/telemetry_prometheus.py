@@ -1,7 +1,6 @@
-"""Telemetry from a Prometheus-compatible server that scraped the engine, and its GPUs, during the run.
+"""Telemetry from a Prometheus-compatible server that scraped the engine and its GPUs during the run.
 
-Owns the questions that one run needs and the choice of the replica that served it. How to ask is `prometheus_api`'s,
-what series mean `telemetry_series`'s, which GPUs belong to it `telemetry_gpus`'.
+Selects the queries of a run and the replica that served it. `agent.benchmarks.telemetry_series` sends and decodes them.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from agent.benchmarks.telemetry_series import (
 from agent.errors import BenchmarkError
 
 BEYOND_SECONDS = 120.0
-"""Asked for before and after the run, so that a scrape of each side is there: no sensible scrape interval is longer."""
+"""Query margin in seconds before and after the run for a scrape on each side. Scrape intervals are shorter."""
 
 LONGEST_SECONDS = 7 * 86400.0
-"""No load of a benchmark lasts longer: such times are not seconds."""
+"""Longest plausible load in seconds. A larger span is not in seconds."""
 
 MOST_NAMED = 8
 
 
 class PrometheusTelemetry:
-    """One server; `selector` are label matchers that the benchmarked replica's series have."""
+    """Telemetry of one server. `selector` holds label matchers of the benchmarked replica."""
 
     def __init__(self, api: PrometheusApi, engine: str | None = None, selector: str | None = None) -> None:
         self._api = api
@@ -40,7 +39,7 @@ class PrometheusTelemetry:
         self._selector = one_line(selector, api.place)
 
     def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
-        """What the server says of the run. Raises BadBenchmark: no useful answer, or several replicas served."""
+        """Return the telemetry of the run. Raise BenchmarkError without useful data, or if several replicas served."""
         span = span_of(measured)
         if span is None:
             return TelemetryFields(remarks=(NO_TIME,))
@@ -63,7 +62,7 @@ class PrometheusTelemetry:
         )
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         self._api.close()
 
     def _served(self, start: float, end: float) -> tuple[Target, RecordedReplica]:

@@ -1,7 +1,6 @@
 """Telemetry from a recording of the same span.
 
-Owns which windows of which recorded replica belong to a run: those whose middle lies in it. The recording must cover
-the run, and one replica alone must have served it.
+The recording must cover the run, and a single replica must have served it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _REPLICA = re.compile(r'\{?\s*replica\s*=\s*"([^"]*)"\s*,?\s*\}?')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedReplica:
-    """A replica's windows in order of time; `name` is what a person chooses it by."""
+    """Replica with its windows in time order. `name` is its name for `--telemetry-selector`."""
 
     name: str
     engine: EngineTable | None
@@ -48,13 +47,13 @@ class RecordedReplica:
 
 
 def covered_share(parts: tuple[Window, ...], start: float, end: float) -> float:
-    """Share (0-1) of the seconds from start to end that windows with pages at both ends cover."""
+    """Return the share (0-1) of the span that windows with pages at both ends cover."""
     overlaps = (min(w.end, end) - max(w.start, start) for w in parts if w.covered_seconds > 0)
     return min(1.0, math.fsum(overlap for overlap in overlaps if overlap > 0) / (end - start))
 
 
 def has_traffic(replica: RecordedReplica, start: float, end: float) -> bool:
-    """Whether it finished or generated anything in the run."""
+    """Return whether the replica finished or generated anything in the run."""
     return any(
         is_inside_run(w, start, end) and any(w.counters.get(f, 0.0) > 0 for f in (FINISHED, GENERATED))
         for w in replica.windows
@@ -64,7 +63,7 @@ def has_traffic(replica: RecordedReplica, start: float, end: float) -> bool:
 def during_run(
     measured: BenchmarkMeasurement, replica: RecordedReplica, start: float, end: float, whose: str
 ) -> TelemetryFields:
-    """What one replica's windows say of the run from start to end (unix seconds); `whose` names their source."""
+    """Return the telemetry of one replica from start to end (unix seconds). `whose` names the source."""
     share = covered_share(replica.windows, start, end)
     parts = tuple(w for w in replica.windows if is_inside_run(w, start, end))
     if share < FULL_COVERAGE or not parts:
@@ -84,14 +83,14 @@ def _it_spans(parts: tuple[Window, ...]) -> str:
 
 
 class RecordedTelemetry:
-    """A recording's replicas. Raises BadBenchmark: it cannot be read, or has no replica that `selector` names."""
+    """Replicas of a recording. Raise BenchmarkError if it is unreadable or has no replica named `selector`."""
 
     def __init__(self, folder: Path, engine: str | None = None, selector: str | None = None) -> None:
         self._folder = folder
         self._replicas = tuple(_chosen(folder, _replicas(folder, engine), selector))
 
     def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
-        """What the replica that served the run says. Raises BadBenchmark where several did."""
+        """Return the telemetry of the replica that served the run. Raise BenchmarkError if several did."""
         span = span_of(measured)
         if span is None:
             return TelemetryFields(remarks=(NO_TIME,))
@@ -102,11 +101,11 @@ class RecordedTelemetry:
                 f"{names} all served requests in {span_text(*span)}: name the benchmarked one with --telemetry-selector"
             )
             raise BenchmarkError(self._folder, text)
-        # Where none served, each says the same of the span: that it is not covered, or that nothing ended in it.
+        # If no replica served, all give the same reason: the span is not covered or nothing ended in it.
         return during_run(measured, (*busy, *self._replicas)[0], *span, whose=str(self._folder))
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing."""
 
 
 def _replicas(folder: Path, engine: str | None) -> tuple[RecordedReplica, ...]:

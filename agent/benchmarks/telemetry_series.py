@@ -1,17 +1,8 @@
-"""From series as a Prometheus server keeps them back to the pages they were scraped from.
+"""Series of a Prometheus-compatible server as replica windows, and GPU utilisation during a run.
 
-Owns which series are asked for, which labels are the server's own and not the page's, and the walk from samples of one
-target, scrape by scrape, to windows by the one path that pages take. It does no network.
-
-Asks a Prometheus-compatible server for the raw samples of a benchmark's span.
-
-Owns how `agent.prometheus.api`'s answers and troubles are told to who imports a benchmark. It knows no metric. No message holds
-a password, a token or a query.
-
-Utilisation of a replica's GPUs during a run, from GPU exporters' series on a Prometheus server.
-
-Owns which GPUs are the benchmarked replica's: those of its pod, else those that the person's selector matches, else all
-of its host if none of them idled. What an exporter's series mean is `rules.gpu_sources`'.
+Server labels are removed, and the samples of a target become windows on the same path as pages. GPUs of a replica are
+those of its pod, or else those the selector matches. The last choice is all GPUs of its host, if none idled. No message
+holds a password, a token or a query.
 """
 
 from __future__ import annotations
@@ -46,7 +37,7 @@ _NARROWER = "narrow it with --telemetry-selector"
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSeries:
-    """One series of an answer: its name, its other labels, its samples (unix seconds, value) in order of time."""
+    """Series of a response: name, other labels, and samples (unix seconds, value) in time order."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -54,8 +45,10 @@ class BenchmarkSeries:
 
 
 class PrometheusApi:
-    """One server; `ways_in` are fields of StoreOptions. Raises BadBenchmark where its address or a file for it cannot be used;
-    no query goes out before `raw`."""
+    """Client of one server. `ways_in` are fields of StoreOptions. No query is sent before `raw`.
+
+    Raise BenchmarkError for an unusable address or file.
+    """
 
     def __init__(
         self,
@@ -78,7 +71,7 @@ class PrometheusApi:
             raise BenchmarkError(self.place, trouble.text) from trouble
 
     def raw(self, selector: str, start: float, end: float) -> tuple[BenchmarkSeries, ...]:
-        """All samples of the series that match, in (start, end] (unix seconds). Raises BadBenchmark."""
+        """Return all samples of matching series in (start, end] (unix seconds). Raise BenchmarkError."""
         try:
             found = self._api.query_samples(selector, start, end)
         except StoreError as trouble:
@@ -87,7 +80,7 @@ class PrometheusApi:
         return tuple(self._named(one) for one in found)
 
     def close(self) -> None:
-        """Ends the kept connection."""
+        """Close the connection."""
         self._api.close()
 
     def _named(self, one: MatrixSeries) -> BenchmarkSeries:
@@ -99,48 +92,48 @@ class PrometheusApi:
 
 
 def missing_data_text(api: PrometheusApi, what: str, start: float, end: float) -> BenchmarkError:
-    """An answer without samples: the span that was asked for shows a mistaken time zone."""
+    """Return the error for a response without samples. Its span reveals a wrong time zone."""
     return BenchmarkError(api.place, f"has no {what} from {span_text(start, end)}: do the times and the selector fit?")
 
 
 TARGET_LABELS = ("instance", "job", "cluster", "namespace", "pod", "prometheus", "prometheus_replica", "replica")
-"""Labels that tell one scraped target from another. Others that a server adds are the same on all series of a target."""
+"""Labels that identify a scraped target. Other server labels are the same on all series of a target."""
 
 EXPORTED = "exported_"
-"""What Prometheus puts before a page's label of the same name as one of its own (honor_labels: false)."""
+"""Prefix Prometheus puts before a page's label that collides with its own (honor_labels: false)."""
 
 Target = tuple[tuple[str, str], ...]
 
 
 def engines_named(name: str | None) -> tuple[EngineTable, ...]:
-    """The generations of an engine, all engines' without a name."""
+    """Return the generations of an engine, or of all engines without a name."""
     return tuple(engine for engine in ENGINES if name in (None, engine.name))
 
 
 def engine_selector(engines: Iterable[EngineTable], selector: str) -> str:
-    """The series of these engines that are needed, in either spelling of ':', among those that `selector` matches."""
+    """Return a selector of the required series of these engines within `selector`, in either spelling of ':'."""
     return selecting([_printed(engine) for engine in engines], selector)
 
 
 def selecting(patterns: Sequence[str], selector: str) -> str:
-    """A selector of all series whose name matches one of the patterns. `selector` is `a="b",...`, with or without braces."""
+    """Return a selector of all series whose name matches a pattern. `selector` is `a="b",...`, braces optional."""
     matchers = selector.strip().removeprefix("{").removesuffix("}").strip().strip(",")
     return f'{{__name__=~"{"|".join(patterns)}"{"," if matchers else ""}{matchers}}}'
 
 
 def _printed(engine: EngineTable) -> str:
-    """A pattern of the names that an engine's samples may have on a server."""
+    """Return a pattern of the sample names of an engine on a server."""
     names = {*engine.signatures, *engine.info, *(sample for _, sample in engine.fact_gauges), engine.born}
     for row in engine.rows:
         if row.family in FAMILIES:
             names.update((row.sample, *row.plus, row.zero_with))
     wrappers = "".join(f"{wrapper}|" for wrapper in engine.wrappers)
-    # Tables spell ':' as '_'; a dot stands for either, and keeps the query short (VictoriaMetrics takes 16 kB).
+    # Tables spell ':' as '_'. A dot matches both and keeps the query short (VictoriaMetrics accepts 16 kB).
     return f"(?:{wrappers})(?:{'|'.join(sorted(names - {''}))})".replace("_", ".")
 
 
 def group_by_target(series: Iterable[BenchmarkSeries]) -> dict[Target, list[BenchmarkSeries]]:
-    """Series by the target that they were scraped from, their labels as the page had them."""
+    """Group series by scraped target and restore the labels of the page."""
     targets: dict[Target, list[BenchmarkSeries]] = {}
     for one in series:
         target = tuple((name, text) for name, text in one.labels if name in TARGET_LABELS)
@@ -150,7 +143,7 @@ def group_by_target(series: Iterable[BenchmarkSeries]) -> dict[Target, list[Benc
 
 
 def _edge(series: BenchmarkSeries) -> float:
-    """The upper edge of a bucket: pages have buckets by rising edge, servers by the text of their labels."""
+    """Return the upper edge of a bucket. Pages sort buckets by edge, servers by label text."""
     try:
         edge = float(dict(series.labels).get("le", "-inf"))
     except ValueError:
@@ -165,7 +158,7 @@ def _as_on_page(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def pages(series: Sequence[BenchmarkSeries]) -> Iterator[tuple[float, tuple[int, ...], list[float]]]:
-    """Scrape by scrape: its time, which of the series were on the page, and their values."""
+    """Yield each scrape: its time, the indices of the series on the page, and their values."""
     at: dict[float, list[tuple[int, float]]] = {}
     for place, one in enumerate(series):
         for t, value in one.samples:
@@ -177,7 +170,7 @@ def pages(series: Sequence[BenchmarkSeries]) -> Iterator[tuple[float, tuple[int,
 def replica(
     target: Target, series: Sequence[BenchmarkSeries], engines: tuple[EngineTable, ...]
 ) -> RecordedReplica | None:
-    """A target's windows; None for one that is no engine's."""
+    """Return the windows of a target, or None if it is not an engine."""
     layouts: dict[tuple[int, ...], SeriesLayout | None] = {}
     track, parts, engine = ScrapeTrack(), list[Window](), None
     for t, places, values in pages(series):
@@ -203,13 +196,13 @@ def _layout(series: Sequence[BenchmarkSeries], engines: tuple[EngineTable, ...])
 
 
 def target_name(target: Target) -> str:
-    """A target as a selector that names it."""
+    """Return a selector that names the target."""
     matchers = ",".join(f'{name}="{text}"' for name, text in target)
     return f"{{{matchers}}}"
 
 
 def one_line(selector: str | None, place: str) -> str:
-    """The selector as it was given. Raises BadBenchmark for one that cannot stand in a query."""
+    """Return the stripped selector. Raise BenchmarkError for one that is not valid in a query."""
     text = (selector or "").strip()
     if any(not sign.isprintable() for sign in text) or len(text) > 2000:
         raise BenchmarkError(place, "the selector holds characters that no query has, or is longer than 2000")
@@ -219,26 +212,26 @@ def one_line(selector: str | None, place: str) -> str:
 _FAMILIES = frozenset({*GPU_UTILIZATION_KINDS.values(), "gpu_utilization_sampled"})
 
 IDLE = 0.01
-"""A GPU of the benchmarked replica works during the run; below this share of time one is somebody else's."""
+"""Share of time below which a GPU does not belong to the benchmarked replica."""
 
 ENOUGH = 0.5
-"""Share of a run that whole samples must cover: one that reaches over an end of the run holds the idle time beyond it."""
+"""Share of a run that whole samples must cover. A sample across an end of the run includes idle time."""
 
 NONE = "gpu_utilization: the server has no GPU exporter's series of this span that the selector matches"
 
 
 def gpu_selector(selector: str) -> str:
-    """The GPU exporters' series that are needed, among those that `selector` matches."""
+    """Return a selector of the required GPU exporter series within `selector`."""
     names = {name for exporter in EXPORTERS for name in exporter.also_read}
     names.update(name for e in EXPORTERS for row in e.fields if row.ours in _FAMILIES for name in row.names)
-    # Operators of AMD's exporter may put a prefix of their own before its names.
+    # AMD's exporter may have a custom prefix before its names.
     return selecting([f"(?:[a-zA-Z][a-zA-Z0-9_]*_)?(?:{'|'.join(sorted(names))})"], selector)
 
 
 def mean_gpu_utilization(
     series: Iterable[BenchmarkSeries], engine: Target, chosen: bool, start: float, end: float
 ) -> TelemetryFields:
-    """Mean utilisation from start to end (unix seconds). `chosen`: a person's selector named these GPUs."""
+    """Return the mean utilisation from start to end (unix seconds). `chosen`: the user's selector named these GPUs."""
     targets = group_by_target(series)
     if not any(one.samples for group in targets.values() for one in group):
         return TelemetryFields(remarks=(NONE,))
@@ -271,7 +264,7 @@ def _mean(
 
 
 def _why_not(windows: Mapping[str, Sequence[Window]], whose: str, surely: bool, seconds: float) -> str:
-    """Why these windows of GPUs are not told as the replica's in a run of so many seconds; empty where they are."""
+    """Return the reason these GPU windows do not belong to the replica, or "". `seconds` is the length of the run."""
     if not windows:
         return "no GPU on the server is known to be the replica's: --telemetry-selector can name them"
     share = min(math.fsum(w.end - w.start for w in parts) for parts in windows.values()) / seconds
@@ -287,7 +280,7 @@ def _why_not(windows: Mapping[str, Sequence[Window]], whose: str, surely: bool, 
 
 
 def _windows(series: Sequence[BenchmarkSeries]) -> Iterable[tuple[str, Window]]:
-    """By GPU, what it did between two readouts of one exporter."""
+    """Yield each GPU's window between two readouts of an exporter."""
     before: dict[str, GpuReadout] = {}
     for t, places, values in pages(series):
         samples = [(series[p].name, dict(series[p].labels), v) for p, v in zip(places, values, strict=True)]

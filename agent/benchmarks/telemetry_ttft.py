@@ -1,7 +1,6 @@
-"""Whether the client's TTFT agrees with the engine's own histogram of the same run.
+"""Comparison of the client's TTFT with the engine's histogram of the same run.
 
-Owns that comparison and its words. The engine counts from the arrival of a request to the first token that it makes; the
-client counts to the first chunk that it reads. Which window is of the run is decided in `agent.benchmarks.telemetry_merge`.
+The engine measures from arrival to the first generated token, the client to the first chunk it reads.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from rules.telemetry.wording import number, spread
 TTFT = "ttft_seconds"
 
 QUANTILES = {"ttft_p50_seconds": ("P50", 0.5), "ttft_p99_seconds": ("P99", 0.99)}
-"""Fields of a point by which the two are compared, with their names and shares (0-1)."""
+"""Compared point fields, with their names and quantiles (0-1)."""
 
 CLIENT_RATIO, CLIENT_SECONDS = 1.1, 0.02
-"""A client may count so much more than the engine: 10 % and 20 ms. The clients of the recordings lie within it for 95 % of
-their windows (tests/recordings; the acceptance check of replay against their requests.csv uses the same numbers)."""
+"""Tolerance of the client above the engine: 10 % and 20 ms. The recordings' clients are within it for 95 % of their
+windows (tests/recordings). The acceptance check of replay against their requests.csv uses the same numbers."""
 
 ENGINE_RATIO = 0.98
-"""Below this share of the engine's lower bound a client's TTFT is too early, by the same check."""
+"""Ratio to the engine's lower bound below which a client's TTFT is too early, by the same check."""
 
 PAGE = "docs/what-the-engine-cannot-see.md"
 
@@ -35,7 +34,7 @@ EARLIER = f"likely a first chunk without a token, or telemetry of other requests
 
 
 class Bounds(NamedTuple):
-    """Seconds between which a quantile lies; `high` is infinite where the histogram does not bound it."""
+    """Bounds of a quantile in seconds. `high` is infinite if the histogram does not bound it."""
 
     low: float
     high: float
@@ -46,8 +45,8 @@ def disagreements(
 ) -> tuple[str, ...]:
     """Return a sentence for each direction in which the client's TTFT lies outside the engine's bounds.
 
-    `parts` is the engine's TTFT histogram (seconds) of the run. `edge_requests` may be of others, or be left out, because
-    the scrapes do not meet the ends of the run. Empty where either side counted no TTFT or not how many requests.
+    `parts` is the engine's TTFT histogram (seconds) of the run. Up to `edge_requests` may be extra or missing, because
+    scrapes do not meet the ends of the run. Return nothing if either side lacks TTFT or a request count.
     """
     compared = tuple(_compared(measured, parts, edge_requests))
     later = [text for text, client, bounds in compared if client > bounds.high * CLIENT_RATIO + CLIENT_SECONDS]
@@ -58,7 +57,7 @@ def disagreements(
 def _compared(
     measured: BenchmarkMeasurement, parts: tuple[Histogram, ...], edge_requests: float
 ) -> Iterator[tuple[str, float, Bounds]]:
-    """Of each quantile that the client has: both in words, the client's (seconds), the engine's bounds."""
+    """Yield for each quantile of the client: the sentence, the client's value (seconds), the engine's bounds."""
     requests = measured.point.requests
     for field, (name, q) in QUANTILES.items():
         client = getattr(measured.point, field)
@@ -72,15 +71,15 @@ def _compared(
 
 
 def _start_burst(measured: BenchmarkMeasurement) -> float:
-    """Requests with which a closed loop starts: some tools leave them out of the TTFT."""
+    """Return the requests in the start burst of a closed loop: some tools exclude them from the TTFT."""
     return (measured.point.concurrency or 0.0) if measured.loop == "closed" else 0.0
 
 
 def _bounds(parts: tuple[Histogram, ...], q: float, requests: int, others: float) -> Bounds | None:
-    """Where the quantile of the client's requests lies by the engine's histogram.
+    """Return the bounds of the client's quantile in the engine's histogram.
 
-    Tools interpolate between the two requests around q (n - 1) (Hyndman and Fan 1996, type 7, numpy's default) or take the
-    one of rank ceil(q n): all of these count. A request that only one side counted moves every rank by one at most.
+    Tools interpolate between the two requests around q (n - 1) (Hyndman and Fan 1996, type 7, numpy's default). Others
+    take rank ceil(q n). The bounds include all. A request counted by one side only moves each rank by at most one.
     """
     seen = math.fsum(part.n for part in parts)
     if seen <= 0:

@@ -1,7 +1,6 @@
-"""Typed reading of a decoded result: a number is a number, or the file is refused with the place in it.
+"""Typed access to a decoded result file, which refuses values of the wrong type with their place.
 
-Owns the refusals for values of the wrong kind, and nothing of any tool. Absent and null are None, never zero; a value
-that is there but cannot be (text, NaN, a negative count) raises BadBenchmark. Another kind of value is a method here.
+Absent and null are None, never zero. A wrong value (text, NaN, a negative count) raises BenchmarkError.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from agent.errors import BenchmarkError
 
 MAX_COUNT = 2**53
-"""Above it a float no longer holds every whole number."""
+"""Largest count: above it a float does not hold every whole number."""
 
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (str, "text"),
@@ -28,7 +27,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFields:
-    """One object of a file: `line` of JSON lines and `path` inside the document say where it is."""
+    """Object of a file, located by `line` of JSON lines and `path` inside the document."""
 
     source: str
     line: str
@@ -37,17 +36,17 @@ class ResultFields:
 
     @property
     def place(self) -> str:
-        """Where in the file: `line 2`, `benchmarks[1]`; empty for the whole file."""
+        """Return the place in the file: `line 2`, `benchmarks[1]`, or "" for the whole file."""
         return ": ".join(part for part in (self.line, self.path) if part)
 
     def bad(self, text: str, *keys: str) -> BenchmarkError:
-        """A refusal that names file and place: `run.json: line 2: metrics.count is missing`."""
+        """Return an error with file and place: `run.json: line 2: metrics.count is missing`."""
         path = ".".join(part for part in (self.path, *keys) if part)
         words = f"{path} {text}" if path else text
         return BenchmarkError(self.source, f"{self.line}: {words}" if self.line else words)
 
     def get(self, *keys: str) -> Any:
-        """What lies under the keys, as it is; None where any of them is absent or null."""
+        """Return the value under the keys, or None if any is absent or null."""
         here: Any = self.data
         for depth, key in enumerate(keys):
             if here is None:
@@ -58,23 +57,23 @@ class ResultFields:
         return here
 
     def number(self, *keys: str) -> float | None:
-        """A finite number that is not negative; None where absent or null."""
+        """Return a finite number >= 0, or None if absent or null."""
         value = self.get(*keys)
         return None if value is None else self._checked(value, *keys)
 
     def needed(self, *keys: str) -> float:
-        """A number without which the file says nothing. Raises BadBenchmark where it is absent."""
+        """Return a required number. Raise BenchmarkError if it is absent."""
         value = self.number(*keys)
         if value is None:
             raise self.bad("is missing", *keys)
         return value
 
     def positive_number(self, *keys: str) -> float | None:
-        """A measured duration or rate: None also for 0, which the tools write where they measured nothing."""
+        """Return a measured duration or rate, or None for 0: tools write 0 for no measurement."""
         return self.number(*keys) or None
 
     def count(self, *keys: str) -> int | None:
-        """A whole number (20.0 is one); None where absent or null."""
+        """Return a whole number (20.0 is one), or None if absent or null."""
         value = self.number(*keys)
         if value is not None and not value.is_integer():
             raise self.bad(f"must be a whole number, not {value:g}", *keys)
@@ -83,14 +82,14 @@ class ResultFields:
         return None if value is None else int(value)
 
     def needed_count(self, *keys: str) -> int:
-        """A whole number without which the file says nothing. Raises BadBenchmark where it is absent."""
+        """Return a required whole number. Raise BenchmarkError if it is absent."""
         value = self.count(*keys)
         if value is None:
             raise self.bad("is missing", *keys)
         return value
 
     def text(self, *keys: str) -> str:
-        """Text; empty where absent or null."""
+        """Return a text, or "" if absent or null."""
         value = self.get(*keys)
         if value is None:
             return ""
@@ -99,14 +98,14 @@ class ResultFields:
         return value
 
     def flag(self, *keys: str) -> bool:
-        """True or false; false where absent or null."""
+        """Return a boolean, or False if absent or null."""
         value = self.get(*keys)
         if value is not None and not isinstance(value, bool):
             raise self.bad(f"must be true or false, not {kind(value)}", *keys)
         return bool(value)
 
     def part(self, *keys: str) -> ResultFields | None:
-        """The object under the keys; None where absent or null."""
+        """Return the object under the keys, or None if absent or null."""
         value = self.get(*keys)
         if value is None:
             return None
@@ -116,7 +115,7 @@ class ResultFields:
         return ResultFields(source=self.source, line=self.line, path=path, data=value)
 
     def parts(self, key: str) -> Iterator[ResultFields]:
-        """The objects of a list; none where absent or null."""
+        """Yield the objects of a list; nothing if absent or null."""
         for index, value in enumerate(self._list(key)):
             path = ".".join(part for part in (self.path, f"{key}[{index}]") if part)
             if not isinstance(value, Mapping):
@@ -124,7 +123,7 @@ class ResultFields:
             yield ResultFields(source=self.source, line=self.line, path=path, data=value)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of finite numbers that are not negative; empty where absent or null."""
+        """Return a list of finite numbers >= 0; empty if absent or null."""
         return tuple(self._checked(value, f"{key}[{index}]") for index, value in enumerate(self._list(key)))
 
     def _list(self, key: str) -> Sequence[Any]:
@@ -148,12 +147,12 @@ class ResultFields:
 
 
 def kind(value: object) -> str:
-    """What a value is, in words: `text`, `a list`."""
+    """Return the type of a value in words: `text`, `a list`."""
     return next((words for kinds, words in _KINDS if isinstance(value, kinds)), f"a {type(value).__name__}")
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The percentile at `share` (0.99), linear between ranks as numpy and so every tool here computes it."""
+    """Return the percentile at `share` (0.99), linear between ranks as in numpy and all tools here."""
     if not values:
         return None
     ranked = sorted(values)

@@ -1,8 +1,7 @@
-"""Reads what `vllm bench serve --save-result` or `--append-result` writes (vllm/benchmarks/serve.py, vLLM 0.6 to 0.32).
+"""Reader of `vllm bench serve --save-result` and `--append-result` (vllm/benchmarks/serve.py, vLLM 0.6 to 0.32).
 
-Owns that format: keys ending in `_ms` are milliseconds, `duration` and the arrays seconds. One object a run, and one a
-line with `--append-result`. Rules that hold for every tool are in `agent.benchmarks.points`. A new key of vLLM's is
-read here, into a field of `Run`.
+Keys ending in `_ms` are milliseconds; `duration` and the arrays are seconds. Each run is an object, one per line with
+`--append-result`. Rules for all tools are in `agent.benchmarks.points`.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ MARKS = ("request_throughput", "completed", "model_id")
 ORIGINS = ("backend", "endpoint_type")
 
 WHOLE_DRAFT = 0.01
-"""Drafts of a mean length this near a whole number were all of that length."""
+"""Relative distance from a whole number within which all drafts had that mean length."""
 
 LONGEST_DRAFT = 128
-"""Tokens; nobody drafts as many, and the sum below runs over them."""
+"""Longest plausible draft in tokens; bounds the sum below."""
 
 
 GPU = ("gpu", "gpu_type", "gpu_product", "gpu_name", "accelerator", "hw")
 TENSOR_PARALLEL = ("tp", "tp_size", "tensor_parallel_size", "tensor_parallel")
 ENGINE = ("engine", "framework")
-"""Keys that people give with `--metadata`."""
+"""Keys of the user's `--metadata`."""
 
 ENGINES = {"sglang": "sglang", "tgi": "tgi", "tensorrt-llm": "trtllm", "trtllm": "trtllm", "llama.cpp": "llamacpp"}
-"""An engine as people and backends call it."""
+"""Engine names as used by people and backends."""
 
 
 def recognises(part: ResultFields) -> bool:
-    """Flat keys that vLLM alone writes together; SGLang's bench_serving, derived from it, has no model_id."""
+    """Return whether the flat keys are vLLM's. SGLang's bench_serving, derived from it, has no model_id."""
     flat = all(key in part.data for key in MARKS) and any(key in part.data for key in ORIGINS)
     return flat and not isinstance(part.data["request_throughput"], dict)
 
 
 def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
-    """The load of one run. Raises BadBenchmark for a failed run, a ramp and values that cannot be.
+    """Return the load of one run. Raise BenchmarkError for a failed run, a ramp or impossible values.
 
-    `request_rate: "inf"` with `max_concurrency` is a closed loop; without, every request was sent at once and the
-    point keeps its throughput only (`points.measured`). A rate with `max_concurrency` is an open loop that the
-    generator cuts where the limit binds: `censored` then.
+    `request_rate: "inf"` with `max_concurrency` is a closed loop. Without it, all requests were sent at once and the
+    point keeps only its throughput (`points.build_measurement`). A rate with `max_concurrency` is an open loop; if the
+    limit binds, the point is `censored`.
     """
     if part.text("ramp_up_strategy"):
         raise part.bad("ramps its rate up; a point of a curve is one steady load", "ramp_up_strategy")
@@ -83,9 +82,9 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
 
 
 def _setup(part: ResultFields) -> Setup:
-    """What a person wrote with `--metadata gpu=h100 tp=4`, and a backend that only one engine has.
+    """Return the setup from `--metadata gpu=h100 tp=4`, or from a backend specific to one engine.
 
-    The backends vllm and openai are the protocol that most engines speak, and tell none of them.
+    The backends vllm and openai are a protocol of most engines and identify none.
     """
     told = {name: str(value).strip() for name in (*GPU, *TENSOR_PARALLEL, *ENGINE) if (value := part.data.get(name))}
     engine = next((told[name] for name in ENGINE if name in told), "") or part.text("backend")
@@ -98,13 +97,13 @@ def _setup(part: ResultFields) -> Setup:
 
 
 def _seconds(part: ResultFields, key: str) -> float | None:
-    """A `_ms` key in seconds. 0 is nothing measured: vLLM prints the mean of no values as 0."""
+    """Return a `_ms` key in seconds, or None for 0: vLLM prints 0 as the mean of no values."""
     value = part.positive_number(key)
     return None if value is None else value / 1000
 
 
 def _rate(part: ResultFields) -> tuple[float | None, bool]:
-    """Requested requests per second, and whether it was "inf" (vLLM writes the word, a YAML writer the number)."""
+    """Return the requested rps, and whether it was "inf" (vLLM writes the word, a YAML writer the number)."""
     value = part.get("request_rate")
     if value == "inf" or value == math.inf:
         return None, True
@@ -115,7 +114,7 @@ def _rate(part: ResultFields) -> tuple[float | None, bool]:
 
 
 def _failed(part: ResultFields) -> int:
-    """Requests that did not succeed: `failed`, which older files lack; there, what is missing to `num_prompts`."""
+    """Return the failed requests: `failed`, or in older files the shortfall from `num_prompts`."""
     failed = part.count("failed")
     if failed is not None:
         return failed
@@ -123,9 +122,9 @@ def _failed(part: ResultFields) -> int:
 
 
 def _with_times(part: ResultFields, run: BenchmarkRun) -> BenchmarkRun:
-    """With the run's span in unix seconds, where it has a date: vLLM writes the clock as it saves, at the run's end.
+    """Add the run's span in unix seconds, if the file has a date: the local time at the end of the run.
 
-    The date is local time without a zone; it is read as UTC, the clock of most containers, and a remark says so.
+    The date has no zone. It is read as UTC, the clock of most containers, with a remark.
     """
     text = part.text("date")
     if not text:
@@ -143,14 +142,14 @@ def _with_times(part: ResultFields, run: BenchmarkRun) -> BenchmarkRun:
 
 
 def _sent_rps(part: ResultFields) -> float | None:
-    """The rate of sending, from `start_times` (`--save-detailed`): n / span, as inference-perf counts too."""
+    """Return the sending rate from `start_times` (`--save-detailed`): n / span, as in inference-perf."""
     starts = part.numbers("start_times")
     span = max(starts) - min(starts) if starts else 0.0
     return len(starts) / span if span > 0 else None
 
 
 def _latency_mean(part: ResultFields) -> float | None:
-    """Mean end-to-end seconds: `mean_e2el_ms` where it was asked for, else from the array of 0.32 and newer."""
+    """Return the mean end-to-end seconds: `mean_e2el_ms` if present, else from the array of 0.32 and newer."""
     mean = _seconds(part, "mean_e2el_ms")
     if mean is not None:
         return mean
@@ -159,7 +158,7 @@ def _latency_mean(part: ResultFields) -> float | None:
 
 
 def _succeeded(part: ResultFields, values: tuple[float, ...]) -> tuple[bool, ...]:
-    """Which entries of the detailed arrays are of requests that succeeded: an error's text is not empty."""
+    """Return which requests of the detailed arrays succeeded, i.e. have an empty error text."""
     errors = part.get("errors")
     if not isinstance(errors, list) or len(errors) != len(values):
         return tuple(True for _ in values)
@@ -167,10 +166,10 @@ def _succeeded(part: ResultFields, values: tuple[float, ...]) -> tuple[bool, ...
 
 
 def _with_ttft(part: ResultFields, run: BenchmarkRun) -> BenchmarkRun:
-    """With TTFT P50 (the median, which vLLM always writes) and P99, of a closed loop without its start burst.
+    """Add TTFT P50 (the median, always in the file) and P99, without the start burst of a closed loop.
 
-    The first `clients` requests are sent at once, so their TTFT is a queue's that no steady load has (PEERS 3.2, item
-    11). Only `--save-detailed` tells the requests apart, and what is left must not be less than what is taken away.
+    The first `clients` requests are sent at once. Their TTFT includes a queue that no steady load has (PEERS 3.2, item
+    11). Only `--save-detailed` lists single requests. At least as many must remain as are removed.
     """
     p50, p99, rest = _seconds(part, "median_ttft_ms"), _seconds(part, "p99_ttft_ms"), None
     ttfts, starts = part.numbers("ttfts"), part.numbers("start_times")
@@ -183,7 +182,7 @@ def _with_ttft(part: ResultFields, run: BenchmarkRun) -> BenchmarkRun:
 
 
 def _lengths(part: ResultFields, total: str, each: str) -> LengthQuantiles:
-    """Tokens a request: the mean from the total, percentiles where `--save-detailed` wrote every request's."""
+    """Return tokens per request: the mean from the total, percentiles if `--save-detailed` wrote each request."""
     tokens, completed, values = part.positive_number(total), part.count("completed"), part.numbers(each)
     lengths = [value for value, succeeded in zip(values, _succeeded(part, values), strict=True) if succeeded]
     return LengthQuantiles(
@@ -195,12 +194,12 @@ def _lengths(part: ResultFields, total: str, each: str) -> LengthQuantiles:
 
 
 def _acceptance(part: ResultFields) -> tuple[float | None, tuple[str, ...]]:
-    """Acceptance per drafted token, and what is to be said of it.
+    """Return acceptance per drafted token, and remarks.
 
-    `spec_decode_acceptance_rate` is accepted / drafted in percent, which DESIGN 3.7 does not compare with: after the
-    first refusal the rest of a draft is thrown away. `spec_decode_acceptance_length` is 1 + accepted / drafts, so the
-    drafts were (length - 1) / rate tokens long, and both together give the per-token acceptance
-    (`rules.sizing.acceptance_from_mean_accepted`) where all drafts were of one length; n-gram drafts are not.
+    `spec_decode_acceptance_rate` is accepted / drafted in percent. DESIGN 3.7 does not use it: after the first rejected
+    token the rest of a draft is discarded. `spec_decode_acceptance_length` is 1 + accepted / drafts, so the drafts had
+    (length - 1) / rate tokens. Both give the per-token acceptance (`rules.sizing.acceptance_from_mean_accepted`) if all
+    drafts had the same length, which n-gram drafts do not.
     """
     length, rate = part.number("spec_decode_acceptance_length"), part.number("spec_decode_acceptance_rate")
     if not length or rate is None:

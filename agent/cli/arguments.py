@@ -1,9 +1,6 @@
-"""Arguments that several commands share, and how their text becomes values.
+"""Arguments shared by several commands, including the connection options, and their parsing.
 
-The options by which a command that asks an address itself gets in: the same of every command.
-
-Owns their names and words, and what they make of an address. Secrets stand in files. A further way in is a row of ROWS and
-a field of `agent.http_client.transport.TargetOptions` and of whatever else is made from `ways_in`.
+Secrets are in files. A further connection option is a row of ROWS and a field of every class made from `ways_in`.
 """
 
 from __future__ import annotations
@@ -21,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _BACK = re.compile(f"-{PATTERN.strip('^$')}", re.ASCII)
-"""A duration back from now, such as -7d."""
+"""Duration before now, such as -7d."""
 
 
 def duration(text: str) -> float:
-    """Seconds of a written duration; argparse turns the error into its usage message and exit code 2."""
+    """Parse a duration to seconds. argparse turns the error into its usage message and exit code 2."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:
@@ -36,9 +33,9 @@ def duration(text: str) -> float:
 
 
 def normalize_arguments(words: Sequence[str]) -> list[str]:
-    """The words of a command line, a duration back from now put to its option: `--from -7d` is `--from=-7d`.
+    """Join a duration before now to its option, so that `--from -7d` becomes `--from=-7d`.
 
-    argparse takes a word that begins with - for an option, unless it is a number.
+    Otherwise argparse takes a word that begins with - for an option, unless it is a number.
     """
     options = list(takewhile(lambda word: word != "--", words))
     made: list[str] = []
@@ -51,7 +48,7 @@ def normalize_arguments(words: Sequence[str]) -> list[str]:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """`-c FILE`."""
+    """Add `-c FILE`."""
     parser.add_argument(
         "-c",
         "--config",
@@ -61,7 +58,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """`--format text|json`."""
+    """Add `--format text|json`."""
     parser.add_argument("--format", choices=("text", "json"), default="text", help="for people or for programs")
 
 
@@ -78,24 +75,24 @@ NAMES = tuple(name for name, _, _ in ROWS)
 
 
 def add_ways_in(parser: argparse.ArgumentParser, whose: str = "the address") -> None:
-    """Adds all of them."""
+    """Add the connection options."""
     for name, metavar, text in ROWS:
         parser.add_argument(option(name), metavar=metavar, help=text.format(whose=whose))
 
 
 def target_options(options: argparse.Namespace, url: str, timeout_seconds: float = 10.0) -> TargetOptions:
-    """How to ask this address. Raises BadConfig."""
-    # It brings what speaks HTTP, which a command that may ask an address often does not need.
+    """Return the options of a request to this address. Raise ConfigError."""
+    # On demand: it imports the HTTP client, which few calls need.
     from agent.http_client.transport import TargetOptions
 
     return TargetOptions(url=url, timeout_seconds=timeout_seconds, **ways_in(options))
 
 
 def ways_in(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given, by the names that TargetOptions and StoreOptions have for it."""
+    """Return the given connection options by their names in TargetOptions and StoreOptions."""
     return {name: getattr(options, name) for name in NAMES}
 
 
 def option(name: str) -> str:
-    """How it is written on the command line."""
+    """Return the command line spelling."""
     return f"--{name.replace('_', '-')}"

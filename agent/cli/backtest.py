@@ -1,7 +1,6 @@
-"""`sizewatch backtest`: how well would the traffic have been forecast, beside the methods that anyone would try first?
+"""Command `sizewatch backtest`: backtest of the forecaster against naive baselines.
 
-Owns the command's arguments and where the series comes from: a CSV, or a tier's own demand in the history. The libraries
-of the forecast are loaded when it runs.
+The series is a CSV, or the tier's demand from the history. The forecast libraries are imported on demand.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def durations(text: str) -> tuple[float, ...]:
-    """Seconds of durations with commas between; argparse turns the error into its usage message and exit code 2."""
+    """Parse comma-separated durations to seconds. argparse turns the error into its usage message and exit code 2."""
     try:
         found = tuple(dict.fromkeys(parse_duration(part.strip()) for part in text.split(",")))
     except ValueError as error:
@@ -61,7 +60,7 @@ def durations(text: str) -> tuple[float, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
-    # Before they are loaded: threads of the numbers' library only wait for each other here, and others need the cores.
+    # Before the import: numeric library threads only wait for each other here, and use cores others need.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options
     from agent.forecasting.results import backtest_report, must_be_writable, write_forecasts, write_text
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr, where that is a terminal."""
+    """Yield a progress callback with a bar on stderr, or None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""`sizewatch check`: Step 13 over the history that the daemon keeps."""
+"""Command `sizewatch check`: benchmark check (step 13) over the daemon's history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rules.verdicts.verdict import FIRING, Status
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 
 SHORTEST_SECONDS = MINUTES.seconds
-"""The history has no smaller sum: less is a time in which nothing is seen."""
+"""Shortest span in seconds: the history has no smaller sums."""
 
 LONGEST_SECONDS = HOURS.keep_seconds
 

@@ -1,13 +1,7 @@
-"""`sizewatch dashboards push`: the dashboards, put into a Grafana through its HTTP API.
+"""Command `sizewatch dashboards push`: upload of the dashboards by Grafana's HTTP API (Grafana 9 to 13).
 
-Owns the list of parts and what is printed. Grafana is `agent.cli.dashboards`'s, the dashboards are `exporters.grafana`'. A
-new part is a row of PARTS.
-
-A Grafana server by its HTTP API: find or make a folder, save a dashboard.
-
-Owns the three requests (`GET` and `POST /api/folders`, `POST /api/dashboards/db`; Grafana 9 to 13) and what their answers
-mean in words. It knows no dashboard. Token and password go into one header and into no message. A new request is a method
-of Grafana.
+Requests: `GET` and `POST /api/folders`, `POST /api/dashboards/db`. Token and password are sent in one header and appear
+in no message. A new subcommand is a row of PARTS, a new request a method of GrafanaClient.
 """
 
 from __future__ import annotations
@@ -35,14 +29,14 @@ from exporters.grafana.files import DASHBOARDS, FOLDER
 from exporters.render.text import quote_external_text
 
 TIMEOUT_SECONDS = (5.0, 30.0)
-"""To connect, and between two bytes of the answer."""
+"""Limits in seconds for connecting and between two bytes of the response."""
 
 MOST_ANSWER_BYTES = 4 * 2**20
 MOST_QUOTED = 300
-"""Signs of what Grafana says that stand in a message."""
+"""Characters of a Grafana response quoted in a message."""
 
 MOST_FOLDERS = 1000
-"""What Grafana gives at once; with more, one of that title may be overlooked, and Grafana then says that it exists."""
+"""Folders per Grafana response. Beyond it a folder may be missed, and Grafana then reports that it exists."""
 
 HINTS: Mapping[int, str] = {
     400: "does somebody else own the dashboard, such as file provisioning?",
@@ -53,17 +47,19 @@ HINTS: Mapping[int, str] = {
     502: "does Grafana run behind this proxy?",
     503: "is Grafana still starting?",
 }
-"""What to do about a status, where one can tell."""
+"""Advice per HTTP status."""
 
 
 class GrafanaError(SizewatchError):
-    """A Grafana that cannot be reached, or that did not do what it was asked for."""
+    """Grafana is unreachable or refused a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrafanaCredentials:
-    """How Grafana lets us in and what is believed of it; secrets as the files that hold them. A token, or a user and a
-    password; the client's certificate is for a proxy before Grafana that wants one, `key_file` where it is not in it."""
+    """Credentials and trust of Grafana; secrets are named by file. Either a token, or a user with password.
+
+    The client certificate is for a proxy before Grafana. `key_file` is set if the key is not in `cert_file`.
+    """
 
     token_file: Path | None = None
     username: str | None = None
@@ -89,7 +85,7 @@ class GrafanaCredentials:
                 raise GrafanaError(f"{option}: {path}: is no file")
 
     def authorization(self) -> str:
-        """The header; its files are read now. Raises GrafanaProblem, whose text holds no part of them."""
+        """Read the files and return the header. Raise GrafanaError without any part of them."""
         if self.token_file is not None:
             return f"Bearer {_token(self.token_file)}"
         assert self.password_file is not None
@@ -97,7 +93,7 @@ class GrafanaCredentials:
         return f"Basic {base64.b64encode(f'{self.username}:{password}'.encode()).decode()}"
 
     def certificate(self) -> tuple[str, str] | str | None:
-        """As `requests` takes it."""
+        """Return the certificate in the form of `requests`."""
         if self.cert_file is None or self.key_file is None:
             return str(self.cert_file) if self.cert_file else None
         return str(self.cert_file), str(self.key_file)
@@ -107,7 +103,7 @@ def _read(option: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        # Without its cause: a decoding error holds the bytes of the secret.
+        # Without cause: a decoding error holds the bytes of the secret.
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise GrafanaError(f"{option}: {path}: cannot be read: {reason}") from None
 
@@ -120,7 +116,7 @@ def _token(path: Path) -> str:
 
 
 class _Authorization(AuthBase):
-    """The header; given as authentication, so that no ~/.netrc takes its place."""
+    """Header set as authentication, so that ~/.netrc cannot replace it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -131,10 +127,10 @@ class _Authorization(AuthBase):
 
 
 class GrafanaClient:
-    """One server. Every method raises GrafanaProblem, whose text begins with the address that was asked."""
+    """Client of one server. Methods raise GrafanaError, whose text begins with the requested address."""
 
     def __init__(self, url: str, way_in: GrafanaCredentials) -> None:
-        """`url` is Grafana's own address, with a path where it is served under one."""
+        """Check and store Grafana's address, including its path if it has one."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise GrafanaError(f"--url: {url}: give an address such as https://grafana.example.com")
@@ -147,14 +143,14 @@ class GrafanaClient:
         self._certificate = way_in.certificate()
 
     def folder(self, title: str) -> str:
-        """The uid of the folder of this title, which is made where there is none."""
+        """Return the uid of the folder with this title. Create it if missing."""
         for found in _folders(self._asked("GET", f"/api/folders?limit={MOST_FOLDERS}"), self._url):
             if found.get("title") == title:
                 return str(found["uid"])
         return self._uid(self._asked("POST", "/api/folders", {"title": title}), "/api/folders")
 
     def save(self, model: Mapping[str, Any], folder: str) -> str:
-        """Saves a dashboard into the folder with this uid, over an older one; its address."""
+        """Save a dashboard into the folder, replacing an older one. Return its address."""
         body = {
             "dashboard": {**model, "id": None},
             "folderUid": folder,
@@ -165,7 +161,7 @@ class GrafanaClient:
         path = answer.get("url") if isinstance(answer, dict) else None
         if not isinstance(path, str) or quote_external_text(path, MOST_QUOTED) != path:
             raise GrafanaError(f"{self._url}/api/dashboards/db: answered without the dashboard's url: is it Grafana?")
-        # Grafana's own path, where it is served under one, is part of the answer.
+        # The response includes Grafana's own path.
         base = urlsplit(self._url)
         return f"{base.scheme}://{base.netloc}{path}"
 
@@ -192,8 +188,8 @@ class GrafanaClient:
             raise GrafanaError(redact(str(problem), (self._secret,))) from None
 
     def _sent(self, session: requests.Session, method: str, path: str, body: Mapping[str, Any] | None) -> Response:
-        """By the adapter itself: `Session.send` reads the body of a redirect without limit, and raises whatever its address
-        makes it raise, though none is followed."""
+        """Send by the adapter. `Session.send` reads a redirect body without limit and raises errors of its address,
+        even though redirects are not followed."""
         wanted = {"Accept": "application/json", "User-Agent": "sizewatch"}
         url = f"{self._url}{path}"
         request = session.prepare_request(requests.Request(method, url, wanted, json=body, auth=self._auth))
@@ -227,7 +223,7 @@ def _content(where: str, answer: Response, said: bytes, secret: str) -> Any:
         content = None
     if not answer.ok:
         message = content.get("message") if isinstance(content, dict) else None
-        # Hidden before it is cut: half a secret is one.
+        # Redacted before truncation: half a secret is a secret.
         words = f" ({quote_external_text(redact(message, (secret,)), MOST_QUOTED)})" if isinstance(message, str) else ""
         hint = HINTS.get(answer.status_code, "look into Grafana's log")
         raise GrafanaError(f"{where}: answered {answer.status_code}{words}: {hint}")
@@ -247,7 +243,7 @@ WAYS_IN = (
 
 
 class DashboardsSubcommand(NamedTuple):
-    """One row: its name, what it is for, its arguments, and what it does."""
+    """Subcommand: name, help text, arguments and function."""
 
     name: str
     text: str
@@ -263,7 +259,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A Grafana that cannot be used raises GrafanaProblem (exit 2); what was saved before that stays."""
+    """Run the subcommand. GrafanaError means exit code 2; dashboards saved before it stay."""
     return next(part for part in PARTS if part.name == options.part).run(options)
 
 

@@ -1,5 +1,6 @@
-"""`sizewatch demo`: engines that are none, served over HTTP as three tiers and watched live by the real daemon; with
-`--history` after weeks that were made up for them."""
+"""Command `sizewatch demo`: recorded engines served as three tiers and watched by the real daemon. With `--history` a
+simulated fleet with simulated weeks replaces the recordings.
+"""
 
 from __future__ import annotations
 
@@ -81,10 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
-    # Findings are the narrator's; the log's lines would say them once more.
+    # The narrator prints findings; the log would repeat them.
     set_up(Logging(level="error"))
     with ExitStack() as ends:
-        # Entered first, so left last: the folder goes when nobody writes into it any more.
+        # Entered first and left last: the folder is deleted after its last writer has ended.
         folder = options.out or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
         show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder, ends)
         if show is not None:
@@ -102,7 +103,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _recorded(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun:
-    """Recordings of real engines; the history is thrown away."""
+    """Return the demo of recorded engines. Its history is deleted."""
     speed = options.speed or SPEED
     clock = Clock(speed)
     stage = DemoSetup(clock)
@@ -121,7 +122,7 @@ def _recorded(options: argparse.Namespace, folder: Path, ends: ExitStack) -> Dem
 
 
 def _loaded(stage: DemoSetup, folder: Path) -> LoadedConfig:
-    """The demo's configuration, as a file would give it."""
+    """Return the demo's configuration."""
     plan = load_plan(PLAN)
     data = {
         "plan": str(PLAN),
@@ -144,7 +145,7 @@ def _loaded(stage: DemoSetup, folder: Path) -> LoadedConfig:
 
 
 def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun | None:
-    """Simulated engines, after the weeks that were filled in; None where there is nothing to watch."""
+    """Return the demo of simulated engines after filling the past. Return None with --fill-only."""
     # Only this demo needs the simulator.
     from agent.demo.simulation.folder import configuration, fill, next_steps_text, unserved_url, write_configuration
     from agent.demo.simulation.live_fleet import continue_simulation, targets
@@ -163,6 +164,6 @@ def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> De
 
 
 def _progress(share: float) -> None:
-    """On a terminal only: a line that is written over."""
+    """Print progress on one line of a terminal."""
     if sys.stderr.isatty():
         print(f"\rfilling in the past: {share:4.0%}", end="" if share < 1 else "\n", file=sys.stderr, flush=True)

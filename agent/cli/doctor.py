@@ -1,4 +1,4 @@
-"""`sizewatch doctor`: is this installation sound? What to do, line by line."""
+"""Command `sizewatch doctor`: checks of this installation, with advice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _loaded(given: str | None) -> LoadedConfig | ConfigError:
-    """A configuration that cannot be used is the doctor's first finding."""
+    """Return the configuration, or its error as the first finding."""
     try:
         return load(find(given))
     except ConfigError as error:

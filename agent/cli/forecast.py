@@ -1,6 +1,6 @@
-"""`sizewatch forecast`: what is expected to arrive, with what certainty, and how well such forecasts did in the last day.
+"""Command `sizewatch forecast`: expected demand, its uncertainty, and the accuracy of the last day.
 
-Owns the command's arguments. The libraries of the forecast are loaded when it runs.
+The forecast libraries are imported on demand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
-    """`--history CSV`, `-c FILE`, `--bin 5m`: what a series is made of."""
+    """Add `--history CSV`, `-c FILE` and `--bin 5m`."""
     parser.add_argument(
         "--history",
         type=Path,
@@ -50,7 +50,7 @@ def add_history(parser: argparse.ArgumentParser) -> None:
 
 
 def horizon(text: str) -> float:
-    """Seconds of a duration of at most a day; argparse turns the error into its usage message and exit code 2."""
+    """Parse a duration of at most a day to seconds. argparse turns the error into its usage message and exit code 2."""
     seconds = duration(text)
     if seconds > DAY_SECONDS:
         raise argparse.ArgumentTypeError("must be at most 24h: nothing is forecast beyond a day")
@@ -58,7 +58,7 @@ def horizon(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    # Before they are loaded: threads of the numbers' library only wait for each other here, and others need the cores.
+    # Before the import: numeric library threads only wait for each other here, and use cores others need.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options
     from agent.forecasting.results import forecast_now, must_be_writable, write_text

@@ -1,7 +1,6 @@
-"""`sizewatch import`: the past of a Prometheus-compatible store, put into an embedded history.
+"""Command `sizewatch import`: back fill of an embedded history from a Prometheus-compatible store.
 
-Owns the arguments, the lock on the history's folder and what is said meanwhile. What may be booked, and how that stays safe, is
-`agent.replay.back_fill_writer`'s.
+`agent.replay.back_fill_writer` decides what may be recorded, and keeps an interrupted import safe.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from rules.evaluator.timeline import TimelineEvent, TimelineKind
 FINE, CANNOT_JUDGE = 0, 3
 
 TOLD_SECONDS = 5.0
-"""A line of progress at most so often."""
+"""Minimum seconds between two progress lines."""
 
 KEPT_UP_PIECES = 24
-"""After so many hours what is older than it is kept goes, and what is whole is packed."""
+"""Hours of data between two runs of history upkeep."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Raises BadConfig where another sizewatch has the history: two that book the same minutes would count them twice."""
+    """Import the past. Raise ConfigError if another sizewatch holds the history: both would count the same minutes."""
     asked = open_store_query(options)
     now = time.time()
     span = (asked.since, min(asked.until, last_whole_minute(now)))
@@ -83,7 +82,7 @@ def _import(asked: StoreQuery, store: HistoryStore, span: Stretch, now: float) -
 
 
 class _Progress:
-    """What is said while it runs, and the upkeep of a history that grows by weeks at once."""
+    """Progress output, and upkeep of a history that grows by weeks at once."""
 
     def __init__(self, store: HistoryStore, now: float) -> None:
         self._store = store

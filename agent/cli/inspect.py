@@ -1,12 +1,6 @@
-"""`sizewatch inspect FILE-or-URL`: what a page exposes, signal by signal.
+"""Command `sizewatch inspect FILE-or-URL`: signals and families of an engine page or a GPU exporter page.
 
-Owns where the page comes from and whose it is; what is said of it is `inspect_engine`'s or `inspect_gpus`'s.
-
-`sizewatch inspect` of an engine's page: every signal with its value or why there is none, every family.
-
-Owns what is said of such a page beyond what `agent.scrape.scrapers` reads from it.
-
-`sizewatch inspect` of a GPU exporter's page: every GPU with every quantity or why there is none, every family.
+Each signal has a value or the reason for its absence.
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
 def render_engine_page(
     body: bytes, page_name: str, engine: str | None, *, live: bool, as_json: bool, notes: tuple[str, ...]
 ) -> str:
-    """The whole output. `notes` are problems found before. Raises ScrapeError where it is no engine's page."""
+    """Return the whole output. `notes` are earlier problems. Raise ScrapeError for a page of no known engine."""
     reader = PageReader(engine)
     page = reader.read(body, time.time())
     page = replace(page, problems=(*notes, *page.problems))
@@ -57,14 +51,14 @@ def render_engine_page(
 
 
 def _why_no_rate(page: Snapshot, live: bool) -> str:
-    """Why the page tells no rates, empty where it does: they need the time from the start of its process to its own."""
+    """Return the reason the page gives no rates, or "". Rates need the process start and the time of the page."""
     if not live:
         return "a saved page does not tell when it was saved"
     return "" if page.started_at is not None else "the page does not tell when its process started"
 
 
 def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapshot, why_no_rate: str) -> SignalValue:
-    """Where there is no value: which release of the engine does not expose it, and why where the table knows."""
+    """Add to a missing signal the engine release and the reason for its absence."""
     if not isinstance(value, Missing):
         needs_time = why_no_rate and signal.unit in RATES
         return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate) if needs_time else value
@@ -85,7 +79,7 @@ def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapsh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPage:
-    """A page of a GPU exporter, parsed. `families` has the type of every family of it, read or not."""
+    """Parsed page of a GPU exporter. `families` has the type of every family, used or not."""
 
     exporter: GpuExporter
     series: tuple[Sample, ...]
@@ -93,7 +87,7 @@ class GpuPage:
 
 
 def detect_gpu_page(body: bytes) -> GpuPage | None:
-    """The page if it is a GPU exporter's. Raises ScrapeError where it is no page at all."""
+    """Return the parsed page, or None if it is not of a GPU exporter. Raise ScrapeError for an invalid page."""
     parsed = SeriesReader(lambda name: any(exporter.wanted(name) for exporter in EXPORTERS)).read(body)
     series = tuple(samples(parsed))
     exporter = detect_exporter((name, labels) for name, labels, _ in series)
@@ -101,7 +95,7 @@ def detect_gpu_page(body: bytes) -> GpuPage | None:
 
 
 def render_gpu_page(page: GpuPage, page_name: str, *, as_json: bool, notes: tuple[str, ...]) -> str:
-    """The whole output. `notes` are problems found before."""
+    """Return the whole output. `notes` are earlier problems."""
     found = page.exporter.read(page.series, time.time())
     found = replace(found, problems=(*notes, *found.problems))
     uses = explain_families(page.exporter, page.families)
@@ -113,7 +107,7 @@ def render_gpu_page(page: GpuPage, page_name: str, *, as_json: bool, notes: tupl
 FINE = 0
 
 _OMITTED = re.compile(rb"^[ \t]*(?:\.{3,}|\xe2\x80\xa6)[ \t]*\r?$", re.MULTILINE)
-"""A line of dots alone, which stands for lines that whoever published a page left out."""
+"""Line of dots alone, which marks lines omitted by the publisher of a page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A page that cannot be read raises ScrapeError or BadRecording (exit 2)."""
+    """Print the page. An unreadable page raises ScrapeError or RecordingError (exit 2)."""
     _check_engine(options.engine)
     live = "://" in options.page
     body, notes = (_asked(options), ()) if live else _without_omissions(_saved(options.page))
@@ -146,7 +140,7 @@ def _check_engine(name: str | None) -> None:
 
 
 def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """A saved page whose lines of dots say nothing, and which they were. A live page with such a line stays refused."""
+    """Replace lines of dots in a saved page, and return notes on them. In a live page they remain an error."""
     found = [body.count(b"\n", 0, match.start()) + 1 for match in _OMITTED.finditer(body)]
     notes = tuple(f"line {number} is dots alone: the page is an excerpt, and lines were left out" for number in found)
     return _OMITTED.sub(b"#", body), notes

@@ -1,13 +1,8 @@
-"""The command line: one row a command, exit codes, and no traceback for what a user got wrong.
+"""Command line: command table, exit codes, and output that is safe for terminals.
 
-Owns the parser and the translation of errors into exit codes: 2 for what a user got wrong, 70 for what we did. What a
-command does lives in `agent/cli/`, one module each, loaded only when asked for. A new command is a module there and
-a row here.
-
-Standard output and standard error that move no cursor, whatever a name or an answer of somebody else holds.
-
-Owns the way between `print` and the stream. What we mean ourselves passes: the demo's colours, and a carriage return that begins
-what is written, as progress bars have it.
+User errors exit with 2, defects with 70 and a traceback. A new command is a module in `agent/cli/` and a row of
+COMMANDS; modules are imported on demand. Control characters in names and responses are removed from the output.
+Exceptions are the demo's colours and a leading carriage return for progress bars.
 """
 
 from __future__ import annotations
@@ -30,11 +25,11 @@ from agent.version import VERSION
 from exporters.render.text import strip_control_characters
 
 _OURS = re.compile(r"(\x1b\[(?:0|1;\d\d)m)")
-"""What `agent.demo.runner` marks a word with."""
+"""Colour codes of `agent.demo.runner`."""
 
 
 def escape_text(text: str) -> str:
-    """What is written of this text."""
+    """Remove control characters from the text, except our own."""
     start = "\r" if text.startswith("\r") else ""
     if "\x1b" not in text:
         return start + strip_control_characters(text[len(start) :])
@@ -43,7 +38,7 @@ def escape_text(text: str) -> str:
 
 
 class _Plain:
-    """A stream whose text is shown so; for the rest the stream itself."""
+    """Wrapper of a stream that escapes written text."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -58,7 +53,7 @@ class _Plain:
 
 @contextmanager
 def plain_output() -> Iterator[None]:
-    """Until its end `sys.stdout` and `sys.stderr` are such streams; one that is closed stays so."""
+    """Wrap `sys.stdout` and `sys.stderr` during the block. A closed stream stays closed."""
     before: tuple[TextIO | None, TextIO | None] = sys.stdout, sys.stderr
     made: list[Any] = [None if stream is None else _Plain(stream) for stream in before]
     sys.stdout, sys.stderr = made
@@ -69,8 +64,10 @@ def plain_output() -> Iterator[None]:
 
 
 class Command(NamedTuple):
-    """One row: its name, what it is for, and what its exit codes mean, each beginning with its digit; 2 unless given. `file` is
-    what its module is called, where that is not the name."""
+    """Command with its help text and exit codes; each exit text begins with its digit. Code 2 has a default text.
+
+    `file` is the module name if it differs from the command.
+    """
 
     name: str
     text: str
@@ -186,15 +183,15 @@ COMMANDS: tuple[Command, ...] = (
 
 FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
 DEFECT = 70
-"""EX_SOFTWARE of sysexits.h: never to be taken for a finding."""
+"""Exit code of a defect: EX_SOFTWARE of sysexits.h, different from a finding."""
 INTERRUPTED = 130
-"""What a shell gives for a command that Ctrl-C ended."""
+"""Exit code of shells for a command ended by Ctrl-C."""
 
 UNWRITABLE = frozenset({errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
 
 
 def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The whole parser, or that of some commands only (loading a command's module costs start-up time)."""
+    """Return the parser with the arguments of all or some commands. Each import costs start-up time."""
     top = argparse.ArgumentParser(
         prog="sizewatch",
         description="Tells whether an LLM serving fleet is still the size that was planned.",
@@ -222,10 +219,10 @@ def _exit_codes(command: Command) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Run one command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A character that the terminal cannot show is no reason to end.
+        # A character that the terminal cannot show is no reason to fail.
         sys.stdout.reconfigure(errors="replace")
     with plain_output():
         return _flushed(words)
@@ -234,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _flushed(words: list[str]) -> int:
     code = _guarded(words)
     try:
-        # Here and not at the very end of the process, where an error would be nobody's.
+        # Flushed here, because nobody handles an error at process exit.
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
@@ -246,7 +243,7 @@ def _guarded(words: list[str]) -> int:
     try:
         return _run(words)
     except SystemExit as end:
-        # argparse, after --help, --version or a usage error.
+        # Raised by argparse after --help, --version or a usage error.
         return end.code if isinstance(end.code, int) else FINE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -254,7 +251,7 @@ def _guarded(words: list[str]) -> int:
         if error.errno in UNWRITABLE:
             return _unwritable(error, FINE)
         return _defect(words)
-    except Exception:  # noqa: BLE001 - whatever else rises is a defect; it must not look like a finding
+    except Exception:  # noqa: BLE001 - any other exception is a defect; it must not look like a finding
         return _defect(words)
 
 
@@ -282,9 +279,9 @@ def _defect(words: list[str]) -> int:
 
 
 def _unwritable(error: OSError, code: int) -> int:
-    """The exit code where the output cannot be written; that its reader went away (head, less) changes nothing."""
+    """Return the exit code for unwritable output. A closed pipe (head, less) keeps the code."""
     if sys.stdout is not None:
-        # What is still in its buffer would fail once more at the end of the process.
+        # The rest of the buffer would fail again at process exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return code

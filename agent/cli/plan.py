@@ -1,9 +1,4 @@
-"""`sizewatch plan check|show|schema|import|init|diff`.
-
-Owns the list of parts. A part that is more than a few lines has a module of its own; a new one is a row of PARTS.
-
-`sizewatch plan init`: a plan skeleton from what is running now.
-"""
+"""Command `sizewatch plan check|show|schema|import|init|diff`. A new subcommand is a row of PARTS."""
 
 from __future__ import annotations
 
@@ -48,7 +43,8 @@ def add_init_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Endpoints that give no page are told and left out; where none of a tier gives one, BadConfig (exit 2)."""
+    """Print a plan skeleton. Report endpoints without a page and skip them; raise ConfigError if a tier has none (exit
+    2)."""
     targets = _given(options) if options.url else _configured(options)
     gpus = list_local_gpus()
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -80,7 +76,7 @@ def _given(options: argparse.Namespace) -> list[Target]:
 
 
 def _configured(options: argparse.Namespace) -> list[Target]:
-    """The targets of the configuration; its plan need not exist yet."""
+    """Return the targets of the configuration; its plan need not exist yet."""
     path = find(options.config)
     document = read_document(path)
     if document.problems:
@@ -136,7 +132,7 @@ def _asked(targets: list[Target]) -> tuple[EngineProbe, ...]:
 
 
 def _slug(product: str, model: str) -> str:
-    """A tier's name from GPU and model, as the guide names tiers: h100-llama70b-fp8."""
+    """Return a tier name from GPU and model, as in the guide: h100-llama70b-fp8."""
     gpu = re.sub(r"^NVIDIA |^AMD Instinct |^AMD ", "", product).split(" ")[0]
     words = re.sub(r"[^a-z0-9.]+", "-", f"{gpu} {Path(model).name}".casefold()).strip("-.")
     return words[:63].rstrip("-.") or "tier-1"
@@ -146,7 +142,7 @@ FINE, FINDING = 0, 1
 
 
 class PlanSubcommand(NamedTuple):
-    """One row: its name, what it is for, its arguments, and what it does."""
+    """Subcommand: name, help text, arguments and function."""
 
     name: str
     text: str
@@ -179,11 +175,11 @@ def _add_plan_and_tier(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_nothing(_: argparse.ArgumentParser) -> None:
-    """The schema needs no argument."""
+    """Add no arguments."""
 
 
 def _check(options: argparse.Namespace) -> int:
-    """A plan with problems raises BadPlan (exit 2). A grave mistake fails the check; what only weakens the plan does not."""
+    """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake fails the check; a weakness does not."""
     plan = load_plan(options.plan)
     found = check_plan(plan, margin_of())
     for finding in found:

@@ -1,9 +1,4 @@
-"""`sizewatch plan import`: the benchmark curve of a tier out of result files, printed or written into a plan.
-
-Owns the arguments, the order of the steps and what is printed. What the files say is read by `agent.benchmarks.formats`,
-what telemetry adds by `agent.benchmarks.telemetry`; a curve is made by `agent.benchmarks.curves` and written into a
-plan by `agent.benchmarks.plan_edit`.
-"""
+"""Command `sizewatch plan import`: a tier's benchmark curve from result files, printed or written into a plan."""
 
 from __future__ import annotations
 
@@ -48,12 +43,12 @@ FINE, FINDING = 0, 1
 SPECULATION = "speculative_acceptance"
 
 NEEDS = {"tier": "into", **dict.fromkeys(("telemetry_selector", "org_id", *WAYS_IN), "telemetry")}
-"""Options that say nothing without another."""
+"""Options that require another option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """The tier that gets the curve, before it has it."""
+    """Plan and tier that receive the curve."""
 
     plan: PlanFile
     tier: str
@@ -97,8 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """What cannot be used, and what is of another model or machine than the tier's, raises BadBenchmark or BadPlan (exit 2), and
-    then nothing was written. A grave mistake in what was written is exit 1."""
+    """Import the curve. Unusable input, or another model or machine, raises BenchmarkError or PlanError (exit 2).
+
+    Nothing is written then. A grave mistake in the written plan is exit 1.
+    """
     _check(options)
     target, code = None, FINE
     if options.into is not None:
@@ -122,7 +119,7 @@ def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCu
     measured = [one for path in options.files for one in read_results(path, options.tool)]
     kind = None
     if options.telemetry is None:
-        # What the clock of a file is worth matters only to what is found by it.
+        # The clock of a file matters only for telemetry.
         measured = [replace(one, remarks=tuple(t for t in one.remarks if t != LOCAL_CLOCK)) for one in measured]
     else:
         measured, kind = _observed(measured, options, target)
@@ -134,7 +131,7 @@ def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCu
 def _observed(
     measured: Sequence[BenchmarkMeasurement], options: argparse.Namespace, target: _Target | None
 ) -> tuple[list[BenchmarkMeasurement], str | None]:
-    # It brings what speaks HTTP, which no other part of `sizewatch plan` needs.
+    # On demand: it imports the HTTP client, which no other part of `sizewatch plan` needs.
     from agent.benchmarks.telemetry import open_telemetry
 
     engine = str(target.plan.tiers[target.tier].get("engine")) if target else None
@@ -152,17 +149,17 @@ def _observed(
 
 
 def _relevant(found: TelemetryFields, speculates: bool) -> TelemetryFields:
-    """Without the reason why a tier that does not speculate has no acceptance."""
+    """Drop the remark on missing acceptance for a tier without speculation."""
     unasked = () if speculates else (f"{SPECULATION}:",)
     return replace(found, remarks=tuple(text for text in found.remarks if not text.startswith(unasked)))
 
 
 def _names(sources: Sequence[str], folder: Path) -> dict[str, str]:
-    """How the files are called in the plan: by their path from its folder where it is near, else by name alone."""
+    """Return the file names for the plan: relative paths if near its folder, else the names alone."""
     short = {source: _near(Path(source), folder) for source in dict.fromkeys(sources)}
     names = list(short.values())
     called = {source: name if names.count(name) == 1 else Path(source).as_posix() for source, name in short.items()}
-    # The bytes of a file's name need not be text; a plan's are.
+    # File name bytes need not be text; a plan's are.
     return {source: name.encode("utf-8", "replace").decode() for source, name in called.items()}
 
 
@@ -191,7 +188,7 @@ def _contradicts(imported: ImportedCurve) -> bool:
 def _of_the_tier(
     options: argparse.Namespace, imported: ImportedCurve, tier: TierPlan, name: str
 ) -> tuple[ImportRemark, ...]:
-    """What a person accepted though the files tell another. Raises BadPlan for the rest."""
+    """Return remarks on accepted differences from the tier. Raise PlanError for the others."""
     found = differences(imported, tier)
     refused = [
         f"{where}: measured {measured}, tiers.{name}.{planned}: nothing was written. Correct the plan, name the tier that was "
@@ -237,7 +234,7 @@ def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) 
 
 
 def _went(target: _Target, edited: EditedPlan, imported: ImportedCurve) -> list[ImportRemark]:
-    """What the replaced curve had and the new one has not."""
+    """Return remarks on data that the replaced curve had and the new one lacks."""
     before = target.plan.tiers[target.tier].get(CURVE)
     fields = missing_fields(before, imported.curve.points) if isinstance(before, dict) else ()
     texts = [f"the replaced curve gave {', '.join(fields)}; the new one does not"] if fields else []
@@ -270,7 +267,7 @@ def _print_outcome(
 
 
 def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
-    """Comments on the whole, and above each point: what is said of every load is said once."""
+    """Return the comments on the curve and on each point. Remarks on every load appear once."""
     texts = [
         list(dict.fromkeys(note.text for note in load.notes if note.text != LOCAL_CLOCK)) for load in imported.loads
     ]
@@ -288,10 +285,10 @@ def _about_point(notes: Sequence[ImportRemark], common: Sequence[str]) -> list[s
 
 
 def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark]) -> None:
-    """A line each on stderr; what is said of several files is said once."""
+    """Print each remark on stderr. A remark on several files appears once."""
     measured = {run.location for load in imported.loads for run in load.runs}
     said: dict[str, dict[str, None]] = {}
-    # What cannot be is told before what is only weak.
+    # Contradictions come before weaknesses.
     for remark in sorted(remarks, key=lambda one: CONTRADICTION not in one.text):
         said.setdefault(remark.text, {})[remark.source] = None
     for text, about in said.items():

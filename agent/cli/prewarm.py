@@ -1,7 +1,6 @@
-"""`sizewatch prewarm`: how many replicas must be warm one cold start from now, why, what it was worth, and as a manifest.
+"""Command `sizewatch prewarm`: replicas to keep warm one cold start ahead, reasons, benefit and manifests.
 
-Owns the command's arguments. It changes nothing anywhere: a manifest is printed, and somebody applies it or not. The
-libraries of the forecast are loaded when it runs.
+It only prints: the user applies a manifest. The forecast libraries are imported on demand.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def amount(text: str) -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -83,7 +82,7 @@ def amount(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
@@ -97,19 +96,19 @@ def _pair(text: str, what: str) -> tuple[str, str]:
 
 
 def reference(text: str) -> ObjectReference:
-    """An object by kind and name."""
+    """Parse an object by kind and name."""
     kind, name = _pair(text, "KIND/NAME, such as Deployment/chat")
     return ObjectReference(kind=kind, name=name)
 
 
 def secret(text: str) -> Secret:
-    """A Secret by name and key."""
+    """Parse a Secret by name and key."""
     name, key = _pair(text, "NAME/KEY of a Secret")
     return Secret(name=name, key=key)
 
 
 def run(options: argparse.Namespace) -> int:
-    # As `agent.cli.forecast` has it.
+    # Same reason as in `agent.cli.forecast`.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import history_path, select_tier
     from agent.forecasting.prewarm_result import (

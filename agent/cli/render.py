@@ -1,7 +1,6 @@
-"""`sizewatch render`: the generated files of a checkout, written anew or compared; or rules for engines without an agent.
+"""Command `sizewatch render`: generated files of a checkout, or Prometheus rules for engines without an agent.
 
-Owns reading and writing. What stands in the files is `exporters.docs.generated_files` and, with --engine-only,
-`exporters.prometheus_rules.engine_only`.
+Contents come from `exporters.docs.generated_files` and, with --engine-only, `exporters.prometheus_rules.engine_only`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FINE, FINDING = 0, 1
 
 
 class RenderError(SizewatchError):
-    """The generated files cannot be read or written where they should stand."""
+    """Generated file that cannot be read or written."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A checkout without `docs/`, a file that cannot be used or a runbook without its blocks raises RenderProblem (exit 2)."""
+    """Write or check the generated files. Raise RenderError for a missing `docs/`, an unusable file or a runbook
+    without its blocks (exit 2)."""
     if options.engine_only:
         return _engine_only(options)
     for option in ("plan", "engine", "selector", "out"):
@@ -84,7 +84,7 @@ def _engine_only(options: argparse.Namespace) -> int:
 
 
 def list_stale_files(root: Path) -> dict[str, str]:
-    """The text of every generated file that does not hold it, by path from `root`. Raises RenderProblem."""
+    """Return the new text of every outdated generated file, by path from `root`. Raise RenderError."""
     sources = RenderInputs(config_schema=config_schema(), parser=main.parser())
     found = {}
     for path, render in ARTEFACTS.items():

@@ -1,4 +1,4 @@
-"""`sizewatch replay`: the same judgement over a recording, or over what a store has of some time."""
+"""Command `sizewatch replay`: evaluation of a recording, or of the past of a store."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _of_store(options: argparse.Namespace) -> ReplayResult:
 
 
 def _exit_code(found: ReplayResult) -> int:
-    """What is for the report only fails nothing."""
+    """Return the exit code. Findings with severity report are not counted."""
     if not found.windows or found.cut_short:
         return CANNOT_JUDGE
     met = [e for e in found.ended if isinstance(e, Finding)] + [s.episode for s in found.standings if s.episode]

@@ -1,4 +1,4 @@
-"""`sizewatch report`: the re-size report from the history that the daemon keeps, written into a directory and, if wanted, sent."""
+"""Command `sizewatch report`: re-size report from the daemon's history, written to a directory and optionally sent."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 WEEK_SECONDS = 604_800.0
 
 RARELY = (50_000, 20, 100)
-"""Windows of weeks hold no cycles: looking for some at Python's own pace takes a seventh of a report's time."""
+"""Garbage collector thresholds: windows of weeks hold no cycles, and default thresholds cost a seventh of the time."""
 
 
 class ReportOutputError(SizewatchError):
-    """The report cannot be written where it should stand."""
+    """The report cannot be written to its directory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes report.json, report.md, report.html and plan.next.yaml; the exit code says whether anything was seen, and whether
-    every destination took it."""
-    # Jinja2 and the forecast's libraries are loaded when a report is written, and not with the command line.
+    """Write report.json, report.md, report.html and plan.next.yaml. The exit code tells missing data and failed
+    delivery."""
+    # Jinja2 and the forecast libraries are imported on demand.
     os.environ.update(ONE_THREAD)
     gc.set_threshold(*RARELY)
     from agent.reporting.generate import files_of, load_report_inputs, picture_of
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _instead(asked: float, used: float) -> str:
-    """Says that it is another time than was asked for, and why."""
+    """Return a note if the span differs from the requested one."""
     return (
         ""
         if asked == used
@@ -93,11 +93,11 @@ def _instead(asked: float, used: float) -> str:
 
 
 def _deliver(loaded: LoadedConfig, out: Path) -> bool:
-    """Each destination in turn, whatever became of the others; whether all took it."""
+    """Send to every destination despite failures. Return whether all succeeded."""
     troubles = []
     with tempfile.TemporaryDirectory(prefix="sizewatch-deliver-") as own:
         for one in loaded.config.report.deliver:
-            # A receipt of its own: what is sent by hand is sent again as often as it is asked for.
+            # A receipt of its own: a manual delivery is sent every time.
             receipt, lock = Path(own) / one.name, Path(own) / "lock"
             job = DeliveryJob(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt, lock=lock)
             trouble = JobRunner().run(job).trouble
@@ -107,7 +107,7 @@ def _deliver(loaded: LoadedConfig, out: Path) -> bool:
 
 
 def _write(place: Path, files: Mapping[str, bytes]) -> None:
-    """Each file whole or not at all: a reader never sees half of one."""
+    """Write each file atomically, so that a reader never sees a partial one."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():

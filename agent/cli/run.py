@@ -1,4 +1,4 @@
-"""`sizewatch run`: the daemon."""
+"""Command `sizewatch run`: the daemon."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    # What is in memory holds secrets, and so would a core file, on whatever disk the machine keeps them.
+    # The memory holds secrets, so a core file on disk would hold them too.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     loaded = load(find(options.config), role=options.role)
     set_up(loaded.config.logging)
     for mistake in loaded.grave:
-        _log.error("%s", mistake)
+        _log.error("configuration mistake: %s", mistake)
     for warning in loaded.warnings:
-        _log.warning("%s", warning)
+        _log.warning("configuration warning: %s", warning)
     Daemon(loaded).run()
     return 0

@@ -1,4 +1,4 @@
-"""`sizewatch signals`: engine x signal, known, bounded or not exposed."""
+"""Command `sizewatch signals`: table of engines and signals, each known, bounded or not exposed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """An engine that is none of ours raises BadConfig (exit 2)."""
+    """Print the table. An unknown engine raises ConfigError (exit 2)."""
     wanted = options.engine
     engines = [e for e in ENGINES if wanted in (None, e.name, f"{e.name}/{e.generation}")]
     if not engines:

@@ -1,7 +1,4 @@
-"""The options of a command that reads the past of a Prometheus-compatible store: where it is, which series, which time.
-
-Owns their names, how times are written, and what they make of a configuration. What is done with the past is the commands'.
-"""
+"""Options for the past of a Prometheus-compatible store: address, series and time range."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ if TYPE_CHECKING:
     from agent.prometheus.api import StoreApi
 
 LONGEST_SECONDS = 91 * 86_400.0
-"""As long as a history is kept."""
+"""Longest range in seconds: the retention of the history."""
 
 TIMEOUT_SECONDS = 60.0
-"""For one query: nobody waits for a turn, and pieces are large."""
+"""Query timeout in seconds. No cycle waits for it, and pieces are large."""
 
 OF_ENGINES = ("engine", "replica_label", "pool_label")
 OF_SERIES = ("source", "selector", *OF_ENGINES)
@@ -39,7 +36,7 @@ _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreQuery:
-    """What is asked for: `loaded` says which tiers, `api` is the store; unix seconds, to the millisecond."""
+    """Store query: `loaded` holds the tiers, `api` the store. Times are unix seconds with milliseconds."""
 
     loaded: LoadedConfig
     api: StoreApi
@@ -48,7 +45,7 @@ class StoreQuery:
 
 
 def moment(text: str) -> float:
-    """Unix seconds of a time: seconds, ISO 8601 (without a zone in that of this machine), or a duration back from now."""
+    """Parse a time to unix seconds: seconds, ISO 8601 (local without a zone), or a duration before now."""
     for read in (_seconds, _iso, _back):
         t = read(text)
         if t is not None:
@@ -78,7 +75,7 @@ def _back(text: str) -> float | None:
 
 
 def add_stored(parser: argparse.ArgumentParser, *, to: str = "now") -> None:
-    """`--prometheus`, `-c`, `--from`, `--to`, which series, and the ways in."""
+    """Add `--prometheus`, `-c`, `--from`, `--to`, the series options and the connection options."""
     parser.add_argument(
         "--prometheus", metavar="URL", help="what the Prometheus API of the store is served under; default store: of -c"
     )
@@ -106,7 +103,7 @@ def add_stored(parser: argparse.ArgumentParser, *, to: str = "now") -> None:
 
 
 def open_store_query(options: argparse.Namespace) -> StoreQuery:
-    """Raises BadConfig or BadPlan with every problem."""
+    """Return the query of these options. Raise ConfigError or PlanError with every problem."""
     problems = tuple(_contradictions(options))
     if problems:
         raise ConfigError(problems)
@@ -137,7 +134,7 @@ def _contradictions(options: argparse.Namespace) -> list[str]:
 
 
 def _loaded(options: argparse.Namespace) -> LoadedConfig:
-    """The configuration of the file, or an empty one; what the options give is in its place."""
+    """Return the configuration of the file, or an empty one, with the options applied."""
     plan = load_plan(Path(options.plan)) if options.plan else None
     if options.config is not None or options.prometheus is None:
         loaded = load(find(options.config))
@@ -158,18 +155,18 @@ def _loaded(options: argparse.Namespace) -> LoadedConfig:
 
 
 def _with_tiers(options: argparse.Namespace) -> Config:
-    """A configuration that holds the tier of the options."""
+    """Return a configuration with the tier of the options."""
     keys = {name: getattr(options, name) for name in ("selector", *OF_ENGINES) if getattr(options, name) is not None}
     source = options.source or ("engines" if any(name in keys for name in OF_ENGINES) else None)
     if source is not None or keys:
         keys["from"] = source or "agents"
     tiers = {options.tier: keys} if options.tier is not None and keys else {}
-    # The address is checked where it is used.
+    # The real address is checked later.
     return parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1"}, "tiers": tiers})
 
 
 def _api(options: argparse.Namespace, loaded: LoadedConfig) -> StoreApi:
-    # It brings what speaks HTTP, which a command that may read a recording does not need.
+    # On demand: it imports the HTTP client, which a command on a recording does not need.
     from dataclasses import replace
 
     from agent.prometheus.api import StoreApi

@@ -1,4 +1,4 @@
-"""`sizewatch timeline`: what happened, from the history that the daemon keeps."""
+"""Command `sizewatch timeline`: past events from the daemon's history."""
 
 from __future__ import annotations
 

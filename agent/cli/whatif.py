@@ -1,6 +1,6 @@
-"""`sizewatch whatif`: another number of replicas, another load, other prompts: what would be seen, cost and break first?
+"""Command `sizewatch whatif`: effects, cost and limits of another replica count, load or prompt length.
 
-Owns the command's arguments. It reads the history that the daemon keeps, and changes nothing.
+It reads the daemon's history and changes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 HOUR_SECONDS, WEEK_SECONDS, LONGEST_SECONDS = 3600.0, 604_800.0, 91 * 86_400.0
 MOST_INSTANCES, MOST_RPS = 100_000, 1e7
 SCALES = (0.1, 10.0)
-"""Beyond a tenth or ten times the prompts it is another workload, and no curve of this one says anything of it."""
+"""Valid prompt factors. Beyond them the workload is another one, for which this curve does not hold."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +83,7 @@ def _scale(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the answer; the exit code says whether the SLO would hold."""
+    """Print the result. The exit code tells whether the SLO would hold."""
     loaded = load(find(options.config))
     tier = _tier(loaded, options.tier)
     question = WhatIfQuestion(instances=options.instances, rps=options.rps, prompt_scale=options.prompt_scale)
@@ -115,12 +115,12 @@ def _tier(loaded: LoadedConfig, tier: str | None) -> str:
 
 
 def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tuple[Material, str]:
-    """What the history tells of the tier, and what it says of itself where it was made up."""
+    """Return the tier's data from the history, and the notice of simulated data."""
     if loaded.config.history_path is None:
         raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to ask; role node keeps none unless it is given",)
         )
-    # Full hours: the history keeps no smaller part of a tier's load bins for weeks.
+    # Full hours: for weeks, the history keeps load bins of a tier per hour only.
     until = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with HistoryStore.open_reader(loaded.config.history_path) as store:

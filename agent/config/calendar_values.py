@@ -1,8 +1,7 @@
-"""The kinds of value that the forecast's part of a configuration is written in: zones, countries, times, recurrences.
+"""Value types of the forecast configuration: time zones, countries, local times, recurrences.
 
-Owns how each is read, checked and described in the schema. What can be said without loading the forecast's libraries is
-said here, and so at once with everything else; of a part of a country only the forecast itself knows whether it exists.
-Another kind is an Annotated type here.
+Validation does not load the forecast libraries, so its problems appear with all others. Only the forecast itself can
+check a subdivision of a country. Another kind is an Annotated type here.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ COUNTRIES = frozenset(
         """,
     )
 )
-"""ISO 3166-1, and XK."""
+"""Country codes of ISO 3166-1, and XK."""
 
 DAY_SECONDS = 86_400.0
 
 YEARS = range(2000, 2200)
-"""A rule is followed from its first time on, so one that began long ago is slow; and no calendar goes beyond 9999."""
+"""Valid years. A rule is expanded from its start, so an early start is slow; no calendar goes beyond 9999."""
 
 MOST_A_DAY = 24
-"""Times at which a rule may come on one day: each is followed, and bins are minutes long."""
+"""Maximum number of occurrences per day: each is expanded, and bins are minutes long."""
 
 _RULE_PARTS = {
     "FREQ": "YEARLY|MONTHLY|WEEKLY|DAILY",
@@ -59,7 +58,7 @@ _RULE_PARTS = {
     "BYMINUTE": "[0-5]?[0-9]",
     "BYSECOND": "[0-5]?[0-9]",
 }
-"""RFC 5545, 3.3.10, but for frequencies below a day (BYHOUR says the same); what stands in a list is separated by commas."""
+"""Patterns of RFC 5545, 3.3.10. Frequencies below a day are excluded (use BYHOUR). Lists are separated by commas."""
 
 _OF_A_DAY = frozenset({"BYHOUR", "BYMINUTE", "BYSECOND"})
 _SINGLE = frozenset({"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"})
@@ -98,7 +97,7 @@ Country = Annotated[str, BeforeValidator(_country), _COUNTRY]
 
 
 def _local_time(value: object) -> datetime:
-    """YAML reads a time that is not quoted by itself."""
+    """Parse a local time. YAML itself parses an unquoted time."""
     given = value
     if isinstance(value, str):
         try:
@@ -123,7 +122,7 @@ LocalTime = Annotated[
         {"type": "string", "title": "day or time", "pattern": r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$"},
     ),
 ]
-"""Without a zone: of the clock in `forecast.zone`."""
+"""Time without a zone, by the clock in `forecast.zone`."""
 
 
 def _recurrence(value: object) -> str:
@@ -160,16 +159,16 @@ _EXPECTED = {
 
 _RULE = WithJsonSchema({"type": "string", "title": "recurrence rule", "pattern": "FREQ="})
 Recurrence = Annotated[str, BeforeValidator(_recurrence), _RULE]
-"""RFC 5545's RRULE; when it begins says `start`."""
+"""RRULE of RFC 5545; `start` sets its beginning."""
 
 _DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
 Length = Annotated[float, BeforeValidator(duration_range(60.0, 92 * DAY_SECONDS)), _DURATION]
-"""Seconds."""
+"""Duration in seconds."""
 Hold = Annotated[float, BeforeValidator(duration_range(0.0, DAY_SECONDS)), _DURATION]
 
 
 def _bin(value: object) -> float:
-    # Minutes themselves are what replicas are counted by; as bins of a day ahead they would only be many.
+    # Single minutes would give too many bins for a day ahead.
     seconds = duration_range(120.0, 3600.0)(value)
     if seconds % 60 or 3600 % seconds:
         raise validation_error(
@@ -179,4 +178,4 @@ def _bin(value: object) -> float:
 
 
 Bin = Annotated[float, BeforeValidator(_bin), _DURATION]
-"""Seconds."""
+"""Bin width in seconds."""

@@ -1,7 +1,6 @@
-"""The keys of `discovery`: how engine pods are found and what is believed of them, as strict frozen records.
+"""Keys of `discovery`: discovery and trust of engine pods, as strict frozen records.
 
-Owns the keys; what is done with them is `agent.kubernetes`'s. A new key is a field here with a description;
-then `sizewatch render` writes the documentation.
+After a new key, run `sizewatch render` to update the documentation.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from agent.config.values import EnvironmentFileName, Name, Url, duration_range, 
 from agent.durations import PATTERN
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
-"""Where every kubelet since 1.20 answers which device belongs to which container."""
+"""Socket of the kubelet's device API, since 1.20."""
 
 PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api", 8000, 30000, 8080, 3000)
-"""Names and numbers of container ports that engines answer on: vLLM 8000, SGLang 30000, TRT-LLM, llama.cpp 8080, TGI 3000."""
+"""Container ports of engines: vLLM 8000, SGLang 30000, TRT-LLM, llama.cpp 8080, TGI 3000."""
 
 
 class _DiscoverySection(BaseModel):
@@ -26,7 +25,7 @@ class _DiscoverySection(BaseModel):
 
 
 def _object_name(scope: str) -> Any:
-    """A name of an object; empty in the other scope, where nobody asks for it."""
+    """Return a validator of an object name. In the other scope the key is unused and the name is ""."""
 
     def read(value: object, info: ValidationInfo) -> str:
         return "" if info.data.get("scope", scope) != scope else object_name(value, info)
@@ -63,7 +62,7 @@ Keep = Annotated[
 
 
 class PodTier(_DiscoverySection):
-    """Which pods belong to a tier, an entry; all that is given must hold."""
+    """Each entry selects the pods of one tier. All given conditions must hold."""
 
     tier: Name = Field(description="Tier of the plan.")
     labels: dict[Text, Annotated[str, Field(max_length=63)]] = Field({}, description="Labels that the pod has.")
@@ -71,7 +70,7 @@ class PodTier(_DiscoverySection):
 
 
 class KubernetesApiConfig(_DiscoverySection):
-    """Where the API is, for an agent that runs in no pod."""
+    """Address of the Kubernetes API, for an agent outside a pod."""
 
     url: Url = Field(description="Its address.")
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
@@ -79,7 +78,7 @@ class KubernetesApiConfig(_DiscoverySection):
 
 
 class Kubernetes(_DiscoverySection):
-    """Engine pods of this node, found by the API (scope node), or the pod that this agent is a sidecar of (scope pod)."""
+    """Engine pods of this node, found by the API (scope node), or the pod of this sidecar (scope pod)."""
 
     scope: Literal["node", "pod"] = Field(
         "node",
@@ -124,6 +123,6 @@ class Kubernetes(_DiscoverySection):
 
 
 class Discovery(_DiscoverySection):
-    """Targets that are found, beside those of the file."""
+    """Discovered targets, in addition to `targets`."""
 
     kubernetes: Kubernetes | None = None

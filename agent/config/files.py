@@ -1,12 +1,8 @@
-"""Reads the YAML and JSON files people write, and says of every problem which file and line it is in.
+"""Reader of YAML and JSON files that gives every problem its file and line.
 
-Owns decoding, syntax, keys given twice and the way from a path in a document to its line. It knows no key of any
-document: `agent.config.load` and `rules.plan.schema` do. No message holds a value of the file, which may be a secret. Another
-format is a row of `_READERS`.
-
-How much a YAML document says once every alias in it is written out: a few hundred bytes can say billions of values.
-
-Owns the count and the limit, before anything is built from the nodes. What a document means, its readers know.
+No message holds a value of the file, which may be a secret. The size of a YAML document is checked with its aliases
+expanded, before anything is built. A few hundred bytes can expand to billions of values. Another format is a row of
+`_READERS`.
 """
 
 from __future__ import annotations
@@ -28,21 +24,21 @@ from rules.plan.validation import path_text
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 MOST_VALUES = 1_000_000
-"""With aliases written out; a plan of a hundred tiers with curves is some 20,000."""
+"""Maximum number of values with aliases expanded. A plan of a hundred tiers with curves has some 20,000."""
 
 TOO_MUCH = f"says more than {MOST_VALUES} values once its aliases (*name) are written out"
 
 
 class YamlSizeError(yaml.YAMLError):
-    """A document of more than MOST_VALUES values."""
+    """Document of more than MOST_VALUES values."""
 
 
 MOST_DEEP = 200
-"""Brackets within brackets: PyYAML's time grows with the square of them, and a plan has three."""
+"""Maximum nesting of brackets. PyYAML's time grows with its square, and a plan has three levels."""
 
 
 def check_text(text: str) -> None:
-    """Raises RecursionError, which the parser would after a long time."""
+    """Raise RecursionError for deep nesting, which the parser would only do after a long time."""
     deep = 0
     for found in _BRACKETS.finditer(text):
         deep = deep + 1 if found[0] in "[{" else max(0, deep - 1)
@@ -51,17 +47,16 @@ def check_text(text: str) -> None:
 
 
 def check(root: yaml.Node | None) -> None:
-    """Raises TooMuch; a part that refers to itself counts once where it does."""
+    """Raise YamlSizeError for too many values. A self-reference counts once."""
     if root is not None and _values(root, {}) > MOST_VALUES:
         raise YamlSizeError(TOO_MUCH)
 
 
 def loaded(text: str) -> Any:
-    """One document as `yaml.safe_load` reads it. Raises YAMLError, for dates and numbers that cannot be as well, and
-    RecursionError.
-    """
+    """Return one document as `yaml.safe_load` does. Raise YAMLError, also for impossible dates and numbers, or
+    RecursionError."""
     check_text(text)
-    # Not the parser in C: a file of brackets overflows its stack and ends the process.
+    # Not the C parser: a file of brackets overflows its stack and ends the process.
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -90,15 +85,15 @@ MAX_BYTES = 4 * 1024 * 1024
 
 _LONGEST_PATH = 500
 
-# What the parser quotes of the file; single characters and its own words ('<stream end>') may be shown.
+# Quotes of the file in parser messages. Single characters and parser words ('<stream end>') may be shown.
 _QUOTED = re.compile(r"'(?!\\?[^']'|<[a-z ]+>')[^']*'|\"[^\"]{2,}\"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A file that was read: what it holds, the line of each path where known, and what is wrong with its form.
+    """File contents with the line of each known path, and format problems.
 
-    `data` is None, beside a problem, where the file could not be read at all.
+    `data` is None, with a problem, if the file is unreadable.
     """
 
     name: str
@@ -107,9 +102,9 @@ class Document:
     problems: tuple[str, ...] = ()
 
     def located(self, problems: tuple[str, ...]) -> tuple[str, ...]:
-        """The same problems, each with file and line before it, in the order of the file.
+        """Prefix each problem with file and line, in file order.
 
-        A problem begins with its path and a colon; one whose path has no line stands at that of what is around it.
+        A problem begins with its path and a colon. A path without a line gets the line of its nearest parent.
         """
         at = [(self._line(problem.partition(": ")[0]), problem) for problem in problems]
         return tuple(
@@ -119,13 +114,13 @@ class Document:
 
     def _line(self, path: str) -> int:
         while path and path not in self.lines:
-            # A key with a bracket in it leaves one that is no step of a path.
+            # A key with a bracket leaves a bracket that is not a step of a path.
             path = re.sub(r"(\[[^]]*\]|\.?[^.[]+|.)$", "", path, flags=re.DOTALL)
         return self.lines.get(path, 0)
 
 
 def read_document(path: Path) -> Document:
-    """The file at `path`. Never raises for what the file is or holds: that is in the document's problems."""
+    """Read the file at `path`. Report all errors in the document's problems and never raise."""
     name = _shown(path)
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -146,13 +141,13 @@ def read_document(path: Path) -> Document:
 
 
 def _shown(path: Path) -> str:
-    """As it may stand in a message: a configuration names the plan's file, in whatever signs."""
+    """Return the path for a message: a configuration can name any characters as its plan file."""
     name = str(path) if len(str(path)) <= _LONGEST_PATH else f"{str(path)[: _LONGEST_PATH - 1]}…"
     return "".join(sign if sign.isprintable() else STAND_IN for sign in name)
 
 
 def load_plan(path: Path) -> Plan:
-    """The sizing plan in a file. Raises BadPlan with every problem, each with file, line and path."""
+    """Return the sizing plan in a file. Raise PlanError with every problem, each with file, line and path."""
     document = read_document(path)
     if document.data is None and document.problems:
         raise PlanError(document.problems)
@@ -175,11 +170,11 @@ def _yaml(name: str, text: str) -> Document:
     twice: tuple[str, ...] = ()
     try:
         check_text(text)
-        # Not the parser in C: a file of brackets overflows its stack and ends the process.
+        # Not the C parser: a file of brackets overflows its stack and ends the process.
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         check(root)
-        # First: constructing it writes merged keys (<<) into the nodes, where they look as if given twice.
+        # Runs first: the constructor writes merged keys (<<) into the nodes, where they look like duplicates.
         twice = tuple(_walk(root, (), lines, set())) if root is not None else ()
         data = loader.construct_document(root) if root is not None else None
     except yaml.MarkedYAMLError as error:
@@ -193,7 +188,7 @@ def _yaml(name: str, text: str) -> Document:
     except yaml.reader.ReaderError as error:
         return _unreadable(name, f"is not YAML: character {error.position + 1} may not stand in a text file")
     except (ValueError, OverflowError) as error:
-        # PyYAML reads 2026-13-45 as a date and lets datetime complain.
+        # PyYAML reads 2026-13-45 as a date, which datetime refuses.
         return _unreadable(name, f"holds a value that YAML reads as a date or number it cannot be ({error})")
     finally:
         if loader is not None:
@@ -202,7 +197,7 @@ def _yaml(name: str, text: str) -> Document:
 
 
 def _walk(node: Any, path: tuple[str | int, ...], lines: dict[str, int], seen: set[int]) -> Iterator[str]:
-    """Fills `lines`; yields keys given twice. A part that is used in several places has the lines of the first."""
+    """Fill `lines` and yield duplicate keys. A part used in several places has the lines of its first use."""
     if id(node) in seen:
         return
     seen.add(id(node))

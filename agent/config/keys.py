@@ -1,7 +1,7 @@
-"""The keys of `sizewatch.yaml`: their kinds, units, defaults and meaning, as strict frozen records.
+"""Keys of `sizewatch.yaml` with units, defaults and meaning, as strict frozen records.
 
-Owns the keys and what follows from one record alone; files, contradictions and the plan are `agent.config.load`'s. A new key
-is a field here with a description; then `sizewatch render` writes `docs/config.schema.json` and `docs/configuration.md`.
+Contradictions, files and the plan are in `agent.config.load`. After a new key, run `sizewatch render` to update
+`docs/config.schema.json` and `docs/configuration.md`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from rules.gpu_sources.registry import BY_NAME
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 HISTORY_FILE = "history.db"
-"""The history's file in `data_dir`."""
+"""History file name in `data_dir`."""
 REPORTS = "reports"
-"""The reports' folder there."""
+"""Reports folder name in `data_dir`."""
 
 Text = Annotated[str, Field(min_length=1)]
 Role = Literal["standalone", "node", "fleet"]
@@ -51,7 +51,7 @@ class _ConfigSection(BaseModel):
 
 
 class Connection(_ConfigSection):
-    """Where a page is and how to ask for it."""
+    """Address of a metrics page and its credentials."""
 
     url: Url = Field(description="Address of the metrics page; without user, password or ${...}.")
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
@@ -62,7 +62,7 @@ class Connection(_ConfigSection):
     )
 
     def options(self, timeout_seconds: float) -> TargetOptions:
-        """The same for the page fetcher."""
+        """Return the options of the page fetcher."""
         tls, login = self.tls or TlsConfig(), self.basic_auth
         return TargetOptions(
             url=self.url,
@@ -80,7 +80,7 @@ class Connection(_ConfigSection):
 
 
 class TargetKeys(Connection):
-    """One engine instance an entry."""
+    """Each entry is one engine instance."""
 
     tier: Name = Field(description="Tier of the plan that it belongs to.")
     replica: Name | None = Field(None, description="Its name, unique in the tier; default host:port of the url.")
@@ -99,7 +99,7 @@ class TargetKeys(Connection):
 
     @property
     def name(self) -> str:
-        """What the replica is called."""
+        """Return the replica name."""
         return self.replica or default_replica(self.url)
 
 
@@ -113,7 +113,7 @@ class GpusConfig(_ConfigSection):
 
     @property
     def exporter(self) -> tuple[GpuExporter, Connection] | None:
-        """The exporter that is the source, and where its page is; None where the source is none."""
+        """Return the configured GPU exporter and its connection, or None for another source."""
         connection = {"dcgm": self.dcgm, "amd": self.amd, "nvidia_smi": self.nvidia_smi}.get(self.source)
         return (BY_NAME[self.source], connection) if connection is not None else None
 
@@ -142,12 +142,12 @@ class Web(_ConfigSection):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host (empty: every address) and port."""
+        """Return host (empty: every address) and port."""
         return split_listen(self.listen)
 
 
 class Alertmanager(_ConfigSection):
-    """One Alertmanager that alerts are posted to; each of a cluster gets all of them."""
+    """Alertmanager to post alerts to. Each member of a cluster gets all alerts."""
 
     url: Url = Field(description="Its address, with the path it is served under; such as http://127.0.0.1:9093.")
     timeout_seconds: Timeout = Field(
@@ -158,7 +158,7 @@ class Alertmanager(_ConfigSection):
     tls: TlsConfig | None = None
 
     def options(self, path: str) -> TargetOptions:
-        """How to reach `path` of it."""
+        """Return the connection options for `path`."""
         tls, login = self.tls or TlsConfig(), self.basic_auth
         return TargetOptions(
             url=self.url.rstrip("/") + path,
@@ -175,7 +175,7 @@ class Alertmanager(_ConfigSection):
 
 
 class WebhookConfig(_ConfigSection):
-    """POST /webhook/alertmanager: an Alertmanager's webhook receiver, for alerts of others."""
+    """POST /webhook/alertmanager: an Alertmanager webhook receiver for alerts of other systems."""
 
     bearer_token_file: EnvironmentFileName = Field(
         description="File with the token that the Alertmanager must send; it reads no page."
@@ -183,7 +183,7 @@ class WebhookConfig(_ConfigSection):
 
 
 class AlertingConfig(_ConfigSection):
-    """How alerts reach people, on one path for the installation, and how alerts of others come in."""
+    """Alert delivery, on one path for the installation, and reception of external alerts."""
 
     path: Literal["rules", "posts"] = Field(
         "rules", description="rules: Prometheus alerts by the rule files; posts: this agent posts to Alertmanager."
@@ -203,7 +203,7 @@ class AlertingConfig(_ConfigSection):
     receiver: WebhookConfig | None = None
 
     def settings(self) -> AlertSettings:
-        """The same for what is posted."""
+        """Return the settings of posted alerts."""
         return AlertSettings(
             resend_seconds=self.resend_seconds,
             external_labels=self.external_labels,
@@ -213,7 +213,7 @@ class AlertingConfig(_ConfigSection):
 
 
 class EventConfig(_ConfigSection):
-    """Something known that brings more traffic than usual, or less, an entry."""
+    """Each entry is a known event with more or less traffic than usual."""
 
     name: Name = Field(description="What it is called.")
     start: LocalTime = Field(description="When it begins (the first time, where it comes again), by the clock in zone.")
@@ -227,8 +227,8 @@ class EventConfig(_ConfigSection):
 
 
 class ForecastConfig(_ConfigSection):
-    """What is known of the traffic to come, and how sure the capacity for it must be. The lead is the plan's
-    cold_start_seconds, until enough cold starts were timed from the request for the replica."""
+    """Known future traffic, and the required certainty of capacity. The lead is the plan's cold_start_seconds, until
+    enough cold starts were timed from the request for the replica."""
 
     enabled: bool = Field(True, description="Forecast in a process of its own, wherever a history is kept.")
     zone: Zone = Field("UTC", description="The clock that the users live by; days and weeks are cut by it.")
@@ -265,7 +265,7 @@ class Logging(_ConfigSection):
 
 
 class Config(_ConfigSection):
-    """What to watch, how often, and where to keep and show what was found."""
+    """Targets to watch, intervals, and storage and display of results."""
 
     role: Role = Field(
         "standalone",
@@ -306,29 +306,29 @@ class Config(_ConfigSection):
 
     @property
     def history_path(self) -> Path | None:
-        """The file of the history; None where none is kept."""
+        """Return the history file, or None without a history."""
         return Path(self.data_dir) / HISTORY_FILE if self.data_dir else None
 
     @property
     def report_folder(self) -> Path | None:
-        """Where weekly reports stand; None where none are written."""
+        """Return the folder of weekly reports, or None if no reports are written."""
         if self.role not in WRITING_ROLES or not self.data_dir or not self.report.enabled:
             return None
         return Path(self.report.directory) if self.report.directory else Path(self.data_dir) / REPORTS
 
     @property
     def turn_seconds(self) -> float:
-        """Time between two turns."""
+        """Return the seconds between two cycles."""
         return self.fleet.turn_seconds if self.role == "fleet" else self.scrape_interval_seconds
 
     @property
     def settling_seconds(self) -> float:
-        """After so long every minute is booked whole."""
+        """Return the seconds after which every minute is complete."""
         late = self.fleet.delay_seconds if self.role == "fleet" else 0.0
         return late + 2 * self.turn_seconds
 
     def list_targets(self) -> tuple[scrapers.Target, ...]:
-        """The targets as the collector takes them."""
+        """Return the targets for the collector."""
         return tuple(
             scrapers.Target(
                 tier=target.tier,
@@ -344,6 +344,6 @@ class Config(_ConfigSection):
         )
 
     def timeout_seconds(self, target: TargetKeys | None = None) -> float:
-        """How long one scrape may take."""
+        """Return the time limit of one scrape in seconds."""
         given = (target and target.scrape_timeout_seconds) or self.scrape_timeout_seconds
         return given or min(DEFAULT_TIMEOUT_SECONDS, self.scrape_interval_seconds)

@@ -1,10 +1,7 @@
-"""The configuration of the program, from file to checked records, together with the plan it names.
+"""Loader of the configuration and its plan, with every problem of both files at once.
 
-Owns the door `load`: every problem of both files at once, none of them with a traceback. The keys are
-`agent.config.keys`'s, the words `agent.config.problems`'s, reading is `agent.config.files`'s, and what weakens a
-configuration without making it unusable is `agent.config.weaknesses`'s. Nothing here opens a socket or a secret.
-
-The tiers of a configuration as judgements see them.
+It opens no socket and no secret file. Problem texts are in `agent.config.problems`, warnings in
+`agent.config.weaknesses`.
 """
 
 from __future__ import annotations
@@ -32,17 +29,16 @@ from rules.plan.schema import Plan, plan_version
 
 SCHEMA_ID = "https://sizewatch.dev/schemas/config-1.json"
 SEARCHED = ("sizewatch.yaml", "/etc/sizewatch/sizewatch.yaml")
-"""Where a configuration is looked for when none is named."""
+"""Default paths of the configuration, in search order."""
 
 DEFAULT_DATA_DIR = "sizewatch-data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """A configuration that can be used, with its plan. `mistakes` are grave, `warnings` weaken it; each begins with file and
-    path.
+    """Usable configuration with its plan. `mistakes` are grave, `warnings` are not; each begins with file and path.
 
-    `given_role` is the role that the caller put in place of the file's, to be given again when the file is read again.
+    `given_role` is the caller's override of the file's role, needed again for a reload.
     """
 
     path: Path
@@ -54,7 +50,7 @@ class LoadedConfig:
 
     @property
     def grave(self) -> tuple[str, ...]:
-        """The mistakes of the configuration and of its plan."""
+        """Return the mistakes of the configuration and of its plan."""
         planned = check_plan(self.plan, margin_of()) if self.plan else ()
         told = (f"{self.config.plan}: {one.path}: {one.text}" for one in planned if one.severity == "mistake")
         return (*self.mistakes, *told)
@@ -68,10 +64,10 @@ def parse_config(
     role: Role | None = None,
     plan: Plan | None = None,
 ) -> Config:
-    """The configuration in `data`, as a YAML or JSON parser returns it. Relative files stand in `folder`.
+    """Return the configuration in `data`, as parsed from YAML or JSON. Relative files are in `folder`.
 
-    `role` replaces the one that is given; `plan` is what targets and thresholds are checked against. Raises BadConfig
-    with every problem at once.
+    `role` overrides the file's role. `plan` is used to check targets and thresholds. Raise ConfigError with every
+    problem at once.
     """
     given = _with_defaults(data, role)
     context = {"folder": folder, "environment": os.environ if environment is None else environment}
@@ -95,8 +91,11 @@ def _with_defaults(data: object, role: Role | None) -> object:
 
 
 def find(given: Path | str | None) -> Path:
-    """The configuration file: the one given, else the first of SEARCHED that exists. Raises BadConfig, also for one that lies
-    in the working folder and is somebody else's: it may have files of ours sent as a token to wherever it says."""
+    """Return the given configuration file, or the first of SEARCHED that exists. Raise ConfigError without one.
+
+    A file of the working folder that another user owns is refused too. It could send our files as a token to any
+    address.
+    """
     if given:
         return Path(given)
     for name in SEARCHED:
@@ -111,9 +110,9 @@ def find(given: Path | str | None) -> Path:
 
 
 def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str] | None = None) -> LoadedConfig:
-    """The configuration in a file, and the plan that it names.
+    """Return the configuration in a file, and its plan.
 
-    Raises BadConfig with every problem of both, each beginning with file, line (where known) and path.
+    Raise ConfigError with every problem of both, each with file, line (if known) and path.
     """
     document = read_document(path)
     if document.data is None and document.problems:
@@ -141,19 +140,19 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
 
 
 def _plan_path(data: object, folder: Path) -> Path | None:
-    """Read from the file itself, so that the plan's problems are told beside the configuration's."""
+    """Return the plan's path from the raw data, so that plan problems are reported with those of the configuration."""
     named = data.get("plan") if isinstance(data, Mapping) else None
     return folder / named if isinstance(named, str) and named and "\0" not in named and "${" not in named else None
 
 
 def config_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a configuration; what keys say of each other only `load` checks."""
+    """Return the JSON Schema (2020-12) of a configuration. Contradictions between keys are checked by `load` only."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
     return {**head, **Config.model_json_schema(), "title": "sizewatch configuration"}
 
 
 def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
-    """A view of every tier that the plan, a target or a source in a store names."""
+    """Return the context of every tier in the plan, the targets or the store sources."""
     planned = dict(loaded.plan.tiers) if loaded.plan else {}
     engines = {tier: source.engine for tier, source in loaded.config.tiers.items()}
     engines |= {target.tier: target.engine for target in loaded.config.targets}
@@ -167,5 +166,5 @@ def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
 
 
 def plan_versions(loaded: LoadedConfig) -> dict[str, str]:
-    """The plan version of every planned tier, by which the history keeps its sums apart."""
+    """Return the plan version of every planned tier. The history keeps its sums separate by version."""
     return {name: plan_version(tier) for name, tier in loaded.plan.tiers.items()} if loaded.plan else {}

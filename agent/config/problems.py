@@ -1,13 +1,9 @@
-"""Why a configuration cannot be used, in words: one sentence a problem, beginning with the path of the place to mend.
+"""Problems of a configuration: one sentence each, beginning with the path to correct.
 
-Owns what a configuration's problems say beyond a plan's (`rules.plan.validation`, whose words are used for all the rest)
-and the checks between values of one file. It never raises, and it repeats no text of the file that may be a secret. A
-contradiction is a function that yields (path, text) and a row in CHECKS or, where it needs the plan, PLAN_CHECKS.
-
-Thresholds of one rule that cannot be judged by: numbers that would divide by nothing, or that contradict each other.
-
-Owns these checks of what a configuration says in place of the catalogue's numbers; that it is a number and not negative
-says the schema. Without them the rule would fail at every turn. A new name that may not be so is an entry of its table.
+`rules.plan.validation` gives the texts of general problems. Here are the checks between values, and of rule thresholds
+that would make a rule fail in every cycle. It never raises and quotes no text of the file that may be a secret. A
+contradiction is a function that yields (path, text) and a row in CHECKS. If it needs the plan, the row is in
+PLAN_CHECKS.
 """
 
 from __future__ import annotations
@@ -33,17 +29,17 @@ from rules.plan.validation import Path, path_text
 from rules.verdicts.rule import Rule
 
 NEVER_ZERO = frozenset({"above", "allowed_share", "factor", "ratio", "share", "target"})
-"""What something is divided by, or multiplied by into a limit of a histogram."""
+"""Thresholds used as a divisor, or as a factor of a histogram limit."""
 
 AT_MOST_ONE = frozenset({"allowed_share", "busiest_hours", "fullest_hours", "median_share"})
-"""Shares of what was counted."""
+"""Thresholds that are a share of a count."""
 
 ORDERED = (("warning", "critical"), ("critical_below", "below"), ("above", "critical_above"))
-"""Pairs of limits of which the first must not be above the second."""
+"""Pairs of limits; the first must not exceed the second."""
 
 
 def wrong_thresholds(rule: Rule, numbers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with `numbers` as thresholds of the rule: their names, "" for several together, and why."""
+    """Yield each problem of the rule's thresholds: name ("" for several) and reason."""
     for name, value in numbers.items():
         if name not in rule.thresholds or not _is_number(value):
             continue
@@ -65,22 +61,22 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def _is_finite(value: float) -> bool:
-    """Also of whole numbers that no float can hold."""
+    """Return whether the number fits a float, also for integers."""
     return abs(value) <= sys.float_info.max
 
 
 WORDS = "words"
-"""Kind of an error whose message is already a sentence of ours."""
+"""Error type for messages that are already complete sentences."""
 
 Found = Iterator[tuple[Path, str]]
 
 _NAMES_ITS_VALUE = ("literal_error", "float_type", "int_type", "bool_type", "extra_forbidden")
-# `rules.plan.validation` calls what it has no words for by its type: this is all that may be said of a text of the file.
+# `rules.plan.validation` names the type of an unknown error; nothing more of a file's text may be shown.
 _TEXT: Any = type("text", (), {})()
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
-    """Every problem the validation found, in the order of the keys as the schema lists them."""
+    """Return every validation problem, in the order of the schema's keys."""
     return tuple(printable(_problem(entry, model)) for entry in error.errors(include_url=False))
 
 
@@ -97,7 +93,7 @@ def _problem(entry: Any, model: type[BaseModel]) -> str:
 
 
 def cross_problems(data: object, plan: Plan | None) -> tuple[str, ...]:
-    """Every contradiction between values that are each fine, so also in a file that has other problems."""
+    """Return every contradiction between valid values, also for a file with other problems."""
     if not isinstance(data, Mapping):
         return ()
     found = [entry for check in CHECKS for entry in check(data)]
@@ -108,12 +104,12 @@ def cross_problems(data: object, plan: Plan | None) -> tuple[str, ...]:
 
 
 def printable(text: str) -> str:
-    """The same with halves of characters, which cannot be written anywhere, spelt out."""
+    """Escape lone surrogates, which cannot be encoded."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def default_replica(url: object) -> str:
-    """What a replica is called that is given no name: host:port of its url; empty where the url gives none."""
+    """Return the default replica name: host:port of the url, or "" for an invalid url."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is None or not parts.hostname:
@@ -125,7 +121,7 @@ def default_replica(url: object) -> str:
 
 
 def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:
-    """`name` is none of `known`: which one was meant, or which there are."""
+    """Return the problem text for an unknown `name`, with the closest or all known names."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"is not {what}; did you mean {close[0]}?" if close else f"is not {what}; known: {', '.join(known)}"
 
@@ -309,7 +305,7 @@ def _unknown_tiers(data: Mapping[str, Any], plan: Plan | None) -> Found:
     entries = pods.get("tiers")
     served += [str(_mapping(one).get("tier")) for one in (entries if isinstance(entries, list | tuple) else ())]
     tiers = tuple(dict.fromkeys([*served, *(plan.tiers if plan else ())]))
-    # A plan that cannot be used has problems of its own; which tiers it would have is not known. Without one, pods tell theirs.
+    # An unusable plan has its own problems and unknown tiers. Without a plan, pods name their tiers.
     complete = plan is not None or not (data.get("plan") or pods)
     costs = _mapping(_mapping(data.get("forecast")).get("late_request_cost"))
     for path, named in (

@@ -1,9 +1,7 @@
-"""The keys of `report`: when the weekly report is written, where it is kept and to whom it is sent, as strict frozen records.
+"""Keys of `report`: schedule, storage and recipients of the weekly report, as strict frozen records.
 
-Owns the keys; when a report is due is `agent.reporting.storage`'s, sending it `agent.reporting.delivery`'s. The address of a
-destination
-is a secret: it is named here by file or environment variable, and never read here. A new key is a field with a description;
-then `sizewatch render` writes the documentation.
+A destination's address is a secret, so keys name its file or environment variable and never read it. After a new key,
+run `sizewatch render` to update the documentation.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from agent.durations import PATTERN
 
 HOUR, DAY = 3600.0, 86_400.0
 LONGEST = 91 * DAY
-"""So much the history keeps."""
+"""Longest report in seconds: the retention of the history."""
 
 WRITING_ROLES = ("standalone", "fleet")
-"""Roles that have the history which a report is made from."""
+"""Roles with the history a report needs."""
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
@@ -33,14 +31,14 @@ Part = Literal["picture", "report", "markdown", "json", "plan"]
 
 def _at(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
-        # YAML 1.1 reads 07:00 without quotes as a number in sixties.
+        # YAML 1.1 reads an unquoted 07:00 as a base-60 number.
         raise validation_error('must be a time of the day such as "07:00", in quotes')
     return value
 
 
 def _variable(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        # What stands here may be the address itself, by mistake: it is not repeated.
+        # The value may be the address itself by mistake, so it is not quoted.
         raise validation_error(
             "must be the name of an environment variable; the address itself stands in that variable"
         )
@@ -72,7 +70,8 @@ class _ReportSection(BaseModel):
 
 
 class Destination(_ReportSection):
-    """Somebody who gets the report, an entry. Its address is a secret: it stands in a file or an environment variable."""
+    """Each entry is a recipient of the report. Its address is a secret and comes from a file or an environment
+    variable."""
 
     name: Name = Field(description="What it is called on pages, in metrics and in the log.")
     url_file: EnvironmentFileName | None = Field(
@@ -95,7 +94,7 @@ class Destination(_ReportSection):
 
 
 class ReportConfig(_ReportSection):
-    """The weekly re-size report of the daemon, where a history is kept."""
+    """The weekly re-size report of the daemon, if a history is kept."""
 
     enabled: bool = Field(True, description="Write it every week, in a process of its own.")
     weekday: Weekday = Field("monday", description="The day on which it is written.")

@@ -1,12 +1,6 @@
-"""The keys of role `fleet`: where each tier's series stand in the store, and how often it is asked.
+"""Keys of `fleet`, `tiers` and `store`: the Prometheus-compatible store of role fleet, as strict frozen records.
 
-Owns the keys, as strict frozen records; the connection is `agent.config.store_keys`'s, what is done with them `agent.fleet`'s.
-A new key is a field here with a description; then `sizewatch render` writes the documentation.
-
-The keys of `store`: the Prometheus-compatible store that role fleet reads, as a strict frozen record.
-
-Owns the keys; how a store is asked is `agent.prometheus`'s. A new key is a field here with a
-description; then `sizewatch render` writes the documentation.
+After a new key, run `sizewatch render` to update the documentation.
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ _LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 
 
 def _matchers(value: object) -> object:
-    """Label matchers and nothing else: what stands here goes into every query."""
+    """Validate label matchers strictly: they are part of every query."""
     if not isinstance(value, str) or not _MATCHERS.fullmatch(value):
         raise validation_error(
             'must be label matchers as they stand between { and }, such as job="vllm",cluster=~"a|b"'
@@ -87,7 +81,7 @@ class GpuSource(_FleetSection):
 
 
 class TierSource(_FleetSection):
-    """Where a tier's series stand in the store. Without an entry: in what node agents export under the tier's name."""
+    """Location of a tier's series in the store. Without an entry: the node agents' series of the tier."""
 
     source: Literal["agents", "engines"] = Field(
         "agents",
@@ -120,7 +114,8 @@ OwnName = Annotated[
 
 
 class Lease(_FleetSection):
-    """Several agents of one fleet: a Lease of Kubernetes says which of them posts alerts and sends reports."""
+    """A Kubernetes Lease that elects, among several agents of one fleet, the leader that posts alerts and sends
+    reports."""
 
     name: OwnName = Field("sizewatch-fleet", description="Name of the Lease.")
     namespace: OwnName = Field("${POD_NAMESPACE}", description="Namespace of the Lease.")
@@ -128,7 +123,7 @@ class Lease(_FleetSection):
 
 
 class FleetConfig(_FleetSection):
-    """How role fleet asks the store."""
+    """Queries of role fleet to the store."""
 
     turn_seconds: Turn = Field(
         60.0, alias="turn", description="Time between two turns.", json_schema_extra={"default": "60s"}
@@ -153,7 +148,7 @@ class FleetConfig(_FleetSection):
 
 
 def contradictions(data: Any) -> tuple[str, ...]:
-    """What the keys of a whole configuration say against each other, of role fleet; `data` as a parser returns it."""
+    """Return the contradictions between keys of role fleet. `data` is as parsed."""
     if not isinstance(data, dict):
         return ()
     fleet = data.get("role") == "fleet"
@@ -233,7 +228,7 @@ class StoreConfig(ConfigSection):
     )
 
     def options(self, turn_seconds: float = TURN_SECONDS) -> StoreOptions:
-        """The same for the client; a store that is away is left alone for turns of this length."""
+        """Return the options of the store client. An unavailable store is not queried for cycles of `turn_seconds`."""
         tls, login = self.tls or TlsConfig(), self.basic_auth
         return StoreOptions(
             url=self.url,

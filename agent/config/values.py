@@ -1,18 +1,8 @@
-"""The kinds of value a configuration is written in: durations, files, addresses, lists of GPUs.
+"""Value types of a configuration: durations, files, addresses, GPU lists, connections, Kubernetes object names.
 
-Owns how each is read, checked and described in the schema; which key takes which kind is `agent.config.load`'s. It opens
-neither file nor socket. Relative files stand in the folder of the configuration, and only the names of files may hold
-${NAME}; both come in the validation context (`folder`, `environment`). Another kind is an Annotated type here.
-
-The keys of a connection that is opened to somebody: a user and password, and TLS. They are the same wherever one is.
-
-Owns `basic_auth` and `tls`; which sections have them, beside `url` and `bearer_token_file`, is config_keys' and
-config_store's. Secrets stand in files; no key holds one.
-
-Names of Kubernetes' objects in a configuration: written out, or from the environment that a pod is given.
-
-Owns their form, `${NAME}` in them, and the words for a variable that is not set. Which keys hold such a name is
-`agent.config.discovery_keys`'s and `agent.config.store_keys`'s.
+Nothing is opened here. Relative files are in the configuration's folder. Only file and object names may hold ${NAME}.
+`folder` and `environment` come from the validation context. Secrets are in files, never in a key. Another kind is an
+Annotated type here.
 """
 
 from __future__ import annotations
@@ -35,12 +25,12 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def validation_error(text: str) -> PydanticCustomError:
-    """What to raise in a validator: the sentence, which the path of its place is put before."""
+    """Return the error to raise in a validator. Its path is added in front."""
     return PydanticCustomError(WORDS, "{text}", {"text": printable(text)})
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Whether it is text that can be a name outside; YAML and JSON can spell halves of characters ("\\ud800")."""
+    """Return whether the value is valid text; YAML and JSON can hold lone surrogates ("\\ud800")."""
     return isinstance(value, str) and value == printable(value) and "\0" not in value
 
 
@@ -51,11 +41,11 @@ def _name(value: str) -> str:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
-"""What something is called, wherever it is shown: in a page, a label, a log."""
+"""Display name on pages, in labels and in logs."""
 
 
 def duration_range(low: float, high: float) -> Callable[[object], float]:
-    """A validator of durations, in seconds, from `low` to `high`."""
+    """Return a validator of durations in seconds, from `low` to `high`."""
 
     def read(value: object) -> float:
         if not isinstance(value, str):
@@ -73,10 +63,10 @@ def duration_range(low: float, high: float) -> Callable[[object], float]:
 
 _DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
 Interval = Annotated[float, BeforeValidator(duration_range(0.5, 60.0)), _DURATION]
-"""Seconds. A minute at most: minutes are what is judged and kept."""
+"""Seconds, at most a minute: verdicts and history are per minute."""
 Timeout = Annotated[float, BeforeValidator(duration_range(0.1, 60.0)), _DURATION]
 Resend = Annotated[float, BeforeValidator(duration_range(1.0, 300.0)), _DURATION]
-"""Seconds. An alert ends by itself after four of them: 20 minutes at most."""
+"""Seconds. An alert expires after four intervals, 20 minutes at most."""
 
 
 def _file(value: object, context: Mapping[str, Any], expands: bool) -> str:
@@ -103,7 +93,7 @@ def _expanded_file(value: object, info: ValidationInfo) -> str:
 _FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})
 FileName = Annotated[str, BeforeValidator(_plain_file), _FILE]
 EnvironmentFileName = Annotated[str, BeforeValidator(_expanded_file), _FILE]
-"""Its name may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""
+"""File name that may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""
 
 
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -112,7 +102,7 @@ _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 def _url(value: object) -> str:
     if not _is_text(value):
         raise validation_error("must be an address such as http://127.0.0.1:8000/metrics")
-    # What is wrong is said without the address: it may hold a password.
+    # Problems omit the address: it may hold a password.
     if "@" in re.split(r"[/?#]", value.partition("://")[2] or value, maxsplit=1)[0]:
         raise validation_error("must hold no user or password; put them into basic_auth: {username, password_file}")
     if "${" in value:
@@ -134,7 +124,7 @@ def _url(value: object) -> str:
 
 
 def _is_host(name: str) -> bool:
-    """Whether anything can be asked at a host of this name; what the libraries say of another holds the whole address."""
+    """Return whether the host name is valid; library errors for an invalid name quote the whole address."""
     try:
         return bool(":" in name and ip_address(name)) or _HOST.fullmatch(name.encode("idna").decode()) is not None
     except (UnicodeError, ValueError):
@@ -145,7 +135,7 @@ Url = Annotated[str, BeforeValidator(_url), WithJsonSchema({"type": "string", "t
 
 
 def split_listen(value: str) -> tuple[str, int]:
-    """Host (empty: every address) and port of HOST:PORT, :PORT or [IPV6]:PORT. Raises ValueError in words."""
+    """Return host (empty: every address) and port of HOST:PORT, :PORT or [IPV6]:PORT. Raise ValueError otherwise."""
     found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value)
     if found is None or not 0 < int(found[2]) <= 65535:
         raise ValueError("must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095")
@@ -191,7 +181,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class ConfigSection(BaseModel):
-    """A section: nothing unknown, nothing converted, nothing changed later."""
+    """Section without unknown keys or conversions, immutable."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -226,8 +216,8 @@ NOT_SET = {
 
 
 def object_name(value: object, info: ValidationInfo) -> str:
-    """The name that a key means. Raises a problem of that key for one that cannot be an object's (RFC 1123), or whose variable
-    is not set."""
+    """Return the expanded name of a Kubernetes object (RFC 1123). Raise a validation error for an invalid name or an
+    unset variable."""
     environment = (info.context or {}).get("environment", {})
     text = value if isinstance(value, str) else ""
     for name in _ENVIRONMENT_NAME.findall(text):

@@ -1,8 +1,7 @@
-"""Grave mistakes of a usable configuration, and what only weakens it: the sentences that `run` logs and `doctor` shows.
+"""Grave mistakes and weaknesses of a usable configuration, which `run` logs and `doctor` shows.
 
-Owns the lists MISTAKES and CHECKS; it changes nothing and opens nothing. Each sentence begins with the path of its place.
-Another one is a function that yields sentences and a row in one of them. A daemon runs with mistakes all the same: its other
-targets are watched.
+Each sentence begins with its path. A new one is a function that yields sentences, and a row in MISTAKES or CHECKS. A
+daemon runs despite mistakes: its other targets are watched.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from rules.plan.schema import Plan
 
 
 def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
-    """Every grave mistake, in the order of MISTAKES: something is watched, and not as what it is."""
+    """Return every grave mistake, in the order of MISTAKES: a target is watched under a wrong description."""
     return tuple(text for check in MISTAKES for text in check(config, plan))
 
 
 def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
-    """Every weakness, in the order of CHECKS."""
+    """Return every weakness, in the order of CHECKS."""
     return tuple(text for check in CHECKS for text in check(config, plan))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address reaches this machine alone; a name other than localhost is taken to reach further."""
+    """Return whether an address reaches this machine alone. Names other than localhost may reach further."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -41,7 +40,7 @@ def _nothing_to_watch(config: Config, _: Plan | None) -> Iterator[str]:
 
 
 def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
-    """Tiers of targets, pods and the store that the plan does not have: nothing of them is compared with anything."""
+    """Yield tiers of targets, pods and the store that the plan lacks: their data has no comparison."""
     if plan is None:
         return
     entries = config.discovery.kubernetes.tiers if config.discovery.kubernetes is not None else ()
@@ -55,7 +54,7 @@ def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
 
 
 def _unwatched(config: Config, plan: Plan | None) -> Iterator[str]:
-    """Tiers of the plan that this agent does not see. A node sees those of its own machine, pods tell theirs later."""
+    """Yield tiers of the plan without a target. A node sees its own machine only, and pods name their tiers later."""
     if plan is None or config.role != "standalone" or not config.targets or config.discovery.kubernetes is not None:
         return
     watched = {target.tier for target in config.targets}
@@ -76,7 +75,7 @@ def _watched_twice(config: Config, _: Plan | None) -> Iterator[str]:
 
 
 def _address(url: str) -> tuple[str, str]:
-    """Where a page is, however its address is spelt."""
+    """Return the normalised location of a page."""
     parts = urlsplit(url)
     host, _, port = default_replica(url).rpartition(":")
     return (
@@ -109,7 +108,7 @@ def _unchecked_alertmanager(config: Config, _: Plan | None) -> Iterator[str]:
 
 
 def _asked_with_secrets(config: Config) -> Iterator[tuple[str, str, bool]]:
-    """Whoever is asked, but for the store: the path of its url, the url, and whether credentials go there."""
+    """Yield each peer except the store: the path of its url, the url, and whether it gets credentials."""
     for place, target in enumerate(config.targets):
         yield f"targets[{place}].url", target.url, bool(target.bearer_token_file or target.basic_auth)
     if config.gpus.exporter is not None:

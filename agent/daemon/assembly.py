@@ -1,7 +1,6 @@
-"""Putting the daemon together from a configuration: the one place where parts meet.
+"""Assembly of the daemon from a configuration, and handover of state at a reload.
 
-Owns which part is made of what, and what goes on when a configuration takes the place of another. It starts nothing;
-what it makes is closed by it. What a role does not need is not even loaded: each is imported where it is made.
+It starts nothing and closes everything it made. Parts are imported on demand, so a role loads only what it needs.
 """
 
 from __future__ import annotations
@@ -38,9 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Assembly:
-    """The parts of one configuration. `step13` holds the sentence of each tier whose first week is over; `forecasts` is None
-    where nothing is forecast, `reports` where no weekly report is written, `back_fill` where no history is filled from a store.
-    `loaded` holds the pods that were found beside the targets of the file, `given` is it without them.
+    """Parts of one configuration.
+
+    `step13` holds the first-week sentence of each tier. `forecasts` is None without forecasting, `reports` without
+    weekly reports, `back_fill` if no history is filled from a store. `loaded` includes discovered pods, `given` does
+    not.
     """
 
     loaded: LoadedConfig
@@ -57,7 +58,7 @@ class Assembly:
             self.turns.history.seal(now, stopping)
 
     def upkeep(self, now: float) -> None:
-        """The hourly work on the history; what was known stays known where the history cannot be asked."""
+        """Run the hourly work on the history. Keep the previous results if the history fails."""
         if self.turns.history is not None:
             found = self.turns.history.upkeep(self.turns.watcher.views, self.versions, now)
             self.step13 = self.step13 if found is None else found
@@ -69,13 +70,13 @@ class Assembly:
 
     @property
     def no_forecasts(self) -> str:
-        """Why nothing is forecast, in words."""
+        """Return the reason why there is no forecast, or ""."""
         if self.loaded.config.history_path is None:
             return "not exposed: this agent keeps no history"
         return "forecasting is off (forecast.enabled: false)" if self.forecasts is None else ""
 
     def forecast(self, now: float) -> None:
-        """Asks about every watched tier, and hands on what rules may rely on; takes as long as the forecasting process."""
+        """Forecast every watched tier and set the projections for the rules. Block until the forecasts are done."""
         self.turns.measure_capacities(self._watched(), now)
         if self.forecasts is None:
             return
@@ -97,14 +98,14 @@ class Assembly:
             self.turns.watcher.set_projections(self.forecasts.projections())
 
     def load_error_budgets(self, tiers: Container[str], now: float) -> None:
-        """Error budgets of three days from the history, in place of what is in memory."""
+        """Load the error budgets of three days from the history in place of those in memory."""
         for tier, view in self._watched().items():
             known = self.turns.history.budget(view, now) if self.turns.history is not None and tier in tiers else None
             if known is not None:
                 self.turns.watcher.restore_error_budget(tier, known)
 
     def on_back_fill_done(self, text: str, now: float) -> None:
-        """The history before the start is there: what is remembered of days is what it says. From any thread."""
+        """Load capacities and error budgets after the back fill. Any thread may call it."""
         self.turns.measure_capacities(self._watched(), now, again=True)
         history, watched = self.turns.history, self._watched()
         known = {tier: history.budget(view, now) for tier, view in watched.items()} if history is not None else {}
@@ -115,7 +116,7 @@ class Assembly:
             self.event(now, TimelineKind.BACK_FILL, text)
 
     def mark_history_unavailable(self, now: float) -> None:
-        """Where no history is kept, rules over days say so, once."""
+        """Set rules over days to unknown, once, if there is no history."""
         if self.turns.history is None:
             for view in self._watched().values():
                 self.turns.set_long_term_results(
@@ -123,15 +124,14 @@ class Assembly:
                 )
 
     def has_pod_changes(self, loaded: LoadedConfig) -> bool:
-        """Whether other pods are to be watched than those that are, beside what the file says."""
+        """Return whether discovered targets differ from the watched ones."""
         pods = self.turns.pods
         return pods is not None and pods.add_discovered_targets(loaded).config.targets != self.loaded.config.targets
 
     def inherit_state(self, before: Assembly, now: float, *, pods_only: bool = False) -> None:
-        """The memory of the configuration before, of which everything that does not go on here is given back. `pods_only`:
-        it is the same configuration, with other pods.
+        """Take over the memory of the previous configuration, and release everything that does not continue.
 
-        No turn may run in either meanwhile.
+        `pods_only`: the configuration is the same, with other pods. No cycle may run in either of them.
         """
         self.turns.inherit_state(before.turns)
         self._remember_tiers(before)
@@ -166,18 +166,18 @@ class Assembly:
                 )
 
     def _remember_tiers(self, before: Assembly) -> None:
-        """How a tier's replicas started outlives them: where a pod takes another's place, there may be none in between."""
+        """Keep the replica starts of a tier that has no pod at the moment, such as during a pod replacement."""
         for tier in self.versions.keys() - self.turns.tiers:
             known = before.turns.watcher.starts(tier)
             if known:
                 self.turns.watcher.restore_starts(tier, known)
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None) -> None:
-        """Something that explains numbers later."""
+        """Record a timeline event."""
         self.turns.event(t, kind, text, tier)
 
     def close(self, now: float) -> None:
-        """Books what is open and gives everything back."""
+        """Record what is open and release everything."""
         self.event(now, "stop", "sizewatch ended in order")
         if self.back_fill is not None:
             self.back_fill.stop()
@@ -193,7 +193,7 @@ class Assembly:
 
 
 Assemble = Callable[[LoadedConfig, Assembly | None], Assembly]
-"""`assemble`, or what a demo or a test puts in its place."""
+"""Signature of `assemble`, or of its replacement in a demo or test."""
 
 
 def assemble(
@@ -203,11 +203,11 @@ def assemble(
     clock: Callable[[], float] = time.time,
     gpu_source: GpuReader | None = None,
 ) -> Assembly:
-    """All parts for a configuration. History and GPUs of `before` go on where the configuration of them is the same.
+    """Return all parts of a configuration. History and GPUs of `before` are reused if their configuration is the same.
 
-    Raises BadConfig or HistoryProblem where the history cannot be opened; then nothing was made, and `before` is whole.
+    Raise ConfigError or HistoryError if the history cannot be opened; then nothing was made and `before` is unchanged.
     """
-    # Before the history is opened: a token file that cannot be used leaves nothing to be closed.
+    # Before the history is opened: an unusable token file then leaves nothing to close.
     alerting = _alerting(loaded.config, clock)
     pods, known = _pods(loaded, before, clock)
     with ExitStack() as undone:
@@ -244,7 +244,7 @@ def _together(
         _resume(assembly, clock())
     assembly.given = given
     if before is None or before.given is not given:
-        # Other pods are no reason to read weeks of history again.
+        # New pods are no reason to read weeks of history again.
         assembly.upkeep(clock())
     assembly.mark_history_unavailable(clock())
     assembly.back_fill = _back_fill(assembly, before, clock)
@@ -290,7 +290,7 @@ def _fleet_turns(
 
 
 def _pods(loaded: LoadedConfig, before: Assembly | None, clock: Callable[[], float]) -> tuple[PodSource | None, bool]:
-    """What knows about pods, and whether it runs already."""
+    """Return the pod discovery, and whether it is already running."""
     if loaded.config.discovery.kubernetes is None:
         return None, False
     from agent.kubernetes.discovered_targets import has_same_discovery, pods_of
@@ -301,7 +301,7 @@ def _pods(loaded: LoadedConfig, before: Assembly | None, clock: Callable[[], flo
 
 
 def _resume(assembly: Assembly, now: float) -> None:
-    """What an earlier run of the agent left in the history."""
+    """Restore the state of an earlier run from the history."""
     turns = assembly.turns
     if turns.history is not None:
         earlier = turns.history.load_previous_run(now - DAY_SECONDS, now)
@@ -309,7 +309,7 @@ def _resume(assembly: Assembly, now: float) -> None:
         if turns.alerting is not None:
             turns.alerting.foreign.resume(earlier.foreign, now)
         else:
-            # Nobody will hear of their end any more.
+            # Without a receiver the end of these alerts would never arrive.
             ended = [replace(one, ended_at=one.heard_at) for one in earlier.foreign if one.ended_at is None]
             turns.history.turn((), {}, ended, ())
         turns.restore_starts(turns.history.load_previous_run(now - KEPT_SECONDS, now).events)
@@ -328,7 +328,7 @@ def _alerting(config: Config, clock: Callable[[], float]) -> AlertingService | N
 
 
 def _forecasts(config: Config, before: Assembly | None) -> ForecastService | None:
-    """Those of the configuration before go on, whatever has changed: each question says what it depends on."""
+    """Return the forecast service, that of the previous configuration if any. Each request holds all its parameters."""
     if config.history_path is None or not config.forecast.enabled:
         return None
     if before is not None and before.forecasts is not None:
@@ -339,7 +339,7 @@ def _forecasts(config: Config, before: Assembly | None) -> ForecastService | Non
 
 
 def _reports(config: Config, before: Assembly | None) -> ReportService | None:
-    """Those of the configuration before go on where what they remember stands in the same place."""
+    """Return the report service, that of the previous configuration if the data directory is the same."""
     if config.report_folder is None:
         return None
     assert config.data_dir is not None
@@ -352,7 +352,7 @@ def _reports(config: Config, before: Assembly | None) -> ReportService | None:
 
 
 def _back_fill(assembly: Assembly, before: Assembly | None, clock: Callable[[], float]) -> BackFillService | None:
-    """Role fleet's, begun. That of the configuration before goes on where the same is filled."""
+    """Return the running back fill of role fleet, that of the previous configuration if it fills the same."""
     loaded, history = assembly.loaded, assembly.turns.history
     if loaded.config.role != "fleet" or history is None or not loaded.config.fleet.back_fill_seconds:
         return None
@@ -369,7 +369,7 @@ def _back_fill(assembly: Assembly, before: Assembly | None, clock: Callable[[], 
 def _gpu_source(config: Config) -> GpuReader | None:
     kubernetes = config.discovery.kubernetes
     if kubernetes is not None and kubernetes.scope == "pod" and config.gpus.source == "nvml":
-        # What a sidecar sees through NVML is the whole node, and it cannot tell whose is whose.
+        # NVML shows a sidecar the whole node, without the owner of each GPU.
         return None
     if config.gpus.source == "nvml":
         from agent.gpu.nvml_reader import NvmlReader

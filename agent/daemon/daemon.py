@@ -1,8 +1,6 @@
-"""The daemon: turns on time, reload on SIGHUP, orderly stop on SIGTERM.
+"""Daemon process: signals, configuration reload (SIGHUP) and orderly stop (SIGTERM).
 
-Owns the signals and the change of configuration. When a turn is due is `agent.daemon.schedule`'s, what it does
-`agent.pipeline.loop`',
-what is shown `agent.daemon.status_builder`'s. An unexpected error costs one turn: it is logged with its traceback and counted.
+An unexpected error costs one cycle: it is logged with its traceback and counted.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from agent.version import VERSION
 from exporters.status.records import AgentHealth, AgentStatus
 
 CLOCK_SECONDS = 5.0
-"""How often the machine's clock is looked at."""
+"""Interval of the clock check in seconds."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class DaemonCounters:
-    """The daemon's own health, counted since its start."""
+    """Daemon counters since its start."""
 
     turns: int = 0
     overruns: int = 0
@@ -52,10 +50,10 @@ class DaemonCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
-    """What a demo or a test replaces: how parts are put together, the clock, the speed of time, where pages are served
-    (None: nowhere), the banner. `on_start` is called when the port is open, `on_turn` after each turn.
+    """Replaceable parts of a daemon for demos and tests.
 
-    `reloads` says whether SIGHUP reads the configuration again; otherwise it ends the daemon, as a closed terminal does.
+    `web` returns None to serve no pages. `on_start` is called when the port is open, `on_turn` after each cycle. With
+    `reloads` SIGHUP reloads the configuration; otherwise it ends the daemon, as a closed terminal does.
     """
 
     assemble: Assemble = assemble
@@ -69,9 +67,9 @@ class DaemonOptions:
 
 
 class Daemon:
-    """One running agent. `run` blocks until `stop` or a signal.
+    """Running agent. `run` blocks until `stop` or a signal.
 
-    The port is taken before the history is touched: a second daemon by mistake is told so and has changed nothing.
+    The port is opened before the history, so that a second daemon started by mistake fails without changes.
     """
 
     def __init__(self, loaded: LoadedConfig, surroundings: DaemonOptions | None = None) -> None:
@@ -82,10 +80,10 @@ class Daemon:
         self.web = WebServer(listen, self.status) if listen is not None else None
         self._clock = self.surroundings.clock
         self._started_at = self._clock()
-        # Held by a turn, and by upkeep, while they are at work; a change of configuration waits for both.
+        # Held by a cycle and by upkeep while they run. A configuration change waits for both.
         self._turning, self._keeping = threading.Lock(), threading.Lock()
         self._stopping = self._reloading = False
-        # Its `put` may interrupt a `get` of the same thread, as a signal's handler does; an Event's `set` may not.
+        # `put` may interrupt a `get` of the same thread, as in a signal handler. `Event.set` may not.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._schedule = Schedule(
             self._turn, self._upkeep, self._late, self._forecast, self._report, speed=self.surroundings.speed
@@ -95,7 +93,7 @@ class Daemon:
 
     @property
     def turns(self) -> EvaluationLoop:
-        """The turns of the configuration in use, from `start` on."""
+        """Return the evaluation loop of the active configuration, after `start`."""
         return self._parts.turns
 
     @property
@@ -104,7 +102,7 @@ class Daemon:
         return self._assembly
 
     def run(self) -> None:
-        """Watches until told to stop. Signals are taken while it runs, when this is the main thread."""
+        """Run until stopped. In the main thread, handle signals."""
         with ExitStack() as signals:
             if threading.current_thread() is threading.main_thread():
                 hangup = self.ask_reload if self.surroundings.reloads else self.stop
@@ -129,17 +127,17 @@ class Daemon:
             self._take_new_configuration()
 
     def _look_around(self) -> None:
-        """A mounted file that changed is read again; pods that came or went are watched or not."""
+        """Reload after a change of a mounted file, and update targets after a change of pods."""
         if self.surroundings.reloads and self._files.changed():
-            _log.info("a mounted file has changed")
+            _log.info("mounted file changed, reloading configuration")
             self._reloading = True
             return
         try:
             if self._parts.has_pod_changes(self.loaded):
                 self._change_pods()
-        except Exception:  # noqa: BLE001 - a defect costs this look, not the daemon
+        except Exception:  # noqa: BLE001 - a defect costs this check, not the daemon
             self.counts.errors += 1
-            _log.exception("other pods could not be taken; they are looked at again in %.0f s", CLOCK_SECONDS)
+            _log.exception("pod discovery update failed, retry in %.0f s", CLOCK_SECONDS)
 
     def _change_pods(self) -> None:
         with self._keeping:
@@ -148,10 +146,10 @@ class Daemon:
             assembly.inherit_state(self._parts, self._clock(), pods_only=True)
             self._assembly = assembly
             self._receive()
-        _log.info("other engine pods were found: %d targets", len(assembly.turns.targets))
+        _log.info("pod discovery changed targets=%d", len(assembly.turns.targets))
 
     def start(self) -> None:
-        """Begins the web server and the turns, and returns. Raises SizewatchError, with nothing left open."""
+        """Start the web server and the cycles. Raise SizewatchError with everything closed."""
         with ExitStack() as undo:
             if self.web is not None:
                 self.web.start()
@@ -160,17 +158,17 @@ class Daemon:
             undo.pop_all()
         self._receive()
         _log.info(
-            "sizewatch %s watches %s every %g s as %s%s",
+            'started version=%s watching="%s" interval_seconds=%g role=%s%s',
             VERSION,
             self._parts.turns.describe_targets,
             self.loaded.config.turn_seconds,
             self.loaded.config.role,
-            f"; status page: {self.web.url}" if self.web is not None else "",
+            f" status_page={self.web.url}" if self.web is not None else "",
         )
         self._schedule.begin(self._interval)
 
     def _receive(self) -> None:
-        """The webhook and the reports that are served are those of the parts in use."""
+        """Connect the web server to the active webhook and reports."""
         if self.web is not None:
             alerting = self._parts.turns.alerting
             self.web.receive(alerting.receiver if alerting is not None else None)
@@ -181,37 +179,37 @@ class Daemon:
         return self.loaded.config.turn_seconds / self.surroundings.speed
 
     def stop(self) -> None:
-        """Asks for an orderly end; safe from a signal handler and from other threads."""
+        """Request an orderly stop. Safe in a signal handler and from other threads."""
         self._stopping = True
         self._wake.put(None)
 
     def ask_reload(self) -> None:
-        """Asks for the configuration to be read again, between two turns; safe from a signal handler."""
+        """Request a configuration reload between two cycles. Safe in a signal handler."""
         self._reloading = True
         self._wake.put(None)
 
     def close(self) -> None:
-        """Ends the turns, books what is open, gives everything back."""
+        """Stop the cycles, record what is open and release everything."""
         with ExitStack() as ends:
             if self.web is not None:
                 ends.callback(self.web.stop)
             ends.callback(lambda: self._parts.close(self._clock()))
             ends.callback(self._schedule.end)
             if self._parts.forecasts is not None:
-                # A forecast that is under way would be waited for.
+                # Otherwise the end would wait for a running forecast.
                 ends.callback(self._parts.forecasts.stop)
             if self._parts.reports is not None:
                 ends.callback(self._parts.reports.stop)
-        _log.info("stopped after %d turns", self.counts.turns)
+        _log.info("stopped cycles=%d", self.counts.turns)
 
     def _turn(self) -> None:
         start = time.monotonic()
         with self._turning:
             try:
                 self.turns.run_cycle()
-            except Exception:  # noqa: BLE001 - a defect costs one turn, not the daemon; it is logged and counted
+            except Exception:  # noqa: BLE001 - a defect costs one cycle, not the daemon; it is logged and counted
                 self.counts.errors += 1
-                _log.exception("a turn failed; the next one runs as planned")
+                _log.exception("cycle failed")
             self.counts.turns += 1
             self.counts.last_turn_seconds = time.monotonic() - start
             self.counts.last_turn_at = self._clock()
@@ -224,14 +222,14 @@ class Daemon:
                 self._parts.seal(self._clock(), lambda: self._stopping)
             except Exception:  # noqa: BLE001 - as above
                 self.counts.errors += 1
-                _log.exception("upkeep failed; it runs again in %.0f s", UPKEEP_SECONDS)
+                _log.exception("upkeep failed, retry in %.0f s", UPKEEP_SECONDS)
 
     def _forecast(self) -> None:
         try:
             self._parts.forecast(self._clock())
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
-            _log.exception("a forecast failed; the next one runs as planned")
+            _log.exception("forecast failed")
 
     def _report(self) -> None:
         parts = self._parts
@@ -240,14 +238,14 @@ class Daemon:
                 parts.reports.run(parts.loaded, self._clock)
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
-            _log.exception("looking after the weekly report failed; it is done again in a minute")
+            _log.exception("weekly report check failed, retry in 60 s")
 
     def _late(self, why: str) -> None:
         self.counts.overruns += 1
-        _log.warning("a turn was left out: %s", why)
+        _log.warning('cycle left out reason="%s"', why)
 
     def _take_new_configuration(self) -> None:
-        """A configuration that cannot be used changes nothing; it is told and counted."""
+        """Reload the configuration. An unusable one changes nothing; it is logged and counted."""
         try:
             fresh = load(self.loaded.path, role=self.loaded.given_role)
             if self.web is not None:
@@ -256,12 +254,14 @@ class Daemon:
                 assembly = self.surroundings.assemble(fresh, self._assembly)
         except SizewatchError as error:
             self.counts.config_trouble = "; ".join(str(error).splitlines())
-            _log.error("the new configuration is not used, the one before it still is: %s", self.counts.config_trouble)
+            _log.error(
+                'configuration reload failed, previous configuration active error="%s"', self.counts.config_trouble
+            )
             return
         except Exception as error:  # noqa: BLE001 - a defect costs the reload, not the daemon
             self.counts.errors += 1
             self.counts.config_trouble = f"defect in sizewatch: {type(error).__name__}, see its log"
-            _log.exception("the new configuration is not used, the one before it still is")
+            _log.exception("configuration reload failed, previous configuration active")
             return
         self._files.follow(_files(fresh))
         self._change_to(fresh, assembly)
@@ -278,15 +278,15 @@ class Daemon:
         if fresh.config.logging != before.config.logging:
             set_up(fresh.config.logging)
         for mistake in fresh.grave:
-            _log.error("%s", mistake)
+            _log.error("configuration mistake: %s", mistake)
         for warning in fresh.warnings:
-            _log.warning("%s", warning)
+            _log.warning("configuration warning: %s", warning)
         if fresh.config.web != before.config.web:
-            _log.warning("%s: web: another address, port or file takes effect at the next start", fresh.path)
-        _log.info("configuration read again: %s", self._parts.turns.describe_targets)
+            _log.warning("web options changed, active after restart file=%s", fresh.path)
+        _log.info('configuration reloaded watching="%s"', self._parts.turns.describe_targets)
 
     def status(self) -> AgentStatus | None:
-        """What the pages show; None before the first turn has ended."""
+        """Return the status for the pages, or None before the end of the first cycle."""
         if self.counts.turns == 0:
             return None
         parts = self._parts

@@ -1,4 +1,4 @@
-"""Log lines on stderr, for people or as one JSON object a line."""
+"""Log output on stderr, as text or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exporters.render.text import one_line, strip_control_characters
 
 
 class _Lines(logging.Formatter):
-    """One line a record, whatever is in its message; a traceback stands below it, indented, so no line of it is taken for one."""
+    """Text formatter with one line per record. Traceback lines are indented, so that none looks like a record."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         record.message = one_line(record.message)
@@ -36,11 +36,11 @@ class _JsonLines(logging.Formatter):
 
 
 def set_up(options: Logging) -> None:
-    """Sends every logger to stderr in the configured form; the scheduler only speaks up when something is wrong."""
+    """Configure all loggers to write to stderr. The scheduler logs errors only."""
     handler = logging.StreamHandler(sys.stderr)
     text = _Lines("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonLines() if options.format == "json" else text)
     logging.basicConfig(level=options.level.upper(), handlers=[handler], force=True)
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
-    # At debug it logs every address with its query, which may hold a key.
+    # At debug level urllib3 logs addresses with their query, which may hold a key.
     logging.getLogger("urllib3").setLevel(logging.INFO)

@@ -1,7 +1,6 @@
-"""When turns, upkeep, forecasts and the look after reports are due.
+"""Scheduler of cycles, upkeep, forecasts and reports, with a check of the system clock.
 
-Owns the scheduler and the watch over the machine's clock. Turns are due on a grid that does not drift; one that cannot
-begin because the one before it still runs is left out and told. What is done then is passed in.
+Cycles run on a grid without drift. A cycle is skipped and reported if the previous one still runs.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 UPKEEP_SECONDS = 3600.0
-"""How often retention and Step 13 are looked at."""
+"""Interval of retention and benchmark checks in seconds."""
 
 JUMP_SECONDS = 5.0
-"""A clock that moved by more against the time since start was set, or the machine slept."""
+"""Clock change in seconds, against monotonic time, that counts as a jump (clock set, or machine slept)."""
 
 FORECAST_SECONDS = 60.0
-"""Replicas are counted anew so often: a lead is a few minutes. What is forecast changes once a bin."""
+"""Interval of replica counts in seconds: a lead is a few minutes. The forecast itself changes once per bin."""
 
 REPORT_SECONDS = 60.0
-"""A weekly report is due at a time of a calendar, and a delivery tried again after minutes: both are looked after so often."""
+"""Interval of report checks in seconds, for weekly reports and delivery retries."""
 
 TURN, UPKEEP, FORECAST, REPORT = "turn", "upkeep", "forecast", "report"
 
@@ -33,11 +32,11 @@ _log = logging.getLogger(__name__)
 
 
 class Schedule:
-    """Runs `turn` every interval, `upkeep` every hour and `forecast` every minute, as soon as the minute before is whole,
-    `report` every minute, the first time at once; each in a thread of its own and never twice at once.
+    """Scheduler of four jobs, each in its own thread and never twice at once.
 
-    `late` is called for every turn that was left out, with the reason in words. `speed` is how many times faster than a
-    clock time runs.
+    `turn` runs every interval, `upkeep` hourly and `report` each minute from now on. `forecast` runs each minute, as
+    soon as the last minute is complete. `late` is called with a reason for every skipped cycle. `speed` is the factor
+    of time against a real clock.
     """
 
     def __init__(
@@ -64,12 +63,12 @@ class Schedule:
         self._clock_offset = clock_offset()
 
     def begin(self, interval_seconds: float) -> None:
-        """Starts with a first turn now."""
+        """Start, with a first cycle at once."""
         self._scheduler.start()
         self._set(interval_seconds)
 
     def change(self, interval_seconds: float) -> None:
-        """Another interval from now on; the same one leaves the grid as it is."""
+        """Set another interval. The same interval keeps the grid."""
         if interval_seconds != self._interval:
             self._set(interval_seconds)
 
@@ -108,16 +107,15 @@ class Schedule:
         )
 
     def _next_forecast(self, interval_seconds: float) -> float:
-        """A minute is booked with the first turn of the next one, at most two intervals after its end."""
+        """Return the next time (unix seconds) at which a minute is complete: at most two intervals after its end."""
         settled = 2 * interval_seconds
         return (time.time() - settled) // self._minute * self._minute + self._minute + settled
 
     def check_clock_jump(self) -> None:
-        """To be called now and then: turns are due at times of the machine's clock, and one that was set back an hour
-        would stop them for as long."""
+        """Reschedule after a clock jump; call regularly. A clock set back by an hour would stop cycles for an hour."""
         jump = clock_offset() - self._clock_offset
         if abs(jump) > JUMP_SECONDS:
-            _log.warning("the clock jumped by %.0f s; turns begin anew from now", jump)
+            _log.warning("clock jumped, cycles rescheduled jump_seconds=%.0f", jump)
             self._clock_offset += jump
             self._set(self._interval)
 
@@ -127,10 +125,10 @@ class Schedule:
             self._tell_late("the one before it still ran" if still else "the machine was too busy to begin it in time")
 
     def end(self) -> None:
-        """Begins nothing any more, and waits for what runs."""
+        """Stop all jobs and wait for the running ones."""
         self._scheduler.shutdown(wait=True)
 
 
 def clock_offset() -> float:
-    """What the machine's clock is ahead of the time since it was started, in seconds."""
+    """Return the seconds by which the system clock is ahead of monotonic time."""
     return time.time() - time.monotonic()

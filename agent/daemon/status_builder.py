@@ -1,7 +1,4 @@
-"""From the daemon's memory to the status that exporters print.
-
-Owns the filling of `exporters.status.records`. It is called when somebody asks for a page, not every turn.
-"""
+"""Builder of `exporters.status.records` from the daemon's memory, called per page request."""
 
 from __future__ import annotations
 
@@ -35,8 +32,7 @@ DAY_SECONDS = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusInputs:
-    """What the daemon knows beside its turns: its own life, what the history told, and the forecasts, or in words why there
-    are none."""
+    """Status data from outside the evaluation loop. `no_forecasts` is the reason for a missing forecast."""
 
     role: str
     started_at: float
@@ -49,7 +45,7 @@ class StatusInputs:
 
 
 def status(turns: EvaluationLoop, facts: StatusInputs, now: float) -> AgentStatus:
-    """Everything that is known at `now` (unix seconds)."""
+    """Return the whole status at `now` (unix seconds)."""
     watcher = turns.watcher
     workers = {worker.tier for worker in turns.pods.workers()} if turns.pods is not None else set()
     tiers = sorted({target.tier for target in turns.targets} | workers | set(watcher.views))
@@ -107,7 +103,7 @@ def _replica_up(target: Target, turns: EvaluationLoop) -> bool:
 
 
 def _recent(watcher: Evaluator, tier: str, now: float) -> Window | None:
-    """The windows of the last five minutes, the open minute included."""
+    """Return the sum of the windows of the last five minutes, including the open minute."""
     closed = [s.window for s in watcher.minutes[tier].slices] if tier in watcher.minutes else []
     still_open = [w for (t, _), replica in list(watcher.replicas.items()) if t == tier for w in replica.open]
     several = [w for w in (*closed, *still_open) if w.end > now - RECENT_SECONDS]
@@ -141,7 +137,7 @@ def _replica(target: Target, turns: EvaluationLoop, now: float) -> ReplicaStatus
 
 
 def _parts(tier: str, turns: EvaluationLoop, now: float) -> tuple[ReplicaStatus, ...]:
-    """Replicas that are scraped on another machine and have GPUs here."""
+    """Return replicas scraped on another machine with GPUs on this one."""
     workers = turns.pods.workers() if turns.pods is not None else ()
     return tuple(_part(worker.key, worker.pool, turns, now) for worker in workers if worker.tier == tier)
 
@@ -167,7 +163,7 @@ def _part(key: ReplicaKey, pool: str, turns: EvaluationLoop, now: float) -> Repl
 
 
 def _gpu(readout: GpuReadout, entry: ReplicaRuntime, now: float) -> GpuStatus:
-    """A GPU that is not read any more keeps its sums; its last levels would be told as if they stood now."""
+    """Return the status of a GPU. A GPU without recent readouts keeps its sums and drops its outdated gauges."""
     age = now - readout.t
     late = dict.fromkeys(readout.gauges, f"not read for {age:.0f} s") if age > UNREAD_SECONDS else {}
     return GpuStatus(

@@ -88,7 +88,7 @@ except ConfigError as error:
 
 def test_a_disk_without_room_for_a_number_costs_the_name_of_the_holder_and_not_the_start(tmp_path: Path) -> None:
     told = python(NO_ROOM_FOR_THE_NAME, str(tmp_path / "data")).splitlines()
-    assert told[0].endswith("daemon.lock: File too large does not say who holds it")
+    assert told[0].endswith('daemon.lock error="File too large"')
     assert "is in use by another sizewatch" in told[1]
 
 

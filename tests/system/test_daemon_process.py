@@ -54,9 +54,9 @@ def test_sigterm_ends_it_in_order_with_the_open_minute_booked_and_words_about_it
         started.send_signal(signal.SIGTERM)
         code, out, err = ended(started)
     assert (code, out) == (0, "")
-    assert "watches 1 targets every 0.5 s as standalone" in err
-    assert f"status page: {url}" in err
-    assert "stopped after" in err
+    assert 'watching="1 targets" interval_seconds=0.5 role=standalone' in err
+    assert f"status_page={url}" in err
+    assert "stopped cycles=" in err
     assert "Traceback" not in err
     assert not answers(url)
     assert minutes(tmp_path) > 0.5

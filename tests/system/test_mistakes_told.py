@@ -62,7 +62,7 @@ def test_run_logs_mistakes_as_errors_and_starts(
         path = mistaken(tmp_path, several)
         assert len(load(path).grave) == 2
         assert main.main(["run", "-c", str(path)]) == 0
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == list(
-        load(path).grave
-    )
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
+        f"configuration mistake: {mistake}" for mistake in load(path).grave
+    ]
     assert len(started) == 1

@@ -237,4 +237,4 @@ def test_a_storm_of_alerts_is_a_few_lines_of_the_log(tmp_path: Path, caplog: pyt
         both.receiver._waiting.extend(several)
         assert len(both.turn({}, (), lambda: FLEET, T + 1.0)) == 300
     assert len(caplog.records) == TOLD + 1
-    assert caplog.records[-1].getMessage() == "280 more foreign alerts fire or are over; api/status lists them"
+    assert caplog.records[-1].getMessage() == "external alerts changed, not logged count=280"
