@@ -1,6 +1,6 @@
-"""What the daemon's log says of the world: one line when something begins or ends, nothing while it lasts.
+"""Log lines of the daemon: one line when a state begins or ends, none while it lasts.
 
-Owns the words and which change is loud. It compares what was with what is, as the turns hand it over, and judges nothing.
+Holds the messages and their levels. It compares two states and evaluates nothing.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ Open = Mapping[tuple[str, Subject], Finding]
 
 
 def log_target_change(key: ReplicaKey, before: str, now: str) -> None:
-    """A target that stopped or began to give pages."""
-    # What a page lacks may be worded with a number that changes every time: only the kind of trouble is compared.
+    """Log a target that stopped or began to return usable pages."""
+    # A scrape error may contain a number that changes each time. Compare only the text before the colon.
     if now and now.partition(":")[0] != before.partition(":")[0]:
-        _log.warning("%s/%s gives no usable page: %s", *key, now)
+        _log.warning("scrape failed tier=%s replica=%s error=%s", *key, now)
     elif before and not now:
-        _log.info("%s/%s gives pages again", *key)
+        _log.info("scrape recovered tier=%s replica=%s", *key)
 
 
 def log_gpu_change(before: tuple[str, ...], now: tuple[str, ...]) -> None:
-    """Troubles with reading GPUs."""
+    """Log the start and end of GPU read errors."""
     if bool(now) and not before:
-        _log.warning("GPUs: %s", "; ".join(now))
+        _log.warning('GPU read failed error="%s"', "; ".join(now))
     elif before and not now:
-        _log.info("GPUs are read again")
+        _log.info("GPU read recovered")
 
 
 def log_history_change(before: str | None, now: str | None) -> None:
-    """The history, when it cannot be written and when it can again."""
+    """Log when history writes fail and when they recover."""
     if now is not None and before is None:
-        _log.error("the history cannot be written, minutes wait in memory: %s", now)
+        _log.error('history write failed, buffering in memory error="%s"', now)
     elif before is not None and now is None:
-        _log.info("the history is written again")
+        _log.info("history write recovered")
 
 
 def log_finding_changes(before: Open, standings: Iterable[RuleState], ended: Iterable[ClosedSpan]) -> None:
-    """Episodes that began, became worse, or ended."""
+    """Log findings that began, became worse or ended."""
     for standing in standings:
         if standing.episode is not None:
             _tell(before.get((standing.episode.rule, standing.episode.subject)), standing.episode)
     for episode in ended:
         if isinstance(episode, Finding):
-            _log.info("%s of %s is over", episode.rule, episode.subject)
+            _log.info("finding ended rule=%s subject=%s", episode.rule, episode.subject)
 
 
 def _tell(before: Finding | None, now: Finding) -> None:
@@ -62,4 +62,4 @@ def _tell(before: Finding | None, now: Finding) -> None:
     said = (now.rule, now.subject, worst.status.value, worst.certainty.value, worst.sentence)
     rule = BY_NAME.get(now.rule)
     loud = rule is None or rule.loudness is not Severity.REPORT
-    _log.log(logging.WARNING if loud else logging.INFO, "%s of %s is %s (%s): %s", *said)
+    _log.log(logging.WARNING if loud else logging.INFO, "finding rule=%s subject=%s status=%s certainty=%s: %s", *said)

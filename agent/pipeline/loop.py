@@ -1,7 +1,8 @@
-"""The daemon's turn: scrape everything, judge it, book what is over.
+"""Evaluation cycle of the daemon: scrape every target, evaluate the tiers, store closed minutes.
 
-Owns the order of a turn's steps and what may fail in them: a target costs its own scrape, a GPU its own readout, the
-history waits in a buffer. The judgement is `rules.evaluator.step`'s.
+Holds the order of the steps and the failures that a step may have. A failed target loses only its own scrape. A failed
+GPU loses only its own readout. If the history fails, its minutes wait in a buffer. The evaluation itself is in
+`rules.evaluator.step`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from rules.verdicts.finding import ClosedSpan, Finding, RuleState
 from rules.verdicts.verdict import RuleResult, Subject, Unknown
 
 if TYPE_CHECKING:
-    # A node that keeps no history, and posts and receives no alerts, loads none of it.
+    # A node without history and alerts must not load these modules.
     from agent.alerting.service import AlertingService
     from agent.history.service import HistoryService
     from agent.kubernetes.discovered_targets import PodSource
@@ -44,18 +45,17 @@ if TYPE_CHECKING:
 DAY_SECONDS = 86400.0
 
 MOST_EVENTS = 1_000
-"""Events of the last day in memory; a replica that restarts every minute fills it in a day."""
+"""Maximum number of events of the last day in memory. A replica that restarts every minute fills it in a day."""
 
 _log = logging.getLogger(__name__)
 
 
 class EvaluationLoop:
-    """The targets and GPUs of one configuration, turn by turn. For one thread.
+    """Targets and GPUs of one configuration, evaluated in cycles by one thread.
 
-    `memory` is held while what is remembered changes, never while something is waited for: who reads it from another
-    thread takes it too. `whole_tiers`: whether what is said of whole tiers is told; role fleet says it where a node
-    sees only some replicas.
-    `defects` counts targets that cost a turn their share of it by an unexpected error.
+    A cycle holds the lock `memory` while it changes state, never during I/O. Readers in other threads must hold it too.
+    `whole_tiers`: whether results of whole tiers are exported and alerted on. It is false where a node has only some of
+    a tier's replicas; role fleet then exports the tier. `defects` counts unexpected errors in cycles.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class EvaluationLoop:
         self._clock = clock
 
     def run_cycle(self) -> None:
-        """One turn. Raises only for a defect."""
+        """Run one cycle. Raise only for a defect."""
         asked = self._scrapers.start_scrapes()
-        # While the pages are on their way: a driver that hangs and a target that hangs are waited for together.
+        # Read the GPUs during the scrapes: the waits for a hung driver and a hung target then overlap.
         read = self.gpus.turn(self._clock())
         outcomes = self._scrapers.collect_results(asked)
         with self.memory:
@@ -103,7 +103,7 @@ class EvaluationLoop:
         self._book((*ended, *foreign), closed)
 
     def _alert(self) -> tuple[ExternalAlert, ...]:
-        """What is posted out and what came in; returns the alerts of others that changed."""
+        """Send alerts and collect incoming alerts. Return the external alerts that changed."""
         if self.alerting is None:
             return ()
         opened = [s.episode for s in self.watcher.standings.values() if s.episode is not None]
@@ -111,9 +111,9 @@ class EvaluationLoop:
             return self.alerting.turn(
                 self._spoken(), (*opened, *self.past), self._fleet, self._clock(), posts=self.is_leader
             )
-        except Exception:  # noqa: BLE001 - the minutes of this turn must be booked whatever becomes of its alerts
+        except Exception:  # noqa: BLE001 - the minutes of this cycle must be stored even if its alerts fail
             self.defects += 1
-            _log.exception("defect while handing over alerts; the next turn does it again")
+            _log.exception("alert delivery failed")
             return ()
 
     def _spoken(self) -> Mapping[AlertKey, AlertState]:
@@ -129,7 +129,7 @@ class EvaluationLoop:
         return alert_targets(self.targets, self.watcher.views, sorted(seen))
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
-        """Something that explains numbers later: for the pages of a day, and into the history if there is one."""
+        """Record an event for the status pages and, if present, the history."""
         kept = [event for event in self.events if event.t > t - DAY_SECONDS]
         self.events = (*kept[1 - MOST_EVENTS :], TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
         if self.history is not None:
@@ -150,7 +150,7 @@ class EvaluationLoop:
     def _concluded(
         self, now: float, blind: Mapping[str, str] = NOBODY
     ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
-        """The judgement at `now` and what is remembered of it; of tiers that are `blind`, for the reason given, none."""
+        """Evaluate at `now` and record the results. Skip the tiers in `blind`, which maps each to its reason."""
         before = {key: standing.episode for key, standing in self.watcher.standings.items() if standing.episode}
         ended, closed = self.watcher.step(now, blind)
         change_log.log_finding_changes(before, self.watcher.standings.values(), ended)
@@ -164,9 +164,9 @@ class EvaluationLoop:
         change_log.log_target_change(key, before, self.ledger.trouble(key))
         try:
             self._follow(key, outcome, read)
-        except Exception:  # noqa: BLE001 - what one replica says must not cost the others their turn
+        except Exception:  # noqa: BLE001 - a defect at one replica must not stop the others
             self.defects += 1
-            _log.exception("defect while judging the page of %s/%s; its scrape is left out", *key)
+            _log.exception("page evaluation failed tier=%s replica=%s", *key)
             self.watcher.apply_failed_scrape(*key, outcome.t, trouble="defect in sizewatch, see its log")
 
     def _windows(self, key: ReplicaKey, read: GpuReadings) -> dict[str, Window]:
@@ -192,8 +192,9 @@ class EvaluationLoop:
             self.ledger.add_window(key, window, of_gpus)
 
     def _starting(self, key: ReplicaKey) -> bool:
-        """Whether the replica is not expected to answer yet: what is missing of it then is no gap. What is known of its name
-        from before its pod was made is of another pod (a StatefulSet's have the same names again)."""
+        """Return whether the replica is still starting, so that a failed scrape is no gap.
+
+        A StatefulSet reuses pod names. State from before the pod was created belongs to another pod and is removed."""
         if self.pods is None or not self.pods.starting(key):
             return False
         times, replica = self.pods.times(key), self.watcher.replicas.get(key)
@@ -212,8 +213,9 @@ class EvaluationLoop:
             self.event(page.t, TimelineKind.RESTART, "the engine restarted", *key)
 
     def _note_starts(self, tier: str, known: tuple[ReplicaStart, ...]) -> None:
-        """Starts are kept as events: an agent that starts anew knows them again (`resume_starts`). An old one of a process
-        that still runs is told by its page each time."""
+        """Record new starts as events, which `restore_starts` reads after a restart of the agent.
+
+        Starts older than KEPT_SECONDS are skipped: the page of a running process reports its start at every scrape."""
         now_known = self.watcher.starts(tier)
         for start in () if now_known is known else now_known:
             if start not in known and start.t > self._clock() - KEPT_SECONDS:
@@ -221,19 +223,20 @@ class EvaluationLoop:
                 self.event(event.t, event.kind, event.text, event.tier, event.replica)
 
     def _remember(self, ended: tuple[ClosedSpan, ...]) -> None:
-        """Episodes of the last day stay in memory for the status page."""
+        """Keep the findings of the last day in memory for the status page."""
         since = self._clock() - DAY_SECONDS
         self.past = [e for e in self.past if (e.ended_at or 0.0) > since]
         self.past.extend(e for e in ended if isinstance(e, Finding))
 
     def set_long_term_results(self, answers: Iterable[RuleResult]) -> None:
-        """What the history says of days; from any thread. Judged with the next turn."""
+        """Set the results of the rules over days. Any thread may call it; the next cycle evaluates them."""
         with self.memory:
             self.watcher.set_long_term_results(answers)
 
     def measure_capacities(self, views: Mapping[str, TierContext], now: float, *, again: bool = False) -> None:
-        """What a replica of each tier can take, once for each day: commands read the same days of the history. `again`: the
-        history has another past now."""
+        """Measure the capacity of a replica of each tier once a day, like the commands that read the same days.
+
+        `again` repeats it on the same day because the history was filled with past data."""
         day = now // DAY_SECONDS
         if self.history is None or (day == self._measured_day and not again):
             return
@@ -244,7 +247,7 @@ class EvaluationLoop:
                 self.watcher.set_capacities(found)
 
     def inherit_state(self, before: EvaluationLoop) -> None:
-        """The memory of another configuration's turns: replicas that are still watched go on as if nothing happened."""
+        """Take over the state of the previous configuration for replicas that are still monitored."""
         watched = {target.key for target in self.targets}
         self.watcher.inherit_state(before.watcher, watched)
         if self._measured_day is None and self.versions == before.versions:
@@ -265,9 +268,10 @@ class EvaluationLoop:
         return whose(self.targets, self.gpus.latest)
 
     def restore_findings(self, unfinished: Iterable[Finding], now: float, seen: bool) -> None:
-        """Episodes that an earlier run left open: they go on until a rule says ok, as after any gap.
+        """Restore findings that an earlier run left open. They last until a rule is ok, as after any gap.
 
-        One that nobody watches any more ends at `now`; where that run was not `seen` of late, at its last change.
+        A finding of a subject that is no longer monitored ends at `now`. If that run was not `seen` recently, it ends
+        at its last transition.
         """
         ended: list[ClosedSpan] = []
         for episode in unfinished:
@@ -283,35 +287,35 @@ class EvaluationLoop:
 
     @property
     def tiers(self) -> frozenset[str]:
-        """The tiers that are watched."""
+        """Return the names of the monitored tiers."""
         return frozenset(target.tier for target in self.targets)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this agent speaks: of several that watch one fleet only one does."""
+        """Return whether this agent is the leader of its fleet."""
         return True
 
     @property
     def describe_targets(self) -> str:
-        """What is watched, for the log."""
+        """Return a description of the targets for the log."""
         return f"{len(self.targets)} targets"
 
     def export_scope(self, tier: str) -> ExportScope:
-        """What of a tier is exported and posted."""
+        """Return which results of a tier this agent exports and alerts on."""
         return ExportScope.ALL if self.whole_tiers else ExportScope.REPLICAS
 
     def store_health(self) -> StoreHealth | None:
-        """How reading a store goes; None where none is read."""
+        """Return the health of the store, or None without a store."""
         return None
 
     def is_monitored(self, subject: Subject) -> bool:
-        """Whether a tier, or a replica of it, is watched."""
+        """Return whether a tier or replica is monitored."""
         if subject.replica is None:
             return any(target.tier == subject.tier for target in self.targets)
         return any(target.key == (subject.tier, subject.replica) for target in self.targets)
 
     def restore_starts(self, events: Iterable[TimelineEvent]) -> None:
-        """The starts that earlier runs kept, of tiers that are still watched."""
+        """Restore the starts that earlier runs recorded, for tiers that are still monitored."""
         for event in events:
             start = timeline.parse_start_event(event)
             if start is not None and event.tier in self.tiers:
@@ -329,7 +333,7 @@ class EvaluationLoop:
         change_log.log_history_change(trouble, self.history.trouble)
 
     def stop(self) -> None:
-        """An orderly end: the open minutes are booked, connections and the GPU library given back."""
+        """Stop in order: store the open minutes, then close connections and the GPU library."""
         try:
             with self.memory:
                 closed = self.watcher.flush()
@@ -341,7 +345,7 @@ class EvaluationLoop:
             self.gpus.close()
 
     def release_connections(self) -> None:
-        """The connections; what is remembered stays."""
+        """Close the connections and keep the state."""
         self._scrapers.close()
 
 

@@ -1,11 +1,7 @@
-"""What the daemon remembers for its pages and metrics: running sums, the last outcome of each target, the last hour.
+"""State of the daemon for its pages and metrics: running sums, the last scrape of each target, the last hour.
 
-Owns the bookkeeping that no judgement needs. It is written by turns and read by the status; it does no I/O.
-
-Running sums of accepted increases, cheap to add to every scrape.
-
-Owns mutable lists for what would otherwise be a new Window a scrape: on a GPU node this is the agent's hottest line.
-What is exported is a frozen Window made when somebody asks.
+Cycles write it and the status reads it. No rule depends on it. It does no I/O. Sums are mutable lists: a new Window per
+scrape would make this the hottest code on a GPU node. `RunningSums.window` builds a Window for export.
 """
 
 from __future__ import annotations
@@ -28,10 +24,10 @@ from rules.telemetry.windows import Window
 
 
 class RunningSums:
-    """The counters and histograms of one replica since the agent started.
+    """Sums of the counters and histograms of one replica since the agent started.
 
-    A histogram whose bucket edges change starts anew, as a counter does after a restart. A sum that a window does not
-    trust adds nothing: the corrupt part is out (vLLM issue 49135).
+    A histogram restarts at zero when its bucket edges change, like a counter after a restart. An untrusted sum (`total`
+    is None) adds nothing, which leaves out corrupt data (vLLM issue 49135).
     """
 
     def __init__(self) -> None:
@@ -42,7 +38,7 @@ class RunningSums:
         self._start = self._end = 0.0
 
     def add(self, window: Window, leave_out: Container[str] = ()) -> None:
-        """One more window; the counters in `leave_out` are kept elsewhere."""
+        """Add a window without the counters in `leave_out`, which are summed elsewhere."""
         self._start = self._start or window.start
         self._end = window.end
         counters = self._counters
@@ -64,7 +60,7 @@ class RunningSums:
             self._totals[family] += part.total
 
     def window(self) -> Window:
-        """The sums as a window that covers nothing: they are for export, not for readings."""
+        """Return the sums as a window with zero coverage: for export, not for readings."""
         parts = {
             family: (Histogram(edges=edges, counts=tuple(self._counts[family]), total=self._totals[family]),)
             for family, edges in self._edges.items()
@@ -94,14 +90,14 @@ TREND_SIGNALS = (
 TREND_MINUTES = 60
 
 OPEN_MINUTES = 3
-"""So many of the last minutes may still gain a replica: a slow target's page belongs to the minute before."""
+"""Number of newest minutes that may still gain a replica: a slow target's page may belong to the minute before."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class ReplicaRuntime:
-    """`sums` are running sums of accepted increases; `outcome` the last scrape; `seen` the time of the last good page."""
+    """Runtime record of one replica: running sums, last scrape, and the time of the last good page (`seen`)."""
 
     sums: RunningSums = field(default_factory=RunningSums)
     outcome: ScrapeResult | None = None
@@ -111,7 +107,7 @@ class ReplicaRuntime:
 
 
 class RuntimeState:
-    """One daemon's books."""
+    """Runtime records of all replicas of one daemon."""
 
     def __init__(self) -> None:
         self.replicas: dict[ReplicaKey, ReplicaRuntime] = {}
@@ -120,7 +116,7 @@ class RuntimeState:
         self._minutes: dict[str, dict[float, Window]] = {}
 
     def take_over(self, before: RuntimeState, keys: Container[ReplicaKey]) -> None:
-        """The books of another configuration, for the replicas that are still watched and their tiers."""
+        """Take over the records of the previous configuration for monitored replicas and their tiers."""
         self.replicas = {key: entry for key, entry in before.replicas.items() if key in keys}
         self.failures = Counter({one: number for one, number in before.failures.items() if one[:2] in keys})
         tiers = {tier for tier, _ in self.replicas} | _seen_of_late(before._trend)
@@ -128,21 +124,21 @@ class RuntimeState:
         self._minutes = {tier: sums for tier, sums in before._minutes.items() if tier in tiers}
 
     def forget(self, keys: Container[ReplicaKey]) -> None:
-        """Replicas that are no more."""
+        """Remove the records of replicas that no longer exist."""
         self.replicas = {key: entry for key, entry in self.replicas.items() if key not in keys}
         self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in keys})
 
     def trouble(self, key: ReplicaKey) -> str:
-        """Why the last scrape of a target gave no page, also while it is left alone; empty where it gave one."""
+        """Return the error of the last scrape of a target, also during its backoff. Empty if it succeeded."""
         entry = self.replicas.get(key)
         return entry.trouble if entry is not None else ""
 
     def trend(self, tier: str) -> tuple[TrendPoint, ...]:
-        """The last hour of a tier, a point a closed minute, oldest first."""
+        """Return the last hour of a tier, one point per closed minute, oldest first."""
         return tuple(self._trend.get(tier, {}).values())
 
     def record_scrape(self, key: ReplicaKey, outcome: ScrapeResult) -> None:
-        """The outcome of a target's scrape."""
+        """Record the scrape result of a target."""
         entry = self.replicas.setdefault(key, ReplicaRuntime())
         entry.outcome = outcome
         if outcome.snapshot is not None:
@@ -152,14 +148,14 @@ class RuntimeState:
             self.failures[(*key, outcome.error.kind.value)] += 1
 
     def add_window(self, key: ReplicaKey, window: Window, gpus: Mapping[str, Window]) -> None:
-        """An accepted window of a replica and of its GPUs."""
+        """Add an accepted window of a replica and the windows of its GPUs."""
         entry = self.replicas.setdefault(key, ReplicaRuntime())
         of_gpus = {name for extra in gpus.values() for name in extra.counters} if gpus else ()
         entry.sums.add(window, leave_out=of_gpus)
         self.add_gpu_windows(key, gpus)
 
     def add_gpu_windows(self, key: ReplicaKey, gpus: Mapping[str, Window]) -> None:
-        """Windows of GPUs of a replica, also of one that is scraped elsewhere."""
+        """Add windows of a replica's GPUs, also for a replica that is scraped elsewhere."""
         entry = self.replicas.setdefault(key, ReplicaRuntime())
         for gpu, extra in gpus.items():
             sums = entry.gpu_totals.setdefault(gpu, {})
@@ -169,8 +165,9 @@ class RuntimeState:
     def record_minutes(
         self, minutes: tuple[ClosedMinute, ...], views: Mapping[str, TierContext], now: float = math.inf
     ) -> None:
-        """Minutes that are over. Replicas may close one in different turns: its point is that of all so far. What is far ahead
-        of `now` is of a clock that has gone back since."""
+        """Record closed minutes. Replicas may close a minute in different cycles; its point covers all of them so far.
+
+        Drop points far ahead of `now`: they come from a clock that was set back since."""
         grouped: dict[tuple[str, float], list[Window]] = {}
         for one in minutes:
             grouped.setdefault((one.tier, windows.minute_of(one.slice.window)), []).append(one.slice.window)
@@ -186,7 +183,7 @@ class RuntimeState:
 
 
 def _seen_of_late(trends: Mapping[str, Mapping[float, TrendPoint]]) -> set[str]:
-    """Tiers with a point of the last hour: where a pod takes another's place, there may be none in between."""
+    """Return tiers with a point in the last hour. A pod replacement may leave no replica in between."""
     newest = {tier: max(points) for tier, points in trends.items() if points}
     since = max(newest.values(), default=0.0) - TREND_MINUTES * windows.MINUTE_SECONDS
     return {tier for tier, last in newest.items() if last > since}

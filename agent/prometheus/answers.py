@@ -1,18 +1,18 @@
-"""From the bytes of an answer of Prometheus' HTTP API to samples, or why they are none.
+"""Parsers of responses of the Prometheus HTTP API, and the errors of a store.
 
-Owns what an answer must look like (prometheus.io/docs/prometheus/latest/querying/api, "Format overview" and "Expression
-query result formats"), and what is dropped: samples that are NaN, which say that there is no value (0/0; VictoriaMetrics
-gives stale markers so). Infinities stay. The same labels twice are refused, and so are two values at one time: adding
-either would count twice. It does no I/O. Another type of result is a function beside `vector` and `matrix`.
+Format: prometheus.io/docs/prometheus/latest/querying/api, "Format overview" and "Expression query result formats". NaN
+samples are dropped: they mean no value (0/0, or a stale marker of VictoriaMetrics). Infinities stay. Duplicate labels,
+or two values at one time, raise an error because their sum would count twice. It does no I/O. A parser of another
+result type goes beside `vector` and `matrix`.
 
-Cheap, because answers are large: per series a few calls that run over its samples in C. CPU of one answer (Python 3.11, best of
-3, decoding and checks): 2,000 series of 300 samples, 15.5 MB: 0.28 s; 40,000 of 15, 20 MB: 0.57 s; an instant of 100,000
-series, 14.5 MB: 0.35 s.
+Responses are large, so each series needs only a few calls that run over its samples in C. CPU of one response, decoded
+and checked (Python 3.11, best of 3):
 
-Why a store gave no answer that may be used: the kinds, and the one exception.
+  Matrix of 2,000 series of 300 samples, 15.5 MB: 0.28 s.
+  Matrix of 40,000 series of 15 samples, 20 MB: 0.57 s.
+  Instant vector of 100,000 series, 14.5 MB: 0.35 s.
 
-Owns the words of `TroubleKind`, which are counted and exported. A new kind is a row here, and what leads to it a row of
-`agent.prometheus.query`.
+`StoreErrorKind` values are counted and exported. Add a kind here, and its causes in `agent.prometheus.query`.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from exporters.render import text as plain_text
 
 
 class StoreErrorKind(StrEnum):
-    """One word, counted and exported."""
+    """Kind of a store error, as counted and exported."""
 
     AWAY = "away"
-    """Nothing answers, or what answers says that the store does not work at the moment."""
+    """Store unreachable, or reported as out of service."""
     SLOW = "slow"
-    """No whole answer in time, or the store gave up on the query or is too busy for it."""
+    """No complete response in time, a query timeout of the store, or a store that is too busy."""
     CREDENTIALS = "credentials"
-    """It does not let us in, it is not trusted, or a file for it cannot be used."""
+    """Credentials rejected, certificate not trusted, or a credentials file unusable."""
     REFUSED = "refused"
-    """It does not take this query."""
+    """Query rejected."""
     TOO_MUCH = "too_much"
-    """The query reads or gives more than may be read at once, by the store's limits or by ours."""
+    """Query above a limit of the store or of this agent."""
     PARTIAL = "partial"
-    """A part of the store did not answer: what came is too little, and no data."""
+    """Response without a part of the store. It is not used as data."""
     WRONG_ANSWER = "wrong_answer"
-    """What came is not what Prometheus' API gives, or is not whole."""
+    """Response incomplete or not in the format of the Prometheus API."""
 
 
 class StoreError(SizewatchError):
-    """No answer that may be used; nothing of it was used. `text` holds no secret."""
+    """Failed query; no part of its response is used. `text` contains no secret."""
 
     def __init__(self, kind: StoreErrorKind, place: str, text: str) -> None:
         super().__init__(f"{place}: {text}")
@@ -67,7 +67,7 @@ _MOST_QUOTED = 300
 
 @dataclass(frozen=True, slots=True)
 class InstantSample:
-    """One series of an instant vector; `labels` with __name__, if it has one."""
+    """Series of an instant vector. `labels` includes __name__ if present."""
 
     labels: Mapping[str, str]
     value: float
@@ -75,7 +75,7 @@ class InstantSample:
 
 @dataclass(frozen=True, slots=True)
 class MatrixSeries:
-    """One series of a matrix: its samples in order of time, which is unix seconds; never without a sample."""
+    """Series of a matrix with at least one sample. `times` are unix seconds in ascending order."""
 
     labels: Mapping[str, str]
     times: tuple[float, ...]
@@ -84,7 +84,7 @@ class MatrixSeries:
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """A whole answer, of a store that says "success" or "error"; `partial` says why it is too little, empty where it is not."""
+    """Complete response with status "success" or "error". `partial` is the reason why data is missing, else empty."""
 
     place: str
     data: Any
@@ -92,12 +92,12 @@ class ApiResponse:
     error_type: str = ""
     error: str | None = None
     odd: bool = False
-    """Whether a label may hold what is no plain text."""
+    """Whether a label may contain characters that are not plain text."""
 
 
 @contextmanager
 def collector_resting() -> Iterator[None]:
-    """Without looking for cycles, of which an answer has none, among its million new objects: half of the CPU."""
+    """Disable the garbage collector. It would search a million new objects without cycles, at half of the CPU."""
     working = gc.isenabled()
     gc.disable()
     try:
@@ -109,7 +109,7 @@ def collector_resting() -> Iterator[None]:
 
 @collector_resting()
 def answer(place: str, body: bytes) -> ApiResponse:
-    """Raises StoreTrouble where the body is no answer of the API."""
+    """Parse a response body. Raise StoreError if it is not a response of the API."""
     try:
         found = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -121,7 +121,7 @@ def answer(place: str, body: bytes) -> ApiResponse:
         return ApiResponse(place, None, error_type=str(found.get("errorType", ""))[:40], error=said)
     if b"\\ud" in body or b"\\uD" in body:
         _checked_text(place, found)
-    # Without an escape, DEL and letters beyond ASCII no label can hold a control character.
+    # Without escapes, DEL and non-ASCII letters, no label can contain a control character.
     return ApiResponse(
         place, found.get("data"), _partial(found), odd=b"\\" in body or b"\x7f" in body or not body.isascii()
     )
@@ -129,7 +129,7 @@ def answer(place: str, body: bytes) -> ApiResponse:
 
 @collector_resting()
 def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
-    """An instant vector; a scalar is one without labels. Raises StoreTrouble."""
+    """Parse an instant vector. A scalar becomes a sample without labels. Raise StoreError."""
     kind, result = _result(given)
     if kind == "scalar":
         result = [{"metric": {}, "value": result}]
@@ -147,7 +147,7 @@ ALWAYS = (-math.inf, math.inf)
 
 @collector_resting()
 def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = ALWAYS) -> tuple[MatrixSeries, ...]:
-    """A matrix; of its samples those in the span: after its start, not after its end. Raises StoreTrouble."""
+    """Parse a matrix and keep the samples in `span` (start excluded, end included). Raise StoreError."""
     kind, result = _result(given)
     if kind != "matrix" or not isinstance(result, list):
         _wrong(given.place, "did not answer as Prometheus does: no matrix of samples")
@@ -163,17 +163,17 @@ def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = AL
 
 
 def key(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
-    """What tells one series from another."""
+    """Return the identity of a series."""
     return frozenset(labels.items())
 
 
 def too_many(place: str, most_samples: int) -> StoreError:
-    """More than the budget of one query."""
+    """Return the error for a response above the sample limit of one query."""
     return StoreError(StoreErrorKind.TOO_MUCH, place, f"answers with more than {most_samples} samples")
 
 
 def one_line(said: object) -> str:
-    """What a store says, bounded: its end, for VictoriaMetrics repeats the query before it says what is wrong with it."""
+    """Return the end of an error text as one line, bounded. VictoriaMetrics repeats the query before the error."""
     text = " ".join(str(said)[-4 * _MOST_QUOTED :].split())
     return "".join(sign if sign.isprintable() else "?" for sign in text)[-_MOST_QUOTED:]
 
@@ -183,12 +183,15 @@ def _no_number(constant: str) -> NoReturn:
 
 
 def _wrong(place: str, text: str) -> NoReturn:
-    # Without its cause, which may hold a part of the answer.
+    # Drop the cause, which may contain a part of the response.
     raise StoreError(StoreErrorKind.WRONG_ANSWER, place, text) from None
 
 
 def _partial(found: Mapping[str, Any]) -> str:
-    """Thanos, Mimir and Prometheus warn; VictoriaMetrics' cluster says isPartial. `infos` are about the query alone."""
+    """Return the reason why a response is partial, else empty.
+
+    Thanos, Mimir and Prometheus send warnings; a VictoriaMetrics cluster sends isPartial. `infos` concern only the
+    query."""
     warnings = found.get("warnings")
     if warnings:
         first = warnings[0] if isinstance(warnings, list) else warnings
@@ -246,7 +249,7 @@ def _samples(place: str, entry: Mapping[str, Any]) -> tuple[tuple[float, ...], t
 def _useful(
     place: str, times: tuple[float, ...], values: tuple[float, ...], span: tuple[float, float]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Without NaN and what is out of the span; the usual series, which has neither, as it is."""
+    """Return the samples without NaN, in the span. The usual series has neither problem and stays as it is."""
     start, end = span
     if times and not (math.isfinite(times[0]) and math.isfinite(times[-1])):
         _wrong(place, "sent a series that is not written as Prometheus does")
@@ -261,7 +264,7 @@ def _useful(
 def _once(
     place: str, times: tuple[float, ...], values: tuple[float, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The same sample written twice (by a second writer) is one."""
+    """Drop repeated samples that a second writer stored with the same value."""
     found: dict[float, float] = {}
     last = -math.inf
     for t, value in zip(times, values, strict=True):
@@ -280,7 +283,7 @@ def _distinct(place: str, several: Sequence[Mapping[str, str]]) -> None:
 
 
 def _checked_text(place: str, found: Any) -> None:
-    """Halves of characters, which JSON can spell and nothing else can be written with."""
+    """Raise StoreError for lone surrogates: JSON can spell them, but no encoding can write them."""
     try:
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,10 +1,9 @@
-"""The three questions that are asked of a Prometheus-compatible store: an instant, raw samples, a grid of points.
+"""Query API of a Prometheus-compatible store: an instant vector, raw samples, and a range of points.
 
-Owns how a question is put so that its answer is exact and bounded, how long a store that is away is left alone, and what
-asking has cost. It knows no metric. Connections are `asking`'s, answers `answers`', refusals `refusals`'.
-
-Nothing is cached: a time that has passed may still get samples (late writers, back-fill), and who asks keeps what it made
-of the answers. API: prometheus.io/docs/prometheus/latest/querying/api.
+Holds the query forms that make a response exact and bounded, the backoff of an unavailable store, and the query
+counters. It has no metric names. `agent.prometheus.query` sends requests and maps errors; `agent.prometheus.answers`
+parses responses. Nothing is cached: a past time may still gain samples from late writers or a back-fill. Callers keep
+their results. API: prometheus.io/docs/prometheus/latest/querying/api.
 """
 
 from __future__ import annotations
@@ -35,20 +34,21 @@ T = TypeVar("T")
 QUERY = "/api/v1/query"
 QUERY_RANGE = "/api/v1/query_range"
 MOST_POINTS = 11_000
-"""A series in one answer of query_range (Prometheus: web/api/v1/api.go, "exceeded maximum resolution")."""
+"""Maximum points per series in a query_range response (Prometheus: web/api/v1/api.go, "exceeded maximum resolution").
+"""
 
 SLOW_IN_A_ROW = 2
-"""One slow query may be at fault itself; after so many the store is."""
+"""Consecutive slow queries before the store itself counts as slow. A single slow query may be the cause."""
 
 _WHOLE_STORE = frozenset({StoreErrorKind.AWAY, StoreErrorKind.CREDENTIALS})
-"""What the next question would meet as well."""
+"""Errors that the next query would get as well."""
 
 
 @dataclass(slots=True)
 class QueryCounters:
-    """What asking has cost since the start: queries that went out, bytes and samples that came, seconds waited, and troubles by
-    kind. `spared` were not asked, for the store was left alone; `partial` are answers without a part of the store that were
-    taken, since the options allow it."""
+    """Totals since the start: queries sent, bytes and samples received, seconds waited, errors by kind.
+
+    `spared` counts queries skipped during backoff. `partial` counts partial responses that the options accept."""
 
     queries: int = 0
     bytes: int = 0
@@ -60,11 +60,11 @@ class QueryCounters:
 
 
 class StoreApi:
-    """One store, for one thread at a time. Nothing is opened before the first question.
+    """Client of one store, for one thread at a time. It connects at the first query.
 
-    Every question raises StoreTrouble and then gives no part of the answer. After one that says that the store is away,
-    or that it lets nobody in, the rest of this turn is refused at once with the same words, and later every second
-    turn (`agent.http_client.connection.Backoff`); a changed secret ends that.
+    A query raises StoreError and then returns no part of the response. If the store is unreachable or rejects the
+    credentials, later queries in the cycle fail at once with the same text. The backoff then grows
+    (`agent.http_client.connection.Backoff`). A changed credentials file ends it.
     """
 
     def __init__(self, options: StoreOptions, clock: Callable[[], float] = time.monotonic, login: str = LOGIN) -> None:
@@ -78,17 +78,17 @@ class StoreApi:
         self.counts = QueryCounters()
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
-        """The expression's value at `t` (unix seconds), by series. Raises StoreTrouble."""
+        """Return the value of an expression at `t` (unix seconds), by series. Raise StoreError."""
         most = self.options.most_samples
         found = self._asked(QUERY, {"query": expr, "time": _stamp(t)}, lambda given: vector(given, most))
         self.counts.samples += len(found)
         return found
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
-        """All samples in (start, end] (unix seconds, to the millisecond) with their true times. Raises StoreTrouble.
+        """Return all samples in (start, end] with their true times (unix seconds, millisecond resolution).
 
-        A range selector in an instant query: a range query would repeat old samples at its steps. Prometheus before 3.0
-        gives one at `start` itself as well.
+        It is an instant query of a range selector: a range query would repeat old samples at its steps. Prometheus
+        before 3.0 also returns a sample at `start`, which is dropped. Raise StoreError.
         """
         window = _milliseconds(end) - _milliseconds(start)
         if window <= 0:
@@ -100,12 +100,12 @@ class StoreApi:
     def query_range(
         self, expr: str, start: float, end: float, step: float, series: int = 1
     ) -> tuple[MatrixSeries, ...]:
-        """The expression's value at start, start + step, ... up to `end` (unix seconds, to the millisecond).
+        """Return the value of an expression at start, start + step, ... up to `end` (unix seconds, to the millisecond).
 
-        Asked in parts, of at most MOST_POINTS a series and of no more samples than a query may have, where `series` are
-        expected: how many there are is known after the first part, and one that was too much is halved. Of a step below a
-        minute the newest 30 s are not to be trusted: an older VictoriaMetrics repeats the value before them there.
-        Raises StoreTrouble.
+        The range is split into parts. A part has at most MOST_POINTS points per series and the sample limit of a query.
+        The first part assumes the given number of `series`; later parts use the number received. A part above the limit
+        is halved. With a step below a minute the newest 30 s are unreliable: an older VictoriaMetrics repeats the last
+        value there. Raise StoreError.
         """
         width, first = _milliseconds(step), _milliseconds(start)
         last = (_milliseconds(end) - first) // width if width > 0 else -1
@@ -130,11 +130,11 @@ class StoreApi:
         return tuple(_joined(parts) for parts in found.values())
 
     def load(self) -> None:
-        """Reads the files that the options name, as every question does. Raises StoreTrouble where one cannot be used."""
+        """Read the credentials files, as every query does. Raise StoreError if a file is unusable."""
         self._asker.reload_credentials()
 
     def close(self) -> None:
-        """Ends the kept connection; a later question opens a new one."""
+        """Close the kept connection. A later query opens a new one."""
         self._asker.close()
 
     def _part(self, expr: str, start: int, end: int, step: int) -> tuple[MatrixSeries, ...]:
@@ -170,7 +170,7 @@ class StoreApi:
         return found
 
     def _leave_alone(self, now: float) -> None:
-        """Raises what the last question raised, while the store is left alone."""
+        """Raise the last error again while the backoff lasts."""
         if self._asker.reload_credentials() or self._last is None or self._backoff.is_due(now):
             return
         self.counts.spared += 1
@@ -188,7 +188,7 @@ class StoreApi:
 
 
 class _SparedError(StoreError):
-    """Not asked; the same trouble still."""
+    """Query skipped during backoff, with the error that started it."""
 
 
 def _joined(parts: list[MatrixSeries]) -> MatrixSeries:
@@ -207,7 +207,7 @@ def _stamp(seconds: float) -> str:
 
 
 class QueryClient(Protocol):
-    """What is asked: `agent.prometheus.api.StoreApi`."""
+    """Interface of `agent.prometheus.api.StoreApi` for its callers."""
 
     place: str
     counts: QueryCounters

@@ -1,7 +1,7 @@
-"""Where a Prometheus-compatible store is, how to get in, and what one query of it may cost.
+"""Options of a Prometheus-compatible store: address, credentials and limits of a query.
 
-Owns the fields and their checks. It opens neither file nor socket. Secrets are names of files that hold them. A new field
-is a row here, of `agent.config.store_keys` and, where it goes into a request, of `agent.prometheus.query`.
+It opens no file or socket. Secrets are given as names of files. A new option needs a field here, in
+`agent.config.store_keys` and, if a request contains it, in `agent.prometheus.query`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from agent.http_client.transport import TargetOptions
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 64 * 1024 * 1024
 MOST_SAMPLES = 2_000_000
-"""About as many as fit into MOST_BYTES (a sample is 20-30 bytes of JSON), and 1 s of own CPU; Prometheus' own limit on
-the samples that a query reads is 50,000,000 (--query.max-samples)."""
+"""Sample limit of one query: about the content of MOST_BYTES (20-30 bytes of JSON each), and 1 s of CPU of this agent.
+
+Prometheus itself limits the samples that a query reads to 50,000,000 (--query.max-samples)."""
 
 TURN_SECONDS = 60.0
 
@@ -41,13 +42,13 @@ _OWN_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Raises BadConfig with every problem.
+    """Connection and query options of one store. Raises ConfigError with every problem.
 
-    `url` is what Prometheus' API is served under (Mimir: with /prometheus; VictoriaMetrics' cluster: /select/0/prometheus).
-    `timeout_seconds` is for one whole query, `most_bytes` for its answer after decompression, `most_samples` for the
-    samples in it. `turn_seconds` is the time between turns of the caller: a store that is away is left alone for turns.
-    `org_id` goes out as X-Scope-OrgID; `header_files` are further headers and the files that hold them. With
-    `partial_response_ok` a store may answer without a part of itself, and such an answer is taken.
+    `url` is the base of the Prometheus API (Mimir: with /prometheus; VictoriaMetrics cluster: /select/0/prometheus).
+    `timeout_seconds` bounds a whole query, `most_bytes` its decompressed response, `most_samples` the samples in it.
+    `turn_seconds` is the caller's cycle time, the unit of the backoff. `org_id` is sent as X-Scope-OrgID.
+    `header_files` are pairs of a header and the file with its value. `partial_response_ok` accepts responses without a
+    part of the store.
     """
 
     url: str
@@ -77,7 +78,7 @@ class StoreOptions:
             raise ConfigError(tuple(problems))
 
     def target(self) -> TargetOptions:
-        """The connection's part. Raises BadConfig."""
+        """Return the options of the connection. Raise ConfigError."""
         return TargetOptions(
             url=self.url,
             timeout_seconds=self.timeout_seconds,
@@ -106,12 +107,12 @@ class StoreOptions:
 
 
 def header_problem(name: str) -> str:
-    """Why a further header cannot be called so; empty where it can."""
+    """Return why a header name is not allowed, or an empty string."""
     if not _HEADER_NAME.fullmatch(name):
         return f"{name[:40]!r} is no name of a header"
     return f"{name} is set by other options" if name.lower() in _OWN_HEADERS else ""
 
 
 def header_text(text: str) -> bool:
-    """Whether a header can carry it."""
+    """Return whether the text is a valid header value."""
     return bool(text) and text == text.strip() and text.isascii() and text.isprintable()

@@ -1,13 +1,9 @@
-"""Asks one question of a store over the connection that is kept to it.
+"""Query requests to a store over one kept connection, and the mapping of error responses to `StoreError`.
 
-Owns the request (always a POST of a form, so that a long query fits), and which parameters make the answer exact and
-complete. What an answer means is `answers` and `refusals`. No message holds a secret or a query of ours, except where
-the store's own words repeat it.
-
-What an answer other than data means: by status, by what Prometheus calls the error, by the store's own words.
-
-Owns the tables, from the sources of Prometheus 2.42 (web/api/v1/api.go), VictoriaMetrics 1.79, Thanos 0.30 and Mimir 2.9.
-It does no I/O. Add a status as a row of `_STATUSES`, a wording as a row of `_WORDS`.
+A request is always a POST of a form, so that a long query fits. Messages contain no secret and no query, except where
+the store's own text repeats it. `agent.prometheus.answers` parses responses. The tables follow the sources of
+Prometheus 2.42 (web/api/v1/api.go), VictoriaMetrics 1.79, Thanos 0.30 and Mimir 2.9. Add a status to `_STATUSES`, a
+wording to `_WORDS`.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ _STATUSES = {
     405: (StoreErrorKind.WRONG_ANSWER, f"does not take a query: {_ADDRESS}"),
     407: (StoreErrorKind.CREDENTIALS, "answered 407: a proxy before it wants credentials"),
 }
-"""Before their bodies are looked at."""
+"""Statuses that are errors whatever the body contains."""
 
 _KIND_BY_STATUS = {
     408: StoreErrorKind.SLOW,
@@ -65,7 +61,7 @@ _WORDS = (
     ("receive series from", StoreErrorKind.PARTIAL, ""),
     ("no store matched", StoreErrorKind.PARTIAL, ""),
 )
-"""Words of an error, in lower case, what they mean, and what to do beyond what they say. The first that is found counts."""
+"""Lower-case words of an error, its kind, and a hint to append. The first match counts."""
 
 _SCRAPES = {
     ScrapeFailure.TIMEOUT: StoreErrorKind.SLOW,
@@ -78,7 +74,7 @@ LOGIN = "set bearer_token_file or basic_auth, or renew what is in them"
 
 
 def error_from_status(place: str, status: int, login: str = LOGIN) -> StoreError | None:
-    """The trouble that a status alone says; `login` is how its user gives credentials."""
+    """Return the error that a status alone implies, or None. `login` is the user's way to set credentials."""
     if status not in _STATUSES:
         return None
     kind, text = _STATUSES[status]
@@ -86,13 +82,13 @@ def error_from_status(place: str, status: int, login: str = LOGIN) -> StoreError
 
 
 def error_without_body(place: str, status: int) -> StoreError:
-    """A status that came with nothing that can be read."""
+    """Return the error for a status without a readable body."""
     kind = _KIND_BY_STATUS.get(status, StoreErrorKind.AWAY if status >= 500 else StoreErrorKind.REFUSED)
     return StoreError(kind, place, f"answered {status}")
 
 
 def error_from_body(given: ApiResponse, status: int) -> StoreError:
-    """An error that the store tells."""
+    """Return the error that a response body reports."""
     said = given.error or ""
     kind = _KIND_BY_TYPE.get(given.error_type) or error_without_body(given.place, status).kind
     hint = ""
@@ -104,14 +100,14 @@ def error_from_body(given: ApiResponse, status: int) -> StoreError:
 
 
 def transport_error(place: str, error: ScrapeError) -> StoreError:
-    """An answer that did not come, or not whole."""
+    """Return the error for a response that did not arrive, or not completely."""
     if error.kind is ScrapeFailure.TOO_LARGE:
         return StoreError(StoreErrorKind.TOO_MUCH, place, error.text.removeprefix(place).partition(";")[0].strip("/: "))
     text = error.text.removeprefix(place).lstrip("/: ")
     return StoreError(_SCRAPES.get(error.kind, StoreErrorKind.WRONG_ANSWER), place, text)
 
 
-# Not packed unless the store does so anyway: that saves its CPU, which is everybody's, and network where it stands near by.
+# Ask for no compression: it costs CPU of a shared store, and the network to a nearby store is cheap.
 _HEADERS = {
     "Accept": "application/json",
     "Accept-Encoding": "identity",
@@ -119,15 +115,17 @@ _HEADERS = {
     "User-Agent": "sizewatch",
 }
 EXACT = {"nocache": "1", "latency_offset": "1ms"}
-"""VictoriaMetrics moves times to multiples of the step, and an instant of the newest 30 s back, where its cache may be used;
-it paints over the newest 30 s of a grid (older releases in spite of latency_offset)."""
+"""Parameters for exact results from VictoriaMetrics.
+
+With its cache it moves times to multiples of the step, and instants of the newest 30 s back. It replaces the newest 30
+s of a range (older releases ignore latency_offset)."""
 
 COMPLETE = {"partial_response": "false", "deny_partial_response": "1"}
-"""Thanos and VictoriaMetrics' cluster: an error, not a part, where a part of the store is away. Others ignore both."""
+"""Parameters that make Thanos and a VictoriaMetrics cluster fail in place of a partial response. Others ignore both."""
 
 
 class QueryRunner:
-    """For one thread at a time. `login` is how its user gives credentials, for messages."""
+    """Sender of queries over one connection, for one thread at a time. `login` is a hint in error messages."""
 
     def __init__(self, options: StoreOptions, login: str = LOGIN) -> None:
         self.place = place_of(options.url).rstrip("/")
@@ -138,14 +136,14 @@ class QueryRunner:
         self._parameters = {
             **EXACT,
             **({} if options.partial_response_ok else COMPLETE),
-            # Prometheus reads seconds or 1s, and no 0.5s. A store should not work on after nobody waits.
+            # Prometheus reads seconds or 1s, but not 0.5s. The store should stop when the client has stopped waiting.
             "timeout": f"{options.timeout_seconds:.3f}",
         }
         self.bytes = 0
-        """Of all answers."""
+        """Bytes of all response bodies."""
 
     def ask(self, path: str, form: Mapping[str, str]) -> ApiResponse:
-        """The answer to a query, with its data. Raises StoreTrouble."""
+        """Send a query and return its response with data. Raise StoreError."""
         try:
             body, status = self._answered(path, urlencode({**form, **self._parameters}))
         except ScrapeError as error:
@@ -161,14 +159,14 @@ class QueryRunner:
         return given
 
     def reload_credentials(self) -> bool:
-        """Reads the files where one has changed since they were read; whether it did. Raises StoreTrouble."""
+        """Read the credentials files if they changed. Return whether they did. Raise StoreError."""
         try:
             return self._connection.load_if_changed()
         except ScrapeError as error:
             raise transport_error(self.place, error) from error
 
     def close(self) -> None:
-        """Ends the kept connection; a later query opens a new one."""
+        """Close the kept connection. A later query opens a new one."""
         self._connection.close()
 
     def _answered(self, path: str, form: str) -> tuple[bytes, int]:
@@ -187,7 +185,7 @@ class QueryRunner:
             raise
 
     def _judge(self, response: requests.Response) -> None:
-        """Raises for what is not worth reading."""
+        """Raise the error of a response whose body is not worth reading."""
         status = response.status_code
         if 300 <= status < 400:
             error = http_status_error(
@@ -200,5 +198,5 @@ class QueryRunner:
             raise error_without_body(self.place, status)
 
     def _clean(self, trouble: StoreError) -> StoreError:
-        """Without the secrets that a store, or a proxy before it, may repeat."""
+        """Return the error without the secrets that a store or proxy may repeat."""
         return StoreError(trouble.kind, trouble.place, redact(trouble.text, self._connection.headers.values()))

@@ -1,7 +1,7 @@
-"""An empty history of role fleet, filled from the store while the turns go on.
+"""Back-fill of an empty history of role fleet from the store, in a thread beside the cycles.
 
-Owns the thread and its share of the processor. What is booked, and that it can stop at any moment and go on with the next
-start, is `agent.replay.back_fill_writer`'s.
+Holds the thread and its share of the CPU. `agent.replay.back_fill_writer` selects the minutes and makes the work
+resumable at the next start.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_histor
 from agent.sources.past_store import MOST_SAMPLES
 
 SHARE = 0.2
-"""Of one processor at most: a turn that comes meanwhile is not late."""
+"""Maximum share of one CPU, so that cycles stay on time."""
 
 MOST_REST_SECONDS = 10.0
 
 AGAIN_SECONDS = 600.0
-"""After a store or a history that failed."""
+"""Retry interval in seconds after an error of the store or history."""
 
 TOLD_SECONDS = 600.0
 
@@ -35,8 +35,9 @@ _log = logging.getLogger(__name__)
 
 
 class BackFillService:
-    """Fills what is missing in the history before its start, once. `done` is called with what is to be said and the time when it
-    is; `text` says how far it is."""
+    """Single fill of the history before the daemon's start. `text` reports the progress.
+
+    `done` is called at the end with a summary and the time."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class BackFillService:
         done: Callable[[str, float], None],
     ) -> None:
         fleet = loaded.config.fleet
-        # The first turn reaches back for a few minutes of its own.
+        # The first cycle reads the last few minutes itself.
         until = last_whole_minute(clock() - fleet.delay_seconds - GONE_SECONDS)
         self.loaded = loaded
         self.text = ""
@@ -59,17 +60,17 @@ class BackFillService:
         self._thread = threading.Thread(target=self._run, name="back-fill", daemon=True)
 
     def fills(self, loaded: LoadedConfig) -> bool:
-        """Whether it fills what this configuration says."""
+        """Return whether a configuration leads to the same back-fill."""
         ours, other = self.loaded, loaded
         keys = ("store", "tiers", "fleet", "thresholds", "data_dir")
         return ours.plan == other.plan and all(getattr(ours.config, k) == getattr(other.config, k) for k in keys)
 
     def start(self) -> None:
-        """Begins, in a thread of its own."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it between two turns; what was booked stays."""
+        """Stop between two cycles. Stored minutes stay."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -80,8 +81,8 @@ class BackFillService:
                 found = self._fill()
             except (HistoryError, HistoryOpenError) as trouble:
                 found = BackFillProgress(trouble=str(trouble))
-            except Exception:  # noqa: BLE001 - a defect costs the back-fill, not the daemon
-                _log.exception("the history could not be filled from the store; it is tried again at the next start")
+            except Exception:  # noqa: BLE001 - a defect must stop only the back-fill, not the daemon
+                _log.exception("history back-fill failed")
                 self.text = "failed by a defect in sizewatch, see its log"
                 return
             if not found.trouble:
@@ -89,7 +90,7 @@ class BackFillService:
                 return
             if not self._stopping.is_set():
                 self.text = f"waits: {found.trouble}"
-                _log.warning("the history is not filled for now: %s; again in %s", found.trouble, _AGAIN)
+                _log.warning('history back-fill paused error="%s" retry=%s', found.trouble, _AGAIN)
             self._stopping.wait(AGAIN_SECONDS)
 
     def _fill(self) -> BackFillProgress:
@@ -117,13 +118,13 @@ class BackFillService:
         self.text = f"{so_far.hours} hours read, {so_far.minutes} minutes of replicas booked"
         if time.monotonic() >= self._next_word:
             self._next_word = time.monotonic() + TOLD_SECONDS
-            _log.info("the history is being filled from the store: %s", self.text)
+            _log.info("history back-fill progress: %s", self.text)
 
     def _finished(self, found: BackFillProgress) -> None:
         begin = duration_text(round(self._span[1] - self._span[0]))
         self.text = f"{found.minutes} minutes of replicas of the {begin} before the start were booked from the store"
         if found.minutes:
-            _log.info("%s", self.text)
+            _log.info("history back-fill finished: %s", self.text)
             self.done(self.text, self._clock())
 
 

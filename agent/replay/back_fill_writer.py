@@ -1,9 +1,9 @@
-"""From a store's past into an embedded history: what the daemon would have booked, had it run then.
+"""Writer of a store's past into an embedded history, as the daemon would have stored it.
 
-Owns which minutes may be booked (those of which nothing was: what is booked twice counts twice), in which order, and what
-makes it safe to stop at any moment: an hour is booked whole or not at all, and an episode that has not ended is left as if
-it had ended with the hour, until the hour after it says more. Newest days first: they are what is looked at, and what is
-judged by days begins with them; within a day time runs forward, so that what lasts is one episode.
+Stores only minutes without data: a minute stored twice counts twice. A stop at any moment is safe, because an hour is
+stored completely or not at all. An open finding is stored as ended at the hour, until the next hour extends it. Days
+run newest first: users look at them first, and rules over days start with them. Within a day time runs forward, so that
+a lasting finding stays one finding.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ from rules.verdicts.finding import ClosedSpan, Finding
 HOUR_SECONDS, DAY_SECONDS = 3600.0, 86_400.0
 
 LEAD_SECONDS = 900.0
-"""Watched before what is booked: what must hold for minutes has then held."""
+"""Seconds evaluated before the first stored minute, so that conditions over minutes already hold."""
 
 SETTLE_SECONDS = 300.0
-"""After its end a minute is whole: the scrape that closes it has come."""
+"""Seconds after its end when a minute is complete: the scrape that closes it has arrived."""
 
 LEAST_SECONDS = 600.0
-"""A shorter stretch without a minute lies between two scrapes, or the daemon was restarted: it is left alone."""
+"""Minimum length in seconds of a gap to fill. A shorter gap lies between two scrapes or at a restart."""
 
 MARK = "past"
-"""Under this name the history keeps where one that was stopped goes on."""
+"""Key of the history value with the place where a stopped run continues."""
 
 Stretch = tuple[float, float]
-"""From and to, whole minutes in unix seconds."""
+"""Start and end in unix seconds, whole minutes."""
 
 
 @dataclass(slots=True)
 class BackFillProgress:
-    """What has become of a span. `minutes` and `hours` (pieces of at most an hour) were booked; `left_alone` is how much of each
-    tier was booked before, in seconds; `trouble` says why it is not all that the store has, empty where it is.
+    """Progress of a back-fill. `hours` counts stored pieces of at most an hour.
+
+    `left_alone` is the time in seconds that each tier had in the history before. `trouble` is the reason why data of
+    the store is missing, else empty.
     """
 
     minutes: int = 0
@@ -64,8 +66,10 @@ def fill_history(
     rest: Callable[[float], None] = lambda worked: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> BackFillProgress:
-    """Books what a store has of a span, of all tiers of the configuration. `told` is called after each piece, `rest` after each
-    turn with the seconds that it took. Raises HistoryTrouble; what was booked until then stays, and another call goes on.
+    """Store the data of a store in a span, for all tiers of the configuration.
+
+    `told` is called after each piece, `rest` after each cycle with its CPU seconds. Raise HistoryError. Stored data
+    stays, and another call continues.
     """
     span = (span[0] // MINUTE_SECONDS * MINUTE_SECONDS, span[1] // MINUTE_SECONDS * MINUTE_SECONDS)
     booked = {
@@ -92,7 +96,7 @@ def fill_history(
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where the last one was stopped, in unix seconds, and what lasted there."""
+    """Resume point in unix seconds, and the findings that were open there."""
 
     at: float
     open: frozenset[tuple[str, str, str, float]]
@@ -110,7 +114,7 @@ def _name(one: ClosedSpan) -> tuple[str, str, str, float]:
 
 
 def _free(booked: Iterable[int], span: Stretch) -> Iterator[Stretch]:
-    """The stretches of a span between the minutes that were booked."""
+    """Yield the parts of a span between the stored minutes."""
     begin, end = span
     least = min(LEAST_SECONDS, end - begin)
     for one in (*booked, end):
@@ -120,7 +124,7 @@ def _free(booked: Iterable[int], span: Stretch) -> Iterator[Stretch]:
 
 
 def _blocks(free: Iterable[tuple[Stretch, ...]]) -> list[Stretch]:
-    """What is free of any tier, in parts of at most a day, the newest first."""
+    """Return the parts that are free in any tier, split by day, newest first."""
     joined: list[Stretch] = []
     for begin, end in sorted(one for several in free for one in several):
         if joined and begin <= joined[-1][1]:
@@ -139,7 +143,7 @@ def _parts(stretch: Stretch, seconds: float) -> Iterator[Stretch]:
 
 
 class _BackFillRun:
-    """One way through a block, forward."""
+    """Forward run through one block."""
 
     def __init__(
         self,
@@ -162,7 +166,7 @@ class _BackFillRun:
         self.open: list[tuple[str, str, str, float]] = []
 
     def pieces(self, rest: Callable[[float], None], stopped: Callable[[], bool]) -> Iterator[Stretch]:
-        """The hours of the block as they become whole; after a trouble or when stopped no more."""
+        """Yield the hours of the block as they become complete. Stop after an error or on request."""
         turns, (begin, end) = self._turns, self._block
         due = list(_parts(self._block, HOUR_SECONDS))
         resumed = False
@@ -181,7 +185,7 @@ class _BackFillRun:
             rest(time.thread_time() - began)
 
     def _resume(self) -> None:
-        """What was cut off where this begins goes on."""
+        """Clear the lead time's results and reopen the findings that the previous run cut."""
         self._turns.collected.closed.clear()
         self._turns.collected.ended.clear()
         self._turns.collected.events.clear()
@@ -191,7 +195,7 @@ class _BackFillRun:
             self._turns.restore_findings(lasted, self._mark.at, seen=True)
 
     def book(self, piece: Stretch) -> int:
-        """Books a piece: its episodes, then its minutes, which say that it was booked, then its events."""
+        """Store a piece: findings, then the minutes that mark it as stored, then events."""
         _, end = piece
         collected = self._turns.collected
         here = [one for one in collected.closed if windows.minute_of(one.slice.window) < end]
@@ -211,7 +215,9 @@ class _BackFillRun:
         return len(bookings)
 
     def _news(self, *several: ClosedSpan) -> list[ClosedSpan]:
-        """Without what the history knows already, or knows more of: what was cut off here may go on in time that was booked."""
+        """Return the spans without those that the history already has, or has for longer.
+
+        A finding that was cut here may continue in time that was already stored."""
         known = {_name(one): one.ended_at for one in self._store.episodes(self._block[0])}
         return [
             one
@@ -241,19 +247,19 @@ class _BackFillRun:
         return inside and any(begin <= t < end for begin, end in self._free.get(tier, ()))
 
     def _is_free(self, one: ClosedSpan) -> bool:
-        """Whether it lies, in part, in time that is booked here."""
+        """Return whether a span overlaps time that this run stores."""
         ended = one.ended_at if one.ended_at is not None else self._block[1]
         begin, end = max(one.started_at, self._block[0]), min(ended, self._block[1])
         return begin < end and any(b < end and begin < e for b, e in self._free.get(one.subject.tier, ()))
 
 
 def _cut(one: ClosedSpan, t: float) -> ClosedSpan:
-    """As it was at `t`."""
+    """Return the span as it was at `t`."""
     if not isinstance(one, Finding):
         return replace(one, ended_at=t)
     return replace(one, ended_at=t, transitions=tuple(each for each in one.transitions if each.t <= t))
 
 
 def last_whole_minute(now: float) -> float:
-    """Up to when a store can be asked for whole minutes at `now`."""
+    """Return the end of the last minute that a store has completely at `now`."""
     return (now - SETTLE_SECONDS) // MINUTE_SECONDS * MINUTE_SECONDS

@@ -1,13 +1,7 @@
-"""Replay: the judgement of the daemon over what is past.
+"""Replay of a recording or of a store's past, evaluated like in the daemon.
 
-Owns the walk through scrapes, the windows of its step grid, and the scrapes of a recording; those of a store are
-`agent.replay.replay`'s. The judgement is `rules.evaluator.step`'s, scrape by scrape, whatever the step; the step only sets how
-windows are shown.
-
-A replay of what a store has: would it have warned us last Tuesday?
-
-Owns the way from the steps of a past (`agent.sources.past_store`) into the walk that replays recordings too
-(`agent.replay.replay`). A tier is always read replica by replica, however large: that is exact, and nobody waits for it.
+Evaluation (`rules.evaluator.step`) runs scrape by scrape; the step only sets the width of the shown windows. A tier of
+a store (`agent.sources.past_store`) is read replica by replica at any size. That is exact, and latency is no concern.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ DAYS_ARE_NEEDED = "a recording is judged by its minutes, this needs days of hist
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownWindow:
-    """A window of the step grid; `replica` None for the whole tier."""
+    """Window of the step grid. `replica` is None for a whole tier."""
 
     tier: str
     replica: str | None
@@ -57,8 +51,10 @@ class ShownWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What a replay found. `standings` are as they stood at the end, `ended` what ended before; `engines` are the engines of
-    each tier as people call them. `cut_short` says why it ends before the time that was asked for, empty where it does not.
+    """Result of a replay.
+
+    `standings` are the rule states at the end, `ended` the spans that ended before. `engines` are the engine labels of
+    each tier. `cut_short` is the reason why the replay ended early, else empty.
     """
 
     name: str
@@ -73,7 +69,7 @@ class ReplayResult:
     cut_short: str = ""
 
     def unseen(self) -> str:
-        """Why nothing at all was seen, "" where something was. No silence longer than BRIDGE_SECONDS is bridged."""
+        """Return why no window has data, or "" if one has. Silences above BRIDGE_SECONDS are not bridged."""
         if any(one.window.covered_seconds > 0 for one in self.windows):
             return ""
         reasons = sorted({gap.value for one in self.windows for gap in one.window.gaps.values()})
@@ -87,7 +83,7 @@ class ReplayResult:
         )
 
     def total_by_tier(self) -> dict[str, Window]:
-        """All that was seen of each tier, as one window."""
+        """Return each tier's windows, summed."""
         tiers: dict[str, list[Window]] = {}
         for shown in self.windows:
             if shown.replica is None:
@@ -97,7 +93,7 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayScrape:
-    """One scrape of a replica: its page, or (None) in words why there is none. `gpus` is what its GPUs did meanwhile."""
+    """Scrape of a replica. `page` is None after an error, which is in `trouble`. `gpus` is the window of its GPUs."""
 
     t: float
     tier: str
@@ -108,7 +104,7 @@ class ReplayScrape:
 
 
 class ReplayRun:
-    """The judgement of the daemon, scrape by scrape, whose windows are kept on a step grid: of recordings and of stores."""
+    """Evaluation of scrapes, scrape by scrape, with windows on a step grid."""
 
     def __init__(self, views: Mapping[str, TierContext], step_seconds: float) -> None:
         self.watcher = Evaluator(views)
@@ -117,7 +113,7 @@ class ReplayRun:
         self._start = self._end = math.nan
 
     def take(self, one: ReplayScrape) -> None:
-        """A scrape, in order of time."""
+        """Add a scrape. Scrapes must be in order of time."""
         self._start = one.t if math.isnan(self._start) else self._start
         self._end = one.t
         if one.page is None:
@@ -128,13 +124,13 @@ class ReplayRun:
             self._grid.book(one.tier, one.replica, window, self._start)
 
     def judge(self, t: float, blind: Mapping[str, str] = NOBODY) -> None:
-        """What the scrapes that were taken say at `t`; of tiers that are `blind`, for the reason given, nothing."""
+        """Evaluate the scrapes so far at `t`. Skip the tiers in `blind`, which maps each to its reason."""
         self._ended.extend(self.watcher.step(t, blind)[0])
 
     def replayed(
         self, name: str, engines: Mapping[str, tuple[str, ...]], problems: Sequence[str], cut_short: str = ""
     ) -> ReplayResult:
-        """What was found; the end of the walk."""
+        """Finish the run and return its result."""
         self.watcher.flush()
         if not math.isnan(self._end):
             for tier in self.watcher.views.values():
@@ -159,7 +155,7 @@ class ReplayRun:
 def replay(
     recording: Recording, plan: Plan | None, step_seconds: float = DEFAULT_STEP_SECONDS, problems: tuple[str, ...] = ()
 ) -> ReplayResult:
-    """Judges a recording against a plan. Lines and pages that cannot be used are named in the result's problems."""
+    """Evaluate a recording against a plan. Unusable lines and pages are listed in the result's problems."""
     met = [*problems, *_unplanned(recording, plan)]
     walk = ReplayRun(_views(recording, plan), step_seconds)
     readers = [PageReader(target.engine) for target in recording.targets]
@@ -210,7 +206,7 @@ def _seen(recording: Recording, readers: list[PageReader], scrape: Scrape, probl
 
 
 class _Grid:
-    """Scrape windows added up by step: each belongs to the cell that its middle lies in, so its edges stay scrapes."""
+    """Sums of scrape windows by step. A window belongs to the cell of its midpoint, so its edges stay scrape times."""
 
     def __init__(self, step_seconds: float) -> None:
         self._step = step_seconds
@@ -233,14 +229,16 @@ class _Grid:
 
 
 JUDGED_EACH = 8
-"""Of so many replicas every scrape is judged when it comes, as in a recording; of more, every 15 s, as in role fleet."""
+"""Maximum replicas for evaluation at every scrape, as in a recording. More are evaluated every 15 s, as in role fleet.
+"""
 
 
 def replay_store(
     loaded: LoadedConfig, api: QueryClient, since: float, until: float, step_seconds: float, only: str | None = None
 ) -> ReplayResult:
-    """Judges (since, until] (unix seconds) of a store: all tiers of the configuration, or one. What the store has not is a gap;
-    where it fails, the replay ends there and says so (`cut_short`)."""
+    """Evaluate (since, until] (unix seconds) of a store: all tiers of the configuration, or only the tier `only`.
+
+    Missing data is a gap. If the store fails, the replay ends there with `cut_short` set."""
     views = {tier: view for tier, view in build_tier_contexts(loaded).items() if only in (None, tier)}
     past = PastQueryClient(api, until)
     tiers = [_tier(tier, loaded, view, past) for tier, view in views.items()]
@@ -267,7 +265,7 @@ def _tier(tier: str, loaded: LoadedConfig, view: TierContext, past: PastQueryCli
 
 
 class _Met:
-    """The engines that pages are from, by tier."""
+    """Engines seen on the pages, by tier."""
 
     def __init__(self) -> None:
         self.engines: dict[str, dict[tuple[str, str], None]] = {}
@@ -278,7 +276,7 @@ class _Met:
             of_tier[one.page.snapshot.engine, one.page.snapshot.generation] = None
 
     def labels(self) -> Mapping[str, tuple[str, ...]]:
-        """As people call them; agents tell no generation of theirs."""
+        """Return the engine labels by tier. Agents report no generation."""
         names = {(engine.name, engine.generation): engine.label for engine in ENGINES}
         names |= {(engine.name, ""): engine.title for engine in ENGINES}
         return {tier: tuple(names.get(key, key[0]) for key in of_tier) for tier, of_tier in self.engines.items()}

@@ -1,8 +1,7 @@
-"""A report on its way to somebody, by Apprise.
+"""Delivery of a report with Apprise: address, attachments, and the reason of a failure.
 
-Owns the reading of an address, what is attached, and why a delivery failed. The address is a secret and so is whatever a library
-says that may hold it: a failure is told in words from a table here, and the library's own go nowhere. It is loaded by the process
-that sends and by `sizewatch report --deliver` alone.
+The address is a secret, and library messages may contain it. A failure is therefore described with the texts of
+`REASONS` only. Only the sending process and `sizewatch report --deliver` load this module.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from agent.reporting.storage import write_atomically
 from exporters.report.build import message
 
 MOST_BYTES = 8192
-"""Of an address."""
+"""Maximum size of an address in bytes."""
 
 ATTACHED = {
     "picture": storage.PICTURE,
@@ -48,17 +47,17 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"recipient|\b55\d\b", "it does not take the recipient"),
     (r"too large|exceed", "it does not take so much"),
 )
-"""What a library said, and the words for it; numbers of three digits are all that is taken over."""
+"""Patterns of library messages and the texts to show. Only three-digit numbers are copied."""
 
 NOT_TAKEN = "it did not take the report"
 
 
 class AddressError(Exception):
-    """The address cannot be read; the text holds nothing of it."""
+    """Unreadable address. The text contains no part of it."""
 
 
 def address(destination: Destination) -> str:
-    """The secret. Raises BadAddress."""
+    """Return the secret address. Raise AddressError."""
     if destination.url_env is not None:
         text = os.environ.get(destination.url_env, "")
         where = f"the environment variable {destination.url_env}"
@@ -79,7 +78,7 @@ def address(destination: Destination) -> str:
 
 
 def check(destination: Destination) -> AddressCheckResult:
-    """Whether the address is one of a service that is known; nothing is sent."""
+    """Check whether Apprise supports the address. Nothing is sent."""
     try:
         url = address(destination)
     except AddressError as error:
@@ -97,7 +96,7 @@ def check(destination: Destination) -> AddressCheckResult:
 
 
 def send(job: DeliveryJob) -> str:
-    """Sends, unless a receipt says that it was; "" where it was taken, else why not."""
+    """Send a report unless its receipt exists. Return "" if it was accepted, else the reason."""
     if job.receipt.exists():
         return ""
     trouble = deliver(job.folder / job.name, job.destination, job.link)
@@ -108,7 +107,7 @@ def send(job: DeliveryJob) -> str:
 
 
 def deliver(place: Path, destination: Destination, link: str) -> str:
-    """The report in this folder; "" where it was taken, else why not."""
+    """Deliver the report in a folder. Return "" if it was accepted, else the reason."""
     try:
         url = address(destination)
         said = message(json.loads((place / "report.json").read_bytes()), link)
@@ -143,7 +142,7 @@ def _files(place: Path, destination: Destination, asset: AppriseAsset) -> Appris
 
 
 class _Heard(logging.Handler):
-    """What a library said, in memory, to be compared with REASONS and forgotten."""
+    """Log handler that keeps library messages in memory, to match them with REASONS."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -156,7 +155,7 @@ class _Heard(logging.Handler):
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """Apprise's log, and that of what it sends with, to us and to nobody else."""
+    """Redirect the logs of Apprise and its HTTP libraries to a list, away from all other handlers."""
     ours, heard = [logging.getLogger(name) for name in ("apprise", "urllib3", "requests")], _Heard()
     before = [(one.level, one.propagate, one.handlers) for one in ours]
     for one in ours:
@@ -171,7 +170,7 @@ def _listening() -> Iterator[list[str]]:
 
 
 def _reason(heard: list[str]) -> str:
-    """The words for what was heard last and is known."""
+    """Return the text of the last message that matches REASONS."""
     for text in reversed(heard):
         for pattern, words in REASONS:
             found = re.search(pattern, text, re.IGNORECASE)

@@ -1,16 +1,8 @@
-"""A report from the history that the daemon keeps: asked, written, put into its place.
+"""Generator of reports: history queries, the pre-warming simulation, and the files of a report.
 
-Owns the way from a configuration to files. What is asked of the history is `agent.reporting.queries`'s, which files there are
-`agent.reporting.generate`'s. It loads the page's and the forecast's libraries, and so it is loaded only when a report is written.
-
-What pre-warming was worth to each tier, for the report: simulated on the history's own weeks.
-
-Owns the way from what the forecast found to the report's record. The numbers' libraries are loaded where a forecast is made, and
-not where forecasting is switched off.
-
-The report's files by name: which there are, and which exporter writes each.
-
-Owns the list. Where they are put, served or sent is decided by whoever asks.
+It loads the libraries of the page and the forecast. Import it only to write a report. The libraries for numbers load
+only if forecasting is enabled. Pre-warming is simulated on the weeks of the history itself. The history queries are in
+`agent.reporting.queries`, the files' storage in `agent.reporting.storage`.
 """
 
 from __future__ import annotations
@@ -33,7 +25,7 @@ from exporters.report.records import Report
 
 
 def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
-    """By tier, as of `now` (unix seconds); a tier of which nothing could be found is left out, and the report says why."""
+    """Return the pre-warming results by tier at `now` (unix seconds). Tiers without a result are left out."""
     if not loaded.config.forecast.enabled:
         return {}
     from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_history
@@ -44,7 +36,7 @@ def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
         try:
             told = prewarming_from_response(prewarm_from_history(loaded, tier, nothing_said, now))
         except SizewatchError:
-            # What is wrong with the history is the report's own first question; it says so there.
+            # The report's own queries meet the same history error and report it.
             continue
         if told is not None:
             found[tier] = told
@@ -52,7 +44,7 @@ def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
 
 
 def prewarming_from_response(answer: ForecastResponse) -> Prewarming | None:
-    """None where neither a forecast nor a comparison could be made."""
+    """Return the pre-warming result, or None without a forecast and a comparison."""
     worth, told = answer.prewarm.worth, answer.forecast
     if worth is None and told is None:
         return None
@@ -69,7 +61,7 @@ def prewarming_from_response(answer: ForecastResponse) -> Prewarming | None:
 
 
 def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
-    """Every file's text, and the report itself. Without a plan there is no plan.next.yaml."""
+    """Return the text of every file, and the report. Without a plan there is no plan.next.yaml."""
     found, proposed = report(past)
     texts = {
         "report.html": report_html(found),
@@ -82,25 +74,25 @@ def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
 
 
 def picture_of(found: Report) -> bytes:
-    """report.png: the key charts, for a chat or a mail that shows no page."""
+    """Return report.png: the main charts, for chats and mails without HTML."""
     return png(found)
 
 
 HOUR_SECONDS, LONGEST_SECONDS = 3600.0, 91 * 86_400.0
-"""No older hour is kept (`agent.history.schema`); a report of a longer time is one of this."""
+"""Maximum length of a report in seconds: the history keeps hours no longer (`agent.history.schema`)."""
 
 
 class ReportError(SizewatchError):
-    """The report cannot be written where it should stand."""
+    """Failure to write a report to its folder."""
 
 
 def load_report_inputs(loaded: LoadedConfig, seconds: float, now: float) -> ReportInputs:
-    """What a report of the last `seconds` before `now` is made from. Raises BadConfig, HistoryTrouble."""
+    """Return the inputs of a report over the last `seconds` before `now`. Raise ConfigError or HistoryError."""
     if loaded.config.history_path is None:
         raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to report on; role node keeps none unless it is given",)
         )
-    # Full hours: the history keeps no smaller part of a tier's load bins for weeks.
+    # Round to full hours: the history keeps no shorter parts of load bins for weeks.
     until = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with HistoryStore.open_reader(loaded.config.history_path) as store:
@@ -119,7 +111,7 @@ def load_report_inputs(loaded: LoadedConfig, seconds: float, now: float) -> Repo
 
 
 def generate_report(job: GenerateJob) -> str:
-    """Writes the report, throws away old ones, and gives the headline. Raises SizewatchError."""
+    """Write the report, remove old reports, and return the headline. Raise SizewatchError."""
     keys = job.loaded.config.report
     texts, found = files_of(load_report_inputs(job.loaded, keys.since_seconds, job.due))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}

@@ -1,7 +1,7 @@
-"""What the daemon asks of a reporting process, and what comes back: one job a process.
+"""Jobs of a reporting process and their results, with their encoding for the pipes. A process runs one job.
 
-Owns the records and their way through the pipes. It loads nothing of what a job needs, for the daemon reads it too. A job carries
-the daemon's own configuration as it was read, so what is on the disk by now does not matter; addresses are read by the process.
+The daemon imports this module, so it loads nothing that a job needs. A job contains the daemon's own configuration:
+later changes on disk have no effect. The process itself reads the addresses.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 from agent.config.report_keys import Destination
 
 if TYPE_CHECKING:
-    # A process that sends needs one destination of the configuration and not all that reads one.
+    # A sending process needs one destination, not the modules that load a configuration.
     from agent.config.load import LoadedConfig
 
 OUT_OF_MEMORY = 12
-"""The exit code of a process that needed more memory than it may take (ENOMEM)."""
+"""Exit code of a process that reached its memory limit (ENOMEM)."""
 
 MOST_BYTES = 64 * 1024
 MOST_LETTERS = 400
@@ -29,7 +29,7 @@ MOST_LETTERS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateJob:
-    """Write the report of the time before `due` (unix seconds) into `folder`/`name`."""
+    """Job that writes the report of the time before `due` (unix seconds) into `folder`/`name`."""
 
     loaded: LoadedConfig
     due: float
@@ -40,8 +40,9 @@ class GenerateJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryJob:
-    """Send the report `name` in `folder` to a destination, and leave a `receipt` once it was taken. `link` is where people read
-    the whole, "" where nobody said."""
+    """Job that sends the report `name` in `folder` and writes a `receipt` after acceptance.
+
+    `link` is the address of the full report, "" if not configured."""
 
     folder: Path
     name: str
@@ -53,7 +54,7 @@ class DeliveryJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressCheckJob:
-    """Whether these addresses can be read and understood; nothing is sent."""
+    """Job that checks whether addresses are readable and supported. Nothing is sent."""
 
     destinations: tuple[Destination, ...]
 
@@ -63,7 +64,7 @@ Job = GenerateJob | DeliveryJob | AddressCheckJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressCheckResult:
-    """Of a destination: the service that its address is of and whether that takes files, or why it cannot be used."""
+    """Check of a destination: the service and whether it accepts files, or the reason why it is unusable."""
 
     service: str = ""
     takes_files: bool = False
@@ -73,7 +74,7 @@ class AddressCheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What became of a job: `trouble` is "" where it succeeded. `text` is the headline of a report that was written."""
+    """Result of a job. `trouble` is "" on success. `text` is the headline of a written report."""
 
     trouble: str = ""
     text: str = ""
@@ -89,7 +90,7 @@ def job_bytes(job: Job) -> bytes:
 
 
 def job_of(data: bytes) -> Job:
-    """The job in what came by stdin from the process that began this one; nobody else can write there."""
+    """Return the job from stdin. Only the parent process can write there, so unpickling is safe."""
     found = pickle.loads(data)
     assert isinstance(found, GenerateJob | DeliveryJob | AddressCheckJob)
     return found
@@ -100,7 +101,7 @@ def done_bytes(done: JobResult) -> bytes:
 
 
 def parse_result(data: bytes) -> JobResult:
-    """Raises ValueError for what is no answer."""
+    """Parse a result. Raise ValueError if the data is not a result."""
     if len(data) > MOST_BYTES:
         raise ValueError("it answered without end")
     try:

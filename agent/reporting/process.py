@@ -1,7 +1,7 @@
-"""A reporting process as the daemon and the doctor have it: begun for one job, waited for so long, ended.
+"""Runner of reporting processes for the daemon and the doctor: a process per job, with a time and memory limit.
 
-Owns the process and its limits; what it does is `agent.reporting.worker`'s. It gets of the environment what an interpreter and the
-way out need, and the variables that hold the addresses of this job, nothing else. It ends by itself too, by its own alarm clock.
+The process gets the environment of an interpreter, proxy and certificate variables, and the variables with the
+addresses of its job. It also ends itself by an alarm clock. The job itself runs in `agent.reporting.worker`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from agent.reporting.jobs import (
 from agent.worker.process import MIB, environment
 
 REPORT_MEMORY_BYTES = 768 * MIB
-"""What it may allocate (RLIMIT_DATA): its libraries take some 150 MiB, a quarter of a year of 200 replicas as much again."""
+"""Memory limit in bytes (RLIMIT_DATA). Libraries take about 150 MiB; a quarter of 200 replicas takes the same again."""
 
 MAKE_SECONDS, SEND_SECONDS, CHECK_SECONDS = 600.0, 90.0, 30.0
-"""A destination that hangs costs the others so long."""
+"""Time limits in seconds. A destination that hangs delays the others by this much."""
 
 NETWORK = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -39,18 +39,18 @@ NETWORK = (
 )  # fmt: skip
 
 MOST_LINES, MOST_LETTERS = 100, 500
-"""Of what the process complains, as far as it is logged."""
+"""Maximum logged stderr lines of the process, and letters of a line."""
 
 _log = logging.getLogger("agent.reporting")
 
 
 def limit_seconds(job: Job) -> float:
-    """How long this job may take."""
+    """Return the time limit of a job in seconds."""
     return {GenerateJob: MAKE_SECONDS, DeliveryJob: SEND_SECONDS, AddressCheckJob: CHECK_SECONDS}[type(job)]
 
 
 class JobRunner:
-    """Runs jobs, one at a time; `kill` may be called from any thread, and no job begins after it."""
+    """Runner of one job at a time. Any thread may call `kill`; no job starts after it."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
@@ -60,14 +60,14 @@ class JobRunner:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it was killed."""
+        """Return whether `kill` was called."""
         return self._ended
 
     def run(self, job: Job) -> JobResult:
-        """What became of it; whatever goes wrong is a `trouble`, never an exception."""
+        """Run a job and return its result. Every error is a `trouble`, never an exception."""
         seconds = self._seconds or limit_seconds(job)
         words = (sys.executable, "-P", "-m", "agent.reporting.worker", str(REPORT_MEMORY_BYTES), f"{seconds:g}")
-        # What a library says of a delivery may hold its address: nobody reads it.
+        # Discard stderr of a delivery: library messages may contain the address.
         errors = subprocess.DEVNULL if isinstance(job, DeliveryJob | AddressCheckJob) else subprocess.PIPE
         try:
             with self._guard:
@@ -79,7 +79,7 @@ class JobRunner:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     env={**environment(), **_more(job)},
-                    # A Ctrl-C at the terminal is the daemon's to answer.
+                    # Ctrl-C at the terminal must reach only the daemon.
                     start_new_session=True,
                 )
             return self._wait(self._process, job_bytes(job), seconds)
@@ -109,7 +109,7 @@ class JobRunner:
             return JobResult(trouble=f"{error} (exit code {process.returncode}, see the log)")
 
     def kill(self) -> None:
-        """Ends the job that runs, and every later one at once."""
+        """Kill the running job. Later jobs fail at once."""
         with self._guard:
             self._ended = True
             if self._process is not None:
@@ -128,4 +128,4 @@ def _more(job: Job) -> Mapping[str, str]:
 
 def _log_lines(errors: bytes) -> None:
     for line in errors.splitlines()[:MOST_LINES]:
-        _log.warning("reporting process: %s", line[:MOST_LETTERS].decode("utf-8", "replace").rstrip())
+        _log.warning("reporting process stderr: %s", line[:MOST_LETTERS].decode("utf-8", "replace").rstrip())

@@ -1,7 +1,6 @@
-"""What a report is made from, asked of the history: day by day, so that weeks of a busy tier fit into memory.
+"""History queries of a report, day by day, so that weeks of a busy tier fit into memory.
 
-Owns the questions and their order. It judges and words nothing: rules do the one, `exporters.report` the other. What
-pre-warming did comes in from whoever runs the forecast.
+Rules evaluate the data, and `exporters.report` writes the text. The caller supplies the pre-warming results.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.verdict import RuleResult
 
 JUDGED_SECONDS = RECENT_SECONDS
-"""Rules that compare with the benchmark see at most so much: what was slow ten weeks ago is no reason to re-size now."""
+"""Maximum span in seconds of the rules that compare with the benchmark. Older problems are no reason to re-size now."""
 
 OVER_THE_TIME = ("WorkloadDrift", "GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
-"""Live rules that are asked over the report's hours too."""
+"""Live rules that are also evaluated over the hours of the report."""
 
 SIMULATED = "simulated"
-"""The name under which a history that was made up says so (`agent.demo.simulation`)."""
+"""Key of the history value that marks simulated data (`agent.demo.simulation`)."""
 
 NO_FORECAST = "forecasting is switched off (forecast.enabled), or keeps no history here"
 NOT_TOLD = "no forecast has compared its past with what happened yet: it takes three days of history while `sizewatch run` runs"
@@ -39,7 +38,8 @@ NOT_TOLD = "no forecast has compared its past with what happened yet: it takes t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportQuery:
-    """What is reported on: tiers with their plan's version, [since, until) in unix seconds, the clock that the users live by."""
+    """Scope of a report: tiers with their plan versions, [since, until) in unix seconds, and the time zone of its
+    readers."""
 
     views: Mapping[str, TierContext]
     versions: Mapping[str, str]
@@ -61,7 +61,7 @@ class _Judged:
 
 
 def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
-    """Everything that the report needs. Raises HistoryTrouble."""
+    """Return all inputs of the report. Raise HistoryError."""
     asked = replace(asked, views=measured_views(store, asked.views, asked.versions, asked.until))
     names = [*(asked.plan.tiers if asked.plan else ()), *sorted(asked.views)]
     tiers = [_tier(store, asked, asked.views[name]) for name in dict.fromkeys(names) if name in asked.views]
@@ -116,7 +116,7 @@ def _as_needed(
     hours: tuple[BinnedWindow, ...],
     present: tuple[BinnedWindow, ...],
 ) -> tuple[BinnedWindow, ...]:
-    """A day under the present plan: by load bin where `Seen` tells them apart, else by hour."""
+    """Return a day under the present plan: by load bin while `ProductionSummary` uses bins, else by hour."""
     if until > asked.until - RECENT_SECONDS:
         return present
     return hours if present is every else daily_queries.sum_by_hour(present)
@@ -128,7 +128,7 @@ def _over(view: TierContext, slices: list[BinnedWindow], now: float) -> Iterator
 
 
 def _before(store: Reader, asked: ReportQuery, view: TierContext) -> Window | None:
-    """The sum of as long a time before, for trends."""
+    """Return the sum of the preceding time of the same length, for trends."""
     begin = 2 * asked.since - asked.until
     collected = ProductionSummaryBuilder(view=view, since=begin, until=asked.since)
     for since, until in daily_queries.pieces(begin, asked.since, daily_queries.DAY_SECONDS):
@@ -153,7 +153,7 @@ def _past(store: Reader, asked: ReportQuery, found: Resize, judged: _Judged) -> 
 
 
 def _gone(store: Reader, asked: ReportQuery) -> tuple[str, ...]:
-    """Tiers that something was found of and that nobody watches any more."""
+    """Return a remark for each tier that has findings but is no longer monitored."""
     found = {one.subject.tier for one in store.episodes(asked.since) if one.started_at < asked.until}
     found |= {one.subject.tier for one in store.unknowns(asked.since) if one.started_at < asked.until}
     gone = sorted(found - set(asked.views))

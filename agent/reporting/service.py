@@ -1,8 +1,8 @@
-"""The daemon's weekly reports: what is due now, what failed and is tried again, what is still to be sent.
+"""Service of the weekly reports in the daemon: due reports, retries and pending deliveries.
 
-Owns the order of steps and what is kept of it between two of them (`agent.reporting.storage`). When a report is due is
-`agent.reporting.storage`'s; the work itself is done by a process for each step (`agent.reporting.process`), for the page's
-and the numbers' libraries never come into the daemon. `run` is called every minute, by one thread; `health` by any.
+`agent.reporting.storage` holds the schedule and the stored state. Each step runs in a process of its own
+(`agent.reporting.process`), because the libraries of pages and numbers must not load in the daemon. One thread calls
+`run` every minute; any thread may call `health`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from exporters.status.records import DeliveryHealth, ReportHealth
 LOCK_FILE = "reports.lock"
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 60.0, 3600.0
-"""After the first failure; twice as long after each further one, and never longer than an hour."""
+"""Retry delays in seconds. The delay doubles with each further failure, up to the maximum."""
 
 SENT, FAILED, GIVEN_UP = "sent", "failed", "given_up"
 
@@ -34,11 +34,11 @@ _log = logging.getLogger(__name__)
 
 
 class ReportStateError(SizewatchError):
-    """What is kept of the reports cannot be read or written; nothing is made or sent, for nobody could say what was."""
+    """Unreadable or unwritable report state. Nothing is made or sent, because a delivery could be repeated."""
 
 
 class ReportService:
-    """The reports of one history in `data_dir`. `runner` runs jobs; `stop` ends the one that runs, for good."""
+    """Reports of one history in `data_dir`. `runner` runs jobs; `stop` kills the running job and ends the service."""
 
     def __init__(self, data_dir: Path, runner: JobRunner | None = None) -> None:
         self.data_dir = data_dir
@@ -50,7 +50,7 @@ class ReportService:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def run(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
-        """Does whatever is due, and waits for it."""
+        """Run all due steps and wait for them."""
         try:
             now = clock()
             self._set_right(_weekly(loaded), loaded, now)
@@ -59,15 +59,15 @@ class ReportService:
             self._trouble = ""
         except ReportStateError as error:
             if str(error) != self._trouble:
-                _log.error("no report is made or sent: %s", error)
+                _log.error('report state failed error="%s"', error)
             self._trouble = str(error)
 
     def stop(self) -> None:
-        """A job that runs is ended; what it was to do is done after the next start."""
+        """Kill the running job. Its work is repeated after the next start."""
         self._runner.kill()
 
     def _set_right(self, weekly: WeeklySchedule, loaded: LoadedConfig, now: float) -> None:
-        """Reads what was kept, once; and takes back what a clock that went wrong has left."""
+        """Read the stored state once, and correct times that a wrong clock left."""
         state = self._state if self._state is not None else self._read(now)
         longest = now + LAST_RETRY_SECONDS
         waiting = tuple(
@@ -78,7 +78,7 @@ class ReportService:
         )
         state = replace(state, begun_at=min(state.begun_at, now), next_at=min(state.next_at, longest), waiting=waiting)
         if state.made_for > weekly.next(now):
-            # Made by a clock that was weeks ahead. What is due by the right one was, or nobody knows.
+            # A clock weeks ahead made this report. The true state of the present week is unknown.
             state = replace(state, made_for=0.0, begun_at=now, made_at=None)
         self._keep(state)
 
@@ -89,8 +89,8 @@ class ReportService:
         except OSError as error:
             raise ReportStateError(f"{path} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
-            # What was sent is not known any more: a report less is better than one twice.
-            _log.error("%s; it is put aside, and the next report is the first again", error)
+            # Sent reports are unknown now. Prefer a missing report to a repeated one.
+            _log.error('report state reset error="%s"', error)
             try:
                 path.replace(path.with_name(f"{path.name}.damaged"))
             except OSError as trouble:
@@ -125,12 +125,12 @@ class ReportService:
             return
         if done.trouble:
             wait = _backoff(state.attempts)
-            _log.warning("the report of %s failed: %s; it is tried again in %.0f s", name, done.trouble, wait)
+            _log.warning('report failed name=%s error="%s" retry_seconds=%.0f', name, done.trouble, wait)
             failed = replace(state, attempts=state.attempts + 1, next_at=now + wait, trouble=done.trouble)
             self._keep(failed)
             self._failures += 1
             return
-        _log.info("the report of %s is in %s: %s", name, folder / name, done.text)
+        _log.info('report written name=%s folder=%s headline="%s"', name, folder / name, done.text)
         until = now + loaded.config.report.retry_seconds
         for one in state.waiting:
             self._give_up(one, "a newer report takes its place")
@@ -166,7 +166,7 @@ class ReportService:
             lock=self.data_dir / LOCK_FILE,
         )
         wait = _backoff(one.attempts)
-        # Before it is sent: a daemon that dies meanwhile does not come back at once to do it again.
+        # Record the attempt before sending: a daemon that dies here must not repeat it at once.
         tried = replace(one, attempts=one.attempts + 1, next_at=now + wait)
         self._replace(one, tried)
         done = self._run(job)
@@ -174,7 +174,7 @@ class ReportService:
             self._replace(tried, one)
         elif not done.trouble:
             self._counts[one.destination, SENT] += 1
-            _log.info("the report of %s was sent to %s", one.report, one.destination)
+            _log.info("report sent name=%s destination=%s", one.report, one.destination)
             self._replace(tried, None, sent_at=now)
             taken.unlink(missing_ok=True)
         elif now + wait > one.until:
@@ -187,13 +187,13 @@ class ReportService:
 
     def _give_up(self, one: PendingDelivery, why: str) -> None:
         self._counts[one.destination, GIVEN_UP] += 1
-        _log.error("the report of %s does not reach %s and is given up: %s", one.report, one.destination, why)
+        _log.error('report delivery abandoned name=%s destination=%s reason="%s"', one.report, one.destination, why)
         self._replace(one, None, trouble=f"the report of {one.report} was given up: {why}")
 
     def _replace(
         self, before: PendingDelivery, after: PendingDelivery | None, *, sent_at: float | None = None, trouble: str = ""
     ) -> None:
-        """One that waits in the place of another; at the same time what became of it."""
+        """Replace a pending delivery and record its result in the same write."""
         state, name = self._known, before.destination
         several = tuple(after if one == before else one for one in state.waiting)
         unsent = {**state.unsent, name: trouble} if trouble else dict(state.unsent)
@@ -204,14 +204,14 @@ class ReportService:
         self._keep(replace(state, waiting=tuple(one for one in several if one is not None), sent=sent, unsent=unsent))
 
     def _forget(self, known: Collection[str]) -> None:
-        """Who is no destination any more is shown no more."""
+        """Remove the records of names that are no longer destinations."""
         state = self._known
         sent = {name: t for name, t in state.sent.items() if name in known}
         unsent = {name: why for name, why in state.unsent.items() if name in known}
         self._keep(replace(state, sent=sent, unsent=unsent))
 
     def _run(self, job: Job) -> JobResult | None:
-        """None where it was ended because the daemon ends."""
+        """Run a job. Return None if the shutdown of the daemon killed it."""
         done = self._runner.run(job)
         if self._runner.was_killed:
             return None
@@ -219,7 +219,7 @@ class ReportService:
         return done
 
     def health(self, loaded: LoadedConfig, now: float) -> ReportHealth:
-        """What pages and metrics tell of it."""
+        """Return the health of reports for pages and metrics."""
         state, weekly = self._state, _weekly(loaded)
         made = state is not None and state.made_for > 0
         return ReportHealth(

@@ -1,17 +1,13 @@
-"""Where reports stand: a folder a report, named by its date, and `latest`, a link to the newest.
+"""Storage of reports: a folder per date, the link `latest`, the weekly schedule, and the state of deliveries.
 
-Owns names, order and what is thrown away. A report appears whole: it is written beside its place and then moved there. Nothing is
-touched that is not named like a report. Readers follow no link: the newest is found by its name.
+A report appears complete: it is written to a temporary folder, then moved. Only names in the form of a report are
+touched. Readers follow no link and find the newest report by name.
 
-When a weekly report is due: a day and a time by the clock of the people who read it.
+A local time that summer time skips counts as the same time before the change (02:30 becomes 03:30). A repeated local
+time counts once, at its first occurrence.
 
-Owns the calendar alone; it knows neither what was written nor what failed. A time that a change to summer time leaves out counts
-as the same time before the change (02:30 comes at 03:30); one that comes twice counts the first time.
-
-What the daemon remembers of its reports over a restart: which is made, what is still to be sent to whom.
-
-Owns the record and its file. Each change is on the disk before the next step is taken: a delivery is neither lost nor, but for a
-machine that fails between a destination's answer and the writing of its receipt, repeated. No address is kept here.
+Every change of state is on disk before the next step. Deliveries are not lost. A delivery repeats only if the machine
+fails between acceptance and the receipt. No address is stored here.
 """
 
 from __future__ import annotations
@@ -41,18 +37,18 @@ FILES: Mapping[str, str] = {
     "plan.next.yaml": "application/yaml; charset=utf-8",
     "report.png": "image/png",
 }
-"""The files of a report, and what they are."""
+"""Files of a report and their content types."""
 
 PICTURE = "report.png"
 MOST_BYTES = 32 * 1024 * 1024
-"""A larger file is none of ours."""
+"""Maximum size of a report file in bytes. Larger files are foreign."""
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _UNFINISHED = re.compile(r"\.(new|old)-[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def names(folder: Path) -> tuple[str, ...]:
-    """Every report there, the newest first; none where there is no folder. Raises OSError."""
+    """Return the names of all reports, newest first; empty without a folder. Raise OSError."""
     try:
         with os.scandir(folder) as entries:
             found = [one.name for one in entries if _DATE.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
@@ -62,12 +58,12 @@ def names(folder: Path) -> tuple[str, ...]:
 
 
 def is_name(text: str) -> bool:
-    """Whether a report may be called so."""
+    """Return whether the text is a valid report name."""
     return _DATE.fullmatch(text) is not None
 
 
 def read_report_file(folder: Path, name: str, file: str) -> bytes | None:
-    """A file of a report; None where there is none, or something else in its place: a link, a pipe, too much. Raises OSError."""
+    """Return a file of a report. Return None if it is missing, a link, a pipe or too large. Raise OSError."""
     if file not in FILES or not is_name(name):
         return None
     only = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -90,21 +86,21 @@ def read_report_file(folder: Path, name: str, file: str) -> bytes | None:
 
 
 _LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
-"""A link, no folder, a pipe or socket that nobody serves."""
+"""Errors for a link, a path that is no folder, and a pipe or socket without a reader."""
 
 
 def files(folder: Path, name: str) -> tuple[str, ...]:
-    """Which files of a report there are. Raises OSError."""
+    """Return the existing files of a report. Raise OSError."""
     return tuple(file for file in FILES if (folder / name / file).is_file())
 
 
 def stamp(folder: Path, name: str) -> int:
-    """Another number once a report was made anew. Raises OSError."""
+    """Return a number that changes when a report is rewritten. Raise OSError."""
     return (folder / name).stat().st_mtime_ns
 
 
 def publish(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
-    """Puts a report in its place, for one of the same name too, and `latest` to the newest. Raises OSError."""
+    """Move a report to its place, over an existing one, and point `latest` to the newest. Raise OSError."""
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     fresh, old = folder / f".new-{name}", folder / f".old-{name}"
     _remove(fresh)
@@ -131,7 +127,7 @@ def _link(folder: Path) -> None:
 
 
 def prune(folder: Path, keep: int) -> tuple[str, ...]:
-    """Throws away all but the newest `keep` reports, and what an interrupted run left; says which went. Raises OSError."""
+    """Remove all but the newest `keep` reports and unfinished folders. Return the removed names. Raise OSError."""
     gone = names(folder)[keep:]
     for name in gone:
         _remove(folder / name)
@@ -142,7 +138,7 @@ def prune(folder: Path, keep: int) -> tuple[str, ...]:
 
 
 def _remove(path: Path) -> None:
-    """A folder of ours, never what a link leads to."""
+    """Remove a file, link or folder. The target of a link stays."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.is_dir():
@@ -154,28 +150,28 @@ WEEK_DAYS = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeeklySchedule:
-    """`weekday` 0 is Monday, `at` the local time in `zone`."""
+    """Weekly time: `weekday` 0 is Monday, `at` is local time in `zone`."""
 
     weekday: int
     at: time
     zone: str
 
     def latest(self, now: float) -> float:
-        """The last time at or before `now` (unix seconds)."""
+        """Return the last time at or before `now` (unix seconds)."""
         day = self._day(now)
         return max(t for t in (self._instant(day + timedelta(days=d)) for d in (-WEEK_DAYS, 0)) if t <= now)
 
     def next(self, now: float) -> float:
-        """The first time after `now`."""
+        """Return the first time after `now`."""
         day = self._day(now)
         return min(t for t in (self._instant(day + timedelta(days=d)) for d in (0, WEEK_DAYS)) if t > now)
 
     def name(self, t: float) -> str:
-        """What a report of that time is called: its local date."""
+        """Return the report name of a time: its local date."""
         return self._day_of(t).isoformat()
 
     def _day(self, now: float) -> date:
-        """The weekday in question on or before today."""
+        """Return the last date with this weekday, at or before today."""
         today = self._day_of(now)
         return today - timedelta(days=(today.weekday() - self.weekday) % WEEK_DAYS)
 
@@ -187,15 +183,15 @@ class WeeklySchedule:
 
 
 STATE_FILE = "reports.json"
-"""In `data_dir`."""
+"""File in `data_dir`."""
 
 RECEIPTS = "deliveries"
-"""Folder in `data_dir`: a file for each delivery that was taken, written by the process that sent it."""
+"""Folder in `data_dir` with a file per accepted delivery, written by the sending process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingDelivery:
-    """A report that a destination has not taken yet. Times are unix seconds; after `until` it is given up."""
+    """Report that a destination has not accepted yet. Times are unix seconds; delivery is abandoned after `until`."""
 
     destination: str
     report: str
@@ -207,9 +203,11 @@ class PendingDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportState:
-    """`begun_at` is when reports were first looked after: what was due before is nobody's. `made_for` is the time that the last
-    report was due, `made_at` when it was written. While one fails, `attempts`, `next_at` and `trouble` tell of it. `sent` is
-    when each destination took its last one, `unsent` why it has not taken the newest.
+    """State of reports and deliveries; times are unix seconds.
+
+    `begun_at` is the first start: earlier due times are ignored. `made_for` is the due time of the last report,
+    `made_at` the time of its writing. `attempts`, `next_at` and `trouble` describe a failing report. `sent` is the last
+    success of each destination, `unsent` the reason why the newest report did not arrive.
     """
 
     begun_at: float
@@ -228,7 +226,7 @@ _STATE = TypeAdapter(ReportState)
 
 
 def read_state(path: Path) -> ReportState | None:
-    """What was kept; None where nothing was. Raises OSError, and ValueError for what is no such file."""
+    """Return the stored state, or None without a file. Raise OSError, or ValueError for a damaged file."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -240,17 +238,17 @@ def read_state(path: Path) -> ReportState | None:
 
 
 def write_state(path: Path, state: ReportState) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the state atomically. Raise OSError."""
     write_atomically(path, json.dumps(asdict(state), indent=1).encode())
 
 
 def receipt(data_dir: Path, report: str, destination: str) -> Path:
-    """The file that says that this destination has taken this report."""
+    """Return the path of the receipt of a delivery."""
     return data_dir / RECEIPTS / f"{report}.{destination}"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Puts it on the disk under its name, whole. Raises OSError."""
+    """Write a file atomically and sync it to disk. Raise OSError."""
     unfinished = path.with_name(f".{path.name}.new")
     with open_new_file(unfinished, OWNER_ONLY) as opened:
         opened.write(content)

@@ -1,7 +1,7 @@
-"""The reporting process: one job by stdin, what became of it to stdout, and the end.
+"""Reporting process: reads one job from stdin, writes its result to stdout, and exits.
 
-Owns the limits that the process sets itself, and that two never work at once. What is made is `agent.reporting.generate`'s, what is
-sent `agent.reporting.delivery`'s; each is loaded for its job alone. Whatever a library prints goes to stderr.
+It sets its own limits, and a lock prevents two working processes. `agent.reporting.generate` writes reports and
+`agent.reporting.delivery` sends them; a job loads only the module it needs. Library output to stdout goes to stderr.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from agent.reporting.jobs import (
 )
 
 NICE = 5
-"""Behind the collector, and behind the engine that may share the machine."""
+"""Nice value: below the collector and an engine on the same machine."""
 
 BUSY = "another process still works on a report"
 
@@ -41,13 +41,13 @@ class _Busy(Exception):
 
 
 def main() -> int:
-    """Does the one job."""
+    """Run the job from stdin."""
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     memory, seconds = int(sys.argv[1]), float(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    # Whoever began this may be gone by then.
+    # The parent process may have exited by then.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     os.nice(NICE)
     try:
@@ -72,7 +72,7 @@ def _done(job: Job) -> JobResult:
     except Exception as error:
         if isinstance(job, GenerateJob):
             logging.getLogger("reporting").exception("the report failed")
-        # Of a delivery only the kind of it: a library's words may hold the address.
+        # Report only the type of a delivery error: a library message may contain the address.
         return JobResult(trouble=f"defect: {type(error).__name__}")
 
 
@@ -104,7 +104,7 @@ WORK: dict[type[Job], Callable[[Job], JobResult]] = {GenerateJob: _make, Deliver
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """A process that outlived its daemon still holds it: what it sends must not be sent beside it."""
+    """Hold the lock. A process that outlived its daemon may still hold it; parallel sending must not happen."""
     held = os.open(lock, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""What an engine that runs now tells of itself: its page, its model card, the GPUs of this machine.
+"""Probe of a running engine for `sizewatch plan init`: its page, its model card and its configuration facts.
 
-Owns the asking, once, for `sizewatch plan init`. What only people know is nobody's here. What cannot be read is a remark
-and costs nothing else; an endpoint without a page raises ScrapeError.
+Facts that only users have are not guessed. An unreadable model card becomes a remark. An endpoint without a page raises
+ScrapeError.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from rules.engines.table import EngineTable
 from rules.telemetry.snapshots import Snapshot
 
 MODELS = "/v1/models"
-"""Of every OpenAI-compatible server; vLLM and SGLang tell `max_model_len` in it."""
+"""Path of the model list of an OpenAI-compatible server. vLLM and SGLang include `max_model_len`."""
 
 MOST_MODEL = 300
-"""Letters of a model's name; on a page that has several they stand together."""
+"""Maximum letters of a model name. A page with several names has them joined."""
 
 LONGEST_CONTEXT = 100_000_000
-"""A context length beyond it is no number of tokens."""
+"""Upper bound of a plausible context length in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProbe:
-    """One engine instance as it told of itself. `context_tokens` is None where neither page nor model card tells it."""
+    """Facts of one engine instance. `context_tokens` is None if neither page nor model card has it."""
 
     url: str
     engine: EngineTable
@@ -44,7 +44,7 @@ class EngineProbe:
 
 
 def probe_engine(options: TargetOptions, engine: str | None = None) -> EngineProbe:
-    """One endpoint. Raises ScrapeError where it gives no page of an engine."""
+    """Probe one endpoint. Raise ScrapeError if it has no page of an engine."""
     reader = PageReader(engine)
     page = reader.read(_fetched(options), time.time())
     remarks: list[str] = []
@@ -70,7 +70,7 @@ def _fetched(options: TargetOptions, accept: str | None = None) -> bytes:
 
 
 def _card(options: TargetOptions, remarks: list[str]) -> dict[str, Any]:
-    """The first model card of the same server; empty, and a remark, where there is none."""
+    """Return the first model card of the server. Without one, add a remark and return an empty dict."""
     url = urlunsplit(urlsplit(options.url)._replace(path=MODELS, query=""))
     try:
         answer = json.loads(_fetched(replace(options, url=url), JSON))
@@ -90,11 +90,11 @@ def _tokens(value: object) -> int | None:
 
 
 FACTS = ("num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization", "enable_prefix_caching")
-"""Facts of a page that are part of a tier's configuration."""
+"""Page facts that belong to the configuration of a tier."""
 
 
 def differences(running: tuple[EngineProbe, ...]) -> Iterator[str]:
-    """What the replicas of one tier do not agree on: a tier is one configuration, measured once."""
+    """Yield the differences between the replicas of a tier: a tier is one configuration, measured once."""
     told = [
         {
             "engine": f"{one.engine.name} {one.engine.generation}",

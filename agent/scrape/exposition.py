@@ -1,11 +1,9 @@
-"""Reads the exposition pages of one target into named series and numbers, fast on every page but the first.
+"""Reader of the exposition pages of one target, with a cache of known lines.
 
-Owns the cache of known lines and what makes two pages the same but for their numbers. It must not judge values (falling
-buckets, counts that disagree: its caller does) nor know any engine; what a line means, exposition_lines.py finds out,
-once for each series, and which type a sample has, series_types.py. A new format of page begins in `_is_openmetrics`.
-
-Two ways lead through a page. Where it has the very lines of the last page but for their numbers, no line is looked at
-by itself (`_repeated`). Otherwise every line is looked up (`_read_lines`); what is learned is kept if the page is good.
+Only the first page is slow. If a page repeats the last page's lines with other numbers, `_repeated` reads it without
+looking at single lines. Otherwise `_read_lines` looks up every line, and keeps what it learned if the page is good.
+`agent.scrape.exposition_lines` parses each new line once and finds the type of a sample. The caller checks values
+(falling buckets, counts that disagree). No engine is special here. A new page format starts in `_is_openmetrics`.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,13 +27,13 @@ from agent.scrape.exposition_lines import (
 from exporters.render.text import quote_external_text
 
 _END = b"# EOF"
-# A line is forgotten once absent from one to two times this many pages: half an hour to an hour at a page every 15 s.
+# A line is forgotten after an absence of one to two times this many pages (30-60 min at a page every 15 s).
 _PAGES_KEPT = 120
 
 
 @dataclass(frozen=True, slots=True)
 class ExpositionSeries:
-    """One series: the sample name as printed, its labels sorted by name, and the type its TYPE line gives it."""
+    """Series: the sample name as printed, labels sorted by name, and the type from its TYPE line."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -44,10 +42,10 @@ class ExpositionSeries:
 
 @dataclass(frozen=True, slots=True)
 class ParsedPage:
-    """The wanted series of one page in page order and, parallel, their values.
+    """Selected series of one page in page order, with their values in parallel.
 
-    `families` has every family of the page, wanted or not, with its type. `layout` changes only when `series` differs
-    from that of the reader's previous page, so what is derived from `series` may be kept until it does.
+    `families` maps every family of the page to its type. `layout` changes only when `series` differs from the previous
+    page. Data derived from `series` stays valid until then.
     """
 
     series: tuple[ExpositionSeries, ...]
@@ -58,7 +56,7 @@ class ParsedPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Everything of a page but its numbers. The tuples run over its lines, `is_wanted` over its sample lines."""
+    """Content of a page without its numbers. Tuples have an item per line, `is_wanted` an item per sample line."""
 
     prefixes: tuple[bytes, ...]
     is_sample: tuple[bool, ...]
@@ -73,13 +71,13 @@ class _Layout:
 
 
 class SeriesReader:
-    """Parses exposition pages of ONE target; the library names each series once, afterwards a cache answers.
+    """Parser of exposition pages of ONE target. The library parses each series once; later pages use a cache.
 
-    A series is kept if `wanted` says so of its sample name or of its family's name. A sample `vllm_x` finds its type
-    under `# TYPE vllm:x`: prometheus_client 0.23 to 0.26 prints OpenMetrics pages that way.
+    A series is kept if `wanted` accepts its sample name or its family name. A sample `vllm_x` finds its type under `#
+    TYPE vllm:x`: prometheus_client 0.23 to 0.26 prints OpenMetrics pages that way.
 
-    A page of more than `max_series` samples is refused. Once more lines than that are known, all but those of the
-    current page are forgotten.
+    A page above `max_series` samples is rejected. When the cache exceeds that size, only lines of the current page
+    stay.
     """
 
     def __init__(self, wanted: Callable[[str], bool], max_series: int = 50_000) -> None:
@@ -93,12 +91,12 @@ class SeriesReader:
 
     @property
     def known_lines(self) -> int:
-        """How many lines are remembered, those that are not wanted included."""
+        """Return the number of cached lines, including unselected lines."""
         return len(self._recent.keys() | self._older.keys())
 
     @property
     def state(self) -> object:
-        """What the last page left, to be put back where its caller finds that it was none."""
+        """Return the cache state, to restore it if the caller rejects the page."""
         return self._recent, self._older, self._layout, self._number
 
     @state.setter
@@ -106,7 +104,7 @@ class SeriesReader:
         self._recent, self._older, self._layout, self._number = before
 
     def read(self, body: bytes) -> ParsedPage:
-        """The wanted series. Raises ScrapeError (syntax, duplicate, cut_off, too_large); nothing is kept of such a page."""
+        """Parse a page. Raise ScrapeError (syntax, duplicate, cut_off, too_large) and keep nothing of the page."""
         if not body.endswith(b"\n"):
             raise ScrapeError(ScrapeFailure.CUT_OFF, f"the page ends inside a line: {body[-60:]!r}")
         lines = body.split(b"\n")
@@ -140,7 +138,7 @@ class SeriesReader:
         openmetrics = bool(lines) and lines[-1] == _END
         last = self._layout
         if last is not None and last.openmetrics != openmetrics:
-            # The two formats may read one line differently, and another server may answer there now.
+            # Formats may parse the same line differently, and another server may respond now.
             self._recent, self._older, self._layout = {}, {}, None
             if not openmetrics:
                 raise ScrapeError(ScrapeFailure.CUT_OFF, "the page does not end in # EOF as the last one did")
@@ -182,7 +180,7 @@ class SeriesReader:
     def _chosen(
         self, page: list[ExpositionLine], families: dict[str, str], contradicted: Mapping[str, str]
     ) -> tuple[tuple[bool, ...], tuple[ExpositionSeries, ...]]:
-        """Which samples are wanted, and their series. Adds the families that have no metadata to `families`."""
+        """Return which samples are selected, and their series. Add families without metadata to `families`."""
         placing = FamilyLookup(families)
         choices: dict[str, bool] = {}
         first_lines: dict[ExpositionSeries, int] = {}
@@ -223,10 +221,11 @@ class SeriesReader:
 
 
 def _repeated(layout: _Layout, body: bytes, lines: list[bytes]) -> tuple[float, ...] | None:
-    """The wanted values of a page that differs from the last in plain numbers only; None for any other page.
+    """Return the selected values if only plain numbers differ from the last page, else None.
 
-    Taking the known beginning off every line leaves nothing of the fixed lines, numbers of the others, and as many
-    bytes as the page has beyond what is fixed. A line with another beginning stays whole and breaks that sum.
+    Every line loses its known prefix. Fixed lines must then be empty, and the other lines must be numbers. Together
+    they must have the bytes of the page minus the fixed bytes. A line with another prefix stays whole and breaks that
+    sum.
     """
     if not layout.repeatable or len(lines) != len(layout.prefixes):
         return None

@@ -1,12 +1,8 @@
-"""What one line of an exposition page says. prometheus_client decides; this module only asks it.
+"""Parser of single exposition lines with prometheus_client, and the match of samples to families.
 
-Owns the question to the library and the test whether its answer holds for every number in the same place, so that
-exposition.py may reuse it. It must not know about pages, caches or types of families.
-
-Which family a sample belongs to, and so its type: by the TYPE lines of its page, never by its ending alone.
-
-Owns the matching of sample names to family names. It must not know about lines, caches or wanted series. A new suffix
-under which the samples of a family appear is a row of `_SUFFIX_TYPES`.
+It tests whether a parsed line is valid for every number in the same place. Then `agent.scrape.exposition` may reuse it.
+A sample gets its family and type from the TYPE lines of its page, never from its suffix alone. It has no cache and no
+series selection. Add a new suffix of samples to `_SUFFIX_TYPES`.
 """
 
 import math
@@ -22,18 +18,18 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 from agent.errors import ScrapeError, ScrapeFailure
 from exporters.render.text import one_line
 
-# A text of these bytes means the same to float() and to the library. Of any other (`1_000`, blanks, digits of other
-# scripts) only the library decides.
+# float() and the library agree on texts of these bytes. For others (`1_000`, blanks, digits of other scripts) the
+# library decides.
 NUMBER_BYTES = b"0123456789.+-eEINFTYinfaty"
-# How Microsoft's C++ library prints numbers that are none, and so llama.cpp on Windows.
+# NaN as printed by Microsoft's C++ library, and so by llama.cpp on Windows.
 _NAN_OF_WINDOWS = re.compile(rb" -?nan\((?:ind|snan)\)$")
-# What the library raises on lines it does not understand; not all of it is ValueError.
+# Exceptions of the library on invalid lines; not all are ValueError.
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a series text says, without control characters; labels sorted by name."""
+    """Parsed series text without control characters. Labels are sorted by name."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -41,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """A TYPE line; or a HELP line, which has no type; or a comment or a blank line, which has no family either."""
+    """Metadata line: TYPE; HELP without a type; a comment or blank line without a family."""
 
     family: str = ""
     type: str = ""
@@ -49,10 +45,10 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class ExpositionLine:
-    """A line split into what it says and its number (0.0 where it has none).
+    """Parsed line and its number (0.0 if it has none).
 
-    `prefix` is what comes before the number, its blank included, or the whole line where there is no number.
-    `reusable`: a line of the same prefix and any plain number says the same, with that number.
+    `prefix` is the text before the number with its blank, or the whole line without a number. `reusable`: any other
+    plain number after this prefix changes only the value.
     """
 
     prefix: bytes
@@ -62,7 +58,7 @@ class ExpositionLine:
 
 
 def split_number(line: bytes) -> tuple[bytes, float | None]:
-    """The line up to and with its last blank, and the plain number after it: None where there is anything else."""
+    """Split a line after its last blank. The second item is the plain number, or None for any other text."""
     head, blank, tail = line.rpartition(b" ")
     if not blank or not tail or tail.translate(None, NUMBER_BYTES):
         return head + blank, None
@@ -73,10 +69,10 @@ def split_number(line: bytes) -> tuple[bytes, float | None]:
 
 
 def parse_line(line: bytes, number: int, *, openmetrics: bool) -> ExpositionLine:
-    """A line as prometheus_client reads it. Raises ScrapeError(syntax) that names line `number`.
+    """Parse a line with prometheus_client. Raise ScrapeError(syntax) with the line number.
 
-    Not reusable are samples with a timestamp or an exemplar, those whose number is not plainly the text after the last
-    blank, and those with nothing before that blank, of which the library cuts the name out of the number itself.
+    Not reusable: samples with a timestamp or exemplar, and samples whose number is not the text after the last blank.
+    Also not reusable: samples without text before that blank, where the library takes the name from the number itself.
     """
     try:
         family = _family_of_line(_NAN_OF_WINDOWS.sub(b" NaN", line).decode(), openmetrics=openmetrics)
@@ -91,7 +87,7 @@ def parse_line(line: bytes, number: int, *, openmetrics: bool) -> ExpositionLine
         raise ScrapeError(
             ScrapeFailure.SYNTAX, f"line {number} is not a line of an exposition page: {shown!r}"
         ) from error
-    # Here and nowhere later: no name of a page ends a line of ours, wherever it is shown.
+    # Clean the names here, once: a control character from a page must not break a line of output.
     labels = tuple(
         sorted((sys.intern(one_line(key)), sys.intern(one_line(text))) for key, text in sample.labels.items())
     )
@@ -103,15 +99,15 @@ def parse_line(line: bytes, number: int, *, openmetrics: bool) -> ExpositionLine
 
 def _family_of_line(text: str, *, openmetrics: bool) -> Metric | None:
     families: Iterable[Metric] = text_families(text)
-    # Metadata is read by the rules of the text format everywhere: the stricter ones are about whole pages. So are lines
-    # with an exemplar, which OpenMetrics allows in some types of family only; the text format reads past it.
+    # The text format parses metadata, because OpenMetrics rules apply to whole pages. It also parses lines with an
+    # exemplar, which OpenMetrics allows only in some family types; the text format skips it.
     if openmetrics and not text.startswith("#") and " # {" not in text:
         families = openmetrics_families(f"{text}\n# EOF\n")  # type: ignore[no-untyped-call]
     return next(iter(tuple(families)), None)
 
 
 def _metadata(text: str) -> Metadata:
-    """A HELP or TYPE line. The library strips `_total` from the name in a TYPE line, but not from that in a HELP line."""
+    """Parse a HELP or TYPE line. The library strips `_total` from the name in TYPE lines, but not in HELP lines."""
     _, keyword, rest = text.split(None, 2)
     if keyword == "HELP":
         return Metadata(one_line(_named(rest).name))
@@ -127,13 +123,13 @@ def _to_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        # The library makes an int of a long row of digits; float() of the same text is infinite.
+        # The library parses a long row of digits as int; float() of the same text is infinite.
         return math.inf if value > 0 else -math.inf
 
 
 UNTYPED = "untyped"
-# Type of a sample by its suffix and the type of its family. A family of the sample's full name comes first: vLLM has a
-# histogram whose name ends in `_total`. OpenMetrics puts `_created` in its family, the text format calls it a gauge.
+# Type of a sample by its suffix and the type of its family. A family with the sample's full name comes first: vLLM has
+# a histogram whose name ends in `_total`. OpenMetrics puts `_created` in its family; the text format makes it a gauge.
 _SUFFIX_TYPES: dict[str, dict[str, str]] = {
     "_total": {"counter": "counter"},
     "_bucket": {"histogram": "histogram", "gaugehistogram": "gaugehistogram"},
@@ -147,7 +143,7 @@ _SUFFIX_TYPES: dict[str, dict[str, str]] = {
 
 
 def declared_families(page: Iterable[Sample | Metadata]) -> tuple[dict[str, str], dict[str, str]]:
-    """Type of each family with metadata, and for those of two types the two."""
+    """Return the type of each family with metadata, and the two types of each contradictory family."""
     types: dict[str, str] = {}
     contradicted: dict[str, str] = {}
     for says in page:
@@ -164,7 +160,7 @@ def declared_families(page: Iterable[Sample | Metadata]) -> tuple[dict[str, str]
 
 
 class FamilyLookup:
-    """Finds the family and the type of samples by their names, `vllm_x` also under `vllm:x`."""
+    """Lookup of families and types by sample name. `vllm_x` is also found under `vllm:x`."""
 
     def __init__(self, families: Mapping[str, str]) -> None:
         self._families = families
@@ -173,7 +169,7 @@ class FamilyLookup:
         self.unplaced: list[str] = []
 
     def lookup(self, name: str) -> tuple[str, str]:
-        """Family and type of a sample; its own name and `untyped` where the page declares no family for it."""
+        """Return family and type of a sample. An undeclared sample is its own family with type `untyped`."""
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = self._search(name)

@@ -1,12 +1,8 @@
-"""Scraping all targets of a turn at once, each with its own deadline and back-off.
+"""Scrapers of all targets of a cycle in parallel, and the page readers that make Snapshots.
 
-Owns the threads that wait for targets and nothing of what pages mean beyond making snapshots of them. One target's
-trouble is that target's failure and nobody else's.
-
-From the body of one target's page to a Snapshot: parse, recognise the engine, normalise.
-
-Owns what is cached between two pages of one target: the series reader and the layout compiled from its series. It does
-no network. A page that is not whole, or is no engine's page, raises ScrapeError and leaves nothing behind.
+Each target has its own deadline and backoff. An error of a target affects only that target. `PageReader` caches the
+series reader and the compiled layout between pages. It does no network I/O. An incomplete page, or a page of no known
+engine, raises ScrapeError and changes no cache.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from rules.telemetry.snapshots import Snapshot
 
 
 class PageReader:
-    """Reads the pages of one target. `engine` is its configured name; without it the page tells."""
+    """Reader of the pages of one target. `engine` is its configured name; without it the engine is detected."""
 
     def __init__(self, engine: str | None = None) -> None:
         self._engines = tuple(e for e in ENGINES if engine in (None, e.name))
@@ -44,14 +40,14 @@ class PageReader:
         self._families: Mapping[str, str] = {}
 
     def read(self, body: bytes, t: float) -> Snapshot:
-        """The page at `t` (unix seconds). Raises ScrapeError: syntax, duplicate, cut_off, or not an engine's page."""
+        """Parse the page at `t` (unix seconds). Raise ScrapeError: syntax, duplicate, cut_off or inconsistent."""
         before = self._series.state
         parsed = self._series.read(body)
         if self._layout is None or parsed.layout != self._layout_id:
             try:
                 self._compile(parsed)
             except ScrapeError:
-                # Its format, for one: the engine's next page would be cut off by the measure of another server's.
+                # A kept format of another server would make the engine's next page look cut off.
                 self._series.state = before
                 raise
         assert self._layout is not None
@@ -59,23 +55,23 @@ class PageReader:
 
     @property
     def engine(self) -> EngineTable:
-        """The engine of the last page. Raises ScrapeError before any."""
+        """Return the engine of the last page. Raise ScrapeError before the first page."""
         if self._layout is None:
             raise ScrapeError(ScrapeFailure.INCONSISTENT, "no page has been read yet")
         return self._layout.engine
 
     @property
     def families(self) -> Mapping[str, str]:
-        """Name and type of every family of that page."""
+        """Return name and type of every family of that page."""
         return self._families
 
     @property
     def uses(self) -> tuple[FamilyUse, ...]:
-        """What became of each family of the last page whose set of series was new."""
+        """Return the use of each family of the last page with a new set of series."""
         return explain_families(self.engine, self._families)
 
     def _compile(self, parsed: ParsedPage) -> None:
-        """Once for a set of series: the layout, and what the page's families tell of its release."""
+        """Compile the layout of a set of series, and the release range that its families imply."""
         names = [(series.name, dict(series.labels)) for series in parsed.series]
         engine = self._recognise(names)
         layout = compile_layout(names, engine)
@@ -95,17 +91,17 @@ class PageReader:
 
 
 MOST_THREADS = 32
-"""Targets beyond it wait for a free thread; a waiting thread costs about 50 kB."""
+"""Maximum threads. Further targets wait for a free thread; a waiting thread costs about 50 kB."""
 
 GRACE_SECONDS = 1.0
-"""Beyond a scrape's own deadline, which looking a host's name up does not heed: without its resolver that takes half a minute."""
+"""Seconds beyond a scrape's deadline. DNS lookups ignore the deadline: without a resolver they take half a minute."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One engine endpoint. `gpus` are UUIDs or indices, or the word `auto`; none: no GPU is known to be its own."""
+    """Engine endpoint. `gpus` are UUIDs, indices or the word `auto`; empty if its GPUs are unknown."""
 
     tier: str
     replica: str
@@ -122,7 +118,7 @@ class Target:
 
 
 class Fetcher(Protocol):
-    """What fetches one target's page: `agent.http_client.connection`, or a stand-in."""
+    """Fetcher of one target's page: `agent.http_client.connection.PageFetcher`, or a fake in tests."""
 
     def fetch(self) -> bytes: ...
 
@@ -131,9 +127,9 @@ class Fetcher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeResult:
-    """One target's outcome of a turn. `t` is when the page was complete (unix seconds).
+    """Result of one target in a cycle. `t` is the time of the complete page (unix seconds).
 
-    Without a snapshot `error` says why; both None: the target was left alone this turn (back-off).
+    Without a snapshot, `error` is the reason. Both are None if the target was skipped in this cycle (backoff).
     """
 
     t: float
@@ -151,7 +147,7 @@ class _Scraper:
         self.late: Future[_Fetched] | None = None
 
     def is_late(self) -> bool:
-        """Whether a scrape that was given up is still under way; it has the connection."""
+        """Return whether a timed-out scrape still runs. It occupies the connection."""
         return self.late is not None and not self.late.done()
 
 
@@ -162,11 +158,11 @@ class _Fetched(NamedTuple):
 
 
 Asked = Mapping[tuple[str, str], Future[_Fetched]]
-"""The scrapes of one turn that are under way."""
+"""Running scrapes of one cycle by (tier, replica)."""
 
 
 class Scrapers:
-    """The targets of one daemon. `ask` and `answers` are for one thread; `clock` gives unix seconds."""
+    """Scrapers of all targets of one daemon, for one thread. `clock` returns unix seconds."""
 
     def __init__(
         self,
@@ -182,12 +178,12 @@ class Scrapers:
         self._asked_at = 0.0
 
     def turn(self) -> Mapping[tuple[str, str], ScrapeResult]:
-        """One scrape of every target that is due, by (tier, replica)."""
+        """Scrape every due target once and return the results by (tier, replica)."""
         return self.collect_results(self.start_scrapes())
 
     def start_scrapes(self) -> Asked:
-        """Begins the scrapes of a turn, and returns."""
-        # Turns are counted, not timed: a clock that is set back must not leave a target alone for hours.
+        """Start the scrapes of a cycle without waiting."""
+        # Count cycles in place of time: a clock set back must not extend a backoff by hours.
         self._turns += 1
         self._asked_at = time.monotonic()
         due = (
@@ -198,7 +194,7 @@ class Scrapers:
         return {key: self._pool.submit(self._fetch, scraper) for key, scraper in due}
 
     def collect_results(self, asked: Asked) -> Mapping[tuple[str, str], ScrapeResult]:
-        """The outcome for every target, once the last scrape has ended, or is over its own deadline and given up."""
+        """Return the result of every target after the last scrape has ended or timed out."""
         free = max(1, self._threads - sum(scraper.is_late() for scraper in self._scrapers.values()))
         rounds = math.ceil(len(asked) / free)
         return {
@@ -209,7 +205,7 @@ class Scrapers:
         }
 
     def _fetched(self, scraper: _Scraper, asked: Future[_Fetched], rounds: int) -> _Fetched:
-        """What came, or that nothing did within as many deadlines as scrapes had to wait for each other."""
+        """Return the fetched page, or a timeout. The limit is one deadline per round of scrapes in the thread pool."""
         options = scraper.target.options
         until = self._asked_at + rounds * options.timeout_seconds + GRACE_SECONDS
         try:
@@ -227,7 +223,7 @@ class Scrapers:
             body: bytes | ScrapeError = scraper.fetcher.fetch()
         except ScrapeError as error:
             body = error
-        except Exception as error:  # noqa: BLE001 - a defect in one target's path must not cost the others their turn
+        except Exception as error:  # noqa: BLE001 - a defect at one target must not stop the others
             body = _defect("scraping", scraper.target, error)
         return _Fetched(self._clock(), time.monotonic() - start, body)
 
@@ -246,16 +242,16 @@ class Scrapers:
             return scraper.reader.read(fetched.body, fetched.t)
         except ScrapeError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - as above: one strange page must not cost the other targets theirs
+        except Exception as error:  # noqa: BLE001 - a defect in one page must not stop the other targets
             return _defect("reading the page of", scraper.target, error)
 
     def close(self) -> None:
-        """Ends the connections; a fetch that is under way ends at its own deadline."""
+        """Close the connections. A running fetch ends at its own deadline."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for scraper in self._scrapers.values():
             scraper.fetcher.close()
 
 
 def _defect(doing: str, target: Target, error: Exception) -> ScrapeError:
-    _log.error("defect while %s %s/%s", doing, *target.key, exc_info=error)
+    _log.error('unexpected error action="%s" tier=%s replica=%s', doing, *target.key, exc_info=error)
     return ScrapeError(ScrapeFailure.INCONSISTENT, f"defect in sizewatch: {type(error).__name__}, see its log")

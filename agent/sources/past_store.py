@@ -1,12 +1,8 @@
-"""The past as a store has it, told step by step as if it were now.
+"""Source of a store's past, step by step, for `agent.replay.replay` and `agent.replay.back_fill_writer`.
 
-Owns how a long span is asked for (few large questions, from which the many small ones of each step are answered) and the
-order in which it is told. Who judges it is `agent.replay.replay` (shown) or `agent.replay.back_fill_writer` (put into a history).
-
-Role fleet's turns over the past: what the daemon would have booked, had it run then.
-
-Owns the clock of such turns and what is kept of each instead of a history, a log and alerts. The turns are
-`agent.sources.store`', so are the judgement and the way each tier is asked.
+`PastQueryClient` sends few large queries and serves the many small queries of each step from them. `PastStoreSource`
+runs the cycles of `agent.sources.store` with the clock of the past. It collects their results in place of a history, a
+log and alerts.
 """
 
 from __future__ import annotations
@@ -29,23 +25,23 @@ from rules.evaluator.timeline import TimelineEvent
 from rules.verdicts.finding import ClosedSpan, Finding
 
 STEP_SECONDS = 60.0
-"""A replica that falls silent is missed within so long, as by the daemon of role fleet."""
+"""Step in seconds. A silent replica is noticed within this time, as in role fleet."""
 
 OVERLAP_SECONDS = 60.0
-"""So much is told again to whoever makes pages: a sum that is new is then seen to have been nothing before."""
+"""Query overlap in seconds. It lets a page maker see that a new sum did not exist before."""
 
 PIECE_SECONDS = 3600.0
-"""So much is asked of the store at once, or half, a quarter, ... where that is too much."""
+"""Span of one query in seconds; halved while the response is too large or slow."""
 
 MOST_SAMPLES = 500_000
-"""Of one piece; 30 to 60 MB of memory."""
+"""Maximum samples of one query: 30 to 60 MB of memory."""
 
 _TOO_LARGE = frozenset({StoreErrorKind.TOO_MUCH, StoreErrorKind.SLOW})
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """All samples of a selector in (start, end]."""
+    """Samples of a selector in (start, end]."""
 
     start: float
     end: float
@@ -61,8 +57,9 @@ class _Piece:
 
 
 class PastQueryClient:
-    """A store of which nothing after `until` (unix seconds) is asked; raw samples come in pieces that are kept until the
-    next. `trouble` is the last that a question met: whoever turns a trouble into a gap hides it from whoever books.
+    """Client of a store for times up to `until` (unix seconds). It keeps one piece of raw samples per selector.
+
+    `trouble` is the last error of a query. A writer of history checks it, because readers turn errors into gaps.
     """
 
     def __init__(self, api: QueryClient, until: float, piece_seconds: float = PIECE_SECONDS) -> None:
@@ -74,10 +71,10 @@ class PastQueryClient:
         self.place, self.counts = api.place, api.counts
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
-        """As `StoreApi.raw`. Raises StoreTrouble."""
+        """Return samples like `StoreApi.query_samples`. Raise StoreError."""
         piece = self._pieces.get(selector)
         if piece is None or start < piece.start or end > piece.end:
-            # Let go of before the next comes, which is as large.
+            # Free the old piece before the next, which is as large, arrives.
             self._pieces.pop(selector, None)
             piece = self._pieces[selector] = self._asked(selector, start, end)
         return piece.clip(start, end)
@@ -94,7 +91,7 @@ class PastQueryClient:
                 self._width = (until - start) / 2
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
-        """As `StoreApi.instant`. Raises StoreTrouble."""
+        """Return values like `StoreApi.query`. Raise StoreError."""
         try:
             return self._api.query(expr, t)
         except StoreError as trouble:
@@ -102,7 +99,7 @@ class PastQueryClient:
             raise
 
     def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
-        """As `StoreApi.over`. Raises StoreTrouble."""
+        """Return values like `StoreApi.query_range`. Raise StoreError."""
         try:
             return self._api.query_range(expr, start, end, step)
         except StoreError as trouble:
@@ -112,8 +109,7 @@ class PastQueryClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastStep:
-    """What was told of the time up to `until`. `silent` are tiers of which nobody has told anything for a while, and why;
-    `pools` the pool of every replica that is known, by tier."""
+    """Step of the past up to `until`. `silent` maps tiers without samples to the reason, `pools` replicas to pools."""
 
     until: float
     told: tuple[ReplicaPage, ...]
@@ -123,7 +119,7 @@ class PastStep:
 
 
 def steps(tiers: Sequence[ReplicaReader], since: float, until: float) -> Iterator[PastStep]:
-    """(since, until], step by step, replica by replica. Raises StoreTrouble: what was told before stands."""
+    """Yield the steps in (since, until]. Raise StoreError; steps yielded before stay valid."""
     t = since
     while t < until:
         t = min(until, t + STEP_SECONDS)
@@ -146,12 +142,12 @@ def steps(tiers: Sequence[ReplicaReader], since: float, until: float) -> Iterato
 
 
 UNJUDGED_SECONDS = 900.0
-"""A rule that could not judge for so long says nothing of now."""
+"""Maximum time in seconds without an evaluation before a finding counts as ended at the last one."""
 
 
 @dataclass(slots=True)
 class BackFillResult:
-    """What turns left, in the order in which it ended."""
+    """Collected results of cycles, in the order in which they ended."""
 
     closed: list[ClosedMinute] = field(default_factory=list)
     ended: list[ClosedSpan] = field(default_factory=list)
@@ -159,7 +155,8 @@ class BackFillResult:
 
 
 class PastStoreSource(StoreSource):
-    """Turns at times that are past: `at` is the next one's. `collected` is what they left; whoever takes of it removes it."""
+    """Source of cycles in the past. `at` is the time of the next cycle. A consumer removes what it takes of
+    `collected`."""
 
     def __init__(self, loaded: LoadedConfig, api: PastQueryClient, at: float) -> None:
         self.at = at
@@ -182,7 +179,7 @@ class PastStoreSource(StoreSource):
         )
 
     def open_findings_at(self, t: float) -> tuple[Finding, ...]:
-        """What has not ended, as if it did at `t`; what could not be judged for long by then, when it last was."""
+        """Return open findings as if they ended at `t`, or at their last evaluation if that is long before."""
         found = []
         for one in self.watcher.standings.values():
             judged = one.judged_at if one.judged_at is not None else -math.inf
@@ -192,17 +189,17 @@ class PastStoreSource(StoreSource):
         return tuple(found)
 
     def pool(self, one: ClosedMinute) -> str:
-        """The part of its tier that a minute's replica belongs to."""
+        """Return the pool of a minute's replica."""
         return self.watcher.view(one.tier).pools.get(one.replica, "mixed")
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
-        """Kept for the history."""
+        """Keep an event for the history."""
         self.collected.events.append(TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
 
     def _concluded(
         self, now: float, blind: Mapping[str, str] = NOBODY
     ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
-        # Without the log, in which what is past would look as if it happened now.
+        # Do not log: past changes would look like present ones.
         return self.watcher.step(now, blind)
 
     def _tell_troubles(self, blind: Mapping[str, str]) -> None:

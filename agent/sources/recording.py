@@ -1,7 +1,7 @@
-"""Recordings: folders of scraped pages, read back in the order of time.
+"""Reader of recordings: folders of scraped pages, read in order of time.
 
-Owns the folder's format (DESIGN 6): `recording.yaml` with its targets, and one `*.jsonl.gz` a target, a line a scrape.
-A missing file or a broken line is named and costs only itself; the rest is used.
+The folder has `recording.yaml` with the targets, and a `*.jsonl.gz` per target with a line per scrape (DESIGN 6). A
+missing file or broken line becomes a problem; the rest is used.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from exporters.render.text import one_line
 
 MOST_INDEX_BYTES = 4 * 1024 * 1024
 MOST_LINE_BYTES = 64 * 1024 * 1024
-"""Of one scrape; gzip makes a gigabyte of a megabyte. The largest page that a target may send is 16 MiB by default."""
+"""Maximum bytes of one scrape: gzip expands a megabyte to a gigabyte. A page has at most 16 MiB by default."""
 
 LATEST_SECONDS = 1e11
-"""Beyond it a time is none (it would be the year 5138), or in milliseconds."""
+"""Upper bound of a plausible time in seconds (year 5138). Larger values are invalid or milliseconds."""
 
 MOST_PROBLEMS = 1_000
 MOST_BROKEN = 1_000
-"""Lines of one file that cannot be read: one with more is no recording. Two kilobytes of gzip make millions of blank lines."""
+"""Maximum unreadable lines of one file. Two kilobytes of gzip can contain millions of blank lines."""
 
 _LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTarget:
-    """One target of a recording; `path` is its file of scrapes, `pool` the part of its tier it belongs to."""
+    """Target of a recording. `path` is its file of scrapes."""
 
     path: Path
     tier: str
@@ -50,7 +50,7 @@ class RecordedTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """One line: the page's bytes, or the error that stood in its place. `t` is unix seconds."""
+    """Line of a recording: the bytes of a page, or the error in its place. `t` is unix seconds."""
 
     t: float
     target: int
@@ -66,7 +66,7 @@ class Recording:
 
 
 def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
-    """The recording and what is wrong with it. Raises BadRecording where nothing of it can be used."""
+    """Load a recording and its problems. Raise RecordingError if no part of it is usable."""
     index = folder / "recording.yaml"
     try:
         data = files.loaded(_index(index))
@@ -132,7 +132,7 @@ def _index(path: Path) -> str:
 
 
 def _short(said: object) -> str:
-    """One line of what a file or an error says, bounded."""
+    """Return a text as one line with a bounded length."""
     text = "".join(sign if sign.isprintable() else " " for sign in str(said)[: 4 * _LONGEST])
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
@@ -144,7 +144,7 @@ def _text(entry: dict[str, Any], key: str) -> str | None:
 
 
 def scrapes(recording: Recording, problems: list[str]) -> Iterator[Scrape]:
-    """All scrapes of all targets by time. Lines that cannot be read are named in `problems` as they are met."""
+    """Yield all scrapes of all targets by time. Add unreadable lines to `problems`."""
     return heapq.merge(
         *(_lines(place, target, problems) for place, target in enumerate(recording.targets)),
         key=lambda scrape: (scrape.t, scrape.target),
@@ -152,7 +152,7 @@ def scrapes(recording: Recording, problems: list[str]) -> Iterator[Scrape]:
 
 
 def tell(problems: list[str], text: str) -> None:
-    """Adds a problem, as long as they are not more than anybody reads: a file of broken lines has one a line."""
+    """Add a problem up to a limit: a file of broken lines has a problem per line."""
     if len(problems) < MOST_PROBLEMS:
         problems.append(text)
     elif len(problems) == MOST_PROBLEMS:

@@ -1,7 +1,7 @@
-"""Role fleet's turn: ask the store about every tier, judge what it tells, book what is over.
+"""Evaluation cycle of role fleet: query the store for every tier, evaluate, store closed minutes.
 
-Owns the order of a turn's steps and what may fail in them: a store that is away, slow or partial costs the tiers it was
-asked for their sight, and nothing that is known. The judgement is `rules.evaluator.step`'s, as in every role.
+Holds the order of the steps and their failures. A store that is unavailable, slow or partial hides only the queried
+tiers; known state stays. The evaluation is in `rules.evaluator.step`, as in every role.
 """
 
 from __future__ import annotations
@@ -51,27 +51,28 @@ if TYPE_CHECKING:
     from agent.history.service import HistoryService
 
 STEP_SECONDS = 15.0
-"""Pages of one answer are judged in steps of so long, as if they had been scraped: when something began is told by it."""
+"""Evaluation step in seconds within one response, as if pages were scraped. It dates the start of findings."""
 
 OVERLAP_SECONDS = 60.0
-"""So much is asked for again: samples of one scrape need not arrive together."""
+"""Query overlap in seconds. Samples of one scrape may arrive at different times."""
 
 MOST_BEHIND_SECONDS = 3600.0
-"""After a longer silence of the store the time before is left out: it is a gap."""
+"""Maximum span in seconds of a query. After a longer outage of the store the time before is a gap."""
 
 _log = logging.getLogger(__name__)
 
 
 class StoreInfo(Protocol):
-    """What is told of the store itself: `agent.prometheus.api.StoreApi`."""
+    """Status of a store: `agent.prometheus.api.StoreApi`."""
 
     place: str
     counts: QueryCounters
 
 
 class StoreSource(EvaluationLoop):
-    """Turns over tiers that a store tells of. `targets` are the replicas that it told of of late; `asking` holds what asks
-    about each, by what that depends on and the tier. For one thread.
+    """Evaluation loop over the tiers of a store, for one thread. `targets` are the replicas with recent samples.
+
+    `asking` maps each tier and the options of its reader to the reader.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class StoreSource(EvaluationLoop):
 
     @collector_resting()
     def run_cycle(self) -> None:
-        """One turn. Raises only for a defect."""
+        """Run one cycle. Raise only for a defect."""
         until = self._clock() - self._delay
         told, blind, unanswered = self._ask(until)
         with self.memory:
@@ -118,7 +119,7 @@ class StoreSource(EvaluationLoop):
             ended, closed = self._fed(told, blind, until)
             views = {one.tier: self.watcher.view(one.tier) for one in self._asking if one.sums}
             before = {tier: self.watcher.last_minute_by_replica(tier, until) for tier in views}
-        # Between the two: sums are asked of the store, and nobody who reads pages waits for it.
+        # The lock is free here: readers of pages must not wait for the queries of sums.
         minutes = {tier: self._minute(tier, view, before[tier], blind) for tier, view in views.items()}
         with self.memory:
             for tier, (groups, each) in minutes.items():
@@ -145,11 +146,11 @@ class StoreSource(EvaluationLoop):
 
     @property
     def describe_targets(self) -> str:
-        """What is watched, for the log."""
+        """Return a description of the tiers for the log."""
         return f"{len(self._asking)} tiers through {self.api.place}"
 
     def store_health(self) -> StoreHealth:
-        """How reading the store goes."""
+        """Return the health of the store."""
         counts = self.api.counts
         return StoreHealth(
             place=self.api.place,
@@ -163,16 +164,16 @@ class StoreSource(EvaluationLoop):
         )
 
     def export_scope(self, tier: str) -> ExportScope:
-        """Replicas of which node agents tell are not told of again."""
+        """Return which results of a tier to export. Node agents export their own replicas."""
         return ExportScope.WHOLE_TIER if tier in self._told_by_agents else ExportScope.ALL
 
     @property
     def is_leader(self) -> bool:
-        """Whether this agent speaks."""
+        """Return whether this agent is the leader of its fleet."""
         return self.leading is None or self.leading.leads
 
     def stop(self) -> None:
-        """An orderly end, the lease's last: another agent speaks only when this one is silent."""
+        """Stop in order, the lease last: the next leader must start only when this agent is silent."""
         try:
             super().stop()
         finally:
@@ -180,16 +181,16 @@ class StoreSource(EvaluationLoop):
                 self.leading.stop()
 
     def is_monitored(self, subject: Subject) -> bool:
-        """A replica of a watched tier is taken to be there until the store has been asked."""
+        """Return whether a tier is monitored. Its replicas count as present until the first query."""
         return any(one.tier == subject.tier for one in self._asking)
 
     @property
     def tiers(self) -> frozenset[str]:
-        """The tiers that are watched, whether or not a replica of them was told of."""
+        """Return the names of the monitored tiers, also without replicas."""
         return frozenset(one.tier for one in self._asking)
 
     def inherit_state(self, before: EvaluationLoop) -> None:
-        """The memory of another configuration's turns, for the tiers that are still watched."""
+        """Take over the state of the previous configuration for tiers that are still monitored."""
         if isinstance(before, StoreSource):
             self.targets = tuple(target for target in before.targets if target.tier in self.tiers)
             self._asked_until = {t: until for t, until in before._asked_until.items() if t in self.tiers}
@@ -202,12 +203,12 @@ class StoreSource(EvaluationLoop):
                 before.leading.stop()
 
     def _ask(self, until: float) -> tuple[tuple[ReplicaPage, ...], dict[str, str], frozenset[str]]:
-        """What is told, why tiers are not seen, and the tiers of which the store said nothing at all."""
+        """Query all tiers. Return the pages, the reasons of blind tiers, and the tiers whose query failed."""
         told: list[ReplicaPage] = []
         blind: dict[str, str] = {}
         unanswered: set[str] = set()
         for one in self._asking:
-            # The clock may have gone back since: what is to come is not asked for.
+            # The clock may have been set back. Do not query future times.
             known = min(self._asked_until.get(one.tier, until - GONE_SECONDS), until)
             since = max(known, until - MOST_BEHIND_SECONDS)
             try:
@@ -225,12 +226,12 @@ class StoreSource(EvaluationLoop):
         return tuple(sorted(told, key=lambda one: one.page.t)), blind, frozenset(unanswered)
 
     def _tell_troubles(self, blind: Mapping[str, str]) -> None:
-        """One line when sight of a tier is lost, and when it is there again."""
+        """Log a line when a tier becomes blind and when it recovers."""
         for tier, text in blind.items():
             if tier not in self.store_troubles:
-                _log.warning("%s cannot be seen: %s", tier, text)
+                _log.warning("store read failed tier=%s error=%s", tier, text)
         for tier in self.store_troubles.keys() - blind.keys():
-            _log.info("%s is seen again", tier)
+            _log.info("store read recovered tier=%s", tier)
         self.store_troubles = dict(blind)
 
     def _fed(
@@ -257,9 +258,9 @@ class StoreSource(EvaluationLoop):
             self.owned[key] = GpuAssignment(gpus=tuple(readout.gpu for readout in page.gpus))
         try:
             self._follow_told(one)
-        except Exception:  # noqa: BLE001 - what one replica's series say must not cost the others their turn
+        except Exception:  # noqa: BLE001 - a defect at one replica must not stop the others
             self.defects += 1
-            _log.exception("defect while judging the series of %s/%s; its scrape is left out", *key)
+            _log.exception("series evaluation failed tier=%s replica=%s", *key)
             self.watcher.apply_failed_scrape(*key, page.t, trouble="defect in sizewatch, see its log")
 
     def _follow_told(self, one: ReplicaPage) -> None:
@@ -274,11 +275,12 @@ class StoreSource(EvaluationLoop):
         if window is not None:
             self._seen.setdefault(one.tier, {})[page.replica] = window
             if one.tier not in self._told_by_agents:
-                # Sums of the others are their agents' to export.
+                # Agents export the sums of their own tiers.
                 self.ledger.add_window(key, window, {})
 
     def _leave_out(self, now: float, unanswered: Container[str]) -> None:
-        """Replicas that are no more; the others are what is watched. A store that does not answer says of none that it is gone."""
+        """Remove replicas that are gone; keep the others as targets. A failed query is no evidence that a replica is
+        gone."""
         for one in self._asking:
             names = sorted(one.pages.pop_gone_replicas(now)) if one.tier not in unanswered else ()
             if names:
@@ -293,7 +295,7 @@ class StoreSource(EvaluationLoop):
         self.targets = tuple(self._targets())
 
     def _without_gpus_of(self, gone: set[ReplicaKey]) -> None:
-        """A GPU is known for as long as a replica has it."""
+        """Drop readings of GPUs that no present replica has."""
         if not gone.isdisjoint(self.owned):
             self.owned = {key: owned for key, owned in self.owned.items() if key not in gone}
             had = {gpu for owned in self.owned.values() for gpu in owned.gpus}
@@ -306,7 +308,7 @@ class StoreSource(EvaluationLoop):
 
 
 NAMED = 5
-"""So many replicas are named in a sentence."""
+"""Maximum number of replicas named in a sentence."""
 
 
 def _silent(seconds: float) -> str:
@@ -329,7 +331,7 @@ def fleet_turns(
     alerting: AlertingService | None,
     clock: Callable[[], float],
 ) -> StoreSource:
-    """The turns of a configuration of role fleet; what is asked as before goes on where it was."""
+    """Build the loop of a configuration of role fleet. Unchanged readers keep their state."""
     keys = loaded.config
     assert keys.store is not None, "role fleet has a store"
     options = keys.store.options(keys.turn_seconds)
@@ -357,7 +359,7 @@ def fleet_turns(
 
 
 def _leading(keys: Lease | None, before: LeaderElection | None) -> LeaderElection | None:
-    """Raises BadConfig where the API cannot be found."""
+    """Return the leader election of a lease. Raise ConfigError if the Kubernetes API is not found."""
     if keys is None:
         return None
     if before is not None and before.keys == keys:

@@ -1,8 +1,8 @@
-"""The forecasting process as the daemon has it: begun, asked, waited for so long, and ended.
+"""Forecast worker as a child process of the daemon: start, requests with a deadline, and end.
 
-Owns the process, its limits and its pipes; what is asked and answered is `agent.forecasting.messages`'s, when and how often
-`agent.forecasting.service`'s. It loads no numbers' library: that is what the process is for. The process gets no secret:
-of the environment only what an interpreter needs. It leaves by itself when the daemon is gone, for then its stdin ends.
+Holds the process, its limits and its pipes. `agent.forecasting.messages` defines the messages,
+`agent.forecasting.service` their schedule. Libraries for numbers load only in the child. The child gets no secret and
+only the environment of an interpreter. It exits when the daemon is gone, because its stdin ends.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ import agent
 MIB = 1024 * 1024
 FORECAST_MEMORY_BYTES = 512 * MIB
 MEMORY_BYTES_A_TIER = 32 * MIB
-"""What the process may allocate (RLIMIT_DATA): its libraries and the four weeks of one tier take some 200 MiB, each further
-tier some ten. Address space is no measure: it counts the libraries' files, which others share."""
+"""Memory limit in bytes (RLIMIT_DATA).
+
+The libraries and four weeks of one tier take about 200 MiB, each further tier about 10 MiB. Address space is unsuitable
+as a limit: it includes shared library files."""
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONTZPATH", "TZDIR", "TMPDIR")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-"""The engines beside us need the cores, and each thread of a numbers' library takes memory."""
+"""Single-thread settings: engines on the same machine need the cores, and each thread takes memory."""
 
 MOST_LINES, MOST_LETTERS = 200, 500
-"""Of what the process complains, as far as it is logged."""
+"""Maximum logged stderr lines of the process, and letters of a line."""
 
 LAST_SECONDS = 5.0
-"""How long a process that was told to end, or died, is waited for."""
+"""Wait in seconds for a process that was ended or died."""
 
 _log = logging.getLogger("agent.forecasting")
 
 
 class WorkerFailure(StrEnum):
-    """How a question was not answered; one word, counted and exported."""
+    """Cause of a failed request, as counted and exported."""
 
     START = "start"
     DIED = "died"
@@ -53,7 +55,7 @@ class WorkerFailure(StrEnum):
 
 
 class WorkerError(Exception):
-    """The process gave no answer; it is ended."""
+    """Failed request. The process has been ended."""
 
     def __init__(self, fault: WorkerFailure, text: str) -> None:
         super().__init__(text)
@@ -61,18 +63,19 @@ class WorkerError(Exception):
 
 
 def command(memory_bytes: int) -> tuple[str, ...]:
-    """How the process is begun, by this interpreter; -P: the working folder is no place to import from."""
+    """Return the command of the worker. -P keeps the working directory out of the import path."""
     return (sys.executable, "-P", "-m", "agent.forecasting.worker", str(memory_bytes))
 
 
 def environment() -> dict[str, str]:
-    """What the process gets of ours, and where its modules are."""
+    """Return the child's environment, with the path of its modules."""
     kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return {**kept, **ONE_THREAD, "PYTHONPATH": str(Path(agent.__path__[0]).parent)}
 
 
 class WorkerProcess:
-    """One process, begun at once. Asked by one thread; `kill` may be called from any. Raises NoAnswer where it cannot begin."""
+    """Worker process, started at once. One thread sends requests; any may call `kill`. Raises WorkerError if it cannot
+    start."""
 
     def __init__(self, words: Sequence[str]) -> None:
         try:
@@ -83,7 +86,7 @@ class WorkerProcess:
                 stderr=subprocess.PIPE,
                 cwd="/",
                 env=environment(),
-                # A Ctrl-C at the terminal is the daemon's to answer.
+                # Ctrl-C at the terminal must reach only the daemon.
                 start_new_session=True,
             )
         except OSError as error:
@@ -99,7 +102,7 @@ class WorkerProcess:
         self._logging.start()
 
     def ask(self, line: bytes, seconds: float) -> bytes:
-        """The line that is answered. Raises NoAnswer, with the process ended, where none came within so many seconds."""
+        """Send a line and return the response line. On a failure or timeout, end the process and raise WorkerError."""
         try:
             return self._exchange(line, time.monotonic() + seconds)
         except WorkerError:
@@ -140,7 +143,7 @@ class WorkerProcess:
         part = os.read(self._out.fileno(), 65_536)
         if not part:
             with suppress(subprocess.TimeoutExpired):
-                # It is about to end by itself, and how is worth telling.
+                # The process is about to exit; wait for its exit code.
                 self._process.wait(LAST_SECONDS)
             self.close()
             raise WorkerError(WorkerFailure.DIED, f"the forecasting process died: {self._how_it_ended()}")
@@ -155,11 +158,11 @@ class WorkerProcess:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}, see the log"
 
     def kill(self) -> None:
-        """Ends it at once; who waits for an answer hears of it."""
+        """Kill the process. A pending request fails."""
         self._process.kill()
 
     def close(self) -> None:
-        """Ends it, gently if it answers no question just now, and gives everything back; a second call does nothing."""
+        """End the process and release its resources; repeated calls do nothing. An idle process can exit by itself."""
         for pipe in (self._in, self._out):
             assert pipe is not None
             pipe.close()
@@ -172,20 +175,20 @@ class WorkerProcess:
 
 
 def _log_lines(errors: IO[bytes]) -> None:
-    """Into the daemon's log, so many lines; what comes after is read and dropped, or the process would wait."""
+    """Log a limited number of lines. Later lines are read and dropped, because a full pipe would block the process."""
     with errors:
         number = 0
         while line := errors.readline(MOST_LETTERS):
             number += 1
             if number <= MOST_LINES:
-                _log.warning("forecasting process: %s", line.decode("utf-8", "replace").rstrip())
+                _log.warning("forecast worker stderr: %s", line.decode("utf-8", "replace").rstrip())
             elif number == MOST_LINES + 1:
-                _log.warning("forecasting process: it says more than is logged")
+                _log.warning("forecast worker stderr truncated lines=%s", MOST_LINES)
 
 
 OUT_OF_MEMORY = 12
-"""The exit code of a process that needed more memory than it may take (ENOMEM)."""
+"""Exit code of a process that reached its memory limit (ENOMEM)."""
 
 
 MOST_BYTES = 4 * 1024 * 1024
-"""An answer holds a day of bins at most: a hundredth of this."""
+"""Maximum bytes of a response. A response holds at most a day of bins: a hundredth of this."""

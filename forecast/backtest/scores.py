@@ -1,11 +1,7 @@
-"""How good forecasts were: WAPE, pinball loss, coverage, each with an interval by drawing whole days of it again.
+"""Scores of a backtest: WAPE, pinball loss and coverage of each method at each horizon, with bootstrap intervals.
 
-Owns the arithmetic. Sums are kept by origin, so that days can be drawn: neighbouring errors are no separate evidence.
-
-The scores of a backtest: every method at every horizon, beside the naive one of that horizon.
-
-Owns which forecasts are compared: those of bins that were seen, and for a ratio those that both methods made. What a score
-is, is `forecast.backtest.scores`'s.
+Sums are kept by origin, so that the bootstrap draws whole days: neighbouring errors are no separate evidence. Only
+observed bins are scored. A ratio to the naive method uses only bins that both methods forecast.
 """
 
 from __future__ import annotations
@@ -26,8 +22,10 @@ INTERVAL = (0.025, 0.975)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoreSums:
-    """By origin: absolute errors and amounts of what was forecast, and of what had a 95 % quantile the pinball loss, how
-    many were at most at it, how many there were. `mean` is the amount per bin in the test window."""
+    """Sums by origin: absolute errors, amounts, pinball losses, covered targets, bounded targets, all targets.
+
+    Bounded targets have a 95 % quantile; covered targets are at most at it. `mean` is the amount per bin in the test
+    window."""
 
     errors: Array
     amounts: Array
@@ -39,7 +37,7 @@ class ScoreSums:
 
 
 def sums(actual: Array, middle: Array, upper: Array, mean: float) -> ScoreSums:
-    """From amounts, medians and 95 % quantiles, origin by lead; NaN in any is not counted."""
+    """Return the sums of amounts, medians and 95 % quantiles, each origin by lead. NaN is not counted."""
     said = np.isfinite(actual) & np.isfinite(middle)
     bounded = said & np.isfinite(upper)
     beyond = np.where(bounded, actual - np.where(bounded, upper, 0.0), 0.0)
@@ -56,35 +54,37 @@ def sums(actual: Array, middle: Array, upper: Array, mean: float) -> ScoreSums:
 
 
 Measure = Callable[[ScoreSums], tuple[Array, Array]]
-"""What is summed above and below the line."""
+"""Function that returns the numerators and denominators of a score."""
 
 
 def wape(one: ScoreSums) -> tuple[Array, Array]:
-    """The sum of absolute errors by that of amounts."""
+    """Return absolute errors and amounts: WAPE is the ratio of their sums."""
     return one.errors, one.amounts
 
 
 def pinball(one: ScoreSums) -> tuple[Array, Array]:
-    """The mean pinball loss of the 95 % quantile, in % of the mean amount."""
+    """Return the parts of the mean pinball loss of the 95 % quantile, in % of the mean amount."""
     return 100.0 * one.losses, one.bounded * one.mean
 
 
 def coverage(one: ScoreSums) -> tuple[Array, Array]:
-    """The share of amounts that were at most their 95 % quantile."""
+    """Return the parts of the share of amounts at or below their 95 % quantile."""
     return one.covered, one.bounded
 
 
 def compute_score(one: ScoreSums, measure: Measure) -> float | None:
-    """None where nothing could be counted."""
+    """Return a score, or None if nothing was counted."""
     above, below = (float(part.sum()) for part in measure(one))
     return above / below if below > 0 else None
 
 
 def bootstrap_scores(one: ScoreSums, measure: Measure, block: int, draws: int = DRAWS) -> Array:
-    """The score of `draws` series made of blocks of `block` origins (a day of them) that begin anywhere, the first origin
-    following on the last (circular blocks: Politis and Romano 1992; else the ends would count for less); empty where
-    there are fewer than two blocks, for then nothing is known of how days differ. Two methods with the same origins are
-    drawn alike, so that their draws can be divided."""
+    """Return the scores of `draws` bootstrap series.
+
+    A series consists of blocks of `block` origins (a day of them) with random starts. The first origin follows the last
+    (circular blocks: Politis and Romano 1992), otherwise the ends would count less. Empty with fewer than two blocks,
+    which show no variation between days. Methods with the same origins get the same draws, so that draws can be
+    divided."""
     above, below = measure(one)
     count = len(above)
     if block < 1 or count < 2 * block:
@@ -103,7 +103,7 @@ def _blocks(values: Array, block: int) -> Array:
 
 
 def interval(draws: Array) -> tuple[float, float] | None:
-    """Where 95 % of the draws lie; None where there are none."""
+    """Return the 95 % interval of the draws, or None without draws."""
     known = draws[np.isfinite(draws)]
     if not len(known):
         return None
@@ -112,12 +112,12 @@ def interval(draws: Array) -> tuple[float, float] | None:
 
 
 def ratio(value: float | None, naive: float | None) -> float | None:
-    """Below 1 it is better; None where one of them is not known or the naive one is never wrong."""
+    """Return the ratio; below 1 is better than naive. None if a value is unknown or the naive error is 0."""
     return None if value is None or not naive else value / naive
 
 
 def geometric(ratios: Iterable[float]) -> float | None:
-    """The geometric mean; None of none, and 0 where one is 0."""
+    """Return the geometric mean: None without ratios, 0 if a ratio is 0."""
     values = np.array(list(ratios), dtype=np.float64)
     if not len(values):
         return None
@@ -126,17 +126,17 @@ def geometric(ratios: Iterable[float]) -> float | None:
 
 MEASURES: dict[str, Measure] = {"wape": wape, "pinball": pinball, "coverage": coverage}
 COMPARED = ("wape", "pinball")
-"""Those that are told as ratios by the naive method too; a name with RATIO after it."""
+"""Measures that also have a ratio to the naive method, under the name with RATIO appended."""
 
 RATIO = "_ratio"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scored:
-    """One method at one horizon: `values` by the name of the measure, ratios by the method `naive`.
+    """Scores of one method at one horizon: `values` by measure, ratios against the method `naive`.
 
-    A value is None where nothing could be counted, or the naive method was not tested or is never wrong. `draws` are those
-    of a block bootstrap of whole days, empty where there are fewer than two.
+    A value is None if nothing was counted, or the naive method was not tested or is never wrong. `draws` are block
+    bootstrap draws of whole days, empty with fewer than two days.
     """
 
     method: str
@@ -147,12 +147,12 @@ class Scored:
     draws: dict[str, Array]
 
     def interval(self, name: str) -> tuple[float, float] | None:
-        """Where 95 % of the draws lie."""
+        """Return the 95 % interval of a measure."""
         return interval(self.draws[name])
 
 
 def score_walk(walk: BacktestRun) -> tuple[Scored, ...]:
-    """All scores of a walk, in its order."""
+    """Return all scores of a backtest, in its order."""
     known = {(one.horizon_seconds, one.method): one for one in walk.forecasts}
     found = []
     for one in walk.forecasts:
@@ -185,7 +185,7 @@ def _scored(walk: BacktestRun, one: MethodForecasts, name: str, naive: MethodFor
 
 
 def _sums(walk: BacktestRun, one: MethodForecasts, other: MethodForecasts | None = None) -> ScoreSums:
-    """Of what was seen, and only of what the other said too."""
+    """Return the sums over observed bins. With `other`, use only bins that it forecast too."""
     values = walk.window.series.values
     tested = values[walk.window.test :]
     mean = float(np.nanmean(tested)) if np.isfinite(tested).any() else 0.0

@@ -1,7 +1,7 @@
-"""Rolling-origin backtest: every method forecasts again and again what was not known then, ours as production would.
+"""Rolling-origin backtest: every method forecasts from past bins only, this forecaster as in production.
 
-Owns the table of methods and the walk through the series. Each walk shows its method the bins one by one, so that nothing
-of the future can be read. What is tested is `forecast.backtest.window`'s, how it is scored `forecast.backtest.scores`'s.
+Holds the table of methods and the run through the series. A run shows bins one by one, so that a method cannot read the
+future. `forecast.backtest.window` selects the tested bins, `forecast.backtest.scores` computes the scores.
 """
 
 from __future__ import annotations
@@ -38,24 +38,26 @@ METHODS: dict[str, Callable[[], Method]] = {
     "MSTL": Mstl,
     "time-of-week profile": ProfileTimesLevel,
 }
-"""Those that get their quantiles from `forecast.models.rolling_quantiles`; ours, `COMBINATION`, has its own."""
+"""Methods with quantiles from `forecast.models.rolling_quantiles`. `COMBINATION` has its own quantiles."""
 
 NAMES = (COMBINATION, *METHODS)
 
 LIVE_DAYS = 6
-"""So long before the test ours is started and followed, or since it has DAYS_NEEDED: it learns from its own errors."""
+"""Days before the test when this forecaster starts, after DAYS_NEEDED at the earliest: it learns from its own errors.
+"""
 
 LITTLE_METHODS = (COMBINATION, SAME_AS_NOW)
 NEXT_SECONDS = 900.0
-"""The lead that ours is made for where no single one is asked for."""
+"""Default lead in seconds of this forecaster if no single lead is requested."""
 
 LEAST_FACTOR = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MethodForecasts:
-    """What one method said at the origins of the test: `quantiles` are 5 %, 50 %, 95 % and 99 %, by origin, by lead
-    (amounts per bin; NaN where nothing was said)."""
+    """Forecasts of one method: the quantiles 5 %, 50 %, 95 % and 99 %.
+
+    Axes are level, origin and lead. Values are amounts per bin; NaN if missing."""
 
     method: str
     horizon_seconds: float
@@ -65,14 +67,14 @@ class MethodForecasts:
 
     @property
     def targets(self) -> Integers:
-        """Index of the bin that each forecast is of, origin by lead."""
+        """Return the index of the bin of each forecast, origin by lead."""
         found: Integers = self.origins[:, None] + self.leads[None, :] - 1
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BacktestRun:
-    """All that was forecast over a window; `notes` say what was not, and what a library warned of."""
+    """Forecasts over a window. `notes` list omitted tests and warnings of libraries."""
 
     window: BacktestWindow
     forecasts: tuple[MethodForecasts, ...]
@@ -80,11 +82,11 @@ class BacktestRun:
 
 
 Tell = Callable[[str, int, int], None]
-"""Hears the method, how many origins are done, and how many there are over all methods."""
+"""Callback with the method, the finished origins, and the number of origins over all methods."""
 
 
 def select_naive(one: MethodForecasts) -> str:
-    """What a horizon's methods are measured by: the same as now for a single lead, the same as yesterday for a path."""
+    """Return the naive method of a horizon: same as now for a single lead, same as yesterday for a path."""
     return SAME_AS_NOW if len(one.leads) == 1 else SAME_AS_YESTERDAY
 
 
@@ -98,12 +100,11 @@ def walk(
     factors: Array | None = None,
     tell: Tell | None = None,
 ) -> BacktestRun:
-    """Forecasts of each method at each horizon (seconds) over the end of the series.
+    """Return the forecasts of each method at each horizon (seconds) over the end of the series.
 
-    `sundays` (local days like Sundays) and `factors` (of the bins of the series, by known events) are what was known
-    beforehand; only ours takes them into account.
-    Raises `forecast.backtest.window.CannotTest` for a series that is too short, and for horizons, bins and methods that
-    cannot be.
+    `sundays` (local days like Sundays) and `factors` (of known events, by bin) were known in advance. Only this
+    forecaster uses them. Raise `forecast.backtest.window.CannotTest` for a series that is too short, and for invalid
+    horizons, bins and methods.
     """
     unknown = [name for name in methods if name not in NAMES]
     if unknown:
@@ -167,14 +168,14 @@ def _tested(found: BacktestWindow, name: str, horizon: float, ahead: Integers, q
 
 
 def truncate(series: Series, end: int) -> Series:
-    """The bins before `end`."""
+    """Return the series with the bins before `end`."""
     return replace(series, values=series.values[:end])
 
 
 def _single(
     method: Method, found: BacktestWindow, asked: dict[float, Integers], told: Callable[[int], None]
 ) -> tuple[dict[float, Array], dict[str, int]]:
-    """Points of a method at every origin from the calibration on, with rolling conformal quantiles."""
+    """Return the forecasts of a method at every origin from the calibration on, with rolling conformal quantiles."""
     series, first = found.series, found.calibration
     past = ObservedBins(truncate(series, first))
     places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
@@ -196,7 +197,7 @@ def _single(
 
 
 def _bounded(found: BacktestWindow, ahead: Integers, points: Array) -> Array:
-    """5 %, 50 %, 95 % and 99 % around points; the point is the median."""
+    """Return the 5 %, 50 %, 95 % and 99 % quantiles around points. The point is the median."""
     series, origins = found.series, found.origins(ahead)
     actual = series.values[origins[:, None] + ahead[None, :] - 1]
     floor = max(FLOOR_SHARE * float(np.nanmean(series.values[: found.calibration])), 1e-12)
@@ -217,7 +218,7 @@ def _ours(
     factors: Array | None,
     told: Callable[[int], None],
 ) -> dict[float, Array]:
-    """The online forecaster, started some days before, stepped by every bin and refitted daily."""
+    """Return the forecasts of the online forecaster: started some days before, stepped by every bin, refitted daily."""
     series, day = found.series if factors is None else remove_event_effects(found.series, factors), found.per_day
     first = found.calibration if found.little else max(found.test - LIVE_DAYS * day, DAYS_NEEDED * day)
     single = [int(one[0]) * series.bin_seconds for one in asked.values() if len(one) == 1]
@@ -241,11 +242,11 @@ def _ours(
 
 
 def _since(factors: Array | None, series: Series, found: BacktestWindow) -> Array | None:
-    """Those of the window's bins, which are the last ones of the series."""
+    """Return the factors of the window's bins, which are the last of the series."""
     return None if factors is None else factors[len(series) - len(found.series) : len(series)]
 
 
 def remove_event_effects(series: Series, factors: Array) -> Series:
-    """What would have come without known events; NaN where an event left too little to tell."""
+    """Return the series without known events. A bin is NaN if an event left too little traffic."""
     told = factors >= LEAST_FACTOR
     return replace(series, values=np.where(told, series.values / np.where(told, factors, 1.0), np.nan))

@@ -1,7 +1,6 @@
-"""Which part of a series is tested, from where on forecasts are made, and at which moments.
+"""Layout of a backtest: history, calibration and test; the origins and leads of a horizon; the minimum history.
 
-Owns the protocol's layout: history, calibration, test; origins and leads of a horizon; and how much a series must hold.
-An origin is the index of the first bin that was not seen when the forecast was made.
+An origin is the index of the first bin that was unknown at the time of the forecast.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from forecast.series.observed import DAY_SECONDS, Integers
 
 HISTORY_DAYS, CALIBRATION_DAYS = 28, 2
 LEARNING_DAYS = 2
-"""The least to learn from before the calibration."""
+"""Minimum days of history before the calibration."""
 
 TEST_DAYS, COARSE_TEST_DAYS = 4, 14
 COARSE_SECONDS = 1800.0
-"""From bins of half an hour on a day has so few that two weeks are tested."""
+"""Bin length in seconds from which two weeks are tested, because a day has few bins."""
 
 HOUR = 3600.0
 PATH_SECONDS = 6 * HOUR
-"""From so long on a horizon is a path: all bins up to it are forecast and scored, every PATH_STEP_SECONDS."""
+"""Horizon in seconds from which all bins up to it are forecast (a path), every PATH_STEP_SECONDS."""
 
 PATH_STEP_SECONDS = 6 * HOUR
 LITTLE_WARM_UP_SECONDS = 6 * HOUR
@@ -33,18 +32,19 @@ LEAST_DAYS = LEARNING_DAYS + CALIBRATION_DAYS + 1
 
 
 class CannotTest(ValueError):
-    """What was asked for cannot be tested; in words for who asked."""
+    """Request that cannot be tested. The text is for users."""
 
 
 class ShortSeriesError(CannotTest):
-    """The series does not hold what a backtest of it needs."""
+    """Series too short for a backtest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BacktestWindow:
-    """Of `series`, whose first bin was seen: origins from `calibration` on are forecast at, those from `test` on count.
+    """Window of `series`, whose first bin is observed. Forecasts start at `calibration`; origins from `test` on are
+    scored.
 
-    `little` says that there is so little history that all of it after the first hours is tested.
+    `little`: with little history, everything after the first hours is tested.
     """
 
     series: Series
@@ -54,19 +54,20 @@ class BacktestWindow:
     little: bool
 
     def origins(self, leads: Integers) -> Integers:
-        """Every bin for a single lead, and for a path every six hours, the last so that it ends with the series."""
+        """Return every bin for a single lead. For a path return a bin every six hours; the last path ends with the
+        series."""
         last = len(self.series) - int(leads[-1])
         step = max(1, round(PATH_STEP_SECONDS / self.series.bin_seconds)) if len(leads) > 1 else 1
         return np.arange(last, self.calibration - 1, -step)[::-1]
 
     def day_of_origins(self, leads: Integers) -> int:
-        """How many origins a day has."""
+        """Return the number of origins in a day."""
         step = max(1, round(PATH_STEP_SECONDS / self.series.bin_seconds)) if len(leads) > 1 else 1
         return max(1, self.per_day // step)
 
 
 def list_leads(horizon_seconds: float, bin_seconds: float) -> Integers:
-    """The leads of a horizon in bins after the last one seen: one, or all of a path. Raises CannotTest beyond a day."""
+    """Return the leads of a horizon in bins: one, or all of a path. Raise CannotTest beyond a day."""
     if not 0 < horizon_seconds <= DAY_SECONDS:
         raise CannotTest(
             f"a horizon of {horizon_seconds:g} s cannot be tested: it must be longer than 0 and at most a day"
@@ -76,7 +77,7 @@ def list_leads(horizon_seconds: float, bin_seconds: float) -> Integers:
 
 
 def bins_a_day(bin_seconds: float) -> int:
-    """How many bins a day has. Raises CannotTest where they do not divide it, or are too long to know its hours."""
+    """Return the bins of a day. Raise CannotTest if they do not divide a day or are too long to show its hours."""
     count = DAY_SECONDS / bin_seconds
     if count != int(count):
         raise CannotTest(f"bins of {bin_seconds:g} s do not divide a day")
@@ -86,8 +87,10 @@ def bins_a_day(bin_seconds: float) -> int:
 
 
 def window(series: Series, test_days: int | None = None) -> BacktestWindow:
-    """The layout of a backtest over the end of the series: the newest days are tested, at most HISTORY_DAYS lie before the
-    calibration. Raises TooShort, and CannotTest for bins that do not divide a day."""
+    """Return the layout of a backtest over the end of the series. The newest days are tested.
+
+    At most HISTORY_DAYS precede the calibration. Raise ShortSeriesError, and CannotTest for bins that do not divide a
+    day."""
     seen = np.flatnonzero(np.isfinite(series.values))
     if not len(seen):
         raise ShortSeriesError("no bin of the series was seen")
@@ -100,7 +103,7 @@ def window(series: Series, test_days: int | None = None) -> BacktestWindow:
 
 
 def drop_bins_before(series: Series, first: int) -> Series:
-    """The series without the bins before `first`."""
+    """Return the series without the bins before `first`."""
     return replace(series, start=series.time(first), values=series.values[first:])
 
 

@@ -1,7 +1,7 @@
-"""A tier's cold start as the lead of its pre-warming: the starts that are known, by kind of timing, against the plan's number.
+"""Cold start of a tier as the lead of its pre-warming: measured starts against the number in the plan.
 
-Owns how the lead follows from them, and the sentence about it. The starts are `rules.replicas.starts`'; they are one tier's: a
-lead that was measured on one hardware generation is wrong on another (guide 9.5), so tiers are never put together here.
+`rules.replicas.starts` supplies the starts of one tier. Tiers are never combined: a lead measured on one hardware
+generation is wrong on another (guide 9.5).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rules.telemetry.wording import number
 
 
 class LeadSource(StrEnum):
-    """Where the lead comes from."""
+    """Source of the lead."""
 
     MEASURED = "measured"  # starts timed from the request for the replica to Ready
     ADDED = "added"  # starts timed in part, and the rest from pods
@@ -26,10 +26,10 @@ class LeadSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStart:
-    """How long before a replica is needed it must be asked for: `p95_seconds`, from `source`.
+    """Cold start: time in advance to request a replica (`p95_seconds`), from `source`.
 
-    `known` are the quantiles of the starts, one entry for each kind of timing, none where only the plan tells. `timing` is the
-    kind that the lead rests on, None where that is the plan.
+    `known` has the quantiles of the starts by kind of timing; it is empty if only the plan has a number. `timing` is
+    the kind of the lead, None for the plan.
     """
 
     p95_seconds: float
@@ -40,17 +40,17 @@ class ColdStart:
 
     @property
     def count(self) -> int:
-        """Starts that are known, of all kinds."""
+        """Return the number of recorded starts of all kinds."""
         return sum(one.count for one in self.known)
 
     @property
     def leading(self) -> StartQuantiles | None:
-        """The starts that the lead rests on, None where that is the plan."""
+        """Return the quantiles behind the lead, or None for the plan."""
         return next((one for one in self.known if one.timing is self.timing), None)
 
 
 _Lead = tuple[float, LeadSource, Timing | None, str]
-"""A lead in seconds, where it is from, the kind of timing it rests on, and why in words."""
+"""Lead in seconds, its source, its kind of timing, and the reason."""
 
 _LEFT_OUT = {
     Timing.UNREADY: "the time until Ready is not in it",
@@ -61,13 +61,13 @@ _LEFT_OUT = {
 
 
 def cold_start(starts: Iterable[ReplicaStart], plan_seconds: float | None) -> ColdStart | None:
-    """The cold start of one tier from its known starts and the plan's `cold_start_seconds`; None where neither tells anything.
+    """Return the cold start of one tier from its starts and the plan's `cold_start_seconds`. None without either.
 
-    The lead is the longest of what is known, for one too long costs some warm minutes, one too short is missed at every
-    scale-up. Each kind of timing has its own P95 (of fewer than 20 starts the slowest). Only 20 starts that were timed from
-    the request for the replica to Ready set the plan's number aside: below, one start in twenty need not have been seen. Other
-    kinds leave a part out, however many they are; so they never undercut it. To these the P95 of the missing part is added
-    where pods of the tier show it. Beside 20 whole starts, other kinds count by their lower bounds alone.
+    The lead is the longest candidate. A long lead costs some warm minutes; a short lead fails at every scale-up. Each
+    kind of timing has its own P95 (with fewer than 20 starts, the slowest). Only 20 starts timed from request to Ready
+    replace the plan's number. With fewer, one start in twenty may be unobserved. Other kinds omit a part, so they never
+    go below the plan. If pods of the tier show the missing part, its P95 is added. Once there are 20 whole starts,
+    other kinds count only with their lower bounds.
     """
     every = tuple(starts)
     known = quantiles_by_timing(every)
@@ -123,7 +123,7 @@ def _added(one: StartQuantiles, unseen: float, pods: int, plan_seconds: float | 
 
 
 def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
-    """The plan's number, unless enough starts were timed whole."""
+    """Yield the plan's number, unless enough whole starts were timed."""
     whole = _whole(known)
     if plan_seconds is None or (whole is not None and whole.has_p95):
         return

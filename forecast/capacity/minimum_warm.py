@@ -1,14 +1,14 @@
-"""The minimum warm count: how many replicas to keep ready for demand that no schedule saw coming.
+"""Minimum warm count: replicas to keep ready for demand above the schedule.
 
-Owns the newsvendor's answer and what it is computed from. For one cold start nothing that is asked for helps, so what stands
-warm at its beginning is the day's stock: a replica too few loses the requests it would have served in that time, one too
-many was paid for nothing. Not here: how many replicas the forecast asks for (`prewarm`).
+A replica requested now does not help for one cold start. So the warm replicas at its start are the stock of a
+newsvendor. A missing replica loses the requests that it would have served; a surplus replica is paid for nothing.
+`forecast.capacity.prewarm` counts the replicas of the forecast.
 
-Derivation. Let X be the replicas needed within one lead L above those scheduled, m the warm ones kept for it, Co what a
-replica that stays idle costs for L, Cu what a missing one costs (the requests of L that come late). The expected cost is
-C(m) = Co E[(m - X)+] + Cu E[(X - m)+]. One more replica changes it by Co P(X <= m) - Cu P(X > m), which is first
-not negative at the smallest m with P(X <= m) >= Cu / (Cu + Co): m* = F^-1(Cu / (Cu + Co)) (Arrow, Harris and Marschak 1951;
-guide 9.3 asks for exactly this premium). Both costs grow with L, so that L cancels in the ratio and stays in X alone.
+Derivation. Let X be the replicas needed within one lead L above the scheduled count, and m the warm replicas. Co is the
+cost of an idle replica for L, Cu the cost of a missing one (the late requests of L). The expected cost is C(m) = Co
+E[(m - X)+] + Cu E[(X - m)+]. One more replica changes it by Co P(X <= m) - Cu P(X > m). That is first not negative at
+the smallest m with P(X <= m) >= Cu / (Cu + Co). So m* = F^-1(Cu / (Cu + Co)) (Arrow, Harris and Marschak 1951; guide
+9.3 asks for exactly this premium). Both costs grow with L, so L cancels in the ratio and remains only in X.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPrices:
-    """Both in one currency: a warm replica for one hour, and one request that comes late (0 and more)."""
+    """Prices in one currency: a warm replica for one hour (above 0), and one late request (0 or more)."""
 
     replica_hour: float
     late_request: float
@@ -38,19 +38,19 @@ class CapacityPrices:
             )
 
     def late_to_warm(self, usable_rps: float) -> float:
-        """What the requests that one replica serves cost when they are late, by what the replica costs: Cu / Co, for
-        `prewarm.certainty`."""
+        """Return Cu / Co for `prewarm.certainty`: late requests of one replica, divided by the cost of the replica."""
         return usable_rps * self.late_request / (self.replica_hour / SECONDS_PER_HOUR)
 
     def critical_ratio(self, usable_rps: float) -> float:
-        """Cu / (Cu + Co), 0-1: Cu = requests per second of one replica x price of a late one, Co = price of a replica-second."""
+        """Return Cu / (Cu + Co), 0-1. Cu is requests/s of a replica x price of a late request, Co the price of a
+        replica-second."""
         under = self.late_to_warm(usable_rps)
         return under / (under + 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumWarm:
-    """The count, the critical ratio it stands at, and of how many cold starts' worth of time the excess was seen."""
+    """Minimum warm count, its critical ratio, and the number of observed cold starts."""
 
     replicas: int
     critical_ratio: float
@@ -58,7 +58,7 @@ class MinimumWarm:
 
     @property
     def sentence(self) -> str:
-        """The count with its reason."""
+        """Return the count and its reason."""
         return (
             f"keep {self.replicas} warm: in {100 * self.critical_ratio:.4g} % of {self.seen} cold starts' time no more were "
             "needed above the schedule"
@@ -66,9 +66,9 @@ class MinimumWarm:
 
 
 def excess(demand: Array, scheduled: Array, usable_rps: float, lead: int) -> Array:
-    """Replicas needed above those scheduled (counts per minute), at most within each `lead` minutes, not overlapping.
+    """Return the replicas needed above the scheduled counts: the maximum of each `lead` minutes, without overlap.
 
-    `demand` is requests per second per minute; minutes with NaN are left out, a lead without any known minute too.
+    `demand` is requests/s by minute. NaN minutes are ignored; a lead of only NaN is omitted.
     """
     if lead < 1 or not usable_rps > 0:
         raise ValueError(f"a lead of {lead} minutes at {usable_rps} requests per second gives no excess")
@@ -82,9 +82,10 @@ def excess(demand: Array, scheduled: Array, usable_rps: float, lead: int) -> Arr
 
 
 def minimum_warm(needed: Array, critical_ratio: float, *, at_least: int = 0) -> MinimumWarm:
-    """The smallest count with at least `critical_ratio` of the excess at or below it; never below `at_least` (the plan's).
+    """Return the smallest count that covers `critical_ratio` of the excess, at least `at_least` (from the plan).
 
-    `needed` are samples of X (see the module); without any only the plan speaks. Raises ValueError for a ratio outside [0, 1).
+    `needed` are samples of X (see the module); without samples the result is `at_least`. Raise ValueError for a ratio
+    outside [0, 1).
     """
     if not 0 <= critical_ratio < 1:
         raise ValueError(f"a critical ratio of {critical_ratio} is none")

@@ -1,14 +1,12 @@
-"""How many replicas must be asked for now, so that those that serve one cold start from now are enough.
+"""Pre-warming: replicas to request now, so that capacity is sufficient one cold start later.
 
-Owns the way from a demand quantile to a replica count, with the reason for it: the forecast at the lead, what is needed now,
-the minimum warm count and the hold, whichever asks for most. The same arithmetic decides minute by minute (`Prewarmer`)
-and over a whole simulation (`asked`). Not here: the quantile (`lead`), the price of it (`simulation`), the day's schedule
-(`prewarm_schedule`), the minimum warm count (`newsvendor`), and who sets the replica field (never us).
+The count is the maximum of the forecast at the lead, the present demand, the minimum warm count and the hold.
+`Prewarmer` decides minute by minute; `simulate_requests` does the same over a simulation. `forecast.lead` computes the
+quantile, `forecast.capacity.simulation` its price, `forecast.capacity.minimum_warm` the minimum. sizewatch never sets
+the replica count itself.
 
-The day's wanted replicas by time: what cron triggers follow where nothing can follow the gauge.
-
-Owns the way from a path of demand quantiles to few long shifts. A schedule is made of the slow forecast alone and knows no
-surge: it is the fall-back and the overview, the gauge is the answer.
+`schedule` turns a path of demand quantiles into few long shifts, for cron triggers where nothing can follow the gauge.
+It uses only the slow forecast and contains no surge.
 """
 
 from __future__ import annotations
@@ -33,13 +31,15 @@ from rules.plan.replica_count import NO_MARGIN, Margin, count_replicas
 from rules.telemetry.work import Capacity
 
 LATE_TO_WARM = 1200.0
-"""What the requests of one replica that is missing for a minute cost, in minutes of a warm one: the one setting for every
-traffic, unless prices are given (`newsvendor.Prices`). Found on traces, docs/prewarming.md says how."""
+"""Cost of the late requests of one missing replica-minute, in minutes of a warm replica.
+
+It applies to all traffic unless prices are given (`minimum_warm.CapacityPrices`). Found on traces, see
+docs/prewarming.md."""
 LEAST_CERTAINTY = 0.5
 
 
 class DecisionReason(StrEnum):
-    """What the answer came from: the largest of these (in a tie the earlier one)."""
+    """Reason of a decision: the largest of these counts (in a tie the earlier one)."""
 
     FORECAST = "forecast"
     NOW = "now"
@@ -49,11 +49,11 @@ class DecisionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingDecision:
-    """The answer (`replicas`) and everything it was made of; demands are requests per second of the whole tier.
+    """Decision (`replicas`) and its inputs; demands are requests/s of the whole tier.
 
-    `quantile_rps` is the demand at `certainty` one lead from now (None where no forecast could be made), `now_rps` what was
-    measured last. `for_forecast`, `for_now`, `minimum` and `holding` are what each asks for, `bound` which one decided.
-    `capacity` and `margin` are what they were counted with.
+    `quantile_rps` is the demand at `certainty` one lead from now (None without a forecast). `now_rps` is the last
+    measured demand. `for_forecast`, `for_now`, `minimum` and `holding` are the counts of each reason, computed with
+    `capacity` and `margin`. `bound` is the deciding reason.
     """
 
     replicas: int
@@ -72,7 +72,7 @@ class ScalingDecision:
 
     @property
     def sentence(self) -> str:
-        """The reason in words."""
+        """Return the reason as a sentence."""
         return f"{self.replicas} replicas: {_REASONS[self.bound](self)}"
 
 
@@ -104,23 +104,25 @@ _REASONS = {
 
 
 def lead_minutes(lead_seconds: float) -> int:
-    """The lead in whole minutes, rounded up: a replica that is ready within a minute has not served it."""
+    """Return the lead in whole minutes, rounded up: a replica that is ready within a minute has not served it."""
     if not lead_seconds > 0:
         raise ValueError(f"a lead of {lead_seconds} s is none")
     return max(1, ceil(lead_seconds / 60.0))
 
 
 def hold_minutes(lead: int) -> int:
-    """How long a target is kept: until the minute it was made for is over. Shorter, and a replica is cancelled before it
-    serves; longer costs more than a higher certainty that avoids as many violations (docs/prewarming.md)."""
+    """Return the minutes to keep a target: until its minute is over.
+
+    With less, a replica is cancelled before it serves. More costs more than a higher certainty that avoids as many
+    violations (docs/prewarming.md)."""
     return lead + 1
 
 
 def certainty(lead: int, late_to_warm: float = LATE_TO_WARM) -> float:
-    """Level of the demand quantile that is worth its price, 0.5 to 1, with a lead of so many minutes.
+    """Return the level of the demand quantile that is worth its price, 0.5 to 1, for a lead in minutes.
 
-    A replica asked for because of one minute is paid for until that minute is over, `lead + 1` minutes; missing in it, it
-    costs `late_to_warm`. One more pays while late_to_warm x P(demand above) > lead + 1: the newsvendor's quantile.
+    A replica for one minute is paid until that minute is over: `lead + 1` minutes. If it is missing, that minute costs
+    `late_to_warm`. One more pays while late_to_warm x P(demand above) > lead + 1: the newsvendor's quantile.
     """
     if not late_to_warm > 0:
         raise ValueError(f"a late minute worth {late_to_warm} warm ones buys nothing")
@@ -128,12 +130,12 @@ def certainty(lead: int, late_to_warm: float = LATE_TO_WARM) -> float:
 
 
 def late_to_warm(lead: int, certainty: float) -> float:
-    """The price at which `certainty` (0-1, not 1) is the level that is worth it: what a missing minute costs, in warm ones."""
+    """Return the cost of a missing minute, in warm minutes, at which `certainty` (0-1, not 1) is worth its price."""
     return hold_minutes(lead) / (1.0 - certainty)
 
 
 class Prewarmer:
-    """Decides every minute for one tier. `minimum` is the plan's `minimum_warm` or the newsvendor's, whichever is more."""
+    """Decision per minute for one tier. `minimum` is the higher of the plan's `minimum_warm` and the newsvendor's."""
 
     def __init__(
         self,
@@ -144,8 +146,9 @@ class Prewarmer:
         hold: int | None = None,
         margin: Margin = NO_MARGIN,
     ) -> None:
-        """`certainty` is the level of the quantiles that will be given (only said again), `hold` minutes (`hold_minutes` of the
-        lead where not given). Raises ValueError for what cannot be held."""
+        """Set the level of the given quantiles (`certainty`, for display) and the hold in minutes.
+
+        The default hold is `hold_minutes` of the lead. Raise ValueError for an invalid hold or minimum."""
         self._margin = margin
         self._lead_seconds = lead_seconds
         self._minimum = minimum
@@ -156,11 +159,11 @@ class Prewarmer:
         self._targets: deque[int] = deque(maxlen=self._hold)
 
     def remember(self, replicas: int) -> None:
-        """Count replicas that were recommended a minute ago, by whoever recommended them."""
+        """Record the replicas that were recommended a minute ago, from any source."""
         self._targets.append(replicas)
 
     def step(self, quantile_rps: float | None, now_rps: float, capacity: Capacity) -> ScalingDecision:
-        """The replicas to ask for in this minute. Raises ValueError for demands that are not numbers from zero on."""
+        """Return the decision of this minute. Raise ValueError for demands that are negative or not numbers."""
         forecast = 0 if quantile_rps is None else count_replicas(quantile_rps, capacity.rps, self._margin)
         now = count_replicas(now_rps, capacity.rps, self._margin)
         target = max(forecast, now, self._minimum)
@@ -193,9 +196,10 @@ class Prewarmer:
 def simulate_requests(
     world: SimulatedDemand, quantile: Array, *, minimum: int = 1, hold: int | None = None, margin: Margin = NO_MARGIN
 ) -> SimulatedFleet:
-    """What `Prewarmer` asks for over a whole simulation; `quantile[t]` is said at `t` (NaN: nothing is said).
+    """Return the replicas of `Prewarmer` over a whole simulation. `quantile[t]` is the quantile at `t` (NaN: none).
 
-    `hold` is minutes, `hold_minutes` of the lead where not given. Without a `margin` strategies are compared on equal terms.
+    `hold` is in minutes (default: `hold_minutes` of the lead). Without a `margin`, strategies are compared on equal
+    terms.
     """
     needed = np.maximum(world.observed_demand, np.nan_to_num(quantile, nan=0.0))
     targets = np.maximum(float(minimum), replicas(needed, world.capacity, margin))
@@ -205,14 +209,14 @@ def simulate_requests(
 
 
 SHORTEST_SECONDS = 3600.0
-"""Shifts are at least so long: a schedule with more steps than hours is read by nobody."""
+"""Minimum length of a shift in seconds. Shorter steps make a schedule unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledReplicas:
-    """From `start` to `end` (unix seconds) `replicas` must be warm.
+    """Shift from `start` to `end` (unix seconds) with `replicas` warm.
 
-    `demand_rps` is the highest quantile of demand within, and `peak` when the bin begins that it is of.
+    `demand_rps` is the highest demand quantile in it, `peak` the start of that bin.
     """
 
     start: float
@@ -232,11 +236,10 @@ def schedule(
     minimum: int = 0,
     shortest_seconds: float = SHORTEST_SECONDS,
 ) -> tuple[ScheduledReplicas, ...]:
-    """Shifts that cover every bin of a path (requests per second of each, from `start` on, unix seconds), in order of time.
-    `capacity_rps` is what one replica carries.
+    """Return the shifts of a path of demand (requests/s by bin, from `start` in unix seconds), in order of time.
 
-    Within a stretch of `shortest_seconds` the highest demand counts; neighbours with equal replicas are one shift. Raises
-    ValueError for a path with gaps.
+    `capacity_rps` is the demand that one replica carries. Each `shortest_seconds` counts with its highest demand.
+    Adjacent shifts with equal replicas are merged. Raise ValueError for a path with gaps.
     """
     if not np.isfinite(quantile_rps).all():
         raise ValueError("a schedule needs a demand for every bin")

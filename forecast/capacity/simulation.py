@@ -1,18 +1,13 @@
-"""What a way of scaling would have been worth: demand minute by minute, replicas that take a lead to start, and the bill.
+"""Simulation of scaling policies minute by minute, their cost, and the comparison of pre-warming with reacting.
 
-Owns the arithmetic of asked, ready and late, and the policies that pre-warming is measured against: a static peak, an HPA on
-utilisation, perfect foresight. The protocol is the one of the published baselines: a replica asked for at minute `t` serves
-from `t + lead` and is billed from `t`; scaling down goes to the highest target of the last `hold` minutes, starting replicas
-first; a minute is violated when its demand is above the ready capacity. Not here: our own policy (`prewarm`), and what to
-recommend (`simulation_verdict`). A further policy is a function from demand to asked replicas.
+Protocol of the published baselines: a replica requested at minute `t` serves from `t + lead` and is billed from `t`.
+Scaling down goes to the highest target of the last `hold` minutes; starting replicas go first. A minute is violated
+when its demand exceeds the ready capacity. The baselines are a static peak, an HPA on utilisation and perfect
+foresight. `forecast.capacity.prewarm` has the product's own policy. A new policy maps demand to requested replicas.
 
-Pre-warming against reacting: which of the two is cheaper here, and the sentence that says so.
-
-Owns the comparison and the recommendation. Both policies are fixed before the time that is judged: pre-warming by its
-certainty, reacting by the utilisation that was cheapest in the time before. They are judged by one price, that of the
-certainty in use. A benchmark also compares at equal violations: there reacting has its best utilisation in hindsight.
-All are compared without a margin. What the margin of recommended counts costs is a number of its own.
-Which policies there are is `simulation`'s and `prewarm`'s business.
+Policies are fixed before the evaluated time: pre-warming by its certainty, reacting by its cheapest utilisation before.
+One price applies to all: the price of the certainty in use. Benchmarks also compare at equal violations, with the best
+utilisation in hindsight. Comparisons have no margin; the cost of the margin is a separate number.
 """
 
 from __future__ import annotations
@@ -28,18 +23,18 @@ from forecast.series.binned import Array
 from rules.plan.replica_count import NO_MARGIN, ROUNDING, Margin
 
 HPA_TOLERANCE = 0.1
-"""Kubernetes' --horizontal-pod-autoscaler-tolerance: no change within 10 % of the target."""
+"""Relative tolerance of the HPA (--horizontal-pod-autoscaler-tolerance): no change within 10 % of the target."""
 HPA_HOLD_MINUTES = 10
-"""Scale-down stabilisation of the baselines' HPA (Kubernetes' own default is 5 minutes)."""
+"""Scale-down stabilisation of the baselines' HPA in minutes (the default of Kubernetes is 5 minutes)."""
 MINUTES_PER_HOUR = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedDemand:
-    """Demand per minute (requests per second) and what serves it: `capacity` is what one replica carries, in the same unit.
+    """Demand per minute (requests/s) and the `capacity` of one replica in the same unit.
 
-    `before` is the demand of the minute before the first, `lead` the cold start in whole minutes. Raises ValueError for what
-    cannot be simulated.
+    `before` is the demand of the minute before the first, `lead` the cold start in whole minutes. Raises ValueError for
+    invalid values.
     """
 
     demand: Array
@@ -57,13 +52,13 @@ class SimulatedDemand:
 
     @property
     def observed_demand(self) -> Array:
-        """Per minute what a collector has measured at its beginning: the demand of the minute before."""
+        """Return the measured demand at the start of each minute: the demand of the minute before."""
         return np.concatenate([[self.before], self.demand[:-1]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedFleet:
-    """Replicas per minute: `asked` for (and billed), `ready` to serve."""
+    """Replicas per minute: `asked` (requested and billed) and `ready` to serve."""
 
     asked: Array
     ready: Array
@@ -71,9 +66,9 @@ class SimulatedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What it came to: shares are 0-1 of the minutes and of the requests; `starts` counts replicas that were asked for anew.
+    """Result of a policy. Shares are 0-1 of minutes and of requests; `starts` counts newly requested replicas.
 
-    `replica_hours` were paid for, `missing_hours` are the replica-hours (in parts of a replica) that late requests needed.
+    `replica_hours` were paid. `missing_hours` are the fractional replica-hours that late requests needed.
     """
 
     violated: float
@@ -84,17 +79,16 @@ class Outcome:
     starts: int
 
     def cost(self, price_per_hour: float) -> float:
-        """Money, at the price of one replica-hour."""
+        """Return the cost at the price of one replica-hour."""
         return self.replica_hours * price_per_hour
 
     def priced(self, late_to_warm: float) -> float:
-        """Replica-hours paid for, and those missing at the price of late requests (`prewarm.certainty`)."""
+        """Return the paid replica-hours plus the missing ones at the price of late requests (`prewarm.certainty`)."""
         return self.replica_hours + late_to_warm * self.missing_hours
 
 
 def replicas(demand: Array, capacity: float, margin: Margin = NO_MARGIN) -> Array:
-    """Return the fewest replicas that carry each demand (both in one unit) with the margin: `rules.plan.replica_count` for
-    arrays."""
+    """Return the fewest replicas that carry each demand with the margin: `rules.plan.replica_count` for arrays."""
     full = demand / capacity
     counts: Array = np.ceil(full / margin.target_utilization - ROUNDING)
     if margin.survives_loss_from > 0:
@@ -104,7 +98,7 @@ def replicas(demand: Array, capacity: float, margin: Margin = NO_MARGIN) -> Arra
 
 
 def apply_hold(targets: Array, hold: int) -> Array:
-    """Replicas asked for when a target may only be left for the highest one of the last `hold` minutes, this one included."""
+    """Return the requested replicas if targets fall only to the highest of the last `hold` minutes, with this one."""
     if hold < 1:
         raise ValueError(f"a hold of {hold} minutes is none")
     padded = np.concatenate([np.full(hold - 1, -np.inf), targets])
@@ -113,17 +107,16 @@ def apply_hold(targets: Array, hold: int) -> Array:
 
 
 def simulate_fleet(asked: Array, lead: int, initial: float) -> SimulatedFleet:
-    """The replicas that serve: those that were asked for without a break for a whole lead. `initial` serve at the beginning.
+    """Return the serving replicas: those requested without a break for a whole lead. `initial` serve at the start.
 
-    What goes first when fewer are wanted is what was asked for last, so that the ready ones are the fewest of the last
-    `lead + 1` minutes.
+    Scaling down removes the newest requests first. So the ready count is the minimum of the last `lead + 1` minutes.
     """
     padded = np.concatenate([np.full(lead, float(initial)), asked])
     return SimulatedFleet(asked=asked, ready=sliding_window_view(padded, lead + 1).min(axis=1))
 
 
 def outcome(world: SimulatedDemand, run: SimulatedFleet) -> Outcome:
-    """What a fleet would have meant for the demand."""
+    """Return the result of a fleet for the demand."""
     capacity = world.capacity * run.ready
     late = np.maximum(0.0, world.demand - capacity).sum()
     total = world.demand.sum()
@@ -138,24 +131,24 @@ def outcome(world: SimulatedDemand, run: SimulatedFleet) -> Outcome:
 
 
 def initial_replicas(world: SimulatedDemand, utilisation: float = 0.7) -> float:
-    """Replicas that are ready when a simulation begins: the baselines' (the last demand at this utilisation)."""
+    """Return the ready replicas at the start, as in the baselines: the last demand at this utilisation."""
     return float(max(1.0, np.ceil(world.before / (utilisation * world.capacity))))
 
 
 def simulate_static(world: SimulatedDemand, count: int) -> SimulatedFleet:
-    """Always so many."""
+    """Return a fleet with a constant count."""
     return simulate_fleet(np.full(len(world.demand), float(count)), world.lead, count)
 
 
 def peak(world: SimulatedDemand) -> int:
-    """How many replicas the highest minute needs."""
+    """Return the replicas that the highest minute needs."""
     return max(1, int(replicas(world.demand, world.capacity).max()))
 
 
 def simulate_reactive(
     world: SimulatedDemand, utilisation: float, *, hold: int = HPA_HOLD_MINUTES, minimum: int = 1
 ) -> SimulatedFleet:
-    """An HPA that keeps this utilisation (0-1] of each replica, by the demand of the minute before."""
+    """Return an HPA fleet with this utilisation (0-1] of each replica, from the demand of the minute before."""
     if not 0 < utilisation <= 1:
         raise ValueError(f"a utilisation of {utilisation} is none")
     first = initial_replicas(world)
@@ -170,7 +163,7 @@ def simulate_reactive(
 
 
 def simulate_foresight(world: SimulatedDemand, *, hold: int = HPA_HOLD_MINUTES, minimum: int = 1) -> SimulatedFleet:
-    """Perfect foresight: at every minute what the highest demand until one lead later needs, and the same hold."""
+    """Return perfect foresight: the replicas for the highest demand until one lead later, with the same hold."""
     ahead = world.lead + 1
     padded = np.concatenate([world.demand, np.full(world.lead, -np.inf)])
     highest: Array = sliding_window_view(padded, ahead).max(axis=1)
@@ -179,15 +172,15 @@ def simulate_foresight(world: SimulatedDemand, *, hold: int = HPA_HOLD_MINUTES, 
 
 
 UTILISATIONS = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
-"""The reactive frontier of the published baselines, 0.4 to 1.0."""
+"""Utilisations of the reactive frontier in the published baselines."""
 
 
 AS_GOOD_SAVING = 0.02
-"""A saving up to here is as good as none: a replica in fifty, less than one test window differs from the next."""
+"""Saving that counts as none (share): a replica in fifty, less than the difference between test windows."""
 
 
 class Choice(StrEnum):
-    """What is recommended."""
+    """Recommended policy."""
 
     PREWARM = "prewarm"
     REACT = "react"
@@ -195,12 +188,12 @@ class Choice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyComparison:
-    """What every policy came to in one world.
+    """Results of every policy for one demand.
 
-    `reacting` has one outcome per utilisation, `chosen` is the utilisation that was known beforehand (`cheapest_reacting`
-    of the time before), `late_to_warm` the price of a missing replica-hour in paid ones. `prewarmed` is ours, `bolder` are
-    ours at lower certainties: for where reacting, however careful, has more violations than ours. `with_margin` is ours with
-    the margin of recommended counts, from the same quantiles; no comparison and no recommendation rests on it.
+    `reacting` has an outcome per utilisation; `chosen` is the utilisation of `cheapest_reacting` in the time before.
+    `late_to_warm` is the price of a missing replica-hour in paid ones. `bolder` are pre-warming results at lower
+    certainties, for comparison where reacting always has more violations. `with_margin` has the margin of recommended
+    counts and the same quantiles; no comparison uses it.
     """
 
     static: Outcome
@@ -214,32 +207,32 @@ class PolicyComparison:
 
     @property
     def reacted(self) -> Outcome:
-        """What reacting came to at the utilisation that was chosen beforehand."""
+        """Return the result of reacting at the chosen utilisation."""
         return dict(self.reacting)[self.chosen]
 
     @property
     def relative_cost(self) -> float:
-        """Replica-hours of pre-warming by those of perfect foresight."""
+        """Return the replica-hours of pre-warming divided by those of perfect foresight."""
         return self.prewarmed.replica_hours / self.foresight.replica_hours
 
     @property
     def relative_cost_with_margin(self) -> float:
-        """Replica-hours of pre-warming with the margin by those of perfect foresight, which has none."""
+        """Return the replica-hours of pre-warming with margin divided by those of perfect foresight, which has none."""
         return self.with_margin.replica_hours / self.foresight.replica_hours
 
     @property
     def margin_cost(self) -> float:
-        """Replica-hours with the margin by those without it: what the margin costs apart from the forecast."""
+        """Return the replica-hours with the margin divided by those without: the cost of the margin alone."""
         return self.with_margin.replica_hours / self.prewarmed.replica_hours
 
     @property
     def equal_violated(self) -> float:
-        """The share of violated minutes at which both are compared: ours, or the least that reacting reaches if that is more."""
+        """Return the share of violated minutes to compare at: of pre-warming, or the least of reacting if higher."""
         return max(self.prewarmed.violated, min(one.violated for _, one in self.reacting))
 
     @property
     def equal_hours(self) -> tuple[float, float]:
-        """Replica-hours of pre-warming and of reacting at equal violations."""
+        """Return the replica-hours of pre-warming and of reacting at equal violations."""
         reacting = hours_at(tuple(one for _, one in self.reacting), self.equal_violated)
         if self.equal_violated == self.prewarmed.violated:
             return self.prewarmed.replica_hours, reacting
@@ -247,23 +240,23 @@ class PolicyComparison:
 
     @property
     def equal_saving(self) -> float:
-        """Share of the replica-hours of reacting at equal violations that pre-warming saves; negative where it costs more."""
+        """Return the share of replica-hours that pre-warming saves at equal violations; negative if it costs more."""
         ours, other = self.equal_hours
         return 1.0 - ours / other
 
     @property
     def saving(self) -> float:
-        """Share of the cost of reacting that pre-warming saves, late requests at their price; negative where it costs more."""
+        """Return the share of cost that pre-warming saves with late requests priced; negative if it costs more."""
         return 1.0 - self.prewarmed.priced(self.late_to_warm) / self.reacted.priced(self.late_to_warm)
 
     @property
     def choice(self) -> Choice:
-        """Pre-warming where it is cheaper, else reacting: it is the simpler of two that are as good."""
+        """Return pre-warming if it is cheaper, else reacting, which is simpler."""
         return Choice.PREWARM if self.saving > AS_GOOD_SAVING else Choice.REACT
 
     @property
     def reason(self) -> str:
-        """Why it is recommended, in few words."""
+        """Return a short reason for the recommendation."""
         reacting = f"reacting at {self.chosen:.0%}"
         if self.choice is Choice.PREWARM:
             return f"pre-warming cost {self.saving:.0%} less than {reacting}, late requests priced"
@@ -273,7 +266,7 @@ class PolicyComparison:
 
     @property
     def sentence(self) -> str:
-        """The recommendation, with its numbers."""
+        """Return the recommendation with its numbers."""
         ours, other = self.prewarmed, self.reacted
         said = f"{self.reason}: pre-warming took {_took(ours)}, reacting {_took(other)}"
         if ours.missing_hours or other.missing_hours:
@@ -290,7 +283,7 @@ def _took(one: Outcome) -> str:
 
 
 def cheapest_reacting(world: SimulatedDemand, late_to_warm: float, *, minimum: int = 1) -> float:
-    """The utilisation at which reacting was cheapest in a world, late requests at their price; the highest of equal ones."""
+    """Return the cheapest utilisation of reacting with late requests priced. In a tie return the highest."""
     costs = {
         one: outcome(world, simulate_reactive(world, one, minimum=minimum)).priced(late_to_warm) for one in UTILISATIONS
     }
@@ -298,10 +291,10 @@ def cheapest_reacting(world: SimulatedDemand, late_to_warm: float, *, minimum: i
 
 
 def hours_at(outcomes: tuple[Outcome, ...], violated: float) -> float:
-    """Replica-hours at which a policy is violated in this share of the minutes, interpolated on its frontier.
+    """Return the replica-hours of a policy at a share of violated minutes, interpolated on its frontier.
 
-    The frontier is the outcomes that no other beats in both. Fewer violations than its most careful one has are priced as
-    that one, more than its boldest one has as that. Raises ValueError without outcomes.
+    The frontier has the outcomes that no other beats in both numbers. Beyond its ends the nearest outcome counts. Raise
+    ValueError without outcomes.
     """
     if not outcomes:
         raise ValueError("no policy was simulated")
@@ -323,8 +316,9 @@ def compare_policies(
     late_to_warm: float,
     minimum: int = 1,
 ) -> PolicyComparison:
-    """Everything that is compared, in one world; `prewarmed` is our own fleet in it, `bolder` at lower certainties,
-    `with_margin` with the margin of recommended counts, `chosen` one of UTILISATIONS."""
+    """Return all results for one demand. `prewarmed` is the product's fleet, `bolder` at lower certainties.
+
+    `with_margin` has the margin of recommended counts; `chosen` is one of UTILISATIONS."""
     return PolicyComparison(
         static=outcome(world, simulate_static(world, peak(world))),
         reacting=tuple((one, outcome(world, simulate_reactive(world, one, minimum=minimum))) for one in UTILISATIONS),

@@ -1,14 +1,12 @@
-"""A history tried: its last days simulated minute by minute as if they came now, each policy with what it knew then.
+"""Trial of a history: its last days simulated minute by minute, each policy with the knowledge of that time.
 
-Owns the protocol of the published baselines: which days are the test, what a replica carries, and that pre-warming says
-nothing at a minute that it could not have known. Where a history comes from is the caller's business, and so is the outlook:
-a bin forecaster's where there is one, else the time-of-week profile. The comparison itself is `simulation_verdict`.
+Protocol of the published baselines: the test days, the capacity of a replica, and no pre-warming from unknown data. The
+caller supplies the history and the outlook (a bin forecaster, or else the time-of-week profile).
+`forecast.capacity.simulation` compares the policies.
 
-Demand per minute from a series of bins: what a simulation runs on where it has no minutes of its own.
-
-Owns the two ways between bins and what fills a gap there. Neither is what happened within a bin: straight lines between the
-middles of bins tell the slope that leads to a bin before it is over, so that every policy looks better than it is, and
-steps hold everything back until the bin begins, so that every policy looks worse. A series of minutes is taken as it is.
+A history of longer bins is converted to minutes, in either of two inexact ways. Straight lines between the middles of
+bins reveal a slope before its bin is over, so every policy looks better. Steps hide a change until the bin begins, so
+every policy looks worse. A history of minutes is used as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ MINUTE_SECONDS = 60.0
 
 
 class Interpolation(StrEnum):
-    """What is assumed within a bin; `NATIVE` is nothing, there are minutes."""
+    """Assumption about demand within a bin. `NATIVE`: none, the series has minutes."""
 
     NATIVE = "native"
     LINEAR = "linear"
@@ -38,7 +36,7 @@ class Interpolation(StrEnum):
 
 
 def bin_minutes(series: Series) -> int:
-    """The bin in whole minutes. Raises ValueError where it is not, or a day is no multiple of it."""
+    """Return the bin length in minutes. Raise ValueError if it is not whole or does not divide a day."""
     minutes = round(series.bin_seconds / MINUTE_SECONDS)
     if minutes < 1 or minutes * MINUTE_SECONDS != series.bin_seconds or DAY_MINUTES % minutes:
         raise ValueError(f"bins of {series.bin_seconds:g} s do not make whole minutes and whole days")
@@ -46,8 +44,10 @@ def bin_minutes(series: Series) -> int:
 
 
 def rates(series: Series) -> Array:
-    """Requests per second of every bin. A bin that was not seen takes the same bin a day before, else a straight line
-    between its neighbours: for a simulation that must have demand, never for a score. Raises ValueError without any bin seen.
+    """Return the requests per second of every bin, with gaps filled: for a simulation, never for a score.
+
+    A gap takes the same bin a day before, else a straight line between neighbours. Raise ValueError without observed
+    bins.
     """
     per_day = DAY_MINUTES // bin_minutes(series)
     values = series.values / series.bin_seconds
@@ -65,7 +65,7 @@ def rates(series: Series) -> Array:
 
 
 def per_minute(bins: Array, width: int, between: Interpolation) -> Array:
-    """The rate in every minute of bins that are `width` minutes long."""
+    """Return the rate of every minute in bins of `width` minutes."""
     if between is Interpolation.STEP or width == 1:
         return np.repeat(bins, width)
     middles = (np.arange(len(bins)) + 0.5) * width
@@ -74,31 +74,31 @@ def per_minute(bins: Array, width: int, between: Interpolation) -> Array:
 
 
 BIN_MINUTES = 5
-"""Bins of the forecast; a series with longer ones keeps its own."""
+"""Bin length of the forecast in minutes. A series with longer bins keeps its own."""
 TEST_DAYS, TEST_DAYS_COARSE = 4, 14
 COARSE_BIN_MINUTES = 30
-"""From this bin on the longer test: the shorter one has too few bins."""
+"""Bin length in minutes from which the longer test is used: the shorter one has too few bins."""
 LEARN_DAYS = 28
 CALIBRATION_DAYS = 2
 FEWEST_DAYS_BEFORE = 5
 BOLDER = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
-"""Lower certainties that are simulated beside the one in use, for where reacting cannot have as few violations."""
+"""Lower certainties to simulate, for comparison where reacting always has more violations."""
 PEAK_REPLICAS = 40
-"""What a replica carries where nobody says: so that the highest minute of the test needs 40."""
+"""Replicas of the highest test minute. They set the capacity of a replica if it is unknown."""
 
 Outlooks = Callable[[Array, int, int, int], SeasonalPrior]
-"""From rates per bin, minutes per bin, the lead and the number of minutes: what a bin forecaster says at each minute."""
+"""Function from rates per bin, minutes per bin, lead and number of minutes to a bin forecast at each minute."""
 
 
 class ShortHistoryError(ValueError):
-    """A history that the protocol cannot be run on."""
+    """History too short for the protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """Demand per minute (requests per second) of a whole history, and the minutes of it that are the test.
+    """Demand per minute (requests/s) of a whole history, and its test minutes.
 
-    `bins` are the rates of its bins of `bin_minutes`, from the same beginning.
+    `bins` are the rates of its bins of `bin_minutes`, with the same start.
     """
 
     minutes: Array
@@ -110,10 +110,10 @@ class Trial:
 
 
 def prepare_trial(series: Series, between: Interpolation = Interpolation.LINEAR) -> Trial:
-    """The trial of a history. Minutes of its own (bins of at most one) are taken as they are, whatever `between` says.
+    """Return the trial of a history. A series of minutes is used as it is and ignores `between`.
 
-    The test is its last 4 days (14 with bins of half an hour and more), less the last 20 minutes or two bins, before it at
-    most 30 days. Raises TooShort, saying what is needed.
+    The test is the last 4 days (14 with bins of half an hour or more). It omits the last 20 minutes or two bins. At
+    most 30 days precede it. Raise ShortHistoryError with the required length.
     """
     coarse = series if bin_minutes(series) >= BIN_MINUTES else resample(series, BIN_MINUTES * MINUTE_SECONDS)
     width = bin_minutes(coarse)
@@ -141,7 +141,7 @@ def prepare_trial(series: Series, between: Interpolation = Interpolation.LINEAR)
 
 
 def _with_own(drawn: Array, series: Series, start: float) -> Array:
-    """The minutes as they were seen, and where they were not as drawn from their bins."""
+    """Return the observed minutes, with gaps filled from the bins."""
     place = np.arange(len(drawn)) + round((start - series.start) / MINUTE_SECONDS)
     within = (place >= 0) & (place < len(series))
     own = np.where(within, series.values[np.clip(place, 0, len(series) - 1)] / series.bin_seconds, np.nan)
@@ -151,9 +151,9 @@ def _with_own(drawn: Array, series: Series, start: float) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What every policy was worth in the test (`worth`), and in the days before it (`before`): what was known at its start.
+    """Result of a trial: the comparison in the test (`worth`) and in the days before (`before`), known at its start.
 
-    `covered` is the share of the test's minutes in which demand stayed within the quantile.
+    `covered` is the share of test minutes with demand within the quantile.
     """
 
     worth: PolicyComparison
@@ -170,10 +170,9 @@ def run_trial(
     hold: int | None = None,
     margin: Margin = NO_MARGIN,
 ) -> TrialResult:
-    """Everything compared on one history with a cold start of `lead` whole minutes; see `prewarm.certainty` for the price.
+    """Compare all policies on one history with a cold start of `lead` minutes; see `prewarm.certainty` for the price.
 
-    `margin` is that of `Worth.with_margin` alone: everything else counts without one.
-    Raises TooShort where the test holds no demand.
+    `margin` applies only to `PolicyComparison.with_margin`. Raise ShortHistoryError if the test has no demand.
     """
     said = history.minutes[: history.test_end]
     outlook = outlooks(history.bins, history.bin_minutes, lead, len(said) + 1)

@@ -1,15 +1,11 @@
-"""What the recent minutes say: the signals from which demand one lead ahead, and its uncertainty, are read.
+"""Signals of recent minutes for the demand one lead ahead, and the two regressions that weigh them.
 
-Owns the signals and nothing else; how they are weighed is learnt in `lead_fits`. Every signal of minute `t` is made of the
-minutes before `t` (the row of `t` ends at `t - 1`), so that a row never knows its own minute. Demand may be in any unit, as
-long as it is one: every signal is in that unit. A new signal is a column in `drifts` (where the level is going) or
-`spreads` (how far off it may be).
+The signals of minute `t` use only the minutes before `t` (their row ends at `t - 1`). All signals have the unit of the
+demand, which is arbitrary. A new signal is a column in `drifts` (direction of the level) or `spreads` (uncertainty).
 
-How the signals are weighed: two small regressions, refitted on the recent past of the same tier.
-
-Owns the fits. The first says where demand is one lead ahead (weighted, robust least squares), the second how far above
-that it may be (non-negative weights on the spreads, by pinball loss at a high level). Neither is trusted with the level of
-certainty: that is measured afterwards, on errors that were made without knowing the answer (`lead`). No clock, no I/O.
+The first regression predicts the demand one lead ahead (weighted, robust least squares). The second predicts how far
+above that demand may be (non-negative weights on the spreads, by pinball loss at a high level). `forecast.lead.online`
+calibrates the certainty afterwards, on out-of-sample errors. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -22,19 +18,19 @@ from numpy.lib.stride_tricks import sliding_window_view
 from forecast.series.binned import Array
 
 REACH_MINUTES = 721
-"""How many minutes before `t` the signals of `t` look at, at most."""
+"""Maximum minutes before `t` that the signals of `t` use."""
 GROWTH_BOUNDS = (0.4, 2.5)
-"""A forecast's growth over one lead is believed within these: the bounds of the published baseline simulation."""
+"""Bounds of a forecast's growth over one lead, from the published baseline simulation."""
 FLOOR_SHARE = 0.05
-"""Of the mean demand: what is added where a ratio or a root of almost nothing would explode (same baseline)."""
+"""Share of the mean demand, added where a ratio or root of almost nothing would explode (same baseline)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeasonalPrior:
-    """What a slower forecaster says of demand, per minute `t`, from bins finished by `t`.
+    """Outlook of a slower forecaster, per minute `t`, from bins finished by `t`; in the unit of the demand.
 
-    `now[t]` is its demand for minute `t - 1`, `then[t]` for minute `t + lead`; NaN where it says nothing (the signals then
-    know only the level). Both in the unit of the demand.
+    `now[t]` is its demand for minute `t - 1`, `then[t]` for minute `t + lead`. NaN means no outlook; signals then use
+    only the level.
     """
 
     now: Array
@@ -42,13 +38,13 @@ class SeasonalPrior:
 
     @classmethod
     def silent(cls, minutes: int) -> SeasonalPrior:
-        """An outlook that says nothing for so many minutes."""
+        """Return an outlook of NaN for the given minutes."""
         return cls(now=np.full(minutes, np.nan), then=np.full(minutes, np.nan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Signals:
-    """One row per minute: `last` is the demand of the minute before, `level` the mean of the ten before."""
+    """Signals, a row per minute: `last` is the demand of the minute before, `level` the mean of the ten before."""
 
     last: Array
     level: Array
@@ -59,7 +55,7 @@ class Signals:
         return len(self.last)
 
     def rows(self, start: int, stop: int | None = None, step: int = 1) -> Signals:
-        """The rows of some minutes."""
+        """Return the rows of some minutes."""
         part = slice(start, stop, step)
         return Signals(
             last=self.last[part], level=self.level[part], drifts=self.drifts[part], spreads=self.spreads[part]
@@ -67,9 +63,9 @@ class Signals:
 
 
 def fill_gaps(minutes: Array) -> Array:
-    """The minutes with the last known value carried through gaps (a gap at the beginning takes the first known one).
+    """Return the minutes with gaps filled by the last known value. A gap at the start takes the first known value.
 
-    A value carried says "nothing new is known", never "nothing came". Raises ValueError where nothing at all is known.
+    A filled value means that nothing new is known, not that demand was zero. Raise ValueError if no value is known.
     """
     known = np.isfinite(minutes)
     if not known.any():
@@ -79,9 +75,9 @@ def fill_gaps(minutes: Array) -> Array:
 
 
 def compute_features(minutes: Array, outlook: SeasonalPrior) -> Signals:
-    """The signals for every minute of `minutes` (no gaps; see `filled`) and one more: the last row is the minute to come.
+    """Return the signals for every minute (no gaps; see `fill_gaps`) and, in the last row, for the next minute.
 
-    `outlook` has as many rows. Row 0 knows nothing and takes the first value as its past.
+    `outlook` has as many rows. Row 0 has no past and uses the first value.
     """
     past = np.concatenate([minutes[:1], minutes])
     last = past
@@ -108,9 +104,10 @@ def compute_features(minutes: Array, outlook: SeasonalPrior) -> Signals:
 
 
 def scale(level: Array, mean: float) -> Array:
-    """By what errors at this level are divided: the root of level times mean demand.
+    """Return the divisor of errors at this level: the root of level times mean demand.
 
-    Between a Poisson's root and proportionality, as in the published baselines; `mean` is the mean demand of the history.
+    It lies between a Poisson root and proportionality, as in the published baselines. `mean` is the mean of the
+    history.
     """
     return np.sqrt(np.maximum(level, FLOOR_SHARE * mean) * mean)
 
@@ -150,38 +147,39 @@ ROBUST_PASSES = 4
 ROBUST_WIDTH = 3.0
 DESCENT_STEPS = 150
 STRIDE = 1 + 5**0.5
-"""Of the minutes learnt from for the spread: neighbours tell the same. Irrational, so that no bin length is in step with it."""
+"""Stride of the minutes used for the spread: neighbours are alike. Irrational, so that no bin length is in step with
+it."""
 LEAST_UNIT = 1e-3
-"""Share of the mean demand: a signal that is smaller on average is weighed as if it were this, and may not explode later."""
+"""Minimum unit of a signal, as a share of the mean demand. Smaller signals could explode later."""
 MOST_WEIGHT = 3.0
-"""Logarithm of the most that one signal may count, in typical errors per typical signal."""
+"""Logarithm of the maximum weight of a signal, in typical errors per typical signal."""
 NOTHING = 1e-9
-"""Share of the mean below which a spread is taken to be this share: what divides errors must not be zero."""
+"""Minimum spread, as a share of the mean: spreads divide errors and must not be zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LeadRegression:
-    """Weights of the drifts and spreads, and the mean demand by which they were scaled."""
+    """Weights of the drifts and spreads, and the mean demand that scaled them."""
 
     drifts: Array
     spreads: Array
     mean: float
 
     def centre(self, rows: Signals) -> Array:
-        """Expected demand one lead after each row, in the unit of demand; not below zero."""
+        """Return the expected demand one lead after each row, in the unit of demand, at least zero."""
         expected: Array = rows.last + _drifts(rows, self.mean) @ self.drifts
         return np.maximum(expected, 0.0)
 
     def spread(self, rows: Signals) -> Array:
-        """How far above the centre demand may be, up to a factor that `lead` measures; above zero."""
+        """Return how far above the centre demand may be, up to a factor of `forecast.lead.online`; above zero."""
         wide: Array = _spreads(rows, self.mean) @ self.spreads
         return np.maximum(wide, NOTHING * self.mean)
 
 
 def fit(rows: Signals, targets: Array) -> LeadRegression:
-    """Learns both from rows (oldest first) and the demand one lead after each; NaN targets are left out.
+    """Fit both regressions to rows (oldest first) and the demand one lead after each. NaN targets are skipped.
 
-    Raises ValueError where no target is known or all demand is zero.
+    Raise ValueError if no target is known or all demand is zero.
     """
     known = np.isfinite(targets)
     mean = float(targets[known].mean()) if known.any() else 0.0
@@ -220,7 +218,8 @@ def _robust(signals: Array, moves: Array, weight: Array, width: Array) -> Array:
 
 
 def _upper(spreads: Array, errors: Array, weight: Array, mean: float) -> Array:
-    """Non-negative weights that minimise the pinball loss at FIT_LEVEL: Adam (Kingma and Ba 2015) on their logarithms."""
+    """Return the non-negative weights of least pinball loss at FIT_LEVEL: Adam (Kingma and Ba 2015) on their
+    logarithms."""
     unit = np.maximum(spreads.mean(axis=0), LEAST_UNIT * mean)
     typical = max(float(np.quantile(errors, FIT_LEVEL)), NOTHING * mean)
     design, wanted = spreads / unit, errors / typical

@@ -1,21 +1,15 @@
-"""The prediction at the lead as it is made live: one minute at a time, refitted when the caller says so.
+"""Forecast of demand one lead (cold start) ahead, minute by minute, with the quantiles that size pre-warming.
 
-Owns the state between minutes. It says what `lead.run` says over the same minutes with refits at the same times; that is
-what a simulation proves, so that what was simulated is what runs. No clock: a step is a minute, whenever it comes. One
-step costs well under a millisecond, a refit about a tenth of a second, a beginning that for every day it begins with.
+`OnlineLeadForecaster` gives the same results as `run_lead_forecast` over the same minutes with the same refits. So a
+simulation tests the code that runs live. There is no clock: a step is a minute. A step costs well under a millisecond,
+a refit about 0.1 s, a start 0.1 s for each day of its history.
 
-Demand one lead ahead, minute by minute: the quantiles that pre-warming buys replicas for.
+The quantiles are conformal. Recent errors at this lead, each made without the answer, are divided by the spread
+expected then. Their quantile times the present spread gives the bound. Later data never changes earlier results.
 
-Owns the prediction at the lead (how long a cold start takes): the minutes up to now and the outlook of a slower forecaster
-go in, quantiles of the demand of one minute come out. They are conformal: the errors made lately at this lead, each found
-without knowing its answer, divided by the spread that was then expected, give the factor for the spread expected now. A
-change of the future changes nothing before it. Not here: replicas (`prewarm`), what it was worth (`simulation`).
-
-The outlook at minute resolution: from a bin forecaster's paths, or from a time-of-week profile where there is none.
-
-Owns the way from bins to minutes. Only bins that are finished are used: what stands between two bins is drawn from the last
-finished one to the forecast of the next, never to what the next turned out to be. How good a bin forecast is, is the
-forecaster's business; a wrong outlook is weighed down by `lead_fits` and paid for in spread.
+An outlook comes from a bin forecaster, or from a time-of-week profile without one. Only finished bins are used. Values
+between bins are interpolated from the last finished bin to the forecast of the next. A wrong outlook gets less weight
+in `forecast.lead.features` and a wider spread.
 """
 
 from __future__ import annotations
@@ -42,23 +36,25 @@ DAY_MINUTES = 1440
 LEARN_MINUTES = 21 * DAY_MINUTES
 REFIT_MINUTES = DAY_MINUTES
 FIRST_FIT_MINUTES = 2 * DAY_MINUTES
-"""Less history than this is answered with None: the caller reacts instead."""
+"""Minimum history in minutes. With less, the result is None and the caller reacts instead."""
 ERROR_MINUTES = 10 * DAY_MINUTES
-"""Errors that a quantile is read from: a level of 0.998 needs some thousands of them."""
+"""Minutes of errors behind a quantile: a level of 0.998 needs some thousands of them."""
 FEWEST_ERRORS = 360
 CEILING = 1.5
-"""No quantile is above this many times the highest minute ever seen: where demand changed in kind, errors by what was expected
-before are no measure, and what is needed now is the better answer."""
+"""Upper bound of a quantile, as a multiple of the highest minute so far.
+
+Where demand changed in kind, errors relative to old expectations are no measure. Present demand is then the better
+answer."""
 CAREFUL_LEVEL = 0.9
-"""A quantile from here on is never below what is expected, however the errors were lately."""
+"""Level from which a quantile is never below the expected demand, whatever the recent errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LeadRun:
-    """Per minute `t` what would have been said at its beginning of minute `t + lead`; NaN while too little was known.
+    """Forecasts made at each minute `t` for minute `t + lead`; NaN while too little is known.
 
-    `errors` are (demand - centre) / spread, per minute at which the forecast was made; NaN where the answer is not known.
-    `highest` is the highest minute seen before `t`.
+    `errors` are (demand - centre) / spread by minute of the forecast; NaN if the demand is unknown. `highest` is the
+    maximum before `t`.
     """
 
     lead: int
@@ -68,17 +64,18 @@ class LeadRun:
     highest: Array
 
     def quantile(self, level: float) -> Array:
-        """The demand at `t + lead` that is not passed with this certainty (0-1), said at `t`; not below the centre
-        for levels from CAREFUL_LEVEL on. The errors used at `t` are those whose answer was known before `t`."""
+        """Return the demand at `t + lead` that is not exceeded with this certainty (0-1), as forecast at `t`.
+
+        From CAREFUL_LEVEL on it is at least the centre. Only errors with an answer known before `t` count."""
         late = pd.Series(self.errors).shift(self.lead + 1)
         factor = late.rolling(ERROR_MINUTES, min_periods=FEWEST_ERRORS).quantile(level).to_numpy()
         return quantile_of(self.centre, self.spread, self.highest, factor, level)
 
 
 def run_lead_forecast(minutes: Array, outlook: SeasonalPrior, lead: int) -> LeadRun:
-    """Goes through the minutes as they came, refitting daily; `lead` is whole minutes, at least 1.
+    """Run the forecast through the minutes with daily refits; `lead` is whole minutes, at least 1.
 
-    `minutes` may hold NaN (unknown); the result has one row more than it: the last is what is said now.
+    `minutes` may contain NaN (unknown). The result has an extra last row: the forecast made now.
     """
     if lead < 1:
         raise ValueError(f"a lead of {lead} minutes is none")
@@ -102,7 +99,7 @@ def run_lead_forecast(minutes: Array, outlook: SeasonalPrior, lead: int) -> Lead
 
 
 def fit_errors(said: Signals, targets: Array, start: int, lead: int) -> LeadRegression | None:
-    """What the rows before `start` teach whose answer was known by then; None where there was no demand."""
+    """Return the fit to the rows before `start` with known answers, or None without demand."""
     oldest, end = max(0, start - LEARN_MINUTES), start - lead
     known = targets[oldest:end]
     if not np.nansum(known) > 0:
@@ -111,7 +108,7 @@ def fit_errors(said: Signals, targets: Array, start: int, lead: int) -> LeadRegr
 
 
 def quantile_of(centre: Array, spread: Array, highest: Array, factor: Array, level: float) -> Array:
-    """Centre and so many spreads: from zero to CEILING, and for levels from CAREFUL_LEVEL on not below the centre."""
+    """Return the centre plus `factor` spreads, between zero and CEILING; from CAREFUL_LEVEL on at least the centre."""
     wide = np.maximum(factor, 0.0) if level >= CAREFUL_LEVEL else factor
     quantile: Array = np.clip(centre + wide * spread, 0.0, CEILING * highest)
     return quantile
@@ -121,12 +118,12 @@ KEPT_MINUTES = LEARN_MINUTES + 2 * DAY_MINUTES
 
 
 class OnlineLeadForecaster:
-    """Demand one lead ahead for one tier, in the unit of the minutes that it is given (requests per second)."""
+    """Forecaster of demand one lead ahead for one tier, in the unit of its input (requests/s)."""
 
     def __init__(self, minutes: Array, outlook: SeasonalPrior, lead: int) -> None:
-        """Begins with a history of minutes (NaN: unknown; at least one known) and its outlook, one row more than minutes.
+        """Start from minutes (NaN: unknown; at least one known) and their outlook, which has an extra row.
 
-        Raises ValueError where nothing is known or the lead is none.
+        Raise ValueError if no minute is known or the lead is below 1.
         """
         past = run_lead_forecast(minutes, outlook, lead)
         self._lead = lead
@@ -143,7 +140,7 @@ class OnlineLeadForecaster:
         self.refit()
 
     def refit(self) -> None:
-        """Learns anew from the minutes kept; while they are too few nothing is learnt, and nothing is said."""
+        """Fit again to the kept minutes. With too few minutes there is no fit and no forecast."""
         if len(self._minutes) < FIRST_FIT_MINUTES:
             return
         minutes = np.array(self._minutes)
@@ -154,7 +151,7 @@ class OnlineLeadForecaster:
         self._expect()
 
     def step(self, minute: float, now: float, then: float) -> None:
-        """One minute more: its demand (NaN: unknown), and what the outlook says at the next one (see `Outlook`)."""
+        """Add a minute: its demand (NaN: unknown) and the outlook at the next minute (see `SeasonalPrior`)."""
         self._errors[self._oldest] = (minute - self._centres[0]) / self._spreads[0]
         self._oldest = (self._oldest + 1) % ERROR_MINUTES
         self._highest = float(np.fmax(self._highest, minute))
@@ -167,9 +164,9 @@ class OnlineLeadForecaster:
         self._expect()
 
     def quantile(self, level: float) -> float | None:
-        """The demand `lead` minutes after the minute to come that is not passed with this certainty (0-1).
+        """Return the demand `lead` minutes after the next minute that is not exceeded with this certainty (0-1).
 
-        None while too little is known: the caller reacts instead.
+        Return None while too little is known: the caller reacts instead.
         """
         known = self._errors[np.isfinite(self._errors)]
         if len(known) < FEWEST_ERRORS or not np.isfinite(self._centres[-1]):
@@ -186,7 +183,7 @@ class OnlineLeadForecaster:
 
     @property
     def expected(self) -> float | None:
-        """The demand that is expected then, without a margin; None while too little is known."""
+        """Return the expected demand then, without a margin. None while too little is known."""
         return float(max(0.0, self._centres[-1])) if np.isfinite(self._centres[-1]) else None
 
     def _expect(self) -> None:
@@ -210,11 +207,11 @@ WEEK_DAYS = 7
 PROFILE_WEEKS = 4
 FIRST_PROFILE_DAYS = 2
 SMOOTH_MINUTES = 35
-"""Bins shorter than a third of this are smoothed over it: their own noise is no time of day."""
+"""Smoothing width in minutes, for bins shorter than a third of it: their noise is no daily pattern."""
 
 
 def profile_outlook(observed: Array, bin_minutes: int, lead: int, minutes: int) -> SeasonalPrior:
-    """From the median of each time of the week over the last weeks, made anew every day; silent for the first two days.
+    """Return the outlook from a weekly profile that is refitted daily. It is empty for the first two days.
 
     `observed[k]` is the demand of bin `k` as a rate in the unit of the minutes (no gaps).
     """
@@ -232,8 +229,9 @@ def profile_outlook(observed: Array, bin_minutes: int, lead: int, minutes: int) 
 
 
 def week_profile(observed: Array, per_day: int, bin_minutes: int) -> Array:
-    """The robust profile of a week, by bin of the week counted from the first bin: the median of each over the last weeks,
-    drawn towards the median of its time of day over the last seven days (the fewer weeks, the more)."""
+    """Return the robust profile of a week by bin, counted from the first bin: the median over the last weeks.
+
+    It is drawn towards the median of the time of day over the last seven days, more with fewer weeks."""
     week = WEEK_DAYS * per_day
     end = len(observed)
     recent = min(end // per_day, WEEK_DAYS)

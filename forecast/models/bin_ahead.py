@@ -1,7 +1,4 @@
-"""The forecast of one bin ahead at one lead: simple methods weighted by how they did, trees beside them, quantiles.
-
-Owns how the parts work together for one lead, bin by bin. What each part says is its own module's business.
-"""
+"""Forecast of a single bin at one lead: weighted simple methods, boosted trees, and quantiles."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ REGRESSION = "regression"
 FAMILIES = (*(family for family, _ in BIN_METHODS), *(REGRESSION for _ in Space))
 
 REPLAYED_DAYS = 7
-"""How much of the past is gone through bin by bin at the start, to learn weights and residuals: as much as both remember."""
+"""Days of the past that the start replays bin by bin for weights and residuals; both remember no more."""
 
 TREES_SHARE = 0.5
-"""Trees and weighted methods err differently: on real traffic their even mean beat both, and any choice between them."""
+"""Share of the trees. Trees and methods err differently: on real traffic the even mean beat both, and any choice."""
 
 
 class BinForecast(NamedTuple):
-    """What was said at an origin: of each method, the weights then, and the forecast."""
+    """Forecast made at an origin: the value of each method, the weights used, and the combination."""
 
     by_method: Array
     weights: Array
@@ -36,9 +33,9 @@ class BinForecast(NamedTuple):
 
 
 class LeadAhead:
-    """Forecasts of the bin `lead` after the last one seen. `step` after each new bin, `refit` after each day.
+    """Forecaster of the bin `lead` after the last observed bin. Call `step` after each bin, `refit` after each day.
 
-    `quantiles` are those of the present forecast; None while too little is known of past errors.
+    `quantiles` belong to the present forecast; None while too few errors are known.
     """
 
     def __init__(self, past: ObservedBins, profiles: Profiles, smoothed: Smoothed, lead: int) -> None:
@@ -76,7 +73,7 @@ class LeadAhead:
         return np.column_stack([columns(asked), *(one.predict(around) for one in self._regressions)])
 
     def refit(self) -> None:
-        """Regressions and trees anew, from the last weeks up to now."""
+        """Refit regressions and trees on the last weeks."""
         now = len(self._past)
         around = self._around(max(first_origin(self._past), now - LEARNT_DAYS * self._past.per_day), now)
         self._fit_regressions(around, len(self._past))
@@ -90,7 +87,7 @@ class LeadAhead:
         self._trees = fit_trees(_columns(around)[rows], aim, around.scale[rows], SHORT)
 
     def step(self) -> None:
-        """A bin came: learns from it and says something at the new origin."""
+        """Learn from a new bin and forecast at the new origin."""
         now = len(self._past)
         around = self._around(now, now)
         self._learn(now)
@@ -98,7 +95,7 @@ class LeadAhead:
         self.quantiles = self._spread.quantiles(now)
 
     def _learn(self, now: int) -> None:
-        """The last bin seen is what the forecast made `lead` bins ago was of."""
+        """Learn from the forecast of the last bin, made `lead` bins ago."""
         origin, target = now - self.lead, now - 1
         issued = self._issued.pop(origin, None)
         if issued is None:
@@ -121,7 +118,7 @@ class LeadAhead:
         self._spread.note(origin, forecast)
 
     def shares(self) -> dict[str, float]:
-        """The weight of each family of methods now; they sum to 1."""
+        """Return the present weight of each family of methods; the sum is 1."""
         trees = TREES_SHARE if self._trees is not None else 0.0
         shares = {NAME: trees} if trees else {}
         for family, weight in zip(FAMILIES, self._weights.now, strict=True):

@@ -1,7 +1,7 @@
-"""The forecaster of one series: what the next bins and the next day bring, with quantiles, and how well it did lately.
+"""Forecaster of one series: the next bins and the next day with quantiles, and the record of its recent quality.
 
-Owns which method answers with how much history behind it, and the record of its own forecasts. It knows nothing of
-replicas: what a forecast is good for is `forecast.capacity.prewarm`'s. Not safe to use from several threads.
+It selects the method by the length of the history. It counts no replicas (see `forecast.capacity.prewarm`). Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from forecast.series.binned import Array, Series
 from forecast.series.observed import ObservedBins
 
 DAYS_NEEDED = 2
-"""With one day of history nothing beats the same as now (measured on real traffic); the second gives first errors."""
+"""Minimum days of history. With one day nothing beats the last value (on real traffic); the second gives errors."""
 
 MOST_LEADS = 6
-"""Leads that have methods of their own; beyond them the day's path answers."""
+"""Maximum leads with methods of their own. Further leads use the path of the day."""
 
 RECORD_DAYS = 7
 LEAST_RECORD = 20
 
 SAME_SHARE = 1e-5
-"""What is nearer than this share is the same: of traffic that never changes, quantiles are off by parts of a millionth."""
+"""Relative tolerance of equal amounts: with constant traffic, quantiles deviate by parts of a millionth."""
 
 COMBINATION = "sizewatch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Path:
-    """Quantiles of the amounts per bin, from `start` (unix seconds) on, one value a bin; 5 %, 50 %, 95 % and 99 %.
+    """Quantiles (5 %, 50 %, 95 %, 99 %) of the amounts per bin, from `start` (unix seconds) on.
 
-    `weights` is what each family of methods had in the next bins, `note` what a reader must know of it.
+    `weights` are the shares of the method families in the next bins. `note` is a remark for readers.
     """
 
     start: float
@@ -58,8 +58,10 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How the forecasts of the longest own lead did in the last week: `covered` of `forecasts` were at most their 95 %
-    quantile; `error_ratio` is the sum of absolute errors by that of the method `naive`, over `compared` bins."""
+    """Quality of the forecasts at the longest own lead in the last week.
+
+    `covered` of `forecasts` were at most their 95 % quantile. `error_ratio` is the sum of absolute errors divided by
+    that of the method `naive`, over `compared` bins."""
 
     covered: int
     forecasts: int
@@ -69,7 +71,7 @@ class Quality:
 
 
 class PendingForecast(NamedTuple):
-    """A forecast that waits for its bin, and what the naive method said of the same bin."""
+    """Forecast of a future bin, with the naive forecast of the same bin."""
 
     target: int
     q50: float
@@ -78,10 +80,11 @@ class PendingForecast(NamedTuple):
 
 
 class Forecaster:
-    """Learns from a series, then follows it bin by bin.
+    """Forecaster that learns from a series and then follows it bin by bin.
 
-    `ahead_seconds` is the lead that matters (a cold start): the bins up to it have methods of their own. `sundays` are the
-    local days that behave like Sundays. Raises `forecast.series.observed.NoObservationsError` for a series without an observation.
+    `ahead_seconds` is the relevant lead (a cold start); bins up to it have methods of their own. `sundays` are local
+    days that behave like Sundays. Raises `forecast.series.observed.NoObservationsError` for a series without an
+    observation.
     """
 
     def __init__(self, series: Series, *, ahead_seconds: float = 900.0, sundays: Collection[date] = ()) -> None:
@@ -106,21 +109,21 @@ class Forecaster:
 
     @property
     def last_bin_end(self) -> float:
-        """Where the last bin seen ends, unix seconds."""
+        """Return the end of the last bin, unix seconds."""
         return self._past.end
 
     @property
     def bin_seconds(self) -> float:
-        """How long a bin is."""
+        """Return the length of a bin in seconds."""
         return self._past.bin_seconds
 
     @property
     def trained(self) -> bool:
-        """Whether there is enough history for more than the same as now."""
+        """Return whether the history is long enough for trained methods."""
         return self._quick is not None
 
     def step(self, value: float) -> None:
-        """One more bin: its amount, NaN where it was not seen."""
+        """Add a bin; NaN if it was not observed."""
         self._past.append(value)
         if self._quick is None:
             self._begin()
@@ -133,7 +136,7 @@ class Forecaster:
         self._remember()
 
     def refit(self) -> None:
-        """Fits everything anew that is fitted; to be called once a day, before a step."""
+        """Refit all models. Call it once a day, before a step."""
         if self._quick is None:
             return
         self._quick.fit(len(self._past))
@@ -146,7 +149,7 @@ class Forecaster:
             part.forget(learnt)
 
     def path(self, bins: int) -> Path | None:
-        """The next `bins`, at most a day; None while too few errors are known for a quantile."""
+        """Return the next `bins`, at most a day. None while too few errors are known for a quantile."""
         bins = min(bins, self._past.per_day)
         trained = self._trained_path(bins) if self.trained else None
         if trained is not None:
@@ -189,7 +192,7 @@ class Forecaster:
         return f"too few errors are known after {has} of history: the same as now, with its own error"
 
     def _remember(self) -> None:
-        """The forecast of the longest own lead, for the record."""
+        """Record the forecast at the longest own lead."""
         lead, now = self.leads, float(self._past.values[-1])
         own = self._short[-1].quantiles if self.trained else None
         if own is None:
@@ -205,7 +208,7 @@ class Forecaster:
                 self._record.append((value, told))
 
     def quality(self) -> Quality:
-        """How it did in the last week, as far as it has been running."""
+        """Return the quality of the last week, or of the time since the start."""
         errors = sum(abs(value - told.q50) for value, told in self._record)
         naive = sum(abs(value - told.naive) for value, told in self._record)
         compared = len(self._record)

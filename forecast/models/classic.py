@@ -1,8 +1,7 @@
-"""The methods of the textbooks, as statsmodels fits them: Holt-Winters, ARIMA, and a decomposition by STL with a level.
+"""Textbook methods fitted by statsmodels, as benchmarks: Holt-Winters, ARIMA, and STL with a smoothed level.
 
-Owns their fitting once a day and the recursions that carry their state from bin to bin in between. They are what our own
-is compared with. A further one is a class that keeps to `forecast.models.naive.Method`, and a row of
-`forecast.backtest.walk.METHODS`.
+They are fitted once a day; recursions carry their state between the fits. A new method is a class with the interface of
+`forecast.models.naive.Method` and a row of `forecast.backtest.walk.METHODS`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from forecast.series.observed import ObservedBins
 
 @contextmanager
 def _counted(troubles: Counter[str]) -> Iterator[None]:
-    """What statsmodels warns of is counted and told by the backtest, not printed a hundred times."""
+    """Count warnings of statsmodels in place of printing them; the backtest reports them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -32,7 +31,7 @@ def _counted(troubles: Counter[str]) -> Iterator[None]:
 
 
 class HoltWinters:
-    """Additive daily season without trend, fitted on two weeks (initial states by statsmodels' heuristic)."""
+    """Holt-Winters with an additive daily season and no trend, fitted on two weeks (heuristic initial states)."""
 
     needs_days: ClassVar[float] = 2.0
     HISTORY_DAYS = 14
@@ -73,10 +72,10 @@ class HoltWinters:
 
 
 class Arima:
-    """ARIMA(p, d, q) on the last week; of a few orders the one with the least AIC, sought once.
+    """ARIMA(p, d, q) on the last week. The order of least AIC among a few candidates is selected once.
 
-    Between the fits the recursion of the model goes on (Box and Jenkins, chapter 5) from the innovations that its Kalman
-    filter found over the week; after so long its gain no longer changes.
+    Between fits the recursion of the model continues (Box and Jenkins, chapter 5) from the innovations of its Kalman
+    filter. After a week the filter gain is constant.
     """
 
     needs_days: ClassVar[float] = 1.0
@@ -100,16 +99,17 @@ class Arima:
         self._at = len(past)
 
     def _estimate(self, history: Array, order: tuple[int, int, int]) -> float:
-        """Sets the parameters and the state; gives the AIC by observation, for differencing takes one of them.
+        """Set the parameters and the state. Return the AIC per observation, because differencing removes an
+        observation.
 
-        Where they cannot be estimated all stays as it was, and the AIC is infinite.
+        If the estimation fails, keep the previous state and return infinity.
         """
         p, d, q = order
         steps = np.diff(history, n=d)
         mean = 0.0 if d else float(steps.mean())
         scale = float(np.std(steps))
         if scale < 1e-9 * max(1.0, float(np.abs(history).max())):
-            # All orders say the same of a series that never changed.
+            # A constant series gives the same forecast with every order.
             self._set(mean, np.zeros(p), np.zeros(q), steps, np.zeros(q))
             return 0.0
         try:
@@ -127,12 +127,12 @@ class Arima:
         return (float(fitted.aic) + 2 * len(steps) * float(np.log(scale))) / len(steps)
 
     def _set(self, mean: float, ar: Array, ma: Array, steps: Array, shocks: Array) -> None:
-        """The newest steps and shocks stand first."""
+        """Set the state. The newest steps and shocks come first."""
         self._mean, self._ar, self._ma = mean, ar, ma
         self._steps, self._shocks = steps[::-1][: len(ar)], shocks[::-1][: len(ma)]
 
     def _next(self, steps: Array, shocks: Array) -> float:
-        """The step expected after these, the newest first."""
+        """Return the expected step after these steps and shocks (newest first)."""
         return self._mean + float(self._ar @ (steps - self._mean)) + float(self._ma @ shocks)
 
     def _take(self, step: float) -> None:
@@ -159,10 +159,10 @@ class Arima:
 
 
 class Mstl:
-    """Daily and weekly season by repeated STL (MSTL: Bandara, Hyndman, Bergmeir 2021), a smoothed level on the rest.
+    """MSTL (Bandara, Hyndman, Bergmeir 2021): daily and weekly season by repeated STL, and a smoothed level.
 
-    A season counts from two periods on. Windows 11 and 15 and flat seasons as in R's mstl; the loess is drawn at every so
-    many bins and joined by lines, as in R's stl, or four weeks of five minutes would take a minute.
+    A season needs two periods. Windows 11 and 15 and flat seasons follow mstl in R. The loess is evaluated at some bins
+    and joined by lines, as in stl of R. Without that, four weeks of 5-minute bins would take a minute.
     """
 
     needs_days: ClassVar[float] = 2.0
@@ -201,7 +201,7 @@ class Mstl:
 
 
 def _seasons(history: Array, periods: list[int], passes: int) -> list[Array]:
-    """Each season from what the others leave, the shortest first."""
+    """Return each season, fitted to the rest after the other seasons, the shortest first."""
     seasons = [np.zeros(len(history)) for _ in periods]
     for _ in range(passes if len(periods) > 1 else 1):
         for place, period in enumerate(periods):

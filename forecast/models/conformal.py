@@ -1,15 +1,11 @@
-"""How far off the forecasts of one lead have been, and what that makes of their quantiles: online conformal prediction.
+"""Online conformal prediction: records of residuals and the quantiles that follow, for single leads and for a day.
 
-Owns the record of residuals, the scales they are taken by (the level, its recent and its usual roughness at this time of
-day) and the quantiles that follow. No distribution is assumed: a quantile is the forecast plus that quantile of its own
-past residuals, on several scales and over two windows, weighted by the pinball loss each had (Gibbs & Candes 2021 for
-why it must follow online; Vovk, Gammerman, Shafer 2005 for the idea).
+No distribution is assumed (Vovk, Gammerman, Shafer 2005). A quantile of one lead is the forecast plus that quantile of
+its past residuals, on several scales and over two windows. The scales are the level and its recent and usual roughness.
+Each combination is weighted by its pinball loss (Gibbs & Candes 2021: why the weights must adapt online).
 
-How far off the forecasts of a day ahead have been, by how far ahead, and what that makes of their quantiles.
-
-Owns the residuals of the days that were forecast lately and the quantiles of each quarter of the day ahead. A day of
-residuals is much alike (one surge is in all of them), so that they are taken over two weeks, the newer counting more, on
-two scales, and for the upper quantiles the wider one is believed.
+Residuals of a day are alike, because a surge affects them all. So `DaySpread` uses two weeks of days, the newer with
+more weight, by quarter of the day and on two scales. Upper quantiles use the wider scale.
 """
 
 from __future__ import annotations
@@ -25,30 +21,32 @@ from forecast.series.binned import Array
 from forecast.series.observed import FEWEST, HOUR, ObservedBins
 
 BIN_SPREAD_DAYS = (2, 7)
-"""The windows that residuals are taken from."""
+"""Windows of residuals in days."""
 
 LEAST_RESIDUALS = 20
-"""Of fewer the highest one is no 95 % quantile."""
+"""Minimum number of residuals: with fewer, the highest is no 95 % quantile."""
 
 LEVELS = (0.05, 0.5, 0.95, 0.99)
 UPPER = 2
-"""Which of LEVELS the windows are weighted by."""
+"""Index in LEVELS of the quantile that weighs the windows."""
 
 LEAST_SHARE = 0.05
-"""A forecast below this share of the week's mean has the spread of this one: the residuals of nothing say nothing."""
+"""Minimum level for a spread, as a share of the week's mean: residuals of no traffic carry no information."""
 
 FURTHEST, FURTHEST_DAYS = 3.0, 28
-"""No quantile is above so many times the highest amount of so many days: after a break the spread of a small forecast is
-applied to a large one, and a spike would count twice, in the residual and in the roughness."""
+"""Upper bound of quantiles: FURTHEST times the highest amount in FURTHEST_DAYS.
+
+After a break, the spread of a small forecast is applied to a large forecast. A spike would count twice, in the residual
+and in the roughness."""
 
 SCALES = 4
 USUAL_DAYS = 7
 KEPT_DAYS = USUAL_DAYS + 2
-"""How far back the record reaches: to the longest window, and some hours about it."""
+"""Days of the record: the longest window and some hours."""
 
 
 class Quantiles(NamedTuple):
-    """Amounts per bin."""
+    """Quantiles of an amount per bin."""
 
     q05: float
     q50: float
@@ -57,24 +55,24 @@ class Quantiles(NamedTuple):
 
 
 class OnlineMean:
-    """An exponentially weighted mean of what is known."""
+    """Exponentially weighted mean."""
 
     def __init__(self, half_life: float) -> None:
         self._keep, self._sum, self._weight, self._n = 0.5 ** (1 / half_life), 0.0, 0.0, 0
 
     def add(self, value: float) -> None:
-        """One more value."""
+        """Add a value."""
         self._sum, self._weight = self._keep * self._sum + value, self._keep * self._weight + 1
         self._n += 1
 
     @property
     def value(self) -> float:
-        """NaN of fewer than five values."""
+        """Return the mean, or NaN with fewer than five values."""
         return self._sum / self._weight if self._n >= 5 else math.nan
 
 
 class Spread:
-    """The residuals of one lead's forecasts, by origin, from origin `first` on."""
+    """Residuals of the forecasts at one lead, by origin, from origin `first` on."""
 
     def __init__(self, past: ObservedBins, lead: int, first: int) -> None:
         self._past, self._lead, self._first = past, lead, first
@@ -92,7 +90,7 @@ class Spread:
         )
 
     def note(self, origin: int, forecast: float) -> None:
-        """A forecast was made: remembers it and the scales it is to be measured by."""
+        """Record a forecast and its scales."""
         if origin - self._first >= len(self._said):
             self._grow()
         place = origin - self._first
@@ -100,7 +98,7 @@ class Spread:
         self._scale[place] = self._scales(place, self._floored(forecast))
 
     def learn(self, origin: int, actual: float) -> None:
-        """What came of the forecast made at `origin`; NaN where it was not seen, and nothing where none was made."""
+        """Record the actual amount for the forecast made at `origin`. Ignore NaN and origins without a forecast."""
         place = origin - self._first
         if place < 0 or not math.isfinite(actual) or not math.isfinite(self._said[place]):
             self._offered.pop(origin, None)
@@ -116,7 +114,7 @@ class Spread:
             self._weights.update(quantiles[None], used, np.array([actual]), self._usual)
 
     def quantiles(self, origin: int) -> Quantiles | None:
-        """Of the forecast noted at `origin`; None while fewer than LEAST_RESIDUALS are known."""
+        """Return the quantiles of the forecast noted at `origin`. None with fewer than LEAST_RESIDUALS residuals."""
         place, windows = origin - self._first, []
         forecast, scale = float(self._said[place]), self._scale[place]
         for days in BIN_SPREAD_DAYS:
@@ -131,7 +129,7 @@ class Spread:
         used = self._weights.now
         self._offered[origin] = by_method[:, UPPER], used
         mean = 0.5 * (used @ by_method + by_method.mean(axis=0))
-        # Of two days of residuals the highest few are no 99 % quantile: only the longer window speaks of it.
+        # Two days of residuals are too few for a 99 % quantile: use at least that of the longer window.
         mean[-1] = max(mean[-1], by_method[SCALES:, -1].mean())
         mean[1] = max(0.0, forecast + 0.5 * self._bias(place))
         mean[0] = min(mean[0], mean[1])
@@ -139,7 +137,7 @@ class Spread:
         return Quantiles(*(float(value) for value in bounded))
 
     def _bias(self, place: int) -> float:
-        """The median residual of the last day, at the scale of the present forecast."""
+        """Return the median residual of the last day, at the scale of the present forecast."""
         ratios = self._ratio[max(0, place - self._lead - self._past.per_day + 1) : place - self._lead + 1, 0]
         ratios = ratios[np.isfinite(ratios)]
         return float(np.median(ratios)) * float(self._scale[place, 0]) if len(ratios) >= LEAST_RESIDUALS else 0.0
@@ -153,11 +151,12 @@ class Spread:
         return max(forecast, LEAST_SHARE * self._usual, FEWEST)
 
     def _scales(self, place: int, level: float) -> Array:
-        """By the level alone; by its roughness of the last hour, of the last hours, and of this time of day; each drawn to
-        the roughness of the last day."""
+        """Return the scales: the level alone, and its roughness of the last hour, last hours and this time of day.
+
+        Each roughness is drawn towards that of the last day."""
         day, root = self._daily.value, math.sqrt(level)
         if not day > 0:
-            # Nothing is known of its roughness yet (such residuals are not used), or it has none.
+            # Either the roughness is unknown (such residuals are not used), or it is zero.
             return np.full(SCALES, root if day == 0 else math.nan)
         hour, hours = self._recent.value, self._lately.value
         usual = self._usual_roughness(place)
@@ -166,14 +165,14 @@ class Spread:
         return np.array([root * max(kind, 1e-3 * day) for kind in kinds])
 
     def _usual_roughness(self, place: int) -> float:
-        """The mean over the last days of the roughness within an hour of this time; NaN where none is known."""
+        """Return the mean roughness within an hour of this time over the last days. NaN if unknown."""
         near, day = self._past.bins(HOUR), self._past.per_day
         spans = (self._rough[max(0, at - near) : at + near + 1] for at in range(place - day, -1, -day)[:USUAL_DAYS])
         means = [float(known.mean()) for span in spans if len(known := span[np.isfinite(span)])]
         return math.fsum(means) / len(means) if means else math.nan
 
     def _grow(self) -> None:
-        """A day more at the end, and no more before it than is looked at."""
+        """Extend the arrays by a day and drop rows before the longest window."""
         more = self._past.per_day
         old = max(0, len(self._said) - KEPT_DAYS * more - 2 * LEAST_RESIDUALS)
         self._first += old
@@ -184,12 +183,12 @@ class Spread:
 
 
 def highest_observation(past: ObservedBins) -> float:
-    """What no quantile is above."""
+    """Return the upper bound of all quantiles."""
     return FURTHEST * max(past.maximum(FURTHEST_DAYS * past.per_day), FEWEST)
 
 
 def _quantiles(ratios: Array) -> Array:
-    """LEVELS by scale; those above the middle are the next higher residual, never one between two."""
+    """Return LEVELS by scale. Above the middle take the next higher residual, without interpolation."""
     ordered, n = np.sort(ratios, axis=0), len(ratios)
     places = [math.floor(q * (n - 1)) if q < 0.5 else math.ceil(q * (n - 1)) for q in LEVELS]
     return ordered[places]
@@ -199,13 +198,13 @@ QUARTERS = 4
 DAY_SPREAD_DAYS = 14
 HALF_LIFE_DAYS = 3.0
 LEADS_A_QUARTER = 12
-"""Neighbouring leads of one day say the same; more of them would only cost time."""
+"""Leads recorded per quarter. Neighbouring leads of a day are alike; more would only cost time."""
 
 MIDDLE = 0.5
 
 
 class DaySpread:
-    """The forecasts of days that were made at even steps of `step` bins, as far back as they count."""
+    """Residuals of day forecasts made every `step` bins."""
 
     def __init__(self, past: ObservedBins, step: int) -> None:
         self._past = past
@@ -215,11 +214,11 @@ class DaySpread:
         self._factors: Array | None = None
 
     def note(self, origin: int, path: Array) -> None:
-        """A day was forecast (amount per bin, by lead)."""
+        """Record a forecast of a day (amount per bin, by lead)."""
         self._made.append((origin, path[self._leads]))
 
     def learn(self) -> None:
-        """Takes the residuals of everything that is known by now."""
+        """Update the quantile factors from all residuals known by now."""
         past, day, leads = self._past, self._past.per_day, self._leads
         if not self._made:
             return
@@ -239,7 +238,7 @@ class DaySpread:
         self._factors = None if np.isnan(factors[0]).any() else _carried(factors)
 
     def quantiles(self, path: Array) -> Array | None:
-        """LEVELS by lead of the day ahead; None while too little is known of past errors."""
+        """Return LEVELS by lead of the day ahead. None while too few errors are known."""
         if self._factors is None:
             return None
         quarter = np.arange(len(path)) * QUARTERS // self._past.per_day
@@ -260,7 +259,7 @@ class DaySpread:
 
 
 def _carried(factors: Array) -> Array:
-    """With the quarter before in place of one of which too little is known: a day is only known whole after a day."""
+    """Replace a quarter with too little data by the quarter before: the last quarter is known only after a day."""
     for part in range(1, QUARTERS):
         if np.isnan(factors[part]).any():
             factors[part] = factors[part - 1]

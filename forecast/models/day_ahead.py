@@ -1,7 +1,4 @@
-"""The forecast of the day ahead: simple paths weighted by how they did, their median, trees on what they leave, quantiles.
-
-Owns how these parts work together, hour by hour. What each says is its own module's business.
-"""
+"""Forecast of the day ahead, updated hourly: weighted simple paths, their median, boosted trees, and quantiles."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from forecast.series.binned import Array
 from forecast.series.observed import HOUR, Integers, ObservedBins
 
 BLOCKS = 4
-"""The weights of methods are learnt for each quarter of the day ahead."""
+"""Number of parts of the day with weights of their own."""
 
 LEADS_LEARNT = 12
-"""Of each hour's path so many leads, drawn at random, are given to the trees: neighbours say the same."""
+"""Leads of each hourly path, drawn at random, that the trees learn from: neighbours are alike."""
 
 MEDIAN_SHARE, WEIGHTED_SHARE, TREES_SHARE = 0.25, 0.25, 0.5
 MEMORY_DAYS = 14
@@ -30,7 +27,7 @@ FAMILIES = tuple(family for family, _ in DAY_METHODS)
 
 
 class DayForecast(NamedTuple):
-    """What was said at an origin: of each method (lead by method), and the weights then (block by method)."""
+    """Forecast made at an origin: paths (lead by method) and the weights used (block by method)."""
 
     origin: int
     said: Array
@@ -38,7 +35,7 @@ class DayForecast(NamedTuple):
 
 
 class DayAhead:
-    """Forecasts of the day after the last bin seen. `step` after each new bin, `refit` after each day."""
+    """Forecaster of the day after the last observed bin. Call `step` after each bin, `refit` after each day."""
 
     def __init__(self, past: ObservedBins, quick: Profiles, steady: Profiles) -> None:
         self._past, self._quick, self._steady, self._slow = past, quick, steady, SlowSeason(past)
@@ -61,7 +58,7 @@ class DayAhead:
         return DayMethodInput(self._past, self._quick, self._steady, self._slow, origins)
 
     def _replay(self, now: int) -> None:
-        """Goes through the last days as they came."""
+        """Replay the last days in order."""
         begin = now - DAY_SPREAD_DAYS * self._past.per_day
         for origin, said in zip(self._origins, self._said, strict=True):
             if origin >= begin:
@@ -69,7 +66,7 @@ class DayAhead:
         self._spread.learn()
 
     def step(self) -> None:
-        """A bin came."""
+        """Follow a new bin."""
         self._now, now = None, len(self._past)
         if now - self._origins[-1] < self._every:
             return
@@ -80,14 +77,14 @@ class DayAhead:
         self._spread.learn()
 
     def refit(self) -> None:
-        """Trees anew, from the last weeks up to now."""
+        """Refit the trees on the last weeks."""
         self._now = None
         old = int((self._origins <= len(self._past) - LEARNT_DAYS * self._past.per_day).sum())
         self._origins, self._said = self._origins[old:], self._said[old:]
         self._grow()
 
     def path(self) -> tuple[Array, Array | None]:
-        """The day after the last bin seen: amounts by lead, and their quantiles (LEVELS by lead) once errors are known."""
+        """Return the amounts by lead, and their quantiles (LEVELS by lead) once errors are known."""
         if self._now is None:
             now = len(self._past)
             said = self._said[-1] if now == self._origins[-1] else paths(self._asked(np.array([now])))[0]
@@ -101,7 +98,7 @@ class DayAhead:
         self._spread.note(origin, self._combined(origin, said, trees))
 
     def _learn(self, now: int) -> None:
-        """Blocks of earlier paths whose last bin has come since."""
+        """Update the weights from blocks of earlier paths whose last bin has arrived."""
         day = self._past.per_day
         for block, weights in enumerate(self._weights):
             leads = slice(-(-block * day // BLOCKS), -(-(block + 1) * day // BLOCKS))
@@ -122,7 +119,7 @@ class DayAhead:
             weights.update(made.said[leads][seen], made.weights[block], actual, usual)
 
     def _weighted(self, said: Array) -> Array:
-        """By lead."""
+        """Return the weighted path by lead."""
         day = len(said)
         block = np.arange(day) * BLOCKS // day
         weights = np.stack([one.now for one in self._weights])
@@ -140,7 +137,7 @@ class DayAhead:
         return MEDIAN_SHARE * median + WEIGHTED_SHARE * weighted + TREES_SHARE * grown
 
     def _columns(self, origins: Integers, leads: Integers, said: Array, median: Array) -> Array:
-        """What the trees see of a target: what each method says beyond the median, the levels, how far ahead, when."""
+        """Return the inputs of the trees: methods relative to the median, levels, lead and time."""
         past, scale = self._past, feature_scale(self._past, origins, median)
         daily, hours = past.mean(origins, past.per_day), past.mean(origins, 3 * past.bins(HOUR))
         weekly = past.mean(origins, np.minimum(origins, past.per_week))
@@ -169,7 +166,7 @@ class DayAhead:
         self._trees = fit_trees(self._columns(self._origins[rows], leads, said, median), aim, scale, DAY)
 
     def shares(self) -> dict[str, float]:
-        """The weight of each family of methods over the day, the median's and the trees' apart; they sum to 1."""
+        """Return the weight of each family over the day, with the median and the trees apart; the sum is 1."""
         trees = TREES_SHARE if self._trees is not None else 0.0
         rest = (1 - trees) / 2
         shares = {NAME: trees} if trees else {}

@@ -1,12 +1,8 @@
-"""What each origin looks like to the methods that learn: its last bins, its level, and the same moment on earlier days.
+"""Signals of each origin for the learning methods, and robust profiles of the week.
 
-Owns the signals that regression and trees read, one column each, as shares of the origin's scale, so that a fleet that
-grew tenfold still looks like itself. NaN where the past does not reach back so far. All of it lies before the origin.
-
-Robust profiles of the week: what usually comes in each bin of it, from medians over the last days and weeks.
-
-Owns the fitting of one profile and the row of profiles that a walk through the past needs: each origin sees the profile
-that could have been fitted at the last day's turn before it, never a later one.
+Signals are shares of the origin's scale, so that a fleet that grew tenfold looks the same. They are NaN where the past
+is too short, and use only bins before the origin. A profile is made of medians over the last days and weeks. An origin
+uses the profile fitted at the last day's turn before it, never a later profile.
 """
 
 from __future__ import annotations
@@ -19,13 +15,15 @@ from forecast.series.binned import Array
 from forecast.series.observed import FEWEST, HOUR, Integers, ObservedBins
 
 WEEKS = 4
-"""How far back the medians of a bin of the week reach."""
+"""Maximum weeks in the median of a bin of the week."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSettings:
-    """How a profile is fitted: over how many days the median of a time of day is taken, how strongly a bin of the week with
-    few weeks behind it is drawn towards that (in weeks), and over how many seconds the result is smoothed."""
+    """Settings of a profile.
+
+    `days`: days in the median of a time of day. `shrink`: weight in weeks that draws a bin of the week towards that
+    median. `smooth_seconds`: width of the smoothing."""
 
     days: int
     shrink: float
@@ -37,10 +35,9 @@ STEADY = ProfileSettings(days=14, shrink=3.0, smooth_seconds=3600.0)
 
 
 def week_profile(past: ObservedBins, end: int, shape: ProfileSettings) -> Array:
-    """Amount per bin of the week, from the bins before `end`; the mean of all of them while there is less than a day.
+    """Return the amount per bin of the week from the bins before `end`. With less than a day return their mean.
 
-    A bin of the week is the median over the weeks, w of them, drawn to the median of its time of day over the last days
-    with weight w / (w + shrink).
+    A bin is the median over its w weeks. It is drawn to the median of its time of day with weight w / (w + shrink).
     """
     values, day, week = past.values, past.per_day, past.per_week
     first = max(0, end - WEEKS * week)
@@ -64,7 +61,7 @@ def week_profile(past: ObservedBins, end: int, shape: ProfileSettings) -> Array:
 
 
 def _day_profile(values: Array, times: Integers, day: int) -> Array:
-    """The median of each time of day over whole days. Where the clock was changed some time did not come: as its neighbours."""
+    """Return the median of each time of day. A time that a clock change skipped is interpolated from its neighbours."""
     table = np.full((len(values) // day, day), np.nan)
     table[np.arange(len(values)) // day, times] = values
     known = np.flatnonzero(np.isfinite(table).any(axis=0))
@@ -73,7 +70,7 @@ def _day_profile(values: Array, times: Integers, day: int) -> Array:
 
 
 def _width(past: ObservedBins, shape: ProfileSettings) -> int:
-    """An odd number of bins, so that smoothing shifts nothing."""
+    """Return an odd number of bins, so that smoothing shifts nothing."""
     half = int(shape.smooth_seconds // past.bin_seconds)
     return 2 * half + 1 if past.bin_seconds < shape.smooth_seconds else 1
 
@@ -86,7 +83,7 @@ def _smooth(profile: Array, width: int) -> Array:
 
 
 class Profiles:
-    """The profiles fitted after the first day, at the days' turns `first`, `first` + a day, ... and at every refit."""
+    """Profiles fitted after the first day, at day turns from `first` on, and at every refit."""
 
     def __init__(self, past: ObservedBins, shape: ProfileSettings, first: int) -> None:
         self._past, self._shape = past, shape
@@ -100,7 +97,7 @@ class Profiles:
             first += past.per_day
 
     def fit(self, end: int) -> None:
-        """Adds the profile of the bins before `end`, to be used from there on."""
+        """Add the profile of the bins before `end`, used from `end` on."""
         row = week_profile(self._past, end, self._shape)
         self._ends = np.append(self._ends, end)
         self._rows = np.concatenate([self._rows, row[None]])
@@ -108,17 +105,19 @@ class Profiles:
         self._sums = np.concatenate([self._sums, twice[None]])
 
     def forget(self, before: int) -> None:
-        """Drops the profiles that only origins before this one would see."""
+        """Drop the profiles that only earlier origins use."""
         first = max(int(np.searchsorted(self._ends, before, side="right")) - 1, 0)
         self._ends, self._rows, self._sums = self._ends[first:], self._rows[first:], self._sums[first:]
 
     def _row(self, origins: Integers) -> Integers:
-        """The profile that was the newest one at each origin; the first one where an origin lies before it."""
+        """Return the newest profile at each origin, or the first if the origin lies before it."""
         return np.maximum(np.searchsorted(self._ends, origins, side="right") - 1, 0)
 
     def forecast_profile(self, origins: Integers, leads: Integers | int) -> Array:
-        """What the profile says of the bins `leads` after the last seen one of each origin: origins by leads, or one column
-        of origins against a row of leads. An origin is the index of the first bin not seen yet."""
+        """Return the profile of the bins `leads` after the last observed bin of each origin.
+
+        The result is origins by leads, or a column of origins against a row of leads. An origin is the index of the
+        first unobserved bin."""
         targets = origins + leads - 1
         slots = self._past.slots(int(targets.max()) + 1)
         rows = self._row(origins)
@@ -126,7 +125,7 @@ class Profiles:
         return found
 
     def mean(self, origins: Integers, width: int) -> Array:
-        """The profile's mean over the `width` bins up to each origin."""
+        """Return the mean of the profile over the `width` bins up to each origin."""
         slots = self._past.slots(int(origins.max()))
         ends = slots[origins - 1] + 1 + self._past.per_week
         rows = self._row(origins)
@@ -134,14 +133,14 @@ class Profiles:
         return mean
 
     def past_profile(self, origins: Integers, width: int) -> Array:
-        """What the profile says of the last `width` bins before each origin: origins by bins, the last one last."""
+        """Return the profile of the last `width` bins before each origin: origins by bins, the last bin last."""
         bins = origins[:, None] + np.arange(-width, 0)[None, :]
         slots = self._past.slots(int(origins.max()))
         found: Array = self._rows[self._row(origins)[:, None], slots[np.maximum(bins, 0)]]
         return found
 
     def typical(self, origins: Integers) -> Array:
-        """The profile's mean over the week, per bin, as it was at each origin."""
+        """Return the weekly mean of the profile per bin, as of each origin."""
         mean: Array = self._sums[self._row(origins), self._past.per_week] / self._past.per_week
         return mean
 
@@ -149,17 +148,19 @@ class Profiles:
 HALF_HOUR = HOUR / 2
 
 LEARNT_DAYS = 35
-"""How far back the origins lie that methods learn from."""
+"""Maximum age in days of origins that methods learn from."""
 
 LEAST_SHARE = 0.05
-"""The scale is at least this share of the week's mean: a day without traffic would magnify every error."""
+"""Minimum scale, as a share of the week's mean: a day without traffic would magnify every error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Origins by signals. `level` is the mean of the last half hour (amount per bin), what is learnt is added to it;
-    `scale` the unit of the signals and of what is learnt. `clock` is the time of day of the target as a share of it, the
-    day of the week, and the level by the week's mean: for trees only."""
+    """Signals by origin.
+
+    `level` is the mean of the last half hour (amount per bin), the base of what is learnt. `scale` is the unit of the
+    signals and targets. `clock` is for trees only: time of day of the target (0-1), day of the week, and level by the
+    week's mean."""
 
     origins: Integers
     signals: Array
@@ -169,19 +170,21 @@ class Features:
 
 
 def first_origin(past: ObservedBins) -> int:
-    """The first origin that can be looked at: a day and some hours in."""
+    """Return the first usable origin: a day and some hours after the start."""
     return past.per_day + 3 * past.bins(HOUR) + 2
 
 
 def feature_scale(past: ObservedBins, origins: Integers, level: Array) -> Array:
-    """The unit of what is learnt at each origin: between the level there and the day's mean, never almost nothing."""
+    """Return the unit of learning at each origin: between the level and the day's mean, with a lower bound."""
     daily, weekly = past.mean(origins, past.per_day), past.mean(origins, np.minimum(origins, past.per_week))
     scale: Array = np.maximum(np.maximum(0.5 * (level + daily), LEAST_SHARE * weekly), FEWEST)
     return scale
 
 
 def build_features(past: ObservedBins, profiles: Profiles, origins: Integers, lead: int) -> Features:
-    """Of each origin (index of the first bin not seen yet) for the bin `lead` after the last one seen."""
+    """Return the signals of each origin for the bin `lead` after the last observed bin.
+
+    An origin is the index of the first unobserved bin."""
     day, week = past.per_day, past.per_week
     half, hour = past.bins(HALF_HOUR), past.bins(HOUR)
     level, target = past.mean(origins, half), origins + lead - 1
@@ -192,7 +195,7 @@ def build_features(past: ObservedBins, profiles: Profiles, origins: Integers, le
     rise = usual - now
 
     def around(back: int) -> Array:
-        """The mean of half an hour about the target, so many bins earlier."""
+        """Return the mean of half an hour around the target, `back` bins earlier."""
         return past.mean(target - back + half // 2 + 1, half)
 
     before = {back: past.mean(origins - back, half) for back in (day, week, 2 * day)}
@@ -223,7 +226,7 @@ def build_features(past: ObservedBins, profiles: Profiles, origins: Integers, le
 
 
 def _roughness(past: ObservedBins, origins: Integers, width: int) -> Array:
-    """The mean step from bin to bin before each origin."""
+    """Return the mean absolute step between bins before each origin."""
     first = np.maximum(origins - width, 1)
     begin, end = int(first.min()), int(origins.max())
     sums = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(past.values[begin - 1 : end])))])

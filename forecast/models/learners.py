@@ -1,12 +1,11 @@
-"""Robust linear regression on the surroundings, fitted anew at every day's turn, each fit used for the day after it.
+"""Learning methods on the signals of `forecast.models.features`: robust linear regression and boosted trees.
 
-Owns the fit (weighted least squares that approach least absolute errors, with forgetting) and the two scales it works on:
-as it is, and of square roots, where the noise of counts is even.
+The regression is refitted daily and used for the following day. It uses weighted least squares, which approach least
+absolute errors, with forgetting. It works on two scales: plain, and square roots, where the noise of counts is even.
 
-Boosted trees on the surroundings: what linear methods cannot say (another slope at night, at weekends, after a jump).
-
-Owns the call of LightGBM and its settings: few, small trees on absolute errors, several seeds averaged. LightGBM needs the
-system's OpenMP library; where that is missing forecasts go on without trees, and `missing` says what to install.
+Trees cover what linear methods cannot (other slopes at night, at weekends, after a jump). They are few and small, on
+absolute errors, averaged over seeds. LightGBM needs the system's OpenMP library. Without it, forecasts run without
+trees, and `missing_library` names the package to install.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from forecast.series.observed import ObservedBins
 FORGET_DAYS = 14.0
 RIDGE = {"plain": 0.1, "root": 0.01}
 ROUNDS = 2
-"""Of reweighting a day: the fit of the day before is a good start."""
+"""Reweighting passes per day: the fit of the day before is a good start."""
 
 NEAR = 0.2
-"""Errors below this share of the median one weigh like it: the weight of a perfect fit would be infinite."""
+"""Errors below this share of the median error get its weight: a perfect fit would have infinite weight."""
 
 
 class Space(Enum):
-    """On which scale the regression is linear."""
+    """Scale on which the regression is linear."""
 
     PLAIN = "plain"
     ROOT = "root"
 
 
 class Regression:
-    """The fits of all days' turns so far; `predict` uses the one that was newest at each origin."""
+    """Regression with the fits of all days so far. `predict` uses the newest fit before each origin."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -51,10 +50,7 @@ class Regression:
         self._used = 0
 
     def fit(self, past: ObservedBins, around: Features, lead: int, end: int) -> None:
-        """Learns the origins whose target lies in what came since the last fit and before bin `end`.
-
-        Earlier days count half as much every FORGET_DAYS.
-        """
+        """Learn from targets since the last fit and before bin `end`. Past days halve in weight every FORGET_DAYS."""
         targets = around.origins + lead - 1
         rows = np.flatnonzero((targets >= self._used) & (targets < end))
         rows = rows[past.observed_mask[targets[rows]]]
@@ -86,7 +82,7 @@ class Regression:
         return fit
 
     def predict(self, around: Features) -> Array:
-        """What it says at each origin, amount per bin, never below 0; the level where nothing was fitted before it."""
+        """Return the forecast at each origin (amount per bin, at least 0). Without an earlier fit return the level."""
         signals, base = self._design(around)
         which = np.searchsorted(self._ends, around.origins, side="right") - 1
         fits = self._fits[np.maximum(which, 0)] * (which >= 0)[:, None]
@@ -98,7 +94,7 @@ class Regression:
         return np.sqrt(np.maximum(shares, 0.0)) if self._space is Space.ROOT else shares
 
     def _design(self, around: Features) -> tuple[Array, Array]:
-        """The signals with a constant, and what the fit is added to; a signal that is not known counts as none."""
+        """Return the signals with a constant, and the base of the fit. Unknown signals count as zero."""
         level, signals = around.level / around.scale, np.nan_to_num(around.signals)
         base = self._space_of(level)
         if self._space is Space.ROOT:
@@ -109,12 +105,12 @@ class Regression:
 NAME = "boosted trees"
 SEEDS = 2
 LEAST_ROWS = 200
-"""With fewer there is nothing that a tree could split."""
+"""Minimum rows to fit trees: with fewer a tree has nothing to split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSettings:
-    """Trees a seed, leaves a tree, rows a leaf at least."""
+    """Settings of the trees: trees per seed, leaves per tree, minimum rows per leaf."""
 
     trees: int
     leaves: int
@@ -140,7 +136,7 @@ COMMON: dict[str, Any] = {
 
 @cache
 def _lightgbm() -> ModuleType | str:
-    """LightGBM, or why it cannot be loaded."""
+    """Return LightGBM, or the reason why it cannot be loaded."""
     try:
         import lightgbm
     except (ImportError, OSError) as error:
@@ -149,7 +145,7 @@ def _lightgbm() -> ModuleType | str:
 
 
 def missing_library() -> str | None:
-    """Why there are no trees on this machine; None where there are."""
+    """Return why trees are unavailable on this machine, or None."""
     found = _lightgbm()
     if isinstance(found, str):
         return f"boosted trees are left out, LightGBM cannot be loaded ({found}); install libgomp1"
@@ -157,20 +153,20 @@ def missing_library() -> str | None:
 
 
 class Trees:
-    """Trees that were fitted once; `predict` gives the mean of the seeds."""
+    """Fitted trees; `predict` returns the mean over the seeds."""
 
     def __init__(self, boosters: tuple[Any, ...]) -> None:
         self._boosters = boosters
 
     def predict(self, signals: Array) -> Array:
-        """What they say of each row, in the unit of what they learnt."""
+        """Return the prediction of each row, in the unit of the targets."""
         said = [booster.predict(signals, num_threads=1) for booster in self._boosters]
         mean: Array = np.mean(said, axis=0)
         return mean
 
 
 def fit_trees(signals: Array, aim: Array, weight: Array, settings: TreeSettings) -> Trees | None:
-    """Fits trees to rows of signals (NaN where one is not known); None where there are too few rows or no LightGBM."""
+    """Fit trees to rows of signals (NaN: unknown). Return None with too few rows or without LightGBM."""
     lightgbm = _lightgbm()
     if isinstance(lightgbm, str) or len(aim) < LEAST_ROWS:
         return None

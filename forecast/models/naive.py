@@ -1,11 +1,8 @@
-"""The methods that anyone would try first: same as now, yesterday, last week, and a profile of the week times the level.
+"""Naive methods as a baseline: last value, yesterday, last week, and a weekly profile times the level.
 
-Owns them and what a method is to a backtest. What the others cost is judged by these. Further methods of ten lines belong
-here; those that statsmodels fits are in `forecast.models.classic`.
-
-The forecast while there is little history: the same as now, with quantiles from its own error so far.
-
-Owns this method and its error by lead. It is also the naive one that everything else has to beat for the next minutes.
+Other methods are measured against these. Methods of about ten lines belong here; methods of statsmodels are in
+`forecast.models.classic`. `forecast_last_value` is the forecast while the history is short, with quantiles from its own
+errors. It is also the baseline of every method for the next minutes.
 """
 
 from __future__ import annotations
@@ -23,39 +20,39 @@ from forecast.series.observed import DAYS_A_WEEK, FEWEST, ObservedBins
 
 HOUR = 3600.0
 KEPT_SHARE = 0.85
-"""The weight of a bin in the recent level, by that of the bin after it."""
+"""Weight of a bin in the recent level, relative to the next bin."""
 
 LEVEL_HALF_LIFE_SECONDS = 10_800.0
-"""In so long half of what the level was beyond the profile is forgotten."""
+"""Half-life in seconds of the deviation of the level from the profile."""
 
 BOUNDS = (0.1, 10.0)
-"""Beyond them the level says that the profile is of another time."""
+"""Bounds of the level. Beyond them the profile belongs to another time."""
 
 LEAST_NAIVE_SHARE = 0.02
-"""Of the profile's mean, added to it: where it is zero nothing could be multiplied."""
+"""Share of the profile's mean that is added to it: a zero profile could not be multiplied."""
 
 
 class Method(Protocol):
-    """One method on one series. It sees what came (`Past`) and nothing else; an origin is where that ends."""
+    """Forecast method on one series. It sees only `ObservedBins`; an origin is their end."""
 
     needs_days: ClassVar[float]
-    """So much must have come before it can be fitted."""
+    """Minimum history in days to fit the method."""
 
     troubles: Counter[str]
-    """What a library warned of while fitting, and how often."""
+    """Warnings of libraries during the fits, with counts."""
 
     def fit(self, past: ObservedBins) -> None:
-        """Parameters anew, once a day."""
+        """Fit the parameters, once a day."""
 
     def advance(self, past: ObservedBins) -> None:
-        """One or more further bins came; parameters stay."""
+        """Follow one or more new bins without new parameters."""
 
     def path(self, past: ObservedBins, bins: int) -> Array:
-        """The amounts of the next bins; they may be below zero where the method knows no better."""
+        """Return the amounts of the next bins, possibly below zero."""
 
 
 class LaggedMethod:
-    """What came so many days ago at the same time; the last bin where that is none."""
+    """Amounts of a number of days ago at the same time; with 0 days the last bin."""
 
     needs_days: ClassVar[float] = 0.0
 
@@ -64,10 +61,10 @@ class LaggedMethod:
         self._days = days
 
     def fit(self, past: ObservedBins) -> None:
-        """Nothing is fitted."""
+        """Do nothing: the method has no parameters."""
 
     def advance(self, past: ObservedBins) -> None:
-        """Nothing is carried."""
+        """Do nothing: the method has no state."""
 
     def path(self, past: ObservedBins, bins: int) -> Array:
         values = past.values
@@ -97,7 +94,7 @@ class LastValue(LaggedMethod):
 
 
 class ProfileTimesLevel:
-    """The robust profile of the week, times what the last hour was beyond it; that fades with its half-life."""
+    """Robust weekly profile times the ratio of the last hour to it; the ratio fades with its half-life."""
 
     needs_days: ClassVar[float] = 1.0
 
@@ -110,7 +107,7 @@ class ProfileTimesLevel:
         self._profile = profile + LEAST_NAIVE_SHARE * profile.mean()
 
     def advance(self, past: ObservedBins) -> None:
-        """The profile stays; the level is read from what came."""
+        """Do nothing: `path` reads the level from the bins."""
 
     def path(self, past: ObservedBins, bins: int) -> Array:
         now, width = len(past), past.bins(HOUR)
@@ -127,16 +124,16 @@ class ProfileTimesLevel:
 
 WINDOW_DAYS = 7
 LEADS = 24
-"""Leads whose error is looked at; those between them are drawn in a line."""
+"""Number of leads with measured errors; leads between them are interpolated."""
 
 MIDDLE = LEVELS.index(0.5)
 
 
 def forecast_last_value(past: ObservedBins, bins: int) -> Array | None:
-    """LEVELS by lead for the next `bins`; None while fewer than LEAST_RESIDUALS errors of the next bin are known.
+    """Return LEVELS by lead for the next `bins`. None with fewer than LEAST_RESIDUALS errors of the next bin.
 
-    Errors of a lead are taken by the root of the level. A lead of which too few are known has those of the longest lead
-    that is known, which is too narrow and the reason why little history is said.
+    Errors are scaled by the root of the level. A lead with too few errors uses those of the longest known lead. Its
+    quantiles are then too narrow, which is why a short history is reported.
     """
     first = max(0, len(past) - WINDOW_DAYS * past.per_day)
     values = np.where(past.observed_mask[first:], past.values[first:], np.nan)

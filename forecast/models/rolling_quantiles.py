@@ -1,7 +1,7 @@
-"""Quantiles for methods that have none: the point forecast plus what it was lately off, by the root of its level.
+"""Rolling conformal quantiles for methods without their own: the point plus recent errors, scaled by the level's root.
 
-Owns the rolling conformal correction of a backtest, one lead or a whole path, the same for every method (Vovk et al. 2005;
-the scaling is that of counts). Nothing of a bin that was not over at the origin is used. Our own forecaster has its own.
+The backtest applies the same correction to every method, for one lead or a path. Source: Vovk et al. 2005; the scaling
+is that of counts. Only bins that were over at the origin are used.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from forecast.series.observed import Integers
 LEVELS = (0.05, 0.95, 0.99)
 WINDOW_DAYS, COARSE_WINDOW_DAYS = 2, 7
 COARSE_SECONDS = 900.0
-"""Longer bins have so few residuals in two days that a week of them is taken."""
+"""Bin length in seconds from which a week of residuals is used: two days have too few."""
 
 LONG_SECONDS = 1800.0
 LEAST_RESIDUALS = 20
 LAST_PATHS = 8
 QUARTERS = 4
 FLOOR_SHARE = 0.05
-"""Of the mean before the test: below it the level's root would be too small a scale."""
+"""Minimum level, as a share of the mean before the test: the root of less would be too small a scale."""
 
 
 def window_bins(bin_seconds: float, per_day: int) -> int:
-    """How many past origins count."""
+    """Return the number of past origins that count."""
     return per_day * (WINDOW_DAYS if bin_seconds < COARSE_SECONDS else COARSE_WINDOW_DAYS)
 
 
 def scale(points: Array, floor: float) -> Array:
-    """What residuals are measured in: the root of the forecast amount."""
+    """Return the unit of residuals: the root of the forecast amount."""
     root: Array = np.sqrt(np.maximum(points, floor))
     return root
 
 
 def quantiles_at_lead(points: Array, actual: Array, lead: int, window: int, floor: float) -> Array:
-    """LEVELS by origin, for points of successive origins (each the bin `lead` after the last one seen).
+    """Return LEVELS by origin, for points of successive origins at one lead (`lead` bins after the last observed bin).
 
-    `actual` are the amounts of the same bins, NaN where not seen. At an origin the residuals of the `window` newest
-    origins are known whose bin is over. NaN where fewer than LEAST_RESIDUALS of them are.
+    `actual` are the amounts of the same bins, NaN if unobserved. An origin uses the residuals of the `window` newest
+    origins whose bin is over. NaN with fewer than LEAST_RESIDUALS.
     """
     scales = scale(points, floor)
     residuals = (actual - points) / scales
@@ -63,20 +63,21 @@ def quantiles_at_lead(points: Array, actual: Array, lead: int, window: int, floo
 
 
 def _of_ordered(ordered: list[float], level: float) -> float:
-    """The outer one of the two neighbours: the higher above the middle, the lower below."""
+    """Return the outer of the two neighbours: the higher above the middle, the lower below."""
     place = level * (len(ordered) - 1)
     return ordered[int(np.ceil(place)) if level > 0.5 else int(np.floor(place))]
 
 
 def minimum_path_count(bin_seconds: float) -> int:
-    """How many residuals a quarter of a path needs: any of long bins, which have few of them."""
+    """Return the residuals that a quarter of a path needs: 1 for long bins, which have few."""
     return 1 if bin_seconds >= LONG_SECONDS else LEAST_RESIDUALS + 1
 
 
 def quantiles_of_paths(points: Array, actual: Array, origins: Integers, floor: float, least: int) -> Array:
-    """LEVELS by origin by lead, for whole paths (origin by lead); residuals are pooled over a quarter of the path.
+    """Return LEVELS by origin by lead, for whole paths (origin by lead). Residuals are pooled over a quarter of the
+    path.
 
-    At an origin those of the LAST_PATHS newest paths are known that are over. NaN where there are fewer than `least`.
+    An origin uses the LAST_PATHS newest finished paths. NaN with fewer than `least` residuals.
     """
     bins = points.shape[1]
     scales = scale(points, floor)

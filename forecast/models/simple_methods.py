@@ -1,11 +1,7 @@
-"""The simple methods for the whole day ahead, as paths: last week, usual days, the profile at the level of lately.
+"""Simple methods of the next bins (columns) and of the day ahead (paths), with their families.
 
-Owns the table of them. A new one is a row in METHODS. All paths are a day long, one row an origin.
-
-The simple methods for the next bins, as columns: the same as now, smoothed levels, the profile at the recent level.
-
-Owns the table of them and the family each belongs to, by which their weights are shown. Learning methods are elsewhere. A
-new one is a row in METHODS.
+Weights are shown by family. A new method is a row in BIN_METHODS or DAY_METHODS. A path is a day long, with a row per
+origin. Learning methods are in `forecast.models.learners`.
 """
 
 from __future__ import annotations
@@ -21,15 +17,15 @@ from forecast.series.binned import Array
 from forecast.series.observed import DAY_SECONDS, DAYS_A_WEEK, HOUR, Integers, ObservedBins
 
 LEAST_LEVEL = 0.02
-"""Added to profile and amounts alike, as a share of the profile's mean: a ratio of two empty hours says nothing."""
+"""Share of the profile's mean, added to profile and amounts: the ratio of two empty hours has no meaning."""
 
 STEEPEST = 10.0
 NEWER = 0.85
-"""The weight of a bin by that of the one after it, where the recent level is taken."""
+"""Weight of a bin relative to the next bin, in the recent level."""
 
 
 class LevelWindow(NamedTuple):
-    """Over how many seconds the recent level is taken, and after how many half of its departure from usual has gone."""
+    """Window of the recent level in seconds, and the half-life in seconds of its deviation from usual."""
 
     seconds: float
     half_life: float
@@ -42,7 +38,7 @@ SAME_AS_NOW, SMOOTHED, PROFILE, HOLT_WINTERS = "same as now", "smoothed level", 
 
 
 class BinMethodInput(NamedTuple):
-    """The question to a method: the bin `lead` after the last one seen, at each of `origins`, consecutive."""
+    """Input of a bin method: the bin `lead` after the last observed bin, at each of the consecutive `origins`."""
 
     past: ObservedBins
     profiles: Profiles
@@ -80,7 +76,7 @@ def _fading(asked: BinMethodInput, how: LevelWindow) -> float:
 
 
 def _levelled(how: LevelWindow) -> BinMethod:
-    """The profile times the ratio of what came lately to what the profile had said of it, which fades."""
+    """Return the method: the profile times the fading ratio of recent amounts to the profile."""
 
     def said(asked: BinMethodInput) -> Array:
         weights = _recent_weights(asked.past, how)
@@ -97,7 +93,7 @@ def _levelled(how: LevelWindow) -> BinMethod:
 
 
 def _shifted(how: LevelWindow) -> BinMethod:
-    """The profile plus what came lately beyond it, which fades."""
+    """Return the method: the profile plus the fading recent deviation from it."""
 
     def said(asked: BinMethodInput) -> Array:
         weights = _recent_weights(asked.past, how)
@@ -116,22 +112,22 @@ BIN_METHODS: tuple[tuple[str, BinMethod], ...] = (
     *((PROFILE, _levelled(how)) for how in LEVELLED),
     *((PROFILE, _shifted(how)) for how in SHIFTED),
 )
-"""Family and method, a column each."""
+"""Families and methods, a column each."""
 
 
 def columns(asked: BinMethodInput) -> Array:
-    """What each method says: origins by METHODS, amounts per bin."""
+    """Return the forecasts of each method: origins by BIN_METHODS, amounts per bin."""
     return np.column_stack([method(asked) for _, method in BIN_METHODS])
 
 
 HOURS, DAY = 3 * HOUR, DAY_SECONDS
 LAST_WEEK, USUAL_DAY = "same as last week", "median of the last days"
 FURTHEST = 5.0
-"""The level of lately is believed up to so many times the usual one, and down to one of them."""
+"""Bound of the recent level: at most this multiple of the usual level, at least its inverse."""
 
 
 class DayMethodInput(NamedTuple):
-    """The question: the day after each of `origins` (index of the first bin not seen yet)."""
+    """Input of a day method: the day after each of `origins` (index of the first unobserved bin)."""
 
     past: ObservedBins
     quick: Profiles
@@ -141,24 +137,24 @@ class DayMethodInput(NamedTuple):
 
     @property
     def leads(self) -> Integers:
-        """1 for the first bin ahead, up to a day."""
+        """Return the leads: 1 for the first bin ahead, up to a day."""
         return np.arange(1, self.past.per_day + 1)
 
     @property
     def targets(self) -> Integers:
-        """Index of the bins: origins by leads."""
+        """Return the indices of the bins: origins by leads."""
         return self.origins[:, None] + self.leads[None, :] - 1
 
 
 class SlowSeason:
-    """Holt-Winters that follows slowly, and the day ahead as it said at each of the origins asked for."""
+    """Slow Holt-Winters with its day ahead at each requested origin."""
 
     def __init__(self, past: ObservedBins) -> None:
         self._past, self._state, self._next = past, OnlineHoltWinters(past, SLOW), past.per_day
         self._leads = np.arange(1, past.per_day + 1, dtype=np.float64)
 
     def paths(self, origins: Integers) -> Array:
-        """For origins in order, none before those of an earlier call."""
+        """Return the paths of ordered origins, none before those of an earlier call."""
         said = np.empty((len(origins), len(self._leads)))
         for row, origin in enumerate(origins):
             self.follow(int(origin))
@@ -166,7 +162,7 @@ class SlowSeason:
         return said
 
     def follow(self, end: int) -> None:
-        """Takes in the bins before `end`."""
+        """Follow the bins before `end`."""
         values = self._past.values
         while self._next < end:
             self._state.follow(self._next, float(values[self._next]))
@@ -177,13 +173,13 @@ DayMethod = Callable[[DayMethodInput], Array]
 
 
 def _last_week(asked: DayMethodInput) -> Array:
-    """Of the day before where there is no week yet."""
+    """Return the amounts of last week, or of the day before while the history is shorter than a week."""
     weekly = asked.past.values_at(asked.targets - asked.past.per_week)
     return np.where(np.isfinite(weekly), weekly, asked.past.values_at(asked.targets - asked.past.per_day))
 
 
 def _last_week_levelled(asked: DayMethodInput) -> Array:
-    """Last week's day times the root of how the last day compares with the same day a week before."""
+    """Return last week's day times a root: of the last day divided by the same day a week before."""
     past, origins = asked.past, asked.origins
     lately = past.mean(origins, past.per_day)
     then = past.mean(origins - past.per_week, past.per_day)
@@ -192,14 +188,14 @@ def _last_week_levelled(asked: DayMethodInput) -> Array:
 
 
 def _usual_day(asked: DayMethodInput) -> Array:
-    """The median of the same bin of the last seven days, of as many as there are."""
+    """Return the median of the same bin over the last seven days, or over the available days."""
     days = [asked.past.values_at(asked.targets - back * asked.past.per_day) for back in range(1, DAYS_A_WEEK + 1)]
     usual: Array = np.nanmedian(np.stack(days), axis=0)
     return usual
 
 
 class LevelSettings(NamedTuple):
-    """Over how many seconds the level is taken, and after how many half of its departure from usual has gone."""
+    """Window of the level in seconds, and the half-life in seconds of its deviation from usual."""
 
     seconds: float
     half_life: float
@@ -250,9 +246,9 @@ DAY_METHODS: tuple[tuple[str, DayMethod], ...] = (
     (PROFILE, _day_shifted(True, LevelSettings(HOURS, 2 * HOURS))),
     (HOLT_WINTERS, lambda asked: asked.slow.paths(asked.origins)),
 )
-"""Family and method."""
+"""Families and methods."""
 
 
 def paths(asked: DayMethodInput) -> Array:
-    """What each method says: origins by leads by METHODS, amounts per bin."""
+    """Return the forecasts of each method: origins by leads by DAY_METHODS, amounts per bin."""
     return np.stack([method(asked) for _, method in DAY_METHODS], axis=-1)

@@ -1,12 +1,8 @@
-"""Smoothers that carry a state from bin to bin: the exponentially smoothed level, and Holt-Winters with a daily season.
+"""Online smoothers (exponential level, daily Holt-Winters) and online weights of several forecasts.
 
-Owns their recursions and what each said at every origin. Their constants are fixed, not fitted: several of each stand side
-by side and the combination finds out which one holds on this traffic.
-
-Weights of several forecasts by how each did lately: Bernstein online aggregation.
-
-Owns the recursion (Wintenberger 2017, "Optimal learning with Bernstein online aggregation", with the linearised loss of
-section 4 and forgetting): no method has to be chosen, none is lost for good, and the learning rate of each sets itself.
+Smoothers have fixed constants. Several run in parallel, and the weights select the suitable ones. No method is dropped
+for good, and each learning rate adapts itself. The weights follow Wintenberger 2017, "Optimal learning with Bernstein
+online aggregation", with the linearised loss of section 4 and forgetting.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from forecast.series.observed import ObservedBins
 
 
 class Seasonal(NamedTuple):
-    """Additive Holt-Winters without trend: how fast level and season follow (both per bin)."""
+    """Rates of an additive Holt-Winters without trend, per bin: level and season."""
 
     level: float
     season: float
@@ -29,11 +25,11 @@ class Seasonal(NamedTuple):
 LEVELS = (0.3, 0.6)
 SEASONALS = (Seasonal(0.4, 0.1), Seasonal(0.7, 0.2))
 SLOW = Seasonal(0.05, 0.2)
-"""For a day ahead: a level that follows every bin would carry its noise through the day."""
+"""Rates for a day ahead: a fast level would carry the noise of a bin through the day."""
 
 
 class OnlineHoltWinters:
-    """Level and daily season after the bins so far; begins with the first day (Winters 1960, additive, no trend)."""
+    """Level and daily season after the bins so far, started from the first day (Winters 1960, additive, no trend)."""
 
     def __init__(self, past: ObservedBins, how: Seasonal) -> None:
         first = past.values[: past.per_day]
@@ -42,20 +38,20 @@ class OnlineHoltWinters:
         self._season = first - self._level
 
     def follow(self, bin_index: int, value: float) -> None:
-        """The next bin came."""
+        """Follow the next bin."""
         place, before = bin_index % len(self._season), self._level
         self._level += self._how.level * (value - self._season[place] - before)
         self._season[place] += self._how.season * (value - before - self._season[place])
 
     def forecast_bins(self, origin: int, leads: Array) -> Array:
-        """What it says of the bins `leads` (1 is the next one) after the last one seen; never below 0."""
+        """Return the amounts of the bins `leads` (1 is the next) after the last bin, at least 0."""
         places = (origin + leads.astype(np.int64) - 1) % len(self._season)
         said: Array = np.maximum(self._level + self._season[places], 0.0)
         return said
 
 
 class Smoothed:
-    """What each smoother said at the origins from the end of the first day on, by lead."""
+    """Forecasts of each smoother by lead, at all origins from the end of the first day on."""
 
     def __init__(self, past: ObservedBins, leads: int) -> None:
         self._past, self.first = past, past.per_day
@@ -68,7 +64,7 @@ class Smoothed:
         self.follow()
 
     def follow(self) -> None:
-        """Takes in the bins that came since, and says something at each origin up to now."""
+        """Follow new bins and store the forecasts at each origin."""
         values, rates = self._past.values, np.array(LEVELS)
         while self._next < len(values):
             value = float(values[self._next])
@@ -90,20 +86,20 @@ class Smoothed:
         self._count += 1
 
     def forget(self, before: int) -> None:
-        """Drops what was said at origins before this one."""
+        """Drop the forecasts at earlier origins."""
         old = min(max(before - self.first, 0), self._count)
         self._said = self._said[old : self._count].copy()
         self.first, self._count = self.first + old, self._count - old
 
     def features_at(self, first: int, last: int, lead: int) -> Array:
-        """Origins [first, last] by smoother, for one lead."""
+        """Return the forecasts of origins [first, last] by smoother, for one lead."""
         return self._said[first - self.first : last - self.first + 1, lead - 1]
 
 
 class Weights:
-    """Weights of `count` forecasters for the quantile `level`; they sum to 1 and begin even.
+    """Weights of `count` forecasters for the quantile `level`; the sum is 1, the start even.
 
-    `memory` is after how many updates a loss counts half, `boldest` bounds the learning rate.
+    `memory` is the half-life of a loss in updates. `boldest` bounds the learning rate.
     """
 
     def __init__(self, count: int, *, memory: float, level: float = 0.5, boldest: float = 50.0) -> None:
@@ -112,10 +108,10 @@ class Weights:
         self.now: Array = np.full(count, 1 / count)
 
     def update(self, said: Array, used: Array, actual: Array, scale: float) -> None:
-        """Learns from what each said (targets by forecaster) and what came (by target) when the weights were `used`.
+        """Update from forecasts (targets by forecaster), actual amounts (by target) and the weights `used` then.
 
-        The loss of a forecaster is that of moving the combination towards it: the slope of the pinball loss at the
-        combination times the distance, by `scale` (the usual amount per bin).
+        The loss is that of moving the combination towards a forecaster: slope of the pinball loss times distance. It is
+        divided by `scale` (the usual amount per bin).
         """
         combined = said @ used
         slope = np.where(actual < combined, 1 - self._level, -self._level)

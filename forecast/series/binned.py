@@ -1,12 +1,7 @@
-"""Evenly spaced series of arriving work: requests (or tokens) per bin, missing where nothing is known.
+"""Evenly spaced series of arriving work: requests or tokens per bin, NaN where unknown.
 
-Owns the record and what may be done with it without knowing where it came from. A bin that was not seen is NaN and stays
-NaN: absence is never zero traffic. Where a series comes from (a history, a CSV) is the business of whoever makes one.
-
-From what was counted when to an evenly spaced Series, from fine bins to coarse ones, and parts of a Series by time.
-
-Owns the grid and what becomes of bins that were seen in part: at least KNOWN_SHARE of it seen, an amount is scaled up to
-the whole, else the bin is missing. It invents nothing between bins. Where counts come from is the business of readers.
+An unobserved bin stays NaN: absence is never zero traffic. A partly observed bin is scaled up if at least KNOWN_SHARE
+of it was observed, else it is NaN. Nothing is interpolated between bins. Readers of a history or CSV build the series.
 """
 
 from __future__ import annotations
@@ -22,10 +17,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Series:
-    """`values[i]` is the amount in [start + i * bin_seconds, start + (i + 1) * bin_seconds); NaN where it is not known.
+    """Amounts: `values[i]` covers [start + i * bin_seconds, start + (i + 1) * bin_seconds); NaN if unknown.
 
-    `start` is unix seconds, `zone` the IANA name of the clock that people of this traffic live by (days and weeks are cut
-    by it). Raises ValueError for what no series can be.
+    `start` is unix seconds. `zone` is the IANA time zone of the users, which defines days and weeks. Raises ValueError
+    for invalid values.
     """
 
     start: float
@@ -47,29 +42,29 @@ class Series:
 
     @property
     def end(self) -> float:
-        """Where the last bin ends, unix seconds."""
+        """Return the end of the last bin, unix seconds."""
         return self.time(len(self))
 
     def time(self, index: int) -> float:
-        """Where the bin of this index starts, unix seconds; it may lie beyond the series."""
+        """Return the start of a bin in unix seconds, also beyond the series."""
         return self.start + index * self.bin_seconds
 
 
 KNOWN_SHARE = 0.5
-"""Below this share of a bin its amount is not known: more than half of it would be a guess."""
+"""Minimum observed share of a bin with a known amount. Below it more than half would be a guess."""
 
 SAME_SECONDS = 1e-6
-"""Times are doubles of unix seconds, good to a microsecond."""
+"""Tolerance in seconds: unix times in doubles are exact to a microsecond."""
 
 
 def bin_events(
     starts: Array, amounts: Array, bin_seconds: float, *, coverage: Array | None = None, zone: str = "UTC"
 ) -> Series:
-    """The Series of amounts counted in [start, start + bin_seconds), in the order of time; times that are left out are NaN.
+    """Return the Series of amounts counted in [start, start + bin_seconds). Missing times are NaN.
 
-    `starts` are unix seconds; `coverage` is the share of each that was seen (1 where not given): an amount is divided by
-    it where it is at least KNOWN_SHARE, and else missing. Raises ValueError where times go back, come twice, or are not
-    whole bins apart.
+    `starts` are unix seconds in ascending order. `coverage` is the observed share of each bin (default 1). An amount is
+    divided by it if it is at least KNOWN_SHARE, else missing. Raise ValueError for unordered or repeated times, and for
+    times that are not whole bins apart.
     """
     if not bin_seconds > 0:
         raise ValueError(f"a bin of {bin_seconds} s is none")
@@ -102,12 +97,11 @@ def _scaled(amounts: Array, coverage: Array) -> Array:
 
 
 def resample(series: Series, bin_seconds: float) -> Series:
-    """The same in coarser bins, which begin at whole multiples of themselves since the epoch (of a series that does not
-    stand on such a grid: as near before its start as its own bins allow).
+    """Return the series in coarser bins, which begin at whole multiples of their length since the epoch.
 
-    A coarse bin with a part of its fine bins missing, or cut off by an end of the series, is scaled up by the share that
-    is known where that is at least KNOWN_SHARE, and else NaN. Raises ValueError for finer bins, and for bins that are no
-    multiple.
+    For a series off that grid, they begin as near before its start as its own bins allow. A partly known coarse bin is
+    scaled up by its known share if that is at least KNOWN_SHARE, else NaN. Raise ValueError for finer bins and for bins
+    that are no multiple.
     """
     factor = _factor(series.bin_seconds, bin_seconds)
     if factor == 1 or not len(series):
@@ -134,19 +128,19 @@ def _factor(fine: float, coarse: float) -> int:
 
 
 def truncate_at(series: Series, t: float) -> Series:
-    """The bins that are over at `t` (unix seconds): what was known then."""
+    """Return the bins that are over at `t` (unix seconds)."""
     count = int((t - series.start + SAME_SECONDS) // series.bin_seconds)
     return replace(series, values=series.values[: max(0, count)])
 
 
 def last_bins(series: Series, seconds: float) -> Series:
-    """The bins that begin within the last `seconds` of the series; all where it is shorter."""
+    """Return the bins within the last `seconds` of the series, or all of a shorter series."""
     count = min(len(series), max(0, int((seconds + SAME_SECONDS) // series.bin_seconds)))
     first = len(series) - count
     return replace(series, start=series.time(first), values=series.values[first:])
 
 
 def per_second(series: Series) -> Array:
-    """Mean rates of the bins: requests (or tokens) per second, NaN where nothing is known."""
+    """Return the mean rate of each bin per second; NaN if unknown."""
     rates: Array = series.values / series.bin_seconds
     return rates

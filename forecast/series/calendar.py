@@ -1,13 +1,8 @@
-"""Local time on a grid of bins: the place in the week, the day, when a clock is put forward or back.
+"""Local time on a grid of bins, clock changes, and calendar events with their traffic factors.
 
-Owns nothing but that, and reads no clock: zones come from the system's table, times are arguments. Which days are public
-holidays is `forecast.series.public_holidays`'s, what is going to happen `forecast.events`'s.
-
-What is known to be going to happen: when, and how many times the usual traffic it brings.
-
-Owns the occurrences of an event (once, or by a recurrence rule of RFC 5545 as python-dateutil reads it) and their factors on
-a grid of bins. Times are those of the clock in the zone, also across its changes: an event from 08:00 to 18:00 is so on
-every day. What events there are stands in the configuration.
+Time zones come from the system's table; times are arguments, no clock is read. An event occurs once or by a recurrence
+rule of RFC 5545 (python-dateutil). Event times are local: 08:00 to 18:00 stays so across clock changes. The
+configuration lists the events; `forecast.series.public_holidays` has the public holidays.
 """
 
 from __future__ import annotations
@@ -32,15 +27,15 @@ WEEK_SECONDS = 7 * DAY_SECONDS
 SUNDAY_SECONDS = 6 * DAY_SECONDS
 EPOCH = date(1970, 1, 1)
 MONDAY = 4 * DAY_SECONDS
-"""The first Monday after the epoch, 1970-01-05, seconds."""
+"""Seconds from the epoch to its first Monday, 1970-01-05."""
 
 
 def time_of_week(start: float, bin_seconds: float, n: int, zone: str, sundays: Collection[date] = ()) -> Integers:
-    """In which bin of the local week each of `n` bins begins: 0 is the one at Monday 00:00 of the clock in `zone`.
+    """Return the bin of the local week in which each of `n` bins begins. Bin 0 is Monday 00:00 in `zone`.
 
-    The clock counts: in autumn the repeated hour has the same slots twice, in spring an hour of slots does not come. A
-    bin that begins within a slot belongs to it. The local days in `sundays` have the slots of a Sunday (public holidays:
-    see `forecast.series.public_holidays`). Raises ValueError where no slots can be cut (bins longer than a week).
+    Local time counts. In autumn the slots of the repeated hour occur twice; in spring an hour of slots is missing. A
+    bin that begins within a slot belongs to it. Days in `sundays` have the slots of a Sunday (see
+    `forecast.series.public_holidays`). Raise ValueError for bins longer than a week.
     """
     if not 0 < bin_seconds <= WEEK_SECONDS:
         raise ValueError(f"bins of {bin_seconds} s do not cut a week")
@@ -55,22 +50,22 @@ def time_of_week(start: float, bin_seconds: float, n: int, zone: str, sundays: C
 
 
 def local_days(start: float, bin_seconds: float, n: int, zone: str) -> tuple[date, ...]:
-    """Every day that `n` bins begin on, by the clock in `zone`, in order."""
+    """Return the local days on which `n` bins begin, in order."""
     days = np.unique(np.floor(_local(start, bin_seconds, n, zone) / DAY_SECONDS).astype(np.int64))
     return tuple(EPOCH + timedelta(days=int(day)) for day in days)
 
 
 def _local(start: float, bin_seconds: float, n: int, zone: str) -> Array:
-    """What the clock shows, in seconds, as if it stood at UTC."""
+    """Return the local time in seconds, as if it were UTC."""
     times = start + np.arange(n, dtype=np.float64) * bin_seconds
     shown: Array = times + utc_offsets(start, bin_seconds, n, zone)
     return shown
 
 
 def utc_offsets(start: float, bin_seconds: float, n: int, zone: str) -> Integers:
-    """By how many seconds the clock in `zone` is ahead of UTC at the start of each bin.
+    """Return the UTC offset in seconds of `zone` at the start of each bin.
 
-    Raises ValueError (or ZoneInfoNotFoundError, a KeyError) for a zone that is none.
+    Raise ValueError (or ZoneInfoNotFoundError, a KeyError) for an unknown zone.
     """
     first = int(start // 1)
     changes = clock_changes(first, int((start + max(n - 1, 0) * bin_seconds) // 1), zone)
@@ -80,7 +75,7 @@ def utc_offsets(start: float, bin_seconds: float, n: int, zone: str) -> Integers
 
 
 class ClockChange(NamedTuple):
-    """From the second `t` (unix) on a clock is `after` seconds ahead of UTC, until then it was `before`."""
+    """Clock change at the second `t` (unix): the UTC offset in seconds goes from `before` to `after`."""
 
     t: int
     before: int
@@ -88,10 +83,10 @@ class ClockChange(NamedTuple):
 
 
 def clock_changes(first: int, last: int, zone: str) -> tuple[ClockChange, ...]:
-    """When the clock in `zone` was put forward or back in (first, last], unix seconds.
+    """Return the clock changes of `zone` in (first, last], unix seconds.
 
-    The clock is asked once a day, and between two days that differ until the second is known: two changes within a day
-    that undo each other are not seen, and no zone of the tz database has any.
+    The offset is sampled once a day; a difference is located to the second. Two changes within a day that cancel out
+    are missed; no zone of the tz database has any.
     """
     clock = ZoneInfo(zone)
     asked = [(t, _offset(t, clock)) for t in (*range(first, last, DAY_SECONDS), max(first, last))]
@@ -109,7 +104,7 @@ def _offset(t: int, clock: ZoneInfo) -> int:
 
 
 def _change(before: int, after: int, clock: ZoneInfo) -> int:
-    """The first second with the offset that `after` has."""
+    """Return the first second with the offset of `after`."""
     new = _offset(after, clock)
     while after - before > 1:
         middle = (before + after) // 2
@@ -119,8 +114,10 @@ def _change(before: int, after: int, clock: ZoneInfo) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalendarEvent:
-    """`start` is the first occurrence by the clock of the zone (no offset), `recurrence` an RRULE such as
-    FREQ=MONTHLY;BYMONTHDAY=1, empty for once. `factor` is what is expected by what is usual: 1 is as ever, 0 is nothing."""
+    """Calendar event. `start` is the local time of the first occurrence (no offset).
+
+    `recurrence` is an RRULE such as FREQ=MONTHLY;BYMONTHDAY=1, or empty. `factor` is the expected traffic divided by
+    the usual traffic: 1 is usual, 0 is none."""
 
     name: str
     start: datetime
@@ -130,10 +127,10 @@ class CalendarEvent:
 
 
 def event_factors(events: Iterable[CalendarEvent], start: float, bin_seconds: float, n: int, zone: str) -> Array:
-    """By what the usual traffic of each of `n` bins is multiplied: 1 where nothing is known.
+    """Return the traffic factor of each of `n` bins; 1 without an event.
 
-    Of a bin that an event fills in part the factor counts for that part; events at the same time multiply. Raises
-    ValueError for a recurrence that is none.
+    In a partly covered bin the factor applies to the covered part. Factors of simultaneous events multiply. Raise
+    ValueError for an invalid recurrence.
     """
     factors = np.ones(n)
     edges = start + np.arange(n + 1) * bin_seconds
@@ -146,9 +143,9 @@ def event_factors(events: Iterable[CalendarEvent], start: float, bin_seconds: fl
 
 
 def occurrences(event: CalendarEvent, since: float, until: float, zone: str) -> Iterator[tuple[float, float]]:
-    """Start and end (unix seconds) of each time that reaches into [since, until), in order."""
+    """Yield start and end (unix seconds) of each occurrence that overlaps [since, until), in order."""
     clock = ZoneInfo(zone)
-    # A day more on both sides: the clock's changes move what is near an edge.
+    # Add a day on both sides: clock changes move occurrences near an edge.
     spare = timedelta(days=1)
     first = _shown(since, clock) - event.duration - spare
     last = _shown(until, clock) + spare
@@ -160,7 +157,7 @@ def occurrences(event: CalendarEvent, since: float, until: float, zone: str) -> 
 
 
 def recurrence(event: CalendarEvent) -> rrule:
-    """The rule of an event that comes again. Raises ValueError, saying why, for a text that is none."""
+    """Return the recurrence rule of an event. Raise ValueError with the reason for an invalid text."""
     try:
         found = rrulestr(event.recurrence, dtstart=event.start)
     except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
@@ -175,7 +172,7 @@ def _shown(t: float, clock: ZoneInfo) -> datetime:
 
 
 def _merged(times: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The same without overlaps: an event that begins again before it is over does not count twice."""
+    """Yield the times merged: an occurrence that begins before the last ends must not count twice."""
     current: tuple[float, float] | None = None
     for begin, end in sorted(times):
         if current is not None and begin <= current[1]:

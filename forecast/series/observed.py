@@ -1,7 +1,7 @@
-"""The bins known so far, as the methods read them: filled where something is missing, summed, and placed in the week.
+"""Observed bins as input of the methods: gaps filled, running sums, and the place in the week.
 
-Owns the filling (for the methods' sake only: what was not seen is never counted as an observation) and the running sums.
-It grows by one bin at a time; nothing here looks beyond the last one.
+Filled values serve only the methods; they never count as observations. The series grows bin by bin and contains no
+future bin.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ HOUR = 3600.0
 DAYS_A_WEEK = 7
 
 FEWEST = 1.0
-"""Amounts below one a bin are measured as one: relative to almost nothing, the first request would be a surge."""
+"""Minimum amount per bin for relative measures: otherwise the first request would be a surge."""
 
 Integers = NDArray[np.int64]
 
 
 class NoObservationsError(ValueError):
-    """A series without a single observation."""
+    """Series without an observation."""
 
 
 class ObservedBins:
-    """Amounts per bin up to now; bin 0 is the first that was seen.
+    """Amounts per bin up to now; bin 0 is the first observed bin.
 
-    `values` are filled: a missing bin holds what came a day earlier, before that what came last. `seen` says which are
-    observations, `slots` the bin of the local week each lies in, known beyond the end as far as asked for.
+    `values` are filled: a missing bin takes the value of a day earlier, or else the last value. `observed_mask` marks
+    the observations. `slots` are the bins of the local week, also beyond the end.
     """
 
     def __init__(self, series: Series, sundays: Collection[date] = ()) -> None:
-        """Raises NothingSeen, and ValueError for bins that do not divide a day."""
+        """Load the series. Raise NoObservationsError, and ValueError for bins that do not divide a day."""
         seen = np.flatnonzero(np.isfinite(series.values))
         if not len(seen):
             raise NoObservationsError("no bin of the series was seen")
@@ -63,7 +63,7 @@ class ObservedBins:
         return self._n
 
     def append(self, value: float) -> None:
-        """One more bin; NaN where it was not seen. Raises ValueError for an amount that is none."""
+        """Add a bin; NaN if unobserved. Raise ValueError for a negative or infinite amount."""
         if value < 0 or math.isinf(value):
             raise ValueError(f"an amount of {value} in a bin cannot be: it must be finite and not negative")
         n = self._n
@@ -83,42 +83,41 @@ class ObservedBins:
 
     @property
     def end(self) -> float:
-        """Where the last bin ends, unix seconds."""
+        """Return the end of the last bin, unix seconds."""
         return self.start + self._n * self.bin_seconds
 
     @property
     def values(self) -> Array:
-        """Filled amounts per bin."""
+        """Return the filled amounts per bin."""
         return self._values[: self._n]
 
     @property
     def observed_mask(self) -> NDArray[np.bool_]:
-        """Which bins are observations."""
+        """Return which bins are observations."""
         return self._seen[: self._n]
 
     def slots(self, count: int) -> Integers:
-        """The slots of the first `count` bins, which may reach beyond the end."""
+        """Return the slots of the first `count` bins, also beyond the end."""
         if len(self._slots) < count:
             ahead = count + self.per_day
             self._slots = time_of_week(self.start, self.bin_seconds, ahead, self.zone, self._sundays)
         return self._slots[:count]
 
     def bins(self, seconds: float) -> int:
-        """How many bins so many seconds are, at least one."""
+        """Return the number of bins in `seconds`, at least one."""
         return max(1, int(seconds // self.bin_seconds))
 
     def mean(self, ends: Integers, width: Integers | int) -> Array:
-        """The mean of the `width` bins before each of `ends` (any shape); NaN where some lie before the first bin or beyond
-        the last."""
+        """Return the mean of the `width` bins before each of `ends` (any shape). NaN if some lie outside the series."""
         first = ends - width
         total = self._sums[np.clip(ends, 0, self._n)] - self._sums[np.clip(first, 0, self._n)]
         return np.where((first < 0) | (ends > self._n), np.nan, total / width)
 
     def maximum(self, bins: int) -> float:
-        """The highest amount of the last bins."""
+        """Return the highest amount of the last bins."""
         return float(self._values[max(0, self._n - bins) : self._n].max())
 
     def values_at(self, indices: Integers) -> Array:
-        """The amounts of bins by index (any shape); NaN before the first one and beyond the last."""
+        """Return the amounts of bins by index (any shape). NaN outside the series."""
         inside = (indices >= 0) & (indices < self._n)
         return np.where(inside, self._values[np.clip(indices, 0, self._n - 1)], np.nan)

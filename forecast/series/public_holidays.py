@@ -1,8 +1,8 @@
-"""Public holidays of a country or a part of it: which local days they are.
+"""Public holidays of a country or a part of it, from the library `holidays`.
 
-Owns the way to the library `holidays`, and the choice what a holiday is worth: it behaves like a Sunday (give the days to
-`forecast.series.calendar.time_of_week`). A factor of its own would have to be learned from the one to three holidays that four
-weeks hold; a Sunday is known from four. Where that is wrong (a shop on Black Friday), an event with a factor says so.
+A holiday behaves like a Sunday: pass the days to `forecast.series.calendar.time_of_week`. Four weeks hold one to three
+holidays, too few for a factor of their own, but four Sundays. Where that is wrong (a shop on Black Friday), users
+configure an event with a factor.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import holidays
 
 
 def public_holidays(country: str, days: Sequence[date]) -> Mapping[date, str]:
-    """Those of `days` that are public holidays of the country (ISO 3166: DE, or DE-BY of a part of it), with their names.
+    """Return the public holidays among `days` with their names. `country` is ISO 3166: DE, or DE-BY for a part.
 
-    Raises ValueError, in words, for a country or a part that the library does not know.
+    Raise ValueError with a readable text for an unknown country or part.
     """
     code, _, part = country.partition("-")
     known = _known()

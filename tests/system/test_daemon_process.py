@@ -150,7 +150,7 @@ def test_log_lines_are_one_json_object_each_where_that_is_configured(tmp_path: P
         started.send_signal(signal.SIGTERM)
         lines = [json.loads(line) for line in ended(started)[2].splitlines()]
     assert {line["level"] for line in lines} == {"info", "warning"}
-    assert any(line["message"].startswith("cpu-small/r0 gives no usable page") for line in lines)
+    assert any(line["message"].startswith("scrape failed tier=cpu-small replica=r0") for line in lines)
 
 
 def test_the_doctor_finds_a_running_installation_sound(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
             patched.setattr(AlertingService, "turn", broken)
             further(daemon, 2)
             assert daemon.turns.defects >= 2
-    assert "defect while handing over alerts" in caplog.text
+    assert "alert delivery failed" in caplog.text
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert reader.minutes("cpu-small", 0.0, 1e11)
 

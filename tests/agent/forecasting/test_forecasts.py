@@ -197,7 +197,7 @@ def test_what_a_library_prints_does_not_come_between_the_answers(
     with forecasting(with_answers(code)) as forecasts:
         assert forecasts.run([question(history)]) == ()
         assert shown(forecasts).recommended is not None
-    assert "forecasting process: [LightGBM] chatter" in [record.getMessage() for record in caplog.records]
+    assert "forecast worker stderr: [LightGBM] chatter" in [record.getMessage() for record in caplog.records]
 
 
 def test_a_defect_costs_this_tier_its_forecast_and_the_process_goes_on(
@@ -309,8 +309,8 @@ def test_what_the_process_complains_of_is_in_the_log(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING), forecasting(saying(code)) as forecasts:
         forecasts.run([question()])
     said = [record.getMessage() for record in caplog.records]
-    assert "forecasting process: cannot load this" in said
-    assert "forecasting process: it says more than is logged" in said
+    assert "forecast worker stderr: cannot load this" in said
+    assert "forecast worker stderr truncated lines=200" in said
     assert len(said) < 250
 
 

@@ -207,7 +207,7 @@ def test_a_defect_in_following_one_replica_costs_the_others_nothing(
         with caplog.at_level(logging.ERROR):
             watched.go(3)
         assert watched.turns.defects == 3
-        assert "t/r0" in caplog.text
+        assert "tier=t replica=r0" in caplog.text
         assert [watched.answer("TargetDown", name).status for name in ("r0", "r1")] == [Status.WARNING, Status.OK]
 
 
@@ -298,13 +298,13 @@ def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog
         served[0].act = None
         watched.go(4)
     said = [r.getMessage() for r in caplog.records]
-    assert [line.partition(":")[0] for line in said] == [
-        "t/r0 gives no usable page",
-        "TargetDown of t/r0 is warning (certain)",
-        "TierDown of t is warning (certain)",
-        "t/r0 gives pages again",
-        "TargetDown of t/r0 is over",
-        "TierDown of t is over",
+    assert [line.partition(":")[0].partition(" error=")[0] for line in said] == [
+        "scrape failed tier=t replica=r0",
+        "finding rule=TargetDown subject=t/r0 status=warning certainty=certain",
+        "finding rule=TierDown subject=t status=warning certainty=certain",
+        "scrape recovered tier=t replica=r0",
+        "finding ended rule=TargetDown subject=t/r0",
+        "finding ended rule=TierDown subject=t",
     ]
 
 
@@ -314,11 +314,11 @@ def test_the_log_tells_of_gpus_and_history_when_that_begins_and_ends(caplog: pyt
         change_log.log_gpu_change(before, now)
     for was, is_now in ((None, "full: x"), ("full: x", "full: y"), ("full: y", None)):
         change_log.log_history_change(was, is_now)
-    assert [r.getMessage().split(":")[0] for r in caplog.records] == [
-        "GPUs",
-        "GPUs are read again",
-        "the history cannot be written, minutes wait in memory",
-        "the history is written again",
+    assert [r.getMessage().partition(" error=")[0] for r in caplog.records] == [
+        "GPU read failed",
+        "GPU read recovered",
+        "history write failed, buffering in memory",
+        "history write recovered",
     ]
 
 
@@ -333,9 +333,9 @@ def test_an_episode_that_becomes_worse_is_told_again_and_one_that_lasts_is_not(
         change_log.log_finding_changes(before, [RuleState(answer=now.worst, episode=now)], ())
     change_log.log_finding_changes({key: worse}, [], [replace(worse, ended_at=T)])
     assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
-        "KvCacheCascade of t/r0 is warning (certain)",
-        "KvCacheCascade of t/r0 is critical (certain)",
-        "KvCacheCascade of t/r0 is over",
+        "finding rule=KvCacheCascade subject=t/r0 status=warning certainty=certain",
+        "finding rule=KvCacheCascade subject=t/r0 status=critical certainty=certain",
+        "finding ended rule=KvCacheCascade subject=t/r0",
     ]
 
 

@@ -231,7 +231,7 @@ def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_t
     assert turn["t", "b"].error is not None
     assert name in turn["t", "b"].error.text
     (record,) = caplog.records
-    assert "t/b" in record.getMessage()
+    assert "tier=t replica=b" in record.getMessage()
     assert record.exc_info is not None
 
 
