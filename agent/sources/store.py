@@ -13,19 +13,14 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from agent.alerting.service import AlertingService
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.config.store_keys import Lease
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure, SizewatchError
 from agent.fleet.factory import AGENTS, LeaderElection, build_tier_reader, uses_agent_series
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
-from agent.fleet.tier_readers import (
-    TierReader,
-    TierReaderKey,
-)
+from agent.fleet.tier_readers import TierReader, TierReaderKey
 from agent.gpu.collector import GpuCollector
 from agent.gpu.owners import GpuAssignment
-from agent.history.service import HistoryService
 from agent.http_client.transport import TargetOptions
 from agent.kubernetes.api import KubernetesApiError
 from agent.pipeline.loop import EvaluationLoop
@@ -44,10 +39,7 @@ from rules.verdicts.finding import ClosedSpan
 from rules.verdicts.verdict import Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agent.alerting.service import AlertingService
-    from agent.fleet.factory import LeaderElection
     from agent.history.service import HistoryService
 
 STEP_SECONDS = 15.0
