@@ -194,19 +194,12 @@ def _usual_day(asked: DayMethodInput) -> Array:
     return usual
 
 
-class LevelSettings(NamedTuple):
-    """Window of the level in seconds, and the half-life in seconds of its deviation from usual."""
-
-    seconds: float
-    half_life: float
-
-
 def _day_fading(asked: DayMethodInput, half_life: float) -> Array:
     fading: Array = np.power(0.5, asked.leads * asked.past.bin_seconds / half_life)
     return fading
 
 
-def _day_levelled(steady: bool, how: LevelSettings) -> DayMethod:
+def _day_levelled(steady: bool, how: LevelWindow) -> DayMethod:
     def said(asked: DayMethodInput) -> Array:
         profiles = asked.steady if steady else asked.quick
         width = asked.past.bins(how.seconds)
@@ -220,7 +213,7 @@ def _day_levelled(steady: bool, how: LevelSettings) -> DayMethod:
     return said
 
 
-def _day_shifted(steady: bool, how: LevelSettings) -> DayMethod:
+def _day_shifted(steady: bool, how: LevelWindow) -> DayMethod:
     def said(asked: DayMethodInput) -> Array:
         profiles = asked.steady if steady else asked.quick
         width = asked.past.bins(how.seconds)
@@ -235,15 +228,15 @@ DAY_METHODS: tuple[tuple[str, DayMethod], ...] = (
     (LAST_WEEK, _last_week),
     (LAST_WEEK, _last_week_levelled),
     (USUAL_DAY, _usual_day),
-    (PROFILE, _day_levelled(False, LevelSettings(HOUR, HOURS))),
-    (PROFILE, _day_levelled(False, LevelSettings(HOURS, 2 * HOURS))),
-    (PROFILE, _day_levelled(False, LevelSettings(HOURS, DAY))),
-    (PROFILE, _day_levelled(False, LevelSettings(DAY, 2 * DAY))),
-    (PROFILE, _day_shifted(False, LevelSettings(HOURS, 2 * HOURS))),
-    (PROFILE, _day_levelled(True, LevelSettings(HOURS, 2 * HOURS))),
-    (PROFILE, _day_levelled(True, LevelSettings(HOURS, DAY))),
-    (PROFILE, _day_levelled(True, LevelSettings(DAY, 2 * DAY))),
-    (PROFILE, _day_shifted(True, LevelSettings(HOURS, 2 * HOURS))),
+    (PROFILE, _day_levelled(False, LevelWindow(HOUR, HOURS))),
+    (PROFILE, _day_levelled(False, LevelWindow(HOURS, 2 * HOURS))),
+    (PROFILE, _day_levelled(False, LevelWindow(HOURS, DAY))),
+    (PROFILE, _day_levelled(False, LevelWindow(DAY, 2 * DAY))),
+    (PROFILE, _day_shifted(False, LevelWindow(HOURS, 2 * HOURS))),
+    (PROFILE, _day_levelled(True, LevelWindow(HOURS, 2 * HOURS))),
+    (PROFILE, _day_levelled(True, LevelWindow(HOURS, DAY))),
+    (PROFILE, _day_levelled(True, LevelWindow(DAY, 2 * DAY))),
+    (PROFILE, _day_shifted(True, LevelWindow(HOURS, 2 * HOURS))),
     (HOLT_WINTERS, lambda asked: asked.slow.paths(asked.origins)),
 )
 """Families and methods."""
