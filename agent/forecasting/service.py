@@ -149,7 +149,7 @@ class ForecastService:
             pause = 0.0 if tier.failures == 1 else FIRST_PAUSE_SECONDS * 2.0 ** min(tier.failures - 2, 10)
             tier.retry_at = self._monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
             fresh, tier.trouble = not tier.trouble, text
-        _log.warning("no new forecast of %s: %s", asked.tier, text)
+        _log.warning('forecast failed tier=%s error="%s"', asked.tier, text)
         kept = "; the forecast before it stays until it is outlived" if tier.answer is not None else ""
         return _event(asked, text + kept) if fresh else None
 

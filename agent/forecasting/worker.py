@@ -65,7 +65,7 @@ def _answer(known: HistoryForecasts, asked: ForecastRequest) -> ForecastResponse
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a defect costs this tier its forecast, not the others theirs
-        _log.exception("the forecast of %s failed", asked.tier)
+        _log.exception("forecast failed tier=%s", asked.tier)
         known.forget(asked.tier)
         return ForecastFailure(tier=asked.tier, trouble=f"{type(error).__name__}: {error}")
 

@@ -105,7 +105,7 @@ class GpuCollector:
         try:
             readouts, problems = self._source.read(now)
         except Exception as error:  # noqa: BLE001 - what reads GPUs must not cost the targets their turn
-            _log.exception("defect while reading GPUs")
+            _log.exception("unexpected error reading GPUs")
             return GpuReadings(
                 windows={}, problems=(f"defect in sizewatch while reading GPUs: {type(error).__name__}",)
             )

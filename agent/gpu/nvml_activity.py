@@ -116,7 +116,7 @@ class GpmActivity:
             try:
                 ask("nvmlGpmSampleFree", sample)
             except NvmlRefusedError as refused:
-                _log.info("NVML did not take a sample back: %s", refused)
+                _log.info('freeing an NVML sample failed error="%s"', refused)
         self._held = self._spare = self._at = None
 
 

@@ -215,7 +215,7 @@ class GpuSlot:
             self.whole.interrupt()
         kept = set((now or {}).values())
         for one in (one for one in before if one not in kept):
-            _log.info("%s is gone", one.label)
+            _log.info('MIG instance removed instance="%s"', one.label)
             one.free()
         self._instances, self._listed_at = now, at
 

@@ -107,7 +107,7 @@ class FaultEvents:
         try:
             ask("nvmlEventSetFree", events)
         except NvmlRefusedError as refused:
-            _log.info("NVML did not take the event set back: %s", refused)
+            _log.info('freeing the NVML event set failed error="%s"', refused)
 
 
 def _fault(event: Any) -> XidFault:

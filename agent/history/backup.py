@@ -55,7 +55,7 @@ def back_up(path: Path, version: int) -> Path:
                 begun.unlink()
         if missing_bytes(path):
             raise trouble(HistoryErrorKind.FULL, into, "has no room: a new format begins with a copy of the file")
-        _log.warning("%s is of format %d; it is copied before it is changed", path, version)
+        _log.warning("copying history before migration file=%s format=%d", path, version)
         try:
             os.close(os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_RDWR | NO_LINK, OWNER_ONLY))
             _copy(path, unfinished)

@@ -167,8 +167,8 @@ def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, path: P
             before = _version(connection, path)
             if 0 < before < VERSION:
                 copy = back_up(path, before)
-                _log.warning("%s was of format %d, %d is what it becomes", path, before, VERSION)
-                _log.warning("the copy is %s; an older sizewatch reads it, and it may be deleted", copy)
+                _log.warning("migrating history file=%s from=%d to=%d", path, before, VERSION)
+                _log.warning("kept copy of the former history file=%s", copy)
             for table in _lacking(before):
                 connection.execute(TABLES[table])
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

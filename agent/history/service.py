@@ -284,7 +284,7 @@ class HistoryService:
         """Lets go of the file. What still waits is lost, and told."""
         lost = len(self.buffer) + len(self._waiting) + len(self._events)
         if lost:
-            _log.error("the history did not take %d minutes, episodes and events that waited: %s", lost, self.trouble)
+            _log.error('lost unwritten history records=%d error="%s"', lost, self.trouble)
         try:
             if self._store is not None:
                 self._store.close()

@@ -144,10 +144,10 @@ class ConnectionPool:
                 self._watch(guest, wanted)
                 return
         except OSError as error:
-            _log.debug("a client is gone: %s", error)
+            _log.debug('client disconnected error="%s"', error)
             self._leave(guest).dismissed()
         except Exception:  # noqa: BLE001 - one connection's trouble must not cost the others theirs
-            _log.exception("defect with one connection, which is ended")
+            _log.exception("closed a connection after an unexpected error")
             self._leave(guest).dismissed()
         else:
             self._leave(guest).finish_served()

@@ -388,4 +388,9 @@ class HttpServer(wsgi.Server):
 
     def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
         """What cheroot has to say, into our log: clients that hang up are no news."""
-        _log.log(level if traceback else logging.DEBUG, "%s", msg, exc_info=traceback and sys.exc_info()[0] is not None)
+        _log.log(
+            level if traceback else logging.DEBUG,
+            'http server message="%s"',
+            msg,
+            exc_info=traceback and sys.exc_info()[0] is not None,
+        )

@@ -291,7 +291,7 @@ class WebServer:
             environ["wsgi.input"].read(min(int(length), most or self._options.max_body_bytes))
         except (OSError, ValueError) as error:
             # A length and chunks at once, and the chunks are none.
-            _log.debug("the body of a refused request: %s", error)
+            _log.debug('unreadable body of a refused request error="%s"', error)
 
     def _status(self, path: str) -> AgentStatus | None:
         """The source's status with our own counts. One asks at a time: a loop that hangs must hang one thread, not all."""

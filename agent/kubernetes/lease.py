@@ -155,7 +155,7 @@ class Leadership:
         try:
             self._write(spec)
         except KubernetesApiError as trouble:
-            _log.warning("lease %s/%s is not given back: %s", self._namespace, self._name, trouble.text)
+            _log.warning('releasing the lease failed lease=%s/%s error="%s"', self._namespace, self._name, trouble.text)
 
     def _see(self, found: dict[str, Any]) -> None:
         spec = found.get("spec")
@@ -240,7 +240,7 @@ class Elector:
             leads = self._leadership.step(now) and self._leadership.is_leader(self._clock())
             if leads != led:
                 led = leads
-                _log.info("%s", "this process leads from now on" if leads else "this process does not lead any more")
+                _log.info("acquired leadership" if leads else "lost leadership")
                 self._changed(leads)
             # Who leads keeps to its period; those that wait do not all come at once.
             self._stop.wait(RETRY_SECONDS * (1.0 if leads else 1.0 + JITTER * random.random()))

@@ -195,7 +195,7 @@ class NodePods:
                 try:
                     good = ask()
                 except Exception:  # noqa: BLE001 - a defect costs one question of one round
-                    _log.exception("defect while asking about the node's pods")
+                    _log.exception("unexpected error reading pods of the node")
                     good = True
                 due[ask] = time.monotonic() + (every[ask] if good else self._round_seconds)
             self._stop.wait(self._round_seconds)

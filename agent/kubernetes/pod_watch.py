@@ -134,7 +134,7 @@ class PodWatch:
                 failures += 1
                 self._stop.wait(0.0 if trouble.is_expired and failures == 1 else self._wait(failures))
             except Exception as error:  # noqa: BLE001 - a defect costs this round, not the agent
-                _log.exception("defect while watching pods")
+                _log.exception("unexpected error watching pods")
                 self._away(f"defect in sizewatch while watching pods: {type(error).__name__}, see its log")
                 self._version = ""
                 failures += 1
@@ -194,13 +194,13 @@ class PodWatch:
         with self._lock:
             if self._away_since is None:
                 self._away_since = time.monotonic()
-                _log.warning("pods are not followed: %s", text)
+                _log.warning('lost pod watch error="%s"', text)
             self._trouble = text
 
     def _back(self) -> None:
         with self._lock:
             if self._away_since is not None:
-                _log.info("pods are followed again")
+                _log.info("resumed pod watch")
             self._away_since, self._trouble = None, ""
 
 

@@ -181,8 +181,10 @@ class ReportService:
             self._give_up(tried, done.trouble)
         else:
             self._counts[one.destination, FAILED] += 1
-            words = "the report of %s did not reach %s: %s; it is tried again in %.0f s"
-            _log.warning(words, one.report, one.destination, done.trouble, wait)
+            _log.warning(
+                'report delivery failed report=%s destination=%s error="%s" retry_seconds=%.0f',
+                *(one.report, one.destination, done.trouble, wait),
+            )
             self._replace(tried, replace(tried, trouble=done.trouble), trouble=done.trouble)
 
     def _give_up(self, one: PendingDelivery, why: str) -> None:

@@ -108,9 +108,9 @@ def test_as_long_as_there_is_no_room_the_log_speaks_of_no_copy(path, monkeypatch
     monkeypatch.undo()
     HistoryStore(path).close()
     assert [text.partition("/history.db")[2] for text in caplog.messages] == [
-        " is of format 2; it is copied before it is changed",
-        f" was of format 2, {VERSION} is what it becomes",
-        ".format-2; an older sizewatch reads it, and it may be deleted",
+        " format=2",
+        f" from=2 to={VERSION}",
+        ".format-2",
     ]
 
 

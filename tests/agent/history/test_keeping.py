@@ -196,7 +196,7 @@ def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: 
         keeping.close()
     lock.let_go()
     assert let_go == [True]
-    assert "did not take 1 minutes" in caplog.text
+    assert "lost unwritten history records=1" in caplog.text
 
 
 def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: HistoryService) -> None:

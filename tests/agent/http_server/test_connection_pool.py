@@ -280,4 +280,4 @@ def test_a_defect_with_one_guest_costs_the_others_nothing(
     well.pair[1].send(b"x")
     assert wait_for(lambda: well.left)
     assert (ill.left, well.left) == (["dismissed"], ["served"])
-    assert "defect with one connection" in caplog.text
+    assert "closed a connection after an unexpected error" in caplog.text
