@@ -182,7 +182,7 @@ def check_uniformity(rows: Iterable[Sequence[float]]) -> ChiSquare:
 
 
 def check_homogeneity(first: Sequence[float], second: Sequence[float]) -> ChiSquare:
-    """Whether two rows of counts over the same places have the same shares (homogeneity)."""
+    """Return whether two rows of counts over the same places have the same shares (homogeneity)."""
     sums = math.fsum(first), math.fsum(second)
     places = [(a, b) for a, b in zip(first, second, strict=True) if a + b > 0]
     if min(sums) <= 0 or len(places) < 2:

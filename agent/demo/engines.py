@@ -82,7 +82,7 @@ class RecordedTrack:
     begin: float
 
     def round(self, elapsed: float) -> int:
-        """How often the recording has begun anew by then."""
+        """Return how often the recording has begun anew by then."""
         return int((self.begin + elapsed) // (self.scrapes[-1].t - self.scrapes[0].t))
 
     def scrape_at(self, elapsed: float) -> tuple[Scrape, float]:
@@ -123,7 +123,7 @@ class Player:
         self._server.stop()
 
     def rounds(self) -> dict[str, int]:
-        """How often each recording has begun anew."""
+        """Return how often each recording has begun anew."""
         elapsed = self._elapsed()
         return {name: track.round(elapsed) for name, track in self._tracks.items()}
 

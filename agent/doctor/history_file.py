@@ -113,7 +113,8 @@ def _writers(path: Path) -> frozenset[str]:
 
 
 def _is_of(told: str, file: os.stat_result) -> bool:
-    """Whether device and inode, as the kernel tells them of a lock, are those of a file. File systems that lie on no device of
+    """Return whether device and inode, as the kernel tells them of a lock, are those of a file. File systems that lie
+    on no device of
     their own (btrfs, overlay) give `stat` another number than the kernel's, of the same major 0."""
     major, minor, inode = told.split(":")
     if inode != str(file.st_ino) or int(major, 16) != os.major(file.st_dev):

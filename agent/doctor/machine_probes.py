@@ -142,7 +142,7 @@ def _driver() -> str:
 
 
 def probe_data_folder(path: Path) -> DataFolderProbe:
-    """Whether a folder, or the one it will be made in, can be written. Leaves nothing behind."""
+    """Return whether a folder, or the one it will be made in, can be written. Leaves nothing behind."""
     existing = next((place for place in (path, *path.absolute().parents) if os.path.exists(place)), Path("/"))
     try:
         with tempfile.TemporaryFile(dir=existing) as probe:
@@ -180,7 +180,7 @@ def _filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 
 def probe_history(path: Path, now: float) -> HistoryProbe:
-    """Whether the history can be opened and read, as `sizewatch check` does beside a running daemon."""
+    """Return whether the history can be opened and read, as `sizewatch check` does beside a running daemon."""
     copies = tuple((one.name, one.lstat().st_size) for one in list_copies(path))
     try:
         path.lstat()
@@ -198,7 +198,7 @@ def probe_history(path: Path, now: float) -> HistoryProbe:
 
 
 def probe_port(config: Config) -> PortProbe:
-    """Whether the web address can be listened on, and whether the files it needs can be read."""
+    """Return whether the web address can be listened on, and whether the files it needs can be read."""
     options = options_of(config.web)
     files = _web_file_troubles(options)
     try:
@@ -217,7 +217,8 @@ def probe_port(config: Config) -> PortProbe:
 
 
 def _asked_page(options: WebOptions) -> tuple[bool, str]:
-    """Whether what listens there says that it is ours, in its metrics or in asking for a password; and its page of metrics, where
+    """Return whether what listens there says that it is ours, in its metrics or in asking for a password; and its page
+    of metrics, where
     it gives one."""
     thread = DeadlineThread("doctor", WEB_SECONDS)
     try:
@@ -275,7 +276,8 @@ def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:
 
 
 def is_idle_file(path: Path) -> bool:
-    """Whether nobody has the file open and no log of it waits: it can then be read without leaving anything beside it."""
+    """Return whether nobody has the file open and no log of it waits: it can then be read without leaving anything
+    beside it."""
     log = path.with_name(f"{path.name}-wal")
     try:
         return not holder(path.parent) and not (log.exists() and log.stat().st_size)

@@ -131,7 +131,7 @@ def _differs(one: Snapshot, other: Snapshot) -> str:
 
 
 def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | None:
-    """How far the server's clock is surely ahead of ours, from its Date header; None where it gives none.
+    """Return how far the server's clock is surely ahead of ours, from its Date header; None where it gives none.
 
     The header has whole seconds and was written between our asking and its arrival: within that, nothing is sure. It
     is asked for without any secret, since also a refusal carries a date.

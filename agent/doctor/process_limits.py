@@ -143,7 +143,7 @@ def _thread_trouble() -> str:
 
 
 def is_clock_synchronized() -> bool | None:
-    """Whether the kernel holds its clock for synchronised; None where it does not say."""
+    """Return whether the kernel holds its clock for synchronised; None where it does not say."""
     asked = ctypes.create_string_buffer(TIMEX_BYTES)
     try:
         state = ctypes.CDLL(None).adjtimex(asked)

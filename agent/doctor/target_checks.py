@@ -131,7 +131,8 @@ def check_names(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
 
 
 def _is_mute(rule: Rule, snapshot: Snapshot, missing: Collection[str]) -> bool:
-    """Whether the page cannot feed a rule. A quantile may be bounded without the histogram whose requests a rule counts."""
+    """Return whether the page cannot feed a rule. A quantile may be bounded without the histogram whose requests a
+    rule counts."""
     family = BY_NAME.get(rule.family)
     counted = family is not None and family.kind is FamilyKind.HISTOGRAM
     return rule.signal in missing or (counted and rule.family not in snapshot.histograms)
@@ -179,7 +180,8 @@ def _contradicts(problem: str, snapshot: Snapshot) -> bool:
 
 
 def _signals(snapshot: Snapshot) -> tuple[int, list[str]]:
-    """How many of the signals that an engine can give the page gives, and which not. One page tells no change: a signal
+    """Return how many of the signals that an engine can give the page gives, and which not. One page tells no change:
+    a signal
     that only waits for traffic, or for a second page, is there."""
     window = window_since_start(snapshot)
     if all(name in snapshot.gauges for name in IN_SYSTEM):

@@ -94,7 +94,7 @@ class CounterContinuity:
         return replace(page, counters=counters, histograms={f: p for f, p in parts.items() if p is not None})
 
     def _of_the_first_agent(self, page: Snapshot) -> bool:
-        """Whether nothing began anew so far and all that was told before is told again."""
+        """Return whether nothing began anew so far and all that was told before is told again."""
         if self._base or self._base_parts:
             return False
         counters, parts = page.counters, page.histograms

@@ -218,7 +218,7 @@ class GpuPages:
         self._replicas: dict[str, _Replica] = {}
 
     def is_exporter_series(self, one: StoredSeries) -> bool:
-        """Whether a series is one of the exporter's."""
+        """Return whether a series is one of the exporter's."""
         return self._exporter.wanted(one.labels.get("__name__", ""))
 
     def take(self, several: Iterable[StoredSeries]) -> None:

@@ -196,7 +196,7 @@ class _Counts:
             self._by_name.setdefault(name, {}).setdefault(without, []).append(count)
 
     def having(self, row: SourceRow, members: int) -> _Of:
-        """How many of the replicas had the row's family on their page."""
+        """Return how many of the replicas had the row's family on their page."""
         found = self._by_name.get(row.sample, {})
         beside = (
             max((max(c) for c in self._by_name.get(row.zero_with, {}).values()), default=0.0) if row.zero_with else 0.0
@@ -210,7 +210,7 @@ class _Counts:
         return _Of.SOME if most or (beside and not found) else _Of.NONE
 
     def alike(self, row: SourceRow) -> bool:
-        """Whether as many replicas stand behind every bucket of a histogram."""
+        """Return whether as many replicas stand behind every bucket of a histogram."""
         return all(len(set(counts)) == 1 for _, counts in self._matching(row))
 
     def _matching(self, row: SourceRow) -> Iterator[tuple[Labels, list[float]]]:

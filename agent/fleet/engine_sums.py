@@ -134,7 +134,8 @@ def used_labels(engine: EngineTable) -> tuple[str, ...]:
 
 
 def read_of_each(row: SourceRow) -> bool:
-    """Whether a row's family is read of every replica. What is counted in a unit that only a page tells is among it."""
+    """Return whether a row's family is read of every replica. What is counted in a unit that only a page tells is
+    among it."""
     if row.kind is FamilyKind.COUNTER:
         return row.family in EACH_COUNTERS or bool(row.factor_fact)
     return row.kind is FamilyKind.GAUGE

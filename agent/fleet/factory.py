@@ -45,7 +45,7 @@ class LeaderElection:
 
     @property
     def leads(self) -> bool:
-        """Whether this agent speaks now."""
+        """Return whether this agent speaks now."""
         return self._elector.leads
 
     @property
@@ -114,7 +114,7 @@ def build_page_reader(source: TierSource, view: TierContext) -> agent_series.Age
 
 
 def uses_agent_series(config: Config, tier: str) -> bool:
-    """Whether node agents tell of a tier, and not the store's own scrapes of its engines."""
+    """Return whether node agents tell of a tier, and not the store's own scrapes of its engines."""
     return config.tiers.get(tier, AGENTS).source == "agents"
 
 

@@ -257,7 +257,7 @@ def _lasting(counters: Mapping[str, float]) -> dict[str, float]:
 
 
 def _alike(several: Iterable[StoredSeries]) -> bool:
-    """Whether as many series stand behind every edge, at either end."""
+    """Return whether as many series stand behind every edge, at either end."""
     at_end = [one.values[-1] for one in several]
     at_start = [one.values[0] for one in several]
     return len(set(at_end)) <= 1 and len(set(at_start)) <= 1

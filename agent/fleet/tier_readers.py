@@ -270,7 +270,7 @@ class AdaptiveTierReader:
 
     @property
     def sums(self) -> bool:
-        """Whether it is seen as sums now."""
+        """Return whether it is seen as sums now."""
         return self._now is self._summed
 
     def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:

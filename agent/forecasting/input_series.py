@@ -68,7 +68,7 @@ def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
 
 
 def history_path(loaded: LoadedConfig) -> Path:
-    """Where the history is. Raises BadConfig where none is kept."""
+    """Return where the history is. Raises BadConfig where none is kept."""
     if loaded.config.history_path is None:
         raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to read; role node keeps none unless it is given",)

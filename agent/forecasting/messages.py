@@ -71,7 +71,7 @@ class ForecastRequest:
 
     @property
     def horizon_seconds(self) -> float:
-        """How far ahead the forecast is judged."""
+        """Return how far ahead the forecast is judged."""
         return self.lead_seconds or NO_LEAD_SECONDS
 
     @property

@@ -247,7 +247,8 @@ def _near(whole: Projection, bin_seconds: float) -> Projection:
 
 
 def _fresh(answer: ForecastResponse, now: float) -> bool:
-    """Whether what was recommended still stands: it was for one lead later, and one bin beyond that it says nothing."""
+    """Return whether what was recommended still stands: it was for one lead later, and one bin beyond that it says
+    nothing."""
     found = answer.prewarm.recommendation
     return now <= (answer.made_at if found is None else found.target_time) + answer.bin_seconds
 

@@ -37,7 +37,7 @@ class DeadlineThread:
 
     @property
     def stopped(self) -> bool:
-        """Whether ``stop`` was called."""
+        """Return whether ``stop`` was called."""
         return self._stopped
 
     def run(self, job: Callable[[], T]) -> T:

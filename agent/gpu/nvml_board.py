@@ -137,7 +137,7 @@ class GpuSlot:
 
     @property
     def present(self) -> bool:
-        """Whether there is a handle to ask."""
+        """Return whether there is a handle to ask."""
         return self.whole.handle is not None
 
     def acquire(self, handle: Any, *, index: int | None = None, driver: str | None = None) -> None:

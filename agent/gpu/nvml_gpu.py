@@ -104,7 +104,8 @@ class NvmlGpu(NvmlDevice):
         return self._busy.until is not None and at - self._busy.until <= LONGEST_SAMPLE_SECONDS
 
     def _poll_busy(self, answers: ReadoutBuilder, clock: Callable[[], float]) -> bool:
-        """Where there are no driver samples, or none came (the buffer of an idle GPU runs dry on some products)."""
+        """Return where there are no driver samples, or none came (the buffer of an idle GPU runs dry on some
+        products)."""
         try:
             percent = self.ask("nvmlDeviceGetUtilizationRates").gpu
             if percent > 100:

@@ -25,7 +25,7 @@ ROOM = 1.1
 
 
 def name_of(path: Path, version: int) -> Path:
-    """Where the copy of a file of this format is put: beside it."""
+    """Return where the copy of a file of this format is put: beside it."""
     return path.with_name(f"{path.name}.format-{version}")
 
 
@@ -39,7 +39,7 @@ def list_copies(path: Path) -> tuple[Path, ...]:
 
 
 def missing_bytes(path: Path) -> int:
-    """How many bytes lack for a copy of the file; 0 where there is room. Raises OSError."""
+    """Return how many bytes lack for a copy of the file; 0 where there is room. Raises OSError."""
     return max(0, math.ceil(ROOM * path.stat().st_size) - shutil.disk_usage(path.parent).free)
 
 

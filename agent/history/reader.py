@@ -70,7 +70,7 @@ class Reader:
         return self._slices(MINUTES, tier, since, until, plan_version)
 
     def has_rows_since(self, tier: str, since: float) -> bool:
-        """Whether a minute of any of the tier's replicas that began then or later was booked; none is read."""
+        """Return whether a minute of any of the tier's replicas that began then or later was booked; none is read."""
         return bool(
             self._ask(compaction.exists_since_sql(MINUTES, self._has("chunks")), {"tier": tier, "since": since})[0][0]
         )

@@ -203,7 +203,7 @@ def _require_set_up(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def has(connection: sqlite3.Connection, table: str) -> bool:
-    """Whether the file has the table now: one of an older format gets it when a writer opens it."""
+    """Return whether the file has the table now: one of an older format gets it when a writer opens it."""
     return table not in _lacking(format_of(connection))
 
 

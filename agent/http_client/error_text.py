@@ -101,7 +101,7 @@ def translate_http_error(error: Exception, place: str, timeout_seconds: float, w
 
 
 def closed_by_peer(error: BaseException) -> bool:
-    """Whether the other side had hung up, as it may on a connection that stood idle."""
+    """Return whether the other side had hung up, as it may on a connection that stood idle."""
     hung_up = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
     return any(isinstance(cause, hung_up) for cause in _causes(error))
 
@@ -179,7 +179,7 @@ def secret_parameters(url: str) -> tuple[str, ...]:
 
 
 def _told(name: str) -> bool:
-    """Whether the value of a parameter of this name is a secret."""
+    """Return whether the value of a parameter of this name is a secret."""
     return _TELLING.search(name) is not None
 
 

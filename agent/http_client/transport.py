@@ -196,7 +196,7 @@ def _url_findings(url: str) -> Iterator[tuple[bool, str]]:
 
 
 def _askable(url: str, host: str) -> bool:
-    """Whether a request for this address can be made at all; what the libraries say of it may hold its query."""
+    """Return whether a request for this address can be made at all; what the libraries say of it may hold its query."""
     try:
         requests.Request("GET", url).prepare()
         host.encode("idna")

@@ -183,12 +183,13 @@ _EXPECTS = re.compile(rb"\nexpect[ \t]*:", re.IGNORECASE)
 
 
 def is_head_complete(held: bytes | bytearray) -> bool:
-    """Whether the line is there that ends a request's head."""
+    """Return whether the line is there that ends a request's head."""
     return _END.search(held) is not None
 
 
 def missing(held: bytes | bytearray, most_head_bytes: int, most_body_bytes: int) -> int:
-    """How many bytes more are to be waited for, at most; 0: none. A head or a body beyond the limits is there as soon as that is
+    """Return how many bytes more are to be waited for, at most; 0: none. A head or a body beyond the limits is there
+    as soon as that is
     known, and so is the head of a client that sends its body only once it is told to."""
     end = _END.search(held)
     if end is None:

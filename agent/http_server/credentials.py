@@ -66,7 +66,7 @@ class PasswordHash:
         return int(2**self.ln * self.r * self.p)
 
     def fits(self, password: bytes) -> bool:
-        """Whether this is the password; takes as long for a wrong one."""
+        """Return whether this is the password; takes as long for a wrong one."""
         found = hashlib.scrypt(
             password,
             salt=self.salt,
@@ -116,7 +116,7 @@ class Authenticator:
         return (*found, *(['Bearer realm="sizewatch"'] if self._tokens else []))
 
     def admits(self, authorization: str) -> bool:
-        """Whether the Authorization header (as WSGI gives it, bytes as Latin-1) lets its sender in."""
+        """Return whether the Authorization header (as WSGI gives it, bytes as Latin-1) lets its sender in."""
         if self.open:
             return True
         scheme, _, given = authorization.partition(" ")

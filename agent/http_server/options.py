@@ -73,7 +73,7 @@ class WebOptions:
         return self.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")
 
     def url(self, port: int) -> str:
-        """Where a browser on this machine finds the status page."""
+        """Return where a browser on this machine finds the status page."""
         host = "127.0.0.1" if self.host in ("", "0.0.0.0", "::") else self.host
         return f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}/"
 
@@ -95,7 +95,7 @@ def options_of(web: Web) -> WebOptions:
 
 
 def is_wrong_host(options: WebOptions, host: str) -> bool:
-    """Whether a request with this Host header, "" where it has none, is for somebody else."""
+    """Return whether a request with this Host header, "" where it has none, is for somebody else."""
     if not host or options.tls or not is_loopback(options.host):
         return False
     try:

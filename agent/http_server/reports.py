@@ -54,7 +54,7 @@ NOT_READABLE = text_reply("503 Service Unavailable", "reports cannot be read jus
 
 
 def is_report(path: str) -> bool:
-    """Whether this path is ours."""
+    """Return whether this path is ours."""
     return path == REPORTS or path.startswith(f"{REPORTS}/")
 
 

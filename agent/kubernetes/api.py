@@ -68,12 +68,12 @@ class KubernetesApiError(SizewatchError):
 
     @property
     def is_expired(self) -> bool:
-        """Whether the resource version asked for is too old: everything must be listed anew."""
+        """Return whether the resource version asked for is too old: everything must be listed anew."""
         return self.status == 410
 
     @property
     def conflict(self) -> bool:
-        """Whether somebody else wrote the object in between."""
+        """Return whether somebody else wrote the object in between."""
         return self.status == 409
 
     @property
@@ -329,7 +329,8 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def backoff_seconds(failures: int, chance: float) -> float:
-    """How long to wait after so many failures in a row, one at least: 0.8 s doubled up to 30 s, as client-go's reflector
+    """Return how long to wait after so many failures in a row, one at least: 0.8 s doubled up to 30 s, as client-go's
+    reflector
     (backoff 800 ms to 30 s, factor 2), spread by `chance` (0 to 1) over half of it: a cluster's agents do not ask at once.
     """
     most = min(30.0, 0.8 * 2.0 ** min(failures - 1, 10))

@@ -45,7 +45,7 @@ class PodSource(Protocol):
 
 
 def has_same_discovery(one: Config, other: Config) -> bool:
-    """Whether what is known for the one holds for the other."""
+    """Return whether what is known for the one holds for the other."""
     return one.discovery == other.discovery and one.scrape_interval_seconds == other.scrape_interval_seconds
 
 

@@ -56,7 +56,7 @@ class ObservedLease:
         return str(self.spec.get("holderIdentity") or "")
 
     def valid(self, now: float) -> bool:
-        """Whether its holder may still lead."""
+        """Return whether its holder may still lead."""
         seconds = self.spec.get("leaseDurationSeconds")
         # Not added to a time: a whole number of 400 digits is larger than any.
         return (seconds if isinstance(seconds, int) else LEASE_SECONDS) > now - self.at
@@ -91,7 +91,7 @@ class Leadership:
         return self._seen.holder if self._seen is not None else ""
 
     def is_leader(self, now: float) -> bool:
-        """Whether this process leads at `now` (monotonic seconds), also while a step hangs."""
+        """Return whether this process leads at `now` (monotonic seconds), also while a step hangs."""
         return now < self._until
 
     def step(self, now: float) -> bool:
@@ -216,7 +216,7 @@ class Elector:
 
     @property
     def leads(self) -> bool:
-        """Whether this process leads now."""
+        """Return whether this process leads now."""
         return self._leadership.is_leader(self._clock())
 
     @property

@@ -135,7 +135,8 @@ class NodePods:
         return pod.times if pod is not None else None
 
     def starting(self, key: Key) -> bool:
-        """Whether the replica is a pod that cannot be expected to answer yet: never Ready so far, not restarted, and not
+        """Return whether the replica is a pod that cannot be expected to answer yet: never Ready so far, not
+        restarted, and not
         longer about it than the slowest of starts."""
         pod = self._pod(key)
         if pod is None or pod.ready or pod.restarts or pod.ending or pod.times.ready_at is not None:

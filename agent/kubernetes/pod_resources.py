@@ -69,7 +69,7 @@ def ask(path: str, timeout_seconds: float = 5.0) -> tuple[Devices, ...]:
 
 
 def socket_exists(path: str) -> bool:
-    """Whether there is such a socket."""
+    """Return whether there is such a socket."""
     try:
         return Path(path).is_socket()
     except OSError:

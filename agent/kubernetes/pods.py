@@ -65,7 +65,7 @@ class Pod:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing of it will ever answer again."""
+        """Return whether nothing of it will ever answer again."""
         return self.phase in ("Succeeded", "Failed")
 
     @property

@@ -116,7 +116,7 @@ def _by_hardware(pod: Pod, known: TierCandidates, has_page: bool) -> str:
 
 
 def same_product(one: str, other: str) -> bool:
-    """Whether both name the same GPU: NVML writes blanks, labels of nodes dashes or underscores."""
+    """Return whether both name the same GPU: NVML writes blanks, labels of nodes dashes or underscores."""
     return bool(_parts(one)) and _parts(one) == _parts(other)
 
 

@@ -121,7 +121,8 @@ def _lost_when_slow(scene: CauseContext) -> str:
 
 
 def _same_prompts(now: Window, before: Window) -> bool:
-    """Whether enough requests were seen in both, with prompts of about one length: others have other prefixes."""
+    """Return whether enough requests were seen in both, with prompts of about one length: others have other
+    prefixes."""
     if min(one.counters.get("requests_finished", 0.0) for one in (now, before)) < ENOUGH_REQUESTS:
         return False
     later, earlier = (histograms.mean(one.histograms.get("prompt_tokens_per_request", ())) for one in (now, before))

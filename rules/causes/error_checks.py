@@ -27,7 +27,7 @@ TRANSFERS = "kv_transfer_failures"
 
 
 def one_replica(scene: CauseContext) -> CauseResult:
-    """Whether nearly all of it is one replica's, while others serve."""
+    """Return whether nearly all of it is one replica's, while others serve."""
     groups: dict[str, list[BinnedWindow]] = {}
     for one in scene.slices:
         if one.replica is not None:
@@ -51,7 +51,8 @@ def one_replica(scene: CauseContext) -> CauseResult:
 
 
 def no_steps(scene: CauseContext) -> CauseResult:
-    """Whether an engine that does not step any more is answered for: its front end lives on with a live metrics page."""
+    """Return whether an engine that does not step any more is answered for: its front end lives on with a live metrics
+    page."""
     dead: set[str] = set()
     failed = 0.0
     for one in scene.slices:
@@ -67,7 +68,7 @@ def no_steps(scene: CauseContext) -> CauseResult:
 
 
 def transfers(scene: CauseContext) -> CauseResult:
-    """Whether KV blocks did not arrive: then a request fails, or its prompt is computed anew."""
+    """Return whether KV blocks did not arrive: then a request fails, or its prompt is computed anew."""
     count, found = scene.total.counters.get(TRANSFERS), outcomes(scene.total)
     if count is None or isinstance(found, Missing):
         return CauseResult(supported=None)
@@ -80,7 +81,7 @@ def transfers(scene: CauseContext) -> CauseResult:
 
 
 def restarts(scene: CauseContext) -> CauseResult:
-    """Whether engines began anew: what they had in the system failed."""
+    """Return whether engines began anew: what they had in the system failed."""
     count = scene.total.counters.get("restarts", 0.0)
     if count < 1:
         return CauseResult(supported=False, text="no engine restarted")
@@ -88,7 +89,8 @@ def restarts(scene: CauseContext) -> CauseResult:
 
 
 def faults(scene: CauseContext) -> CauseResult:
-    """Whether the driver reported faults of a GPU: a cause for certain where most requests failed on such a replica, since then."""
+    """Return whether the driver reported faults of a GPU: a cause for certain where most requests failed on such a
+    replica, since then."""
     first: dict[str | None, float] = {}
     count = 0.0
     for one in scene.slices:
@@ -114,7 +116,7 @@ def _failed(one: BinnedWindow) -> float:
 
 
 def is_client_error(scene: CauseContext) -> CauseResult:
-    """Whether most of the refused ask for what nobody here can serve: more replicas would refuse it too."""
+    """Return whether most of the refused ask for what nobody here can serve: more replicas would refuse it too."""
     found = outcomes(scene.total)
     if isinstance(found, Missing) or found.bad + found.no_room <= 0:
         return CauseResult(supported=None)

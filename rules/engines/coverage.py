@@ -103,7 +103,8 @@ def _family_of(sample: str) -> str:
 
 
 def _twin(engine: EngineTable, name: str) -> bool:
-    """Whether a name that is read is known with another type too, and why that one is not read (METRICS trap 20)."""
+    """Return whether a name that is read is known with another type too, and why that one is not read (METRICS trap
+    20)."""
     return any(row.prefix == name for row in engine.ignored)
 
 

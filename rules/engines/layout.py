@@ -97,7 +97,7 @@ class SeriesLayout:
 
 
 def is_mapped_name(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> bool:
-    """Whether a sample of this printed name feeds any family of any engine."""
+    """Return whether a sample of this printed name feeds any family of any engine."""
     plain = normalize_name(name)
     return plain == PROCESS_START or any(strip_wrapper_prefix(plain, engine) in _sources(engine) for engine in engines)
 

@@ -65,5 +65,6 @@ def select_rows(rows: Iterable[SourceRow], on_page: Callable[[SourceRow], bool])
 
 
 def itl_comparable(engine: str | None, engines: tuple[EngineTable, ...] = ENGINES) -> bool:
-    """Whether the engine's ITL is per output event, which is what benchmarks measure (METRICS 1.1, 1.2; PEERS 3.2)."""
+    """Return whether the engine's ITL is per output event, which is what benchmarks measure (METRICS 1.1, 1.2; PEERS
+    3.2)."""
     return not any(e.name == engine and e.itl_is_per_token for e in engines)

@@ -95,7 +95,7 @@ class SourceRow:
         return f"{self.source}_{self.part}" if self.part else self.source
 
     def reads(self, labels: Mapping[str, str]) -> bool:
-        """Whether a series of its sample with these labels is meant."""
+        """Return whether a series of its sample with these labels is meant."""
         return all(labels.get(key) == value for key, value in self.where) and all(m.fits(labels) for m in self.matches)
 
 

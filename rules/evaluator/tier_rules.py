@@ -304,7 +304,7 @@ def _judged(
 
 
 def _may_exceed(answer: Verdict) -> bool:
-    """Whether the bounds of what was seen reach beyond what is expected."""
+    """Return whether the bounds of what was seen reach beyond what is expected."""
     seen, expected = answer.observed, answer.expected
     if not isinstance(seen, Reading) or not isinstance(expected, Reading) or expected.high is None:
         return False

@@ -198,7 +198,7 @@ def strip_prefix(name: str) -> str:
 
 
 def signature(name: str, labels: Mapping[str, str]) -> bool:
-    """Whether a series is one that only this exporter prints."""
+    """Return whether a series is one that only this exporter prints."""
     return strip_prefix(name) in _SIGNS and bool(label(labels, (*INDEX_LABELS, *UUID_LABELS)))
 
 
@@ -270,7 +270,7 @@ def _device(key: tuple[str, str, str], labels: Mapping[str, str]) -> Device:
 
 
 def _split(labels: Mapping[str, str]) -> bool:
-    """Whether a series is of a partition, and not of a GPU in one piece."""
+    """Return whether a series is of a partition, and not of a GPU in one piece."""
     return label(labels, MODE_LABELS).lower() not in _WHOLE_MODES
 
 

@@ -174,7 +174,7 @@ COVERED = "gpu_throttled_covered_seconds"
 
 
 def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
-    """Whether two pages show one and the same refresh of the exporter: nothing differs but ``t``.
+    """Return whether two pages show one and the same refresh of the exporter: nothing differs but ``t``.
 
     On a GPU that is powered the energy counter moves with every refresh, so equal pages mean an equal refresh. Where it
     is not exported an idle GPU may look unrefreshed: that under-counts coverage and invents nothing.

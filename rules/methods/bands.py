@@ -62,7 +62,8 @@ class BandThresholds:
         return Status.WARNING if _outside(value, self.below, self.above) else Status.OK
 
     def surely(self, found: Reading, status: Status) -> bool:
-        """Whether the bounds alone put a reading there; of a bucket the lower edge is outside and the upper one inside."""
+        """Return whether the bounds alone put a reading there; of a bucket the lower edge is outside and the upper one
+        inside."""
         critical = status is Status.CRITICAL
         below = self.critical_below if critical else self.below
         above = self.critical_above if critical else self.above
@@ -160,7 +161,7 @@ def _polled(case: RuleContext) -> bool:
 
 
 def _by_bounds(case: RuleContext, found: Reading, limits: BandThresholds) -> RuleResult:
-    """Where only bounds are known: outside if both are, within if both are, else not to be told."""
+    """Return where only bounds are known: outside if both are, within if both are, else not to be told."""
     for status in (Status.CRITICAL, Status.WARNING):
         if limits.surely(found, status):
             return _verdict(case, found, status, Certainty.LIKELY, limits)

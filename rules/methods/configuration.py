@@ -45,7 +45,7 @@ class Product:
     formats: frozenset[str] = frozenset()
 
     def computes(self, needed: str, since: float) -> bool:
-        """Whether it has a hardware path for a format, which NVIDIA has from capability `since` on."""
+        """Return whether it has a hardware path for a format, which NVIDIA has from capability `since` on."""
         return needed in self.formats if self.capability is None else self.capability >= since
 
 

@@ -44,7 +44,8 @@ class Arrivals:
     seconds: float
 
     def surely(self, capacity: float) -> bool:
-        """Whether more than `capacity` (requests per second) arrived beyond chance: independent arrivals vary by their root."""
+        """Return whether more than `capacity` (requests per second) arrived beyond chance: independent arrivals vary
+        by their root."""
         count = self.least * self.seconds
         return count - Z * math.sqrt(count) > capacity * self.seconds
 
@@ -226,7 +227,7 @@ def _verdict(
 
 
 def judge_forecast(case: RuleContext) -> RuleResult:
-    """Whether the forecast kept its 95 % quantile lately, and beat the naive method; unknown while none is made.
+    """Return whether the forecast kept its 95 % quantile lately, and beat the naive method; unknown while none is made.
 
     Certain when the one-sided 99.9 % lower bound of the share of targets above the quantile exceeds what is allowed,
     likely when the 95 % one does or the naive method was as good.
@@ -249,7 +250,7 @@ def judge_forecast(case: RuleContext) -> RuleResult:
 
 
 def _standing(case: RuleContext, projection: Projection) -> tuple[Status, Certainty, str]:
-    """Whether a projection is degraded, how surely, and in words: of too few forecasts nothing bad is known."""
+    """Return whether a projection is degraded, how surely, and in words: of too few forecasts nothing bad is known."""
     wrong: list[tuple[Certainty, str]] = []
     shown = (
         f"{projection.covered} of {projection.forecasts} targets were within the 95 % quantile of {projection.method}"

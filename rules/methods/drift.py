@@ -120,7 +120,7 @@ def _lengths(case: RuleContext, workload: Workload, rows: Sequence[tuple[str, st
 def _moved_one(
     case: RuleContext, word: str, family: str, parts: tuple[Histogram, ...], name: str, q: float, planned: float
 ) -> DriftedQuantile | None:
-    """Whether one quantile is surely beyond `factor` on either side, in the whole hold and persistently."""
+    """Return whether one quantile is surely beyond `factor` on either side, in the whole hold and persistently."""
     factor = case.limit("factor")
     observed = request_lengths.quantile(parts, q)
     sides = ((LimitSide.LONGER, planned * factor), (LimitSide.SHORTER, planned / factor))
@@ -143,7 +143,8 @@ def _moved_one(
 
 
 def is_lasting_drift(case: RuleContext, family: str, q: float, limit: float, side: LimitSide) -> bool:
-    """Whether a quantile (0-1) of a family is beyond `limit` in the last quarter and in three separate minutes."""
+    """Return whether a quantile (0-1) of a family is beyond `limit` in the last quarter and in three separate
+    minutes."""
 
     def parts(slices: Sequence[BinnedWindow]) -> tuple[Histogram, ...] | None:
         found = request_lengths.parts_of(slices, family)

@@ -144,7 +144,7 @@ BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}
 
 
 def judge_faults(case: RuleContext) -> RuleResult:
-    """Whether any event was counted in the hold; certain, for events are counted one by one."""
+    """Return whether any event was counted in the hold; certain, for events are counted one by one."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     family = case.rule.family

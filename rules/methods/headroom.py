@@ -96,7 +96,8 @@ def _excused(case: RuleContext, utilization: float, last: float | None) -> str:
 
 
 def _more(case: RuleContext, judged: Sequence[Window], utilization: float) -> str:
-    """How many replicas this use needs, as every count is made, and what the missing ones cost. One more at least."""
+    """Return how many replicas this use needs, as every count is made, and what the missing ones cost. One more at
+    least."""
     replicas, capacity = periods.mean_ready_replicas(judged), case.view.capacity
     if capacity is None:
         return ""

@@ -61,7 +61,8 @@ class PoolRatio:
         return DECODE, self.wants_decode / self.decode
 
     def is_off(self, factor: float, busy: float) -> bool:
-        """Whether the ratio is off by more than `factor`, whole replicas would do better, and the short pool is at work."""
+        """Return whether the ratio is off by more than `factor`, whole replicas would do better, and the short pool is
+        at work."""
         apart = max(self.wanted_ratio / self.present, self.present / self.wanted_ratio)
         return apart > factor and self.best_split != (self.prefill, self.decode) and self.short[1] >= busy
 

@@ -147,7 +147,7 @@ def _reference(
 
 
 def is_locality_lost(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
-    """Whether hits are lost now, in each of the last minutes on its own."""
+    """Return whether hits are lost now, in each of the last minutes on its own."""
     return found.reference is not None and all(
         (hit_rate(minute) or 0.0) <= found.reference.rate - limits.points for minute in found.minutes
     )
@@ -166,7 +166,8 @@ def expected_rate(found: CurrentHitRate) -> float:
 
 
 def is_near_rate(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
-    """Whether the present rate is about that; caches that hold several prefixes keep some more, full ones less."""
+    """Return whether the present rate is about that; caches that hold several prefixes keep some more, full ones
+    less."""
     expected = expected_rate(found)
     return expected / limits.near <= found.rate <= expected * limits.near
 
@@ -177,14 +178,14 @@ def shares(found: CurrentHitRate) -> tuple[float, ...]:
 
 
 def spread_evenly(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
-    """Whether no replica has many more or fewer requests than the mean of all."""
+    """Return whether no replica has many more or fewer requests than the mean of all."""
     counts = shares(found)
     mean = math.fsum(counts) / len(counts)
     return all(mean / limits.spread <= count <= mean * limits.spread for count in counts)
 
 
 def spread_changed(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
-    """Whether requests are surely given out in another way than when the hits were there.
+    """Return whether requests are surely given out in another way than when the hits were there.
 
     Either dealt out in turn, more evenly than requests that choose their replica by prefix can be by chance, and not so
     before; or in other shares than before, and more evenly.

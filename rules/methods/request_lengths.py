@@ -54,7 +54,8 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:
 
 
 def exceeds_limit(parts: tuple[Histogram, ...], q: float, limit: float, side: LimitSide) -> bool:
-    """Whether the observed quantile lies beyond `limit` tokens whatever happened inside the buckets, chance aside."""
+    """Return whether the observed quantile lies beyond `limit` tokens whatever happened inside the buckets, chance
+    aside."""
     n = count_requests(parts)
     return n > 0 and _gap(_surely(parts, limit, side) / n, q, side)
 
@@ -62,7 +63,8 @@ def exceeds_limit(parts: tuple[Histogram, ...], q: float, limit: float, side: Li
 def is_significant_quantile(
     parts: tuple[Histogram, ...], q: float, limit: float, side: LimitSide, confidence: float
 ) -> bool:
-    """Whether the traffic's quantile does, with one-sided `confidence` (0-1) that it is no chance of few requests.
+    """Return whether the traffic's quantile does, with one-sided `confidence` (0-1) that it is no chance of few
+    requests.
 
     Longer: so many requests above the limit would be too rare if only 1 - q of the traffic were (Clopper and Pearson
     1934). Shorter: so few would be; 300 requests of which none is above the limit say so of a P99 with 95 %.
@@ -168,7 +170,7 @@ def _of(slices: Sequence[BinnedWindow], normal: float) -> RunawayCount | None:
 
 
 def _rarer(count: float, n: float, allowed: float, confidence: float) -> bool:
-    """Whether so many would be too rare a chance if only the allowed share were runaways."""
+    """Return whether so many would be too rare a chance if only the allowed share were runaways."""
     k = math.floor(count + 1e-9)
     return k >= 1 and binomial_tail(k, math.floor(n + 1e-9), allowed) < 1 - confidence
 

@@ -144,7 +144,7 @@ def _parts(case: RuleContext, slices: Sequence[BinnedWindow]) -> tuple[Histogram
 
 
 def _slower(case: RuleContext, likely: float, sure: float) -> Certainty | Unknown | None:
-    """Whether more requests than allowed are slower than these limits (seconds), lastingly; None where not."""
+    """Return whether more requests than allowed are slower than these limits (seconds), lastingly; None where not."""
     allowed, needed = case.limit("allowed_share"), case.limit("minimum_requests") / 4
     whole = histograms.share_above(_parts(case, case.slices), likely)
     if not is_significant_share(whole.best, whole.n, whole.n, allowed, LIKELY_CONFIDENCE):

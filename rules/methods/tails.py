@@ -138,7 +138,8 @@ def _independent(case: RuleContext, one: LoadBin, n: float) -> float:
 
 
 def is_significant_share(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
-    """Whether the lower bound (Clopper and Pearson) of the share k / n exceeds `allowed`, in independent requests.
+    """Return whether the lower bound (Clopper and Pearson) of the share k / n exceeds `allowed`, in independent
+    requests.
 
     Asked the short way: whether so many slow ones would be too rare a chance if the share were just what is allowed.
     """

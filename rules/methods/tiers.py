@@ -97,7 +97,7 @@ class TierPair:
     proven: bool
 
     def shares_alike(self, place: int, follow: float) -> bool:
-        """Whether in one minute the requests are nearer to an equal share than to what the tiers can take."""
+        """Return whether in one minute the requests are nearer to an equal share than to what the tiers can take."""
         return self._alike(_rate(self.own[place]), _rate(self.other[place]), follow)
 
     def have_equal_shares(self, follow: float) -> bool:
@@ -119,7 +119,7 @@ class TierPair:
 
 
 def judge_tiers(case: RuleContext) -> RuleResult:
-    """Whether a faster tier of the same model gets hardly more requests a replica than this one."""
+    """Return whether a faster tier of the same model gets hardly more requests a replica than this one."""
     model = case.view.plan.model if case.view.plan else None
     if model is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
@@ -180,7 +180,7 @@ def _by_plan(own: TierContext, other: TierContext) -> tuple[float, str] | None:
 
 
 def _knees(own: TierContext, other: TierContext) -> bool:
-    """Whether both operating points are measured ends, not only what was tried."""
+    """Return whether both operating points are measured ends, not only what was tried."""
     points = [operating_point(view.plan) if view.plan else None for view in (own, other)]
     return all(point is not None and point.knee_reached for point in points)
 
@@ -194,7 +194,7 @@ def _by_latency(own: Sequence[Window], other: Sequence[Window]) -> tuple[float, 
 
 
 def _proven(own: Sequence[Window], other: Sequence[Window], unequal: float) -> bool:
-    """Whether half of the requests surely are so much slower here, by the edges of their buckets."""
+    """Return whether half of the requests surely are so much slower here, by the edges of their buckets."""
     for family in LATENCIES:
         mine, theirs = (histograms.quantile(_parts(several, family), 0.5) for several in (own, other))
         if mine is not None and theirs is not None and theirs.high is not None and mine.low >= unequal * theirs.high:

@@ -57,7 +57,8 @@ def value(case: RuleContext, several: Sequence[Window], signal: str = "") -> flo
 
 
 def weighing(case: RuleContext, several: Sequence[Window]) -> str:
-    """How far apart the bounds of fleet utilisation over these windows are, and why, in words; "" where they are not."""
+    """Return how far apart the bounds of fleet utilisation over these windows are, and why, in words; "" where they
+    are not."""
     basis, signal = case.view.basis, BY_NAME["fleet_utilization"]
     capacity = basis.capacity
     if not several or capacity is None:
@@ -93,7 +94,8 @@ def mean_ready_replicas(several: Sequence[Window]) -> float:
 
 
 def is_covered(several: Sequence[Window]) -> bool:
-    """Whether enough of the replicas was seen in these periods to speak for all of them; they need not be neighbours."""
+    """Return whether enough of the replicas was seen in these periods to speak for all of them; they need not be
+    neighbours."""
     due = math.fsum(w.due_seconds for w in several)
     return due > 0 and math.fsum(w.covered_seconds for w in several) >= FULL_COVERAGE * due
 

@@ -258,7 +258,7 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
 
 
 def _breaks(point: Point, slo: Slo) -> bool:
-    """Whether a load breaks the SLO, which `rules.plan.mistakes` says."""
+    """Return whether a load breaks the SLO, which `rules.plan.mistakes` says."""
     given = ((metric_value(point, name), getattr(slo, name)) for name in LIMITED)
     return any(value is not None and limit is not None and value > limit for value, limit in given)
 

@@ -223,7 +223,7 @@ class Curve:
         return text
 
     def _share(self, bin: int, rps: float, in_system: float | None) -> float:
-        """How far a load lies between the two points of its bin, 0 to 1."""
+        """Return how far a load lies between the two points of its bin, 0 to 1."""
         if bin == 0:
             return 1.0
         low, high, load = self.points[bin - 1].completed_rps, self.points[bin].completed_rps, rps

@@ -49,7 +49,8 @@ class TierContext:
 
     @property
     def serves_whole_requests(self) -> bool:
-        """Whether each replica does all of a request: not where prefill and decode are served apart, by the plan or by the targets.
+        """Return whether each replica does all of a request: not where prefill and decode are served apart, by the
+        plan or by the targets.
 
         Of other replicas no load of whole requests says what one can take.
         """
@@ -163,7 +164,8 @@ def _in_system(window: Window) -> float | None:
 
 
 def _by_few_samples(window: Window) -> bool:
-    """Whether the gauges of requests in the system were looked at seldom, and nothing else tells how many there were."""
+    """Return whether the gauges of requests in the system were looked at seldom, and nothing else tells how many there
+    were."""
     running = window.gauges.get(IN_SYSTEM[0])
     return (
         running is not None
@@ -197,7 +199,7 @@ class LoadBin:
         return math.fsum(g.integral for g in gauges), math.fsum(g.seconds for g in gauges)
 
     def sampled(self, family: str) -> bool:
-        """Whether any of it comes from a plain poll."""
+        """Return whether any of it comes from a plain poll."""
         return any(family in s.window.sampled for s in self.slices)
 
 
@@ -318,7 +320,8 @@ def describe_growth(slices: Sequence[BinnedWindow], now: float) -> str:
 
 
 def thirds_seen(slices: Sequence[BinnedWindow], now: float) -> bool:
-    """Whether something is known of the queue in every third of the hold: else nobody can tell that it did not grow."""
+    """Return whether something is known of the queue in every third of the hold: else nobody can tell that it did not
+    grow."""
     return all(mean_waiting(group) is not None for group in _thirds(slices, now))
 
 

@@ -38,7 +38,7 @@ class StartQuantiles:
 
     @property
     def has_p95(self) -> bool:
-        """Whether the P95 is another start than the slowest."""
+        """Return whether the P95 is another start than the slowest."""
         return self.count >= ENOUGH
 
     @property

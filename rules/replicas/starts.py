@@ -90,17 +90,17 @@ class ReplicaStart:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will be learnt of it."""
+        """Return whether nothing more will be learnt of it."""
         return (not self.waited or self.served_at is not None) and not self.unready
 
     @property
     def has_observed_begin(self) -> bool:
-        """Whether it was seen to come, so that `seen_at` bounds it."""
+        """Return whether it was seen to come, so that `seen_at` bounds it."""
         return self.alive_at is not None or self.silent_since is not None
 
     @property
     def is_independently_timed(self) -> bool:
-        """Whether more is known of it than what the engine says of itself."""
+        """Return whether more is known of it than what the engine says of itself."""
         return self.source is not Timing.ENGINE
 
     @property
@@ -114,7 +114,8 @@ class ReplicaStart:
 
     @property
     def seconds(self) -> Reading:
-        """How long the cold start took. From process start to ready where the page tells both, up to the first good page
+        """Return how long the cold start took. From process start to ready where the page tells both, up to the first
+        good page
         where it tells the process start only; else at most from the last page of the process before. The upper bound
         reaches to the first request served if requests were there when it was ready: time without any is no cold start.
         """
@@ -222,7 +223,8 @@ def _told(page: Snapshot, replica: str) -> ReplicaStart:
 
 
 def _older(told: ReplicaStart, came: float) -> bool:
-    """Whether the process was there before it was waited for: the network was away, or the address leads to several."""
+    """Return whether the process was there before it was waited for: the network was away, or the address leads to
+    several."""
     known = told.started_at if told.ready_at is None else told.ready_at
     return known is not None and known <= came
 
@@ -256,7 +258,7 @@ def add_start(known: tuple[ReplicaStart, ...], start: ReplicaStart) -> tuple[Rep
 
 
 def _same(one: ReplicaStart, other: ReplicaStart) -> bool:
-    """Whether both are of one process: an agent that starts anew meets the processes that it watched before."""
+    """Return whether both are of one process: an agent that starts anew meets the processes that it watched before."""
     if one.replica != other.replica:
         return False
     if one.started_at is not None and other.started_at is not None:

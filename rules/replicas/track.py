@@ -56,7 +56,8 @@ def record_success(track: ScrapeTrack, page: Snapshot) -> tuple[ScrapeTrack, Win
 
 
 def is_unwatched(window: Window) -> bool:
-    """Whether nobody asked in it, though a scrape is due every minute at most: the process was suspended, or the clock was
+    """Return whether nobody asked in it, though a scrape is due every minute at most: the process was suspended, or
+    the clock was
     set ahead and that time never was."""
     return window.covered_seconds == 0 and window.span > BRIDGE_SECONDS and not window.counters
 
@@ -116,6 +117,7 @@ def _without_smallest_holes(spans: list[tuple[float, float]]) -> Spans:
 
 
 def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:
-    """Whether at least half of (begin, end] lies in the spans: what their edge cuts belongs where most of it is."""
+    """Return whether at least half of (begin, end] lies in the spans: what their edge cuts belongs where most of it
+    is."""
     inside = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in spans)
     return 0.0 < inside >= (end - begin) / 2

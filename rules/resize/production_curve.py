@@ -137,7 +137,7 @@ def _planned(view: TierContext, one: BinnedWindow, metric: str) -> float | None:
 
 
 def check_slo(window: Window, slo: Slo, itl: bool = True) -> SloStatus:
-    """Whether the requests of a window kept every objective of the SLO that the engine's histograms tell.
+    """Return whether the requests of a window kept every objective of the SLO that the engine's histograms tell.
 
     Surely broken: more than 1 % are slower whatever happened inside the bucket, and beyond chance (99.9 %, one-sided). From
     fewer than 300 requests nothing follows: their P99 is the third worst (DESIGN 3.3).

@@ -82,7 +82,7 @@ def _spare(one: Resize) -> int:
 
 
 def have_matching_lengths(one: WorkloadNow, other: WorkloadNow) -> bool:
-    """Whether prompts and outputs of two tiers are about as long, by their medians."""
+    """Return whether prompts and outputs of two tiers are about as long, by their medians."""
     pairs = [
         (a.observed.value, b.observed.value)
         for a, b in zip(one.lengths, other.lengths, strict=True)

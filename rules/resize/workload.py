@@ -44,7 +44,7 @@ class Length:
 
     @property
     def factor(self) -> float | None:
-        """How many times as long as planned, by the best estimate."""
+        """Return how many times as long as planned, by the best estimate."""
         if not isinstance(self.observed, Reading) or self.observed.value is None or not self.planned:
             return None
         return self.observed.value / self.planned
@@ -59,7 +59,7 @@ class Length:
 
     @property
     def longer(self) -> bool:
-        """Whether it is longer than planned by more than DRIFTED, whatever happened inside the bucket."""
+        """Return whether it is longer than planned by more than DRIFTED, whatever happened inside the bucket."""
         seen = self.observed
         return isinstance(seen, Reading) and bool(self.planned) and (seen.low or 0.0) > DRIFTED * (self.planned or 0.0)
 

@@ -130,7 +130,8 @@ def interpolate(before: float, value: float, dt: float) -> GaugeSum:
 
 
 def _is_still(counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram, ...]]) -> bool:
-    """Whether the engine did nothing: by its steps, else where every token would show and nothing was counted at all."""
+    """Return whether the engine did nothing: by its steps, else where every token would show and nothing was counted
+    at all."""
     if STEP_FAMILY in counters:
         return counters[STEP_FAMILY] == 0
     return (
@@ -164,7 +165,8 @@ def _estimate_in_system(
 
 
 def _seconds_in_system(parts: Mapping[str, tuple[Histogram, ...]]) -> tuple[float, float, float] | None:
-    """How many requests finished, the sum of their seconds in the system, and the longest that one may have been there."""
+    """Return how many requests finished, the sum of their seconds in the system, and the longest that one may have
+    been there."""
     whole = parts.get("e2e_seconds", ())
     requests = math.fsum(one.n for one in whole)
     if requests <= 0 or any(one.total is None for one in whole):
@@ -180,7 +182,7 @@ def _shortest(parts: Mapping[str, tuple[Histogram, ...]]) -> float:
 
 
 def _is_refuted(shown: float, finished: LittleEstimate) -> bool:
-    """Whether more requests were in the system than the `shown` mean of two pages, beyond chance.
+    """Return whether more requests were in the system than the `shown` mean of two pages, beyond chance.
 
     Not the other way round: those who left without an end (aborted) are in no histogram.
     """

@@ -84,7 +84,8 @@ def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
 
 
 def _possible(part: Histogram, total: float) -> bool:
-    """Whether observations in these buckets can add up to `total`, give or take one that came while the page was made."""
+    """Return whether observations in these buckets can add up to `total`, give or take one that came while the page
+    was made."""
     if not math.isfinite(total) or total < 0:
         return False
     held = [(edge, count) for edge, count in zip(part.edges, part.counts, strict=True) if count > 0]
@@ -203,7 +204,8 @@ def _estimate(parts: tuple[Histogram, ...], q: float, rank: float, ends: tuple[f
 
 
 def _in_tail(parts: tuple[Histogram, ...], left: float, ends: tuple[float, float]) -> float | None:
-    """Where `above` leaves so many observations; None where it does not between these edges (too few were seen)."""
+    """Return where `above` leaves so many observations; None where it does not between these edges (too few were
+    seen)."""
     low, high = ends
     if len(parts) > 1:
         for _ in range(HALVINGS):
@@ -258,7 +260,8 @@ NOTHING_SEEN = 0.5
 
 
 def _exponential_tail(at_lower: float, at_upper: float, share: float) -> float:
-    """How many observations lie beyond a place `share` (0-1) of the way between two edges, by log interpolation."""
+    """Return how many observations lie beyond a place `share` (0-1) of the way between two edges, by log
+    interpolation."""
     end = max(at_upper, min(NOTHING_SEEN, at_lower))
     value = math.exp(math.log(at_lower) + share * (math.log(end) - math.log(at_lower)))
     return max(at_upper, value)

@@ -54,7 +54,7 @@ class Outcomes:
 
 
 def failed_bounds(counters: Mapping[str, float]) -> tuple[float, float]:
-    """How many requests failed, at least and at most, from the increases of a time."""
+    """Return how many requests failed, at least and at most, from the increases of a time."""
     of_engine = counters.get(FAILED, 0.0)
     answered = max(0.0, counters.get(HTTP_FAILED, 0.0) - counters.get(NO_ROOM, 0.0))
     return max(of_engine, answered), of_engine + answered
@@ -97,7 +97,7 @@ def _doubt(window: Window, low: float) -> str:
 
 
 def _requests(counters: Mapping[str, float]) -> float | None:
-    """How many requests there were by another count than that of their ends; None where there is none."""
+    """Return how many requests there were by another count than that of their ends; None where there is none."""
     if ARRIVED in counters:
         return counters[ARRIVED]
     if HTTP_OK in counters and HTTP_FAILED in counters:

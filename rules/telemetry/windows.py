@@ -135,7 +135,7 @@ def diff_snapshots(earlier: Snapshot, later: Snapshot) -> Window:
 
 
 def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
-    """Whether the later page is another process's.
+    """Return whether the later page is another process's.
 
     Another start time tells it where both pages have one, whichever is later (a service address may lead to either of
     two replicas). Otherwise the engine's steps fell, or more counters fell than grew (one that fell alone is broken).

@@ -186,7 +186,8 @@ class Capacity:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether nobody knows where a replica's capacity ends: no benchmark, and production kept the SLO at every load.
+        """Return whether nobody knows where a replica's capacity ends: no benchmark, and production kept the SLO at
+        every load.
 
         Such a number is the load that the present fleet gives a replica. To count replicas with it would ask for more of them,
         which lowers it, and so on without end.

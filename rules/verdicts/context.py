@@ -245,5 +245,5 @@ def expectation_bounds(expected: Expectation) -> tuple[float, float, float]:
 
 
 def supports_certain(case: RuleContext, expected: Expectation) -> bool:
-    """Whether enough requests stand behind both points (DESIGN 3.3)."""
+    """Return whether enough requests stand behind both points (DESIGN 3.3)."""
     return expected.requests >= case.limit("supported_requests")

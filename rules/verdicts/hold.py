@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 def seldom_scraped(slices: Sequence[BinnedWindow]) -> bool:
-    """Whether most of what was seen of minutes was seen in steps in which no gauge holds, and bursts come and go."""
+    """Return whether most of what was seen of minutes was seen in steps in which no gauge holds, and bursts come and
+    go."""
     return _mostly(slices, _is_coarse)
 
 
 def scraped_by_the_minute(slices: Sequence[BinnedWindow]) -> bool:
-    """Whether most minutes rest on a scrape or two, or fewer: what began in one is seen whole only in the next."""
+    """Return whether most minutes rest on a scrape or two, or fewer: what began in one is seen whole only in the
+    next."""
     return _mostly(slices, lambda window: _is_coarse(window) or _has_one_sample(window))
 
 
@@ -75,7 +77,7 @@ def _needed(rule: Rule, seconds: float) -> str:
 
 
 def part_seen(part: Iterable[BinnedWindow], whole: Iterable[BinnedWindow]) -> str:
-    """How long something was so, of what was watched: "2 of 2 minutes seen", "3 of 150 hours seen"."""
+    """Return how long something was so, of what was watched: "2 of 2 minutes seen", "3 of 150 hours seen"."""
     some, every = watched_seconds(part), watched_seconds(whole)
     size, word = (HOUR_SECONDS, "hour") if some >= HOUR_SECONDS else (MINUTE_SECONDS, "minute")
     first, last = max(1, round(some / size)), max(1, round(every / size))

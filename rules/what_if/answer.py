@@ -189,7 +189,8 @@ def _ground(
 
 
 def _slower(seen: ProductionSummary, points: Sequence[ProductionPoint]) -> Mapping[str, float]:
-    """How many times the benchmark production is at equal load, at most, by how a quantity's name begins: times of first tokens and
+    """Return how many times the benchmark production is at equal load, at most, by how a quantity's name begins: times
+    of first tokens and
     of tokens (and of events, which come with tokens), and the KV cache's use."""
     ttft, tpot = slower_than_planned(points)
     fuller = [1.0]

@@ -61,7 +61,7 @@ OBJECTIVES = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 
 
 def find_crossing(ground: PredictionInputs, name: str, objective: float) -> CapacityLimit:
-    """Where a quantity meets its limit, with the asked prompts."""
+    """Return where a quantity meets its limit, with the asked prompts."""
     if ground.scale == 1:
         return _crossing(ground, name, objective)
     effect = ground.effect(name)

@@ -61,7 +61,7 @@ class PredictionInputs:
         return RULES["TtftDivergence"].limit("factor", self.view.limits)
 
     def slowness(self, name: str) -> float:
-        """How many times as slow as the benchmark production was; 1 where that is within what is allowed."""
+        """Return how many times as slow as the benchmark production was; 1 where that is within what is allowed."""
         found = self.slower.get(name.partition("_")[0], 1.0)
         return found if found > self.factor else 1.0
 
@@ -135,7 +135,7 @@ def _at_most_all(found: Reading) -> Reading:
 
 
 def is_within_limit(found: SignalValue, limit: float) -> SloStatus:
-    """Whether a reading keeps a limit: whatever lies inside its bounds, or by its best estimate."""
+    """Return whether a reading keeps a limit: whatever lies inside its bounds, or by its best estimate."""
     if isinstance(found, Missing):
         return SloStatus.NOT_KNOWN
     if found.low is not None and found.low >= limit:
@@ -148,7 +148,8 @@ def is_within_limit(found: SignalValue, limit: float) -> SloStatus:
 
 
 def check_objective(ground: PredictionInputs, name: str, objective: float, rps: float) -> SloPrediction:
-    """Whether P99 of TTFT, TPOT or ITL keeps its objective at a load: by production where it reaches it, else by the benchmark,
+    """Return whether P99 of TTFT, TPOT or ITL keeps its objective at a load: by production where it reaches it, else
+    by the benchmark,
     which makes nothing sure; with production slower than it at equal load, with latencies as many times as long."""
     found = predict(ground, name, rps)
 
@@ -197,7 +198,8 @@ def _slowed(found: SignalValue, slower: float) -> SignalValue:
 
 
 def _broke_below(ground: PredictionInputs, name: str, objective: float, rps: float) -> bool:
-    """Whether the requests just below a load that production did not reach were surely too slow, with prompts no longer than
+    """Return whether the requests just below a load that production did not reach were surely too slow, with prompts
+    no longer than
     asked for."""
     if ground.scale < 1:
         return False

@@ -67,7 +67,7 @@ class PromptEffect:
     longest: float
 
     def covers(self, prompts: float) -> bool:
-        """Whether production had prompts as long as these."""
+        """Return whether production had prompts as long as these."""
         return self.shortest <= prompts <= self.longest
 
 

@@ -72,7 +72,7 @@ class LogNormal:
         return LogNormal(self.median * factor, self.sigma)
 
     def cumulative(self, edges: tuple[float, ...], n: int, chance: float) -> tuple[int, ...]:
-        """How many of `n` lie at or below each edge, rounded up with `chance` (0 to 1)."""
+        """Return how many of `n` lie at or below each edge, rounded up with `chance` (0 to 1)."""
         shares = _shares(round(self.median, 6), round(self.sigma, 4), edges)
         return (*[min(n, int(n * share + chance)) for share in shares[:-1]], n)
 

@@ -104,7 +104,7 @@ class Drift:
     factor: float
 
     def factor_at(self, t: float) -> float:
-        """How many times as long as planned at `t`."""
+        """Return how many times as long as planned at `t`."""
         place = min(1.0, max(0.0, (t - self.begin) / (self.end - self.begin)))
         return round(1 + place * (self.factor - 1), 2)
 

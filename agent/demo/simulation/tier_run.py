@@ -111,7 +111,7 @@ class TierRun:
         self.scrape(begin)
 
     def scene(self, t: float) -> bool:
-        """Whether the tier is watched closely at `t`, because of its cascade."""
+        """Return whether the tier is watched closely at `t`, because of its cascade."""
         cascade = self.story.cascade
         if cascade is None:
             return False
