@@ -1,12 +1,8 @@
-"""What an engine's table makes of the families of a page: read, left alone with a reason, or not known.
+"""Coverage of engine pages and signals: the use of each family of a page, and the signals of each release.
 
-Owns the explanation for people (`sizewatch inspect`, the doctor, the tests that hold table and pages to each other) and
-what the names tell of the release. It reads no values and no labels: `rules.engines.layout` decides by them.
-
-Which signals an engine's releases can give: known, bounded, or not exposed and why.
-
-Owns the answer and no list of its own: a window that holds every family of a release's rows is read by the same way as
-a real one, so what is claimed here is what readings do. A new engine or signal needs no change here.
+For people: `sizewatch inspect`, the doctor, the tests that compare tables and pages. Only names and types count here;
+`rules.engines.layout` decides by values and labels. Support of a signal is computed, not listed. A window with every
+family of a release goes through the same reading methods as a real one. A new engine or signal needs no change here.
 """
 
 from __future__ import annotations
@@ -33,13 +29,13 @@ from rules.telemetry.work import Capacity, CapacityLengths, CapacitySource, Mean
 
 CREATED = "_created"
 SUMMARY = "summary"
-"""Has a sum and a count as a histogram has."""
+"""Type of a family with a sum and a count, as a histogram has."""
 
 _UNTYPED = frozenset({"untyped", "unknown", ""})
 
 
 class Use(StrEnum):
-    """What becomes of a family of the page."""
+    """Use of a family of the page."""
 
     MAPPED = "mapped"
     IGNORED = "ignored"
@@ -48,8 +44,8 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyUse:
-    """One family as the page prints it. `families` are the names under which it is read, `text` says the same in words,
-    or the reason why it is not read."""
+    """Family as the page prints it. `families` are the names under which it is read. `text` says the same in words, or
+    gives the reason why it is not read."""
 
     name: str
     type: str
@@ -59,10 +55,10 @@ class FamilyUse:
 
 
 def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
-    """What becomes of each family of a page (printed name and type of its TYPE line), in the page's order.
+    """Return the use of each family of a page (printed name and type of its TYPE line), in the page's order.
 
-    Both spellings of a counter are understood: with `_total` (text format) and without (OpenMetrics). So are the parts of
-    a histogram on a page without TYPE lines.
+    Both spellings of a counter are accepted: with `_total` (text format) and without (OpenMetrics). Parts of a
+    histogram on a page without TYPE lines are accepted too.
     """
     spelt = {printed: _spellings(engine, printed, type_) for printed, type_ in families.items()}
     on_page = frozenset(name for names in spelt.values() for name in names)
@@ -103,8 +99,7 @@ def _family_of(sample: str) -> str:
 
 
 def _twin(engine: EngineTable, name: str) -> bool:
-    """Return whether a name that is read is known with another type too, and why that one is not read (METRICS trap
-    20)."""
+    """Return whether the name is also ignored under another type (METRICS trap 20)."""
     return any(row.prefix == name for row in engine.ignored)
 
 
@@ -113,7 +108,7 @@ def _type(row: SourceRow) -> str:
 
 
 def _special(engine: EngineTable, name: str) -> str:
-    """What is read from a family that feeds no family of ours; empty for all others."""
+    """Return the purpose of a family that is read but feeds no family of ours. Return "" for other families."""
     if name == PROCESS_START:
         return "tells when the process started"
     if name == engine.born:
@@ -123,7 +118,8 @@ def _special(engine: EngineTable, name: str) -> str:
 
 
 def _reason(engine: EngineTable, name: str) -> str:
-    """Why a family is left alone: the engine knows better than what is common to all, the longest prefix knows best."""
+    """Return the reason why a family is ignored. The engine's own reasons precede the common ones, then the longest
+    prefix wins."""
     if name.endswith(CREATED):
         return "tells when its family began to count"
     for reasons in (engine.ignored, ALONGSIDE):
@@ -135,7 +131,8 @@ def _reason(engine: EngineTable, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Releases that names allow: newer than `after` and older than `before`. Both are scanned, "" is an open end."""
+    """Releases that names allow: newer than `after` and older than `before`. Both are scanned releases; "" is an open
+    end."""
 
     after: str = ""
     before: str = ""
@@ -146,16 +143,16 @@ class Versions:
 
 
 def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:
-    """Return `allowed_versions` in words: "after 0.15.1 and before 0.20.2", "after 0.29.0", "" if the names tell none."""
+    """Return `allowed_versions` in words: "after 0.15.1 and before 0.20.2", "after 0.29.0", or "" if the names allow
+    all."""
     return str(allowed_versions(engine, families))
 
 
 def allowed_versions(engine: EngineTable, families: Mapping[str, str]) -> Versions:
     """Return the releases that can print a page with these families (printed name and type).
 
-    A name appeared at some release after the scan before its `since`, and went at some release before the scan after its
-    `until`. A name that is absent tells only on a whole page. Absences are dropped where they contradict the names that
-    are present: the page was filtered.
+    A name appeared after the scan before its `since`, and disappeared before the scan after its `until`. An absent name
+    counts only on a whole page. Absences that contradict present names are dropped: the page was filtered.
     """
     on_page = _types(engine, families)
     place = {release: number for number, release in enumerate(engine.scanned)}
@@ -174,7 +171,7 @@ def allowed_versions(engine: EngineTable, families: Mapping[str, str]) -> Versio
 
 
 def _types(engine: EngineTable, families: Mapping[str, str]) -> dict[str, str]:
-    """Return the type of each spelling of the families. Parts without a type are those of a histogram."""
+    """Return the type of each spelling of the families. Parts without a type belong to a histogram."""
     found: dict[str, str] = {}
     for printed, type_ in families.items():
         bare, *others = _spellings(engine, printed, type_)
@@ -215,11 +212,11 @@ FULL_PLAN = PlanFacts(
         ),
     ),
 )
-"""A plan that has everything: what is missing then is the engine's."""
+"""Plan with every fact, so that missing data is the engine's."""
 
 
 class Support(StrEnum):
-    """What a signal is worth on an engine. `bounded`: bounds without a best estimate."""
+    """Support of a signal by an engine. `bounded`: bounds without a best estimate."""
 
     KNOWN = "known"
     BOUNDED = "bounded"
@@ -228,8 +225,8 @@ class Support(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """One signal on one engine. `spans` are (support, first, last scanned release) in their order; without scanned
-    releases there is one, with empty names. `why` says what is missing where any of them is not exposed."""
+    """Exposure of one signal by one engine. `spans` are (support, first, last scanned release) in order; an engine
+    without scanned releases has one span with empty names. `why` gives the missing data if a span is not exposed."""
 
     signal: str
     spans: tuple[tuple[Support, str, str], ...]
@@ -237,17 +234,17 @@ class Exposure:
 
     @property
     def newest_support(self) -> Support:
-        """Support by the newest release."""
+        """Return the support by the newest release."""
         return self.spans[-1][0]
 
 
 def engine_signals() -> tuple[Signal, ...]:
-    """The signals that an engine's page can give: all but those of the GPU."""
+    """Return the signals that an engine's page can give: all except GPU signals."""
     return tuple(s for s in SIGNALS if not all(family in GPU_NAMES for family in s.families))
 
 
 def exposures(engine: EngineTable) -> tuple[Exposure, ...]:
-    """What each signal of the engine is worth, release by release."""
+    """Return the support of each signal, release by release."""
     releases = engine.scanned or ("",)
     windows = {release: _everything(engine, release) for release in releases}
     return tuple(_exposure(engine, signal, windows) for signal in engine_signals())
@@ -279,14 +276,14 @@ def _why(engine: EngineTable, signal: Signal, missing: list[Missing]) -> str:
         return ""
     told = dict(engine.not_exposed)
     needed = [f for family in signal.families for f in (IN_SYSTEM if family == NET_CHANGE else (family,))]
-    # A family that no release prints is why, before one that is only absent until its first event.
+    # A family that no release prints takes precedence over one that is only absent until its first event.
     printed = {row.family for row in engine.rows}
     needed.sort(key=lambda family: family in printed)
     return next((told[family] for family in needed if family in told), missing[-1].text)
 
 
 def _everything(engine: EngineTable, release: str) -> Window:
-    """A minute in which everything that the release prints was seen."""
+    """Return a minute in which everything that the release prints was observed."""
     families = {row.family for row in engine.rows if not release or _printed(release, row.since, row.until)}
     counters = {name: _AMOUNTS.get(name, REQUESTS) for name in _of(families, FamilyKind.COUNTER)}
     if all(name in families for name in IN_SYSTEM):
@@ -306,7 +303,7 @@ def _everything(engine: EngineTable, release: str) -> Window:
 
 
 _RATIOS = ("prefix_hit_gauge",)
-"""Gauges that cannot be above 1."""
+"""Gauges with a maximum of 1."""
 
 
 def _level(value: float) -> GaugeSum:
@@ -325,5 +322,5 @@ def _printed(release: str, since: str, until: str) -> bool:
 
 
 def number(release: str) -> tuple[int, ...]:
-    """A release for comparing: "0.6.6.post1" is (0, 6, 6, 1)."""
+    """Return a release as a comparable tuple: "0.6.6.post1" is (0, 6, 6, 1)."""
     return tuple(int(digits) for digits in re.findall(r"\d+", release))

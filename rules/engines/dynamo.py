@@ -1,12 +1,12 @@
-"""NVIDIA Dynamo 1.6: its frontend (port 8000), and a worker (DYN_SYSTEM_PORT) whose page has no engine's families.
+"""NVIDIA Dynamo 1.6: its frontend (port 8000), and a worker (DYN_SYSTEM_PORT) without families of an engine.
 
-Facts from lib/llm/src/http/service/metrics.rs, lib/runtime/src/metrics/prometheus_names.rs and the ingress push_handler.rs
-of ai-dynamo/dynamo at 1.6, the names of the 1.6.1 wheel, and its example pages of early 2026 for the older names. A
-worker that passes vllm:, sglang: or trtllm_ families through is read as its engine: these two stand last in the registry.
-
-The frontend's times are a client's: tokenising, routing and the network to the worker are in them. A series appears with
-its first event. DYN_METRICS_PREFIX replaces `dynamo_frontend`; such a page is a stranger's, for no prefix can be told
-from a name (Dynamo's own source means to remove the variable). Before requests_started_total the model is in lower case.
+Sources: lib/llm/src/http/service/metrics.rs, lib/runtime/src/metrics/prometheus_names.rs and the ingress
+push_handler.rs of ai-dynamo/dynamo at 1.6, the names of the 1.6.1 wheel, and its example pages of early 2026 for older
+names. A worker that passes vllm:, sglang: or trtllm_ families through is read as its engine, so both tables are last in
+the registry. The frontend's times are a client's: they include tokenising, routing and the network to the worker. A
+series appears with its first event. DYN_METRICS_PREFIX replaces `dynamo_frontend`. Such a page is unrecognised, because
+a name does not show its prefix. Dynamo's source plans to remove the variable. Before requests_started_total the model
+is in lower case.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 SINCE, BEFORE = "1.6.1", "0.8.0"
 
 ALWAYS = "dynamo_frontend_disconnected_clients"
-"""The one family that is printed before the first request, in every release."""
+"""Only family that every release prints before the first request."""
 STARTED = "dynamo_frontend_requests_started_total"
-"""Newer than cancellations and rejections: where it is, their absence is zero."""
+"""Newer than cancellations and rejections: on a page with it, their absence is zero."""
 
 BROKEN = Match(label="error_type", values=("internal", "response_timeout", "unavailable"), optional=True)
-"""What is no fault of the client, and not for want of room; releases without the label do not tell errors apart."""
+"""Errors that are neither the client's nor a lack of room. Releases without the label do not separate errors."""
 WRONG = Match(label="error_type", values=("validation", "not_found", "not_implemented"))
 CANCELLED = "model_cancellation_total"
 
@@ -168,7 +168,7 @@ DYNAMO_FRONTEND = EngineTable(
 )
 
 GENERATE = ("dynamo_endpoint", "generate")
-"""A worker answers other endpoints too (clear_kv_blocks, load_lora)."""
+"""Endpoint of requests. A worker has other endpoints too (clear_kv_blocks, load_lora)."""
 
 
 def _worker(

@@ -1,7 +1,7 @@
-"""Which series of a page feed which family, worked out once for a set of series by an engine's table.
+"""Layout of a page: the series of each family, compiled once for a set of series by an engine's table.
 
-Owns the compiled `Layout`; `rules.engines.normalize` evaluates it at every scrape. It knows no engine by name: what differs
-between engines is in their tables. A new way to read series is a record here, its row's field in `rules.engines.table`.
+`rules.engines.normalize` evaluates it at every scrape. Differences between engines are in their tables only. To add a
+way to read series: a record here and a field of the row in `rules.engines.table`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _Key = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class CounterSlots:
-    """Series that add up: `slots` stand alone, of each of `repeated` (ranks of one engine) the largest counts. The value in
-    slot `scale`, where there is one, multiplies them."""
+    """Series that add up. `slots` count individually; of each group in `repeated` (ranks of one engine) the largest
+    counts. The value in slot `scale`, if any, multiplies them."""
 
     family: str
     slots: tuple[int, ...]
@@ -35,7 +35,7 @@ class CounterSlots:
 
 @dataclass(frozen=True, slots=True)
 class GaugeSlots:
-    """Slots by data-parallel engine (within one, processes and ranks: the maximum counts)."""
+    """Slots by data-parallel engine. Within an engine (processes, ranks) the maximum counts."""
 
     family: str
     engines: tuple[tuple[int, ...], ...]
@@ -46,7 +46,7 @@ class GaugeSlots:
 
 @dataclass(frozen=True, slots=True)
 class NameSlots:
-    """Of series that never go away the newest counts: (slot of the update time, names in its label)."""
+    """Series that never disappear, of which the newest counts: (slot of the update time, names in its label)."""
 
     family: str
     choices: tuple[tuple[int, int], ...]
@@ -54,7 +54,7 @@ class NameSlots:
 
 @dataclass(frozen=True, slots=True)
 class HistogramPart:
-    """One data-parallel engine's share of a histogram."""
+    """Histogram series of one data-parallel engine."""
 
     edges: tuple[float, ...]
     buckets: tuple[int, ...]
@@ -64,7 +64,7 @@ class HistogramPart:
 
 @dataclass(frozen=True, slots=True)
 class HistogramSlots:
-    """A histogram's parts; `factor` converts its sum (edges are converted already). Without parts it counted nothing yet."""
+    """Parts of a histogram. `factor` converts its sum; edges are already converted. No parts means no counts yet."""
 
     family: str
     parts: tuple[HistogramPart, ...]
@@ -73,7 +73,7 @@ class HistogramSlots:
 
 @dataclass(frozen=True, slots=True)
 class FamilyFault:
-    """What is wrong with a family; unless it is only `doubtful`, the family is not used."""
+    """Fault of a family. The family is not used unless the fault is only `doubtful`."""
 
     family: str
     text: str
@@ -82,7 +82,7 @@ class FamilyFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesLayout:
-    """What to read where on pages with this set of series. Slots are places in the series it was compiled from."""
+    """Slots to read on pages with this set of series. A slot is an index in the compiled series."""
 
     engine: EngineTable
     counters: tuple[CounterSlots, ...]
@@ -111,12 +111,13 @@ def _sources(engine: EngineTable) -> frozenset[str]:
             names.update(row.source + suffix for suffix in SUFFIXES)
         else:
             names.update((row.sample, *row.plus))
-    # A row without `zero_with` and the like names no series; a stranger's series without a name would be all of them.
+    # A row without `zero_with` and the like names no series; "" would match every unnamed series of an unrecognised
+    # page.
     return frozenset(names - {""})
 
 
 def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesLayout:
-    """Works out once which slot (place in `series`) feeds which family."""
+    """Compile which slot (index in `series`) feeds which family."""
     by_name: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
     for slot, (name, labels) in enumerate(series):
         if name:
@@ -175,7 +176,7 @@ def _facts(by_name: _ByName, engine: EngineTable) -> dict[str, str]:
 
 
 def _shown(text: str) -> str:
-    """A fact stands in sentences, names and logs: one line, whatever a label holds."""
+    """Return a fact as one printable line. Labels may hold anything, and facts appear in sentences, names and logs."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
@@ -189,7 +190,7 @@ def _several_models(facts: Mapping[str, str]) -> list[FamilyFault]:
 
 
 def _scale(row: SourceRow, by_name: _ByName, engine: EngineTable) -> int | None:
-    """The slot of the gauge that holds the row's unit, where one does."""
+    """Return the slot of the gauge with the row's unit, if there is one."""
     sample = dict(engine.fact_gauges).get(row.factor_fact, "")
     return by_name[sample][0][0] if sample in by_name else None
 

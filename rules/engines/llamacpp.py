@@ -1,12 +1,11 @@
-"""The server of llama.cpp, builds of March 2024 to October 2026: a dozen numbers without labels, no histogram.
+"""llama.cpp server, builds of March 2024 to October 2026: a dozen numbers without labels or histograms.
 
-Facts from tools/server (server-context.cpp, server-task.cpp, README.md) and the pull requests named below, and from pages
-and a recording of a build of October 2026. It has no releases, so `since`, `until` and `scanned` are months of builds
-(year.month). A build more is a row where it renames something.
-
-It needs `--metrics`. Reading the page empties the window of its two throughput gauges, so they belong to whoever asks
-next, and are left alone. In router mode the page itself loads a model and keeps it from sleeping (llama.cpp issues 20227,
-23096): a target of sizewatch is the server of one model.
+Sources: tools/server (server-context.cpp, server-task.cpp, README.md), the pull requests named below, and pages and a
+recording of a build of October 2026. It has no releases, so `since`, `until` and `scanned` are months of builds
+(year.month). A new build needs a row only for a renamed family. The server needs `--metrics`. Reading the page resets
+the window of its two throughput gauges, so their value depends on other readers and they are ignored. In router mode a
+scrape loads a model and keeps it awake (llama.cpp issues 20227, 23096). A target must therefore be the server of one
+model.
 """
 
 from __future__ import annotations

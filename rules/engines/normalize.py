@@ -1,7 +1,6 @@
-"""From a page's values to a Snapshot, by the layout compiled from its series.
+"""Conversion of a page's values to a Snapshot by the layout of its series, at every scrape.
 
-Owns the evaluation, which every scrape repeats; which series feed which family is `rules.engines.layout`'s. Nothing of a family
-that is broken on a page is used, and its name and fault are kept.
+A family that is broken on a page is not used. Its name and fault are kept.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from rules.telemetry.histograms import NO_GRID, Cumulative, check_cumulative
 from rules.telemetry.snapshots import Snapshot
 
 EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
-"""A histogram before its first observation: its edges are not known yet."""
+"""Histogram before its first observation: its edges are still unknown."""
 
 AHEAD_SECONDS = 86_400.0
-"""No clock is wrong by more; a later time of update is the sum of several (multiprocess mode, METRICS trap 8)."""
+"""Largest clock error in seconds. A later update time is the sum of several (multiprocess mode, METRICS trap 8)."""
 
 
 def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapshot:
-    """The page's values by family. `values` stand in the order of the series that the layout was compiled from."""
+    """Return the page's values by family. `values` are in the order of the compiled series."""
     faults = list(layout.faults)
     counters = _counters(layout, values, faults)
     contradictory = _contradictory(counters, faults)
@@ -72,7 +71,7 @@ def _counters(layout: SeriesLayout, values: Sequence[float], faults: list[Family
 
 
 def _contradictory(counters: Mapping[str, float], faults: list[FamilyFault]) -> frozenset[str]:
-    """Counters of a part above those of its whole: which of the two is wrong cannot be told."""
+    """Return counters of a part above their whole, with the whole: either may be wrong."""
     found: list[str] = []
     for part, whole, words in PART_OF:
         some, of = counters.get(part), counters.get(whole)
@@ -85,7 +84,7 @@ def _contradictory(counters: Mapping[str, float], faults: list[FamilyFault]) -> 
 
 
 def _no_amount(numbers: Sequence[float]) -> float | None:
-    """The first that is no number from 0 on; -1 is how some engines print that there is none."""
+    """Return the first value that is negative or not finite. Some engines print -1 for none."""
     return next((number for number in numbers if not 0 <= number < math.inf), None)
 
 
@@ -101,7 +100,7 @@ def _histograms(layout: SeriesLayout, values: Sequence[float], faults: list[Fami
 
 
 def _histogram(slots: HistogramSlots, values: Sequence[float]) -> Cumulative | FamilyFault:
-    """The sum over data-parallel engines; a fault where one of them is broken or their bucket edges differ."""
+    """Return the sum over data-parallel engines. Return a fault if one is broken or their bucket edges differ."""
     if not slots.parts:
         return EMPTY
     edges = slots.parts[0].edges

@@ -1,4 +1,7 @@
-"""The one list of engine generations that sizewatch reads. A new one: a file beside this, a row here."""
+"""Registry of engine generations.
+
+To add a generation: a file in this folder and a row here.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,17 @@ ENGINES: tuple[EngineTable, ...] = (
 )
 
 PROCESS_START = "process_start_time_seconds"
-"""What every Prometheus client prints about its process, whatever the engine (not in multiprocess mode)."""
+"""Metric of every Prometheus client about its process, for all engines (not in multiprocess mode)."""
 
 
 def normalize_name(name: str) -> str:
-    """A printed name as the tables spell it: ':' is '_' (METRICS trap 1: negotiation, Prometheus 2 and OTel rewrite it)."""
+    """Return a printed name as tables spell it: ':' is '_' (METRICS trap 1: negotiation, Prometheus 2 and OTel rewrite
+    it)."""
     return name.replace(":", "_")
 
 
 def strip_wrapper_prefix(name: str, engine: EngineTable) -> str:
-    """Without the prefix that Ray or KServe puts before it."""
+    """Return the name without the prefix of Ray or KServe."""
     for wrapper in engine.wrappers:
         if name.startswith(wrapper):
             return name[len(wrapper) :]
@@ -39,10 +43,8 @@ def strip_wrapper_prefix(name: str, engine: EngineTable) -> str:
 def detect_engine(
     series: Iterable[tuple[str, Mapping[str, str]]], engines: tuple[EngineTable, ...] = ENGINES
 ) -> EngineTable | None:
-    """The engine generation whose signature is among the (mapped name, labels) of a page; None for a stranger.
-
-    A page that carries the signatures of several (a Dynamo worker passes its engine's metrics through) is the first's.
-    """
+    """Return the engine generation with a signature among the (mapped name, labels) of a page, or None. A page with
+    several signatures belongs to the first: a Dynamo worker passes its engine's metrics through."""
     page = tuple(series)
     return next((engine for engine in engines if any(_signed(engine, *one) for one in page)), None)
 
@@ -56,7 +58,7 @@ def _signed(engine: EngineTable, name: str, labels: Mapping[str, str]) -> bool:
 
 
 def select_rows(rows: Iterable[SourceRow], on_page: Callable[[SourceRow], bool]) -> tuple[SourceRow, ...]:
-    """Of each family's alternatives the first whose source is on the page."""
+    """Return the first alternative of each family with its source on the page."""
     won: dict[str, SourceRow] = {}
     for row in rows:
         if row.family not in won and on_page(row):
@@ -65,6 +67,5 @@ def select_rows(rows: Iterable[SourceRow], on_page: Callable[[SourceRow], bool])
 
 
 def itl_comparable(engine: str | None, engines: tuple[EngineTable, ...] = ENGINES) -> bool:
-    """Return whether the engine's ITL is per output event, which is what benchmarks measure (METRICS 1.1, 1.2; PEERS
-    3.2)."""
+    """Return whether the engine's ITL is per output event, as in benchmarks (METRICS 1.1, 1.2; PEERS 3.2)."""
     return not any(e.name == engine and e.itl_is_per_token for e in engines)

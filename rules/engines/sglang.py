@@ -1,11 +1,11 @@
-"""SGLang, 0.4.1 to 0.5.23: every rename, type and label change of its pages is a row.
+"""SGLang 0.4.1 to 0.5.23: every rename, type and label change of its pages is a row.
 
-Facts from the released wheels (sglang/srt/metrics/collector.py up to 0.5.9, sglang/srt/observability/metrics_collector.py
+Sources: the released wheels (sglang/srt/metrics/collector.py up to 0.5.9, sglang/srt/observability/metrics_collector.py
 from 0.5.10, http_request_metrics.py), scanned at 0.4.1, 0.4.6, 0.5.3, 0.5.4, 0.5.5.post3, 0.5.7, 0.5.10 and 0.5.23, and
-from live 0.5.23 pages. `since` and `until` are scanned releases: the true first release lies between it and the one
-scanned before. The engine always counts in multiprocess mode: there is no start time, no `_created`, and a series
-appears with its first event, so most counters say beside which name (`zero_with`) their absence is a zero.
-A release more is a row where it renames something, a marker where its page can be told, its number in `scanned`.
+live 0.5.23 pages. `since` and `until` are scanned releases: the true first release lies between `since` and the scan
+before it. The engine always runs in multiprocess mode: no start time, no `_created`, and a series appears with its
+first event. Most counters therefore name a sample (`zero_with`) that makes their absence a zero. A new release needs a
+row for a rename, a marker if its page is recognisable, and its number in `scanned`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rules.telemetry.families import FamilyKind
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 
 STREAMED = Match(label="is_streaming", values=("true",), optional=True)
-"""The first token of a request that is not streamed comes with its last: its TTFT is its whole time."""
+"""A request without streaming gets its first token with its last: its TTFT is its whole time."""
 
 ALL_PRIORITIES = Match(label="priority", values=("",), optional=True)
-"""With priority scheduling the total has an empty priority, and each priority has a series more."""
+"""With priority scheduling the total has an empty priority, and each priority has its own series."""
 
 HITS = Match(label="mode", values=("device_hit", "host_hit", "storage_hit"))
 PREFILLED = Match(label="mode", values=("input", *HITS.values))
@@ -38,7 +38,7 @@ GENERATING = Match(
         "/invocations",
     ),
 )
-"""Endpoints whose requests the engine generates for; /health and /metrics are counted beside them."""
+"""Endpoints of generating requests. The page also counts /health and /metrics."""
 
 
 def _row(
@@ -326,7 +326,7 @@ SGLANG = EngineTable(
         Marker(source="sglang_is_cuda_graph", since="0.5.4"),
         Marker(source="sglang_max_total_num_tokens", since="0.5.7"),
         Marker(source="sglang_engine_startup_time", since="0.5.3", until="0.5.10"),
-        # Their absence tells nothing: excerpts of pages leave out the one or the other.
+        # Their absence proves nothing: excerpts of pages omit some of them.
         Marker(source="sglang_full_token_usage", since="0.5.10", until="0.5.23"),
         Marker(source="sglang_http_requests_active", since="0.5.10", until="0.5.23"),
         Marker(source="sglang_kv_used_tokens", since="0.5.23"),

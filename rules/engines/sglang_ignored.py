@@ -1,7 +1,6 @@
-"""What SGLang exposes and sizewatch leaves alone, and what it does not expose at all; each with its reason.
+"""SGLang families that sizewatch ignores, and families that SGLang does not expose, with reasons.
 
-Owns reasons only. A family that SGLang adds is either a row of `rules.engines.sglang` or a row here; a test holds every
-page to it.
+Every SGLang family has a row here or in `rules.engines.sglang`; a test checks every page.
 """
 
 from __future__ import annotations
@@ -132,4 +131,4 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ),
     ("kv_transfer_seconds", "from 0.5.10 on, with the first KV transfer between a prefill and a decode server"),
 )
-"""Families that no release has, or not all, or no page before its first event: why there is no number."""
+"""Families missing from all or some releases, or from pages before the first event, with the reason."""

@@ -1,12 +1,9 @@
-"""The row types of the engine tables: how one engine generation spells each family.
+"""Row types of the engine tables, and the families that other software prints on an engine's page.
 
-Owns types only. An engine generation is one file beside this one, holding one `Engine`; it is listed in
-`rules.engines.registry`. There is no branch on an engine's name anywhere else.
-
-What others print on an engine's page, and why it is left alone: the same whatever the engine is.
-
-Owns reasons only. A Dynamo worker puts its own families around its engine's, KV managers theirs, Triton the GPU's. An
-engine that knows better says so in its own table: its reason goes first.
+An engine generation is one file in this folder with one `EngineTable`, listed in `rules.engines.registry`. No other
+code depends on an engine's name. The common ignored families apply to every engine. A Dynamo worker adds its own
+families to its engine's, KV managers add theirs, Triton adds the GPU's. The reason in an engine's own table takes
+precedence.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from rules.telemetry.families import FamilyKind
 
 
 class LabelAggregation(StrEnum):
-    """How the series of one page become one number."""
+    """Aggregation of the series of a page to one number."""
 
     SUM = "sum"  # extensive: add over data-parallel engines and label values
     MEAN = "mean"  # intensive: mean over engines of the maximum over processes (`pid` label)
@@ -29,10 +26,10 @@ class LabelAggregation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """What a label must say for its series to be read.
+    """Condition on a label of the series.
 
-    `values` are the values that fit, with `starts` their beginnings ("2" fits "200"); with `without` those that do not.
-    `optional` also takes series that lack the label, as older releases print them.
+    `values` are the accepted values, with `starts` their prefixes ("2" fits "200"), with `without` the rejected ones.
+    `optional` also accepts series without the label, as older releases print them.
     """
 
     label: str
@@ -50,23 +47,23 @@ class Match:
 
 
 def http_status_row(label: str, status: str) -> tuple[Match, ...]:
-    """HTTP answers by the beginning of their status; 499 is none: the client left before it."""
+    """Return the conditions for HTTP responses with a status prefix. Exclude 499: the client left before the
+    response."""
     return Match(label=label, values=(status,), starts=True), Match(label=label, values=("499",), without=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRow:
-    """One source of one family. Several rows of a family are alternatives: the first whose source is on the page wins.
+    """Source of a family. The first alternative row with its source on the page wins.
 
-    `source` is the sample name with ':' written as '_' and without wrapper prefixes; for a histogram without its
-    `_bucket`. `where` are label values that must match, `matches` what else labels must say, `by` a label whose value is
-    appended to the family after '/', `part` takes a counter from a histogram (its `count` or `sum`), `plus` names further
-    samples that are added to a counter where they are on the page (`where` and `matches` are not asked of them).
-    `lazy` says that label values appear with their first event: a source that is on the page without the value in
-    `where` has counted none of it. `zero_with` names a sample beside which a missing source has counted nothing yet: it
-    appears with its first event, in every release that prints the other. `none` is the value of a gauge that says that
-    there is none. `factor` converts to base units; `factor_fact` multiplies by a fact of the page. `since` and `until`
-    name the scanned releases between which the engine prints it.
+    `source`: sample name with ':' written as '_', without wrapper prefixes and without a histogram's `_bucket`.
+    `where`: required label values. `matches`: further label conditions. `by`: label whose value is appended to the
+    family after '/'. `part`: counter taken from a histogram (its `count` or `sum`). `plus`: further samples added to a
+    counter if present; `where` and `matches` do not apply to them. `lazy`: label values appear with their first event,
+    so a source without the value in `where` counts zero. `zero_with`: sample that makes an absent source zero. The
+    source appears with its first event in every release that prints that sample. `none`: gauge value that means none.
+    `factor` converts to base units; `factor_fact` multiplies by a fact of the page. `since` and `until`: first and last
+    scanned releases that print it.
     """
 
     family: str
@@ -89,13 +86,13 @@ class SourceRow:
 
     @property
     def sample(self) -> str:
-        """Name of the samples that this row reads; of a histogram its buckets."""
+        """Return the sample name that this row reads. For a histogram it is the buckets."""
         if self.kind is FamilyKind.HISTOGRAM:
             return f"{self.source}_bucket"
         return f"{self.source}_{self.part}" if self.part else self.source
 
     def reads(self, labels: Mapping[str, str]) -> bool:
-        """Return whether a series of its sample with these labels is meant."""
+        """Return whether the row reads a series of its sample with these labels."""
         return all(labels.get(key) == value for key, value in self.where) and all(m.fits(labels) for m in self.matches)
 
 
@@ -117,7 +114,7 @@ def source_row(
     factor_fact: str = "",
     note: str = "",
 ) -> SourceRow:
-    """A row as tables write it: what every row has by place, the rest by name."""
+    """Return a row as tables write it: common fields by position, others by name."""
     return SourceRow(
         family=family,
         source=source,
@@ -139,7 +136,7 @@ def source_row(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredFamily:
-    """Families of the page that sizewatch leaves alone, and why: `prefix` matches the start of the mapped name."""
+    """Ignored families of the page with the reason. `prefix` matches the start of the mapped name."""
 
     prefix: str
     why: str
@@ -147,10 +144,10 @@ class IgnoredFamily:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """A family whose presence tells the release: first and last scanned release that declares it.
+    """Family whose presence shows the release: first and last scanned release that declares it.
 
-    Without `until` it has samples on every whole page from `since` on, without a flag or a request, so its absence tells
-    the release too. A marker that ends is deprecated and hidden before it goes: its absence tells nothing.
+    Without `until`, every whole page from `since` on has samples of it, without a flag or a request. Its absence then
+    shows the release too. A marker with an end is deprecated and hidden first, so its absence proves nothing.
     """
 
     source: str
@@ -160,15 +157,14 @@ class Marker:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngineTable:
-    """One generation of one engine, which is equal to itself alone: it is looked up for every name of a page.
+    """Table of one engine generation. It equals only itself, because it is looked up for every name of a page.
 
-    A page belongs to it when one of `signatures` is on it and that series carries all of `signature_labels` and none of
-    `signature_without`. `wrappers` are prefixes that others put before its names (Ray, KServe). `repeats` are labels
-    whose series repeat one number (processes, tensor-parallel ranks): the largest counts. `info` are info series whose
-    labels become facts, `fact_gauges` (fact, sample) gauges whose value does. `born` names the `_created` series that
-    tell when the engine was ready. `scanned` are the releases whose declarations the table was made from, oldest first.
-    `always` are names that every scanned release prints from its start: a page that lacks any is an excerpt
-    (empty: every page counts as whole).
+    `signatures` identify a page: one must be present with all `signature_labels` and none of `signature_without`.
+    `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series repeat one number (processes,
+    tensor-parallel ranks); the largest counts. `info`: info series whose labels become facts. `fact_gauges` (fact,
+    sample): gauges whose value becomes a fact. `born`: `_created` series that show when the engine was ready.
+    `scanned`: releases behind the table, oldest first. `always`: names that every scanned release prints from its
+    start. A page without one of them is an excerpt (empty: every page counts as whole).
     """
 
     name: str
@@ -193,12 +189,12 @@ class EngineTable:
 
     @property
     def release_line(self) -> str:
-        """Its generation as people write it: V1, 1.3, frontend."""
+        """Return the generation as people write it: V1, 1.3, frontend."""
         return {"v0": "V0", "v1": "V1"}.get(self.generation, self.generation.removeprefix("v"))
 
     @property
     def label(self) -> str:
-        """How people are told it: vLLM V1, TensorRT-LLM 1.3, Dynamo frontend."""
+        """Return the name for people: vLLM V1, TensorRT-LLM 1.3, Dynamo frontend."""
         return f"{self.title} {self.release_line}"
 
 

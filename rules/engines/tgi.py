@@ -1,9 +1,9 @@
-"""Hugging Face's Text Generation Inference with its own backends (v2, v3), 2.0 to 3.3: no labels for the model, no `_total`.
+"""Hugging Face Text Generation Inference 2.0 to 3.3 with its own backends (v2, v3): no model label, no `_total`.
 
-Facts from router/src/server.rs, router/src/infer/mod.rs, router/src/validation.rs, backends/v3/src (backend.rs, queue.rs,
-lib.rs) and docs/source/reference/metrics.md; no page of a real server was at hand. A family appears with its first event.
-With another backend behind its router (TensorRT-LLM, llama.cpp) the queue and the batch are not there. Durations are
-in seconds though no name says so; they and the lengths of outputs are of requests that succeeded.
+Sources: router/src/server.rs, router/src/infer/mod.rs, router/src/validation.rs, backends/v3/src (backend.rs, queue.rs,
+lib.rs) and docs/source/reference/metrics.md. No page of a real server was available. A family appears with its first
+event. Other backends behind its router (TensorRT-LLM, llama.cpp) lack queue and batch. Durations are in seconds,
+although no name says so. Durations and output lengths cover successful requests.
 """
 
 from __future__ import annotations

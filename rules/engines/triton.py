@@ -1,12 +1,11 @@
-"""Triton Inference Server with the TensorRT-LLM backend (port 8002): nv_trt_llm_* beside Triton's own nv_inference_*.
+"""Triton Inference Server with the TensorRT-LLM backend (port 8002): nv_trt_llm_* and Triton's own nv_inference_*.
 
-Facts from triton_backend/inflight_batcher_llm/src (custom_metrics_reporter.cc, model_instance_state.cc) of TensorRT-LLM,
-src/metrics.cc of triton-inference-server/core and docs/user_guide/metrics.md of its server, and the backend's README.
-
-A deployment is several Triton models: a pipeline (ensemble or tensorrt_llm_bls) around preprocessing, tensorrt_llm and
-postprocessing. Each counts every request, so only the one that generates is read: it is there in every pipeline, once.
-What is read starts behind the tokeniser. Triton's times are sums of microseconds in counters without `_total`: a sum
-gives a mean and no quantile, so no signal is read from them. nv_trt_llm_* are as of the engine's last step.
+Sources: triton_backend/inflight_batcher_llm/src (custom_metrics_reporter.cc, model_instance_state.cc) of TensorRT-LLM,
+src/metrics.cc of triton-inference-server/core, docs/user_guide/metrics.md of its server, and the backend's README. A
+deployment is several Triton models: a pipeline (ensemble or tensorrt_llm_bls) around preprocessing, tensorrt_llm and
+postprocessing. Each counts every request, so only the generating model is read: every pipeline has it once. Its counts
+exclude the tokeniser. Triton's times are sums of microseconds in counters without `_total`. A sum gives a mean and no
+quantile, so no signal reads them. nv_trt_llm_* are as of the engine's last step.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ REQUESTS, BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metr
 
 AROUND = ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls", "multimodal_encoders")
 GENERATES = Match(label="model", values=AROUND, without=True)
-"""The names that tensorrtllm_backend's all_models gives to what stands around the engine."""
+"""Model names around the engine in all_models of tensorrtllm_backend. Other models generate."""
 
 
 def _of_triton(

@@ -1,20 +1,16 @@
-"""TensorRT-LLM 1.3 and newer: trtllm-serve's /prometheus/metrics, and what a Dynamo worker passes on under the same names.
+"""TensorRT-LLM: trtllm-serve's /prometheus/metrics of 1.3 and newer, and the five unprefixed families of 1.0 to 1.2.
 
-Facts from tensorrt_llm/metrics/collector.py, metrics/perf_utils.py and serve/openai_server.py of the main branch of 2026,
-from NVIDIA's AIPerf reference for 1.3, and for Dynamo from components/src/dynamo/trtllm/metrics.py and its example pages.
-Needs `return_perf_metrics: true`; gauges, blocks and drafts also `enable_iter_perf_stats: true`. What serves 1.0 to 1.2
-prints no prefix: `rules.engines.trtllm`.
-
-All of a request is written when it ends, its TTFT too; a duration of zero is dropped (but for the queue's), so counts
-differ. A series appears with its first event. trtllm-serve counts in multiprocess mode: no process_*, no _created, a
+Sources for 1.3: tensorrt_llm/metrics/collector.py, metrics/perf_utils.py and serve/openai_server.py of the main branch
+of 2026, and NVIDIA's AIPerf reference. For Dynamo: components/src/dynamo/trtllm/metrics.py and its example pages. It
+needs `return_perf_metrics: true`; gauges, blocks and drafts also need `enable_iter_perf_stats: true`. All values of a
+request are written when it ends, including its TTFT. A duration of zero is dropped (except the queue's), so counts
+differ. A series appears with its first event. trtllm-serve runs in multiprocess mode: no process_*, no _created, a
 `pid` label on gauges.
 
-TensorRT-LLM 1.0 to 1.2: trtllm-serve's /prometheus/metrics, five families without any prefix.
-
-Facts from tensorrt_llm/metrics/collector.py of those releases (labels model_name="undefined", engine_type="undefined"
-whatever is served). The names could be anyone's: a page is taken for this engine by request_success_total with all three
-of its labels. A duration of zero is dropped, so counts differ; nothing is printed before the first request ended. Through
-Dynamo the same families have the prefix `trtllm_`: `rules.engines.trtllm`.
+Source for 1.0 to 1.2: tensorrt_llm/metrics/collector.py of those releases, with fixed labels model_name="undefined" and
+engine_type="undefined". The names are generic, so a page is recognised by request_success_total with all three labels.
+A duration of zero is dropped, so counts differ. Nothing is printed before the first request ended. Dynamo workers of
+all releases print the families with the prefix `trtllm_`.
 """
 
 from __future__ import annotations
@@ -25,12 +21,12 @@ from rules.telemetry.families import FamilyKind
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 SINCE = "1.3.0"
 CONFIG = "model_config_info"
-"""Printed from the start of trtllm-serve on: what is missing beside it has not happened yet."""
+"""Printed from the start of trtllm-serve: families that are missing on a page with it are zero."""
 CACHED, REUSED, MISSED = "prompt_cached_tokens_total", "kv_cache_reused_blocks_total", "kv_cache_missed_blocks_total"
 DRAFTED, ACCEPTED = "spec_decode_drafted_tokens_total", "spec_decode_accepted_tokens_total"
 DRAFTED_BY_STEP = "spec_decode_num_draft_tokens_total"
 NONE = Match(label="le", values=())
-"""Fits no series: such a row asks only whether the name is on the page, and reads what it has in `plus`."""
+"""Fits no series. Such a row only checks that the name is on the page and reads its `plus`."""
 IN_TIME = Match(label="finished_reason", values=("timeout",), without=True, optional=True)
 NEWER = "not in the first builds of 1.3"
 STEPS = "needs enable_iter_perf_stats"
@@ -234,7 +230,7 @@ ENDED = "request_success_total"
 
 
 def _plain_finished(family: str, reason: str, other: bool = False) -> SourceRow:
-    """Requests that ended for a reason, or for any `other`."""
+    """Return a row for requests that ended for a reason, or for any `other` one."""
     match = Match(label="finished_reason", values=(reason,), without=other)
     return SourceRow(family=family, source=ENDED, kind=PLAIN_C, matches=(match,), lazy=True, since="1.0.0")
 

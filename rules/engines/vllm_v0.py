@@ -1,17 +1,12 @@
-"""vLLM with the V0 engine, 0.6.6 to 0.8 (VLLM_USE_V1=0), and as far as it goes the pages of 0.5.
+"""vLLM with the V0 engine, 0.6.6 to 0.8 (VLLM_USE_V1=0), pages of 0.5 as far as possible, and its ignored families.
 
-Facts from vllm/engine/metrics.py and vllm/engine/llm_engine.py of the released wheels 0.6.6.post1 and 0.8.5, from the
-repository's history for 0.5.0, and from captured pages of 0.5.0 and of January 2025. What it shares with V1 has the same
-name, but no `engine` label. Its histograms appear with their first observation, its counters and gauges with the first
-step. A release more is a row where it renames something, and its number in `scanned`.
-
-Of 0.6.4 prefill and decode times are each other's (vLLM PR 10853, fixed from 0.6.5 on; seen in the wheels 0.6.4.post1 and
-0.6.6.post1). Its names are those of 0.6.6; only the last edge of `iteration_tokens_total`, 8096, gives it away, so this
-table reads it as 0.6.6 and those two times wrongly.
-
-What vLLM's V0 engine exposes and sizewatch leaves alone, and why: one row a prefix.
-
-Owns reasons only. A family of V0 is either a row of `rules.engines.vllm_v0` or a row here; a test holds its pages to it.
+Sources: vllm/engine/metrics.py and vllm/engine/llm_engine.py of the released wheels 0.6.6.post1 and 0.8.5, the
+repository's history for 0.5.0, and captured pages of 0.5.0 and of January 2025. Families shared with V1 have the same
+name without the `engine` label. Histograms appear with their first observation, counters and gauges with the first
+step. A new release needs a row for a rename and its number in `scanned`. Release 0.6.4 swaps prefill and decode times
+(vLLM PR 10853, fixed from 0.6.5; observed in the wheels 0.6.4.post1 and 0.6.6.post1). Its names are those of 0.6.6,
+except the last edge of `iteration_tokens_total`, 8096. This table reads it as 0.6.6, so those two times are wrong.
+Every V0 family has a row or a reason here; a test checks its pages.
 """
 
 from __future__ import annotations

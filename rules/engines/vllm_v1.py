@@ -1,14 +1,11 @@
-"""vLLM with the V1 engine, 0.8.5 to 0.33.0: every rename, unit, type and label change is a row.
+"""vLLM with the V1 engine, 0.8.5 to 0.33.0: a row for every rename, unit, type and label change, and ignored families.
 
-Facts from the released wheels (vllm/v1/metrics/loggers.py, v1/spec_decode/metrics.py and the KV connectors' metrics),
-scanned at 0.8.5, 0.9.2, 0.10.2, 0.11.0, 0.12.0, 0.15.1, 0.18.1, 0.20.2, 0.25.1, 0.26.0, 0.29.0 and 0.33.0, and from live
-0.32.0 pages. Public pages of 0.25.1 agree (lifenyan/inference-lab, MIT).
-`since` and `until` are scanned releases: the true first release lies between it and the one scanned before. A release
-more is a row where it renames something, a marker where its page can be told, and its number in `scanned`.
-
-What vLLM exposes and sizewatch leaves alone, and why: one row a prefix, for `sizewatch inspect` and the doctor.
-
-Owns reasons only. A family that vLLM adds is either a row of an engine table or a row here; a test holds every page to it.
+Sources: the released wheels (vllm/v1/metrics/loggers.py, v1/spec_decode/metrics.py and the KV connectors' metrics),
+scanned at 0.8.5, 0.9.2, 0.10.2, 0.11.0, 0.12.0, 0.15.1, 0.18.1, 0.20.2, 0.25.1, 0.26.0, 0.29.0 and 0.33.0, and live
+0.32.0 pages. Public pages of 0.25.1 agree (lifenyan/inference-lab, MIT). `since` and `until` are scanned releases: the
+true first release lies between `since` and the scan before it. A new release needs a row for a rename, a marker if its
+page is recognisable, and its number in `scanned`. Ignored families have one row per prefix, for `sizewatch inspect` and
+the doctor. A test checks that every page's families have a row.
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ GENERATING = Match(
         *("/inference/v1/generate", "/cohere/v2/chat", "/invocations", "/generate"),
     ),
 )
-"""What a stranger asks of other paths (404 of a scanner, a list of models) is no request to generate."""
+"""Paths of requests to generate. Requests to other paths (404 of a scanner, a list of models) do not count."""
 
 
 def _finished(family: str, reason: str, since: str) -> SourceRow:

@@ -1,24 +1,15 @@
-"""How AMD's device-metrics-exporter spells what a GPU says: names, units, labels, partitions, faults.
+"""AMD device-metrics-exporter: names, units, labels, partitions, faults, throttling counts and ignored families.
 
-Owns the tables and the walk from parsed samples to a page. Must not read or parse a page. A series more is a row of
-``FIELDS``, a family that is left alone one of ``rules.gpu_sources.amd``. Source: ROCm/device-metrics-exporter
-docs/configuration/metricslist.md and pkg/amdgpu/gpuagent/gpuagent_gpu_metrics.go (1.5), ROCm gpu-agent (memory in MiB),
-and the page tools/metricutil/metrics_mini.txt for the old naming.
+A new series needs a row of ``FIELDS`` or a reason among the ignored families; a test checks the exporter's list.
+Sources: ROCm/device-metrics-exporter docs/configuration/metricslist.md and pkg/amdgpu/gpuagent/gpuagent_gpu_metrics.go
+(1.5), ROCm gpu-agent (memory in MiB), and the page tools/metricutil/metrics_mini.txt for the old naming. Names may
+carry an operator's prefix ("amd_gpu_gfx_activity"). A partition (DPX, QPX, CPX) is a separate GPU, "<serial
+number>/<gpu_partition_id>". Sensors of the whole GPU are on partition 0 only.
 
-Names may carry a prefix that the operator chose ("amd_gpu_gfx_activity"). A partition (DPX, QPX, CPX) is a GPU of its
-own, "<serial number>/<gpu_partition_id>"; the sensors of the whole GPU stand on partition 0 and nowhere else.
-
-What AMD's device-metrics-exporter prints and sizewatch leaves alone, and why: one row a prefix, for `sizewatch inspect`.
-
-Owns reasons only; names without an operator's prefix. A family that the exporter adds is either a row of
-`rules.gpu_sources.amd` or a row here; a test holds the list of its documentation to it.
-
-Throttling as AMD's device-metrics-exporter tells it: counts of the firmware's accumulation cycles, without a unit.
-
-Owns which counts become which of our names. How counts become seconds is `rules.gpu_sources.devices`'s: by their share of
-the cycles between two pages, as amd-smi's percentages are. Source: ROCm/device-metrics-exporter
-docs/configuration/metricslist.md; Linux amdgpu gpu_metrics 1.6 ("accumulated throttler residencies", of which a later
-patch says "dimensionless hardware counters"); AMD SMI, GPU violations.
+Throttling is in counts of the firmware's accumulation cycles, without a unit. `rules.gpu_sources.devices` converts
+counts to seconds by their share of the cycles between two pages, like amd-smi's percentages. Sources: metricslist.md;
+AMD SMI, GPU violations; Linux amdgpu gpu_metrics 1.6 ("accumulated throttler residencies", in a later patch
+"dimensionless hardware counters").
 """
 
 from __future__ import annotations
@@ -85,11 +76,12 @@ RESIDENCIES: Mapping[str, tuple[str, ...]] = {
     ),
     "gpu_throttled_hardware_seconds": ("gpu_violation_processor_hot_residency_accumulated",),
 }
-"""MI300 and newer. PPT is the package power limit, VR the voltage regulator, "processor hot" a signal from outside."""
+"""Throttling counts of MI300 and newer. PPT is the package power limit, VR the voltage regulator, "processor hot" an
+external signal."""
 
 
 def ticks_of(device: Device) -> Ticks | str:
-    """The counts of a GPU, or the reason why there are none. Of a name whose parts are not all there there is none."""
+    """Return the counts of a GPU, or the reason for none. A name needs all its parts."""
     if device.part:
         return f"throttling is measured for the whole GPU, not for {device.part}"
     total = device.value(TICKS)
@@ -104,7 +96,7 @@ def ticks_of(device: Device) -> Ticks | str:
 
 
 def explain_missing_ticks(device: Device, ticks: Ticks | str) -> Mapping[str, str]:
-    """By our name the reason why a GPU does not count it."""
+    """Return, by our name, the reason why a GPU does not count it."""
     if isinstance(ticks, str):
         return dict.fromkeys(RESIDENCIES, ticks)
     missing = {ours: names for ours, names in RESIDENCIES.items() if ours not in ticks.of}
@@ -119,7 +111,7 @@ _PROFILER = "only with the exporter's ProfilerMetrics, which are off by default"
 
 
 def _sensor(theirs: str, ours: str, *, factor: float = 1.0, sampled: bool = False, source: str = "") -> Field:
-    """A sensor of the whole GPU, which is never 0: older exporters print 0 for what a GPU does not have."""
+    """Return a row for a sensor of the whole GPU. It is never 0: older exporters print 0 for what a GPU lacks."""
     return Field(
         theirs=theirs, ours=ours, factor=factor, sampled=sampled, whole_gpu=True, zero_is_blank=True, source=source
     )
@@ -127,7 +119,7 @@ def _sensor(theirs: str, ours: str, *, factor: float = 1.0, sampled: bool = Fals
 
 WHOLE = frozenset({"gpu_gfx_activity", "gpu_usage"})
 DIES = "gpu_gfx_busy_instantaneous"
-"""WHOLE say nothing of a partition (metricslist.md: "applicable for unpartitioned GPU"); DIES do."""
+"""WHOLE do not apply to a partition (metricslist.md: "applicable for unpartitioned GPU"); DIES do."""
 
 FIELDS: tuple[Field, ...] = (
     Field(theirs="gpu_gfx_activity", ours="gpu_gfx_active", factor=0.01, sampled=True),
@@ -147,27 +139,27 @@ FIELDS: tuple[Field, ...] = (
     Field(theirs="gpu_ecc_uncorrect_total", ours="gpu_ecc_uncorrectable_errors", whole_gpu=True),
     Field(theirs="gpu_ecc_correct_total", ours="gpu_ecc_correctable_errors", whole_gpu=True),
 )
-"""The first row of a name that has a value gives it. "MB" of the new naming are 1024 x 1024 bytes (gpu-agent divides so,
-an MI300X of 192 GiB shows 196592); those of the old naming are 10^6 (64 GiB show as 68702). gfx activity comes first in
-an unpartitioned GPU, for which alone it holds. The profiler's gpu_prof_sm_active is no row: it is VALUBusy, the share of
-time in which vector instructions were issued, which is not the share of time with a resident wave that `gpu_sm_active`
-means. gpu_umc_activity is the share of time in which the memory controller was busy: the nearest to `dram_active`."""
+"""The first row of a name with a value wins. "MB" of the new naming are 1024 x 1024 bytes (by gpu-agent's division: an
+MI300X of 192 GiB shows 196592). "MB" of the old naming are 10^6 (64 GiB show as 68702). gfx activity comes first for an
+unpartitioned GPU, the only one it is valid for. The profiler's gpu_prof_sm_active is no row. It is VALUBusy, the share
+of time in which vector instructions were issued. `gpu_sm_active` means the share of time with a resident wave.
+gpu_umc_activity is the share of time with a busy memory controller: the nearest to `dram_active`."""
 
 AFID = "gpu_afid_errors"
-"""The codes of the last RAS event, one series each. Printed from 1.4.2 on, and from its first event on alone."""
+"""Codes of the last RAS event, one series each. Printed from 1.4.2 on, and only after the first event."""
 
 UUID_LABELS, SERIAL_LABELS = ("gpu_uuid", "GPU_UUID"), ("serial_number", "SERIAL_NUMBER")
 INDEX_LABELS, PARTITION_LABELS = ("gpu_id", "GPU_ID"), ("gpu_partition_id",)
 MODE_LABELS, PRODUCT_LABELS = ("gpu_compute_partition_type",), ("card_series", "card_model")
 _PART_NUMBER = re.compile(r"\d{3}-\w+-\w+")
-"""What card_model often is ("102-D67305-00"), and no product's name."""
+"""Frequent form of card_model ("102-D67305-00"), which is no product name."""
 PIDS_LABEL, POD_LABELS = "kfd_process_id", ("pod", "exported_pod")
 SINCE_AFID = "deployment_mode"
-"""Came with 1.4.2, as AFID did, on every series of a GPU."""
+"""Introduced with AFID in 1.4.2, on every series of a GPU."""
 
 _WHOLE_MODES = frozenset({"", "spx", "none", "na", "n/a"})
 _BLANKS = frozenset({2.0**32 - 1, 2.0**64})
-"""What firmware and driver write for "not supported": all bits set; as a float the 64-bit one is 2^64."""
+"""Values of firmware and driver for "not supported": all bits set. As a float the 64-bit value is 2^64."""
 
 _SIGNS = frozenset(
     {
@@ -185,20 +177,20 @@ _READ = frozenset(
     }
 )
 _PREFIX = re.compile(r"^(?!nv_)[a-zA-Z]\w*?_(?=gpu_|pcie_)")
-"""Triton's nv_gpu_* are names of its own."""
+"""An operator's prefix. nv_gpu_* are Triton's own names."""
 
 
 MOST_NAME = 80
-"""Letters of a GPU's name in a message."""
+"""Longest GPU name in a message, in characters."""
 
 
 def strip_prefix(name: str) -> str:
-    """A printed name without the prefix that an operator chose; one that ends before "gpu_" or "pcie_" is such."""
+    """Return a printed name without the operator's prefix, which ends before "gpu_" or "pcie_"."""
     return name if name.startswith(("gpu_", "pcie_")) else _PREFIX.sub("", name)
 
 
 def signature(name: str, labels: Mapping[str, str]) -> bool:
-    """Return whether a series is one that only this exporter prints."""
+    """Return whether only this exporter prints the series."""
     return strip_prefix(name) in _SIGNS and bool(label(labels, (*INDEX_LABELS, *UUID_LABELS)))
 
 
@@ -215,7 +207,7 @@ def _blank(row: Field | None, value: float) -> str | None:
 
 
 def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
-    """From a page's samples to what it says at ``t`` (unix seconds). Series that name no GPU are left out and told."""
+    """Return the page of samples at ``t`` (unix seconds). Skip series without a GPU and report them."""
     devices: dict[tuple[str, str, str], Device] = {}
     afids: dict[tuple[str, str, str], set[str]] = {}
     split: set[tuple[str, str, str]] = set()
@@ -270,12 +262,13 @@ def _device(key: tuple[str, str, str], labels: Mapping[str, str]) -> Device:
 
 
 def _split(labels: Mapping[str, str]) -> bool:
-    """Return whether a series is of a partition, and not of a GPU in one piece."""
+    """Return whether a series belongs to a partition of a GPU."""
     return label(labels, MODE_LABELS).lower() not in _WHOLE_MODES
 
 
 def _told_apart(devices: Mapping[tuple[str, str, str], Device]) -> Iterable[str]:
-    """Several GPUs under one serial number, as after hiding it: they are called by their index too, and that is told."""
+    """Yield a problem for each group of GPUs with one serial number, as after hiding it. Add their index to their
+    names."""
     called: dict[str, list[Device]] = {}
     for device in devices.values():
         called.setdefault(device.gpu, []).append(device)

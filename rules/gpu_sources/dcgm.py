@@ -1,18 +1,11 @@
-"""How dcgm-exporter spells what a GPU says: fields, units, labels and blanks.
+"""dcgm-exporter: fields, units, labels, blanks and ignored families.
 
-Owns the tables and the walk from parsed samples to a page. Must not read or parse a page. A field more is a row of
-``FIELDS``, a family that is left alone one of ``rules.gpu_sources.dcgm``. Source: dcgm-exporter
-etc/default-counters.csv and label code at commit d5e5f510, DCGM dcgm_structs.h and dcgm_fields.h.
-
-The exporter asks DCGM every 30 s by default, whoever scrapes: two pages for which ``changes.same_refresh`` holds are one.
-
-MIG: an instance is a GPU of its own, "<UUID>/<GPU_I_ID>"; the GPU that it is a part of is then none. What DCGM measures
-for the whole GPU is printed once an instance, and is a gap there: summed over instances it would count several times.
+A new field needs a row of ``FIELDS`` or a reason among the ignored families; a test checks its pages. Sources:
+dcgm-exporter etc/default-counters.csv and label code at commit d5e5f510, DCGM dcgm_structs.h and dcgm_fields.h. The
+exporter queries DCGM every 30 s by default, independent of scrapes. Two pages for which ``same_refresh`` holds are one.
+MIG: an instance is a separate GPU, "<UUID>/<GPU_I_ID>", and replaces its parent GPU. Measurements of the whole GPU are
+printed for each instance. They are a gap there, because a sum over instances would count them several times.
 DCGM_FI_PROF_GR_ENGINE_ACTIVE of an instance is a share of the instance's own time.
-
-What dcgm-exporter prints and sizewatch leaves alone, and why: one row a prefix, for `sizewatch inspect`.
-
-Owns reasons only. A family that DCGM adds is either a row of `rules.gpu_sources.dcgm` or a row here; a test holds pages to it.
 """
 
 from __future__ import annotations
@@ -88,8 +81,8 @@ _CSV = "dcgm-exporter etc/default-counters.csv"
 _DCP = "dcgm-exporter etc/dcp-metrics-included.csv"
 _HEADER = "DCGM dcgm_fields.h"
 _NS = 1e-9
-"""Violation times are nanoseconds, whatever older HELP texts say: dcgm_fields.h, and dcgm-exporter pull request 589,
-whose author measured them. The newer names of the same fields end in _NS."""
+"""Violation times are nanoseconds, although older HELP texts differ. Sources: dcgm_fields.h, and dcgm-exporter pull
+request 589, whose author measured them. The newer names of the same fields end in _NS."""
 
 _POWER, _THERMAL = "gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds"
 _HARDWARE = "gpu_throttled_hardware_seconds"
@@ -98,7 +91,7 @@ _REASON = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_"
 
 
 def _off(ours: str, source: str, *theirs: str, factor: float = 1.0) -> Field:
-    """A row of the whole GPU that is not in the default counters; several series are added."""
+    """Return a row of the whole GPU that is not in the default counters. Several series are added."""
     return Field(theirs=theirs[0], plus=theirs[1:], ours=ours, factor=factor, whole_gpu=True, off=OFF, source=source)
 
 
@@ -124,15 +117,16 @@ FIELDS: tuple[Field, ...] = (
     _off(_MENDED, _CSV, "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),
     _off(_MENDED, _CSV, "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL"),
 )
-"""The first row of a name that has a value gives it. The PROF fields are ratios 0-1, whatever their HELP text says."""
+"""The first row of a name with a value wins. The PROF fields are ratios 0-1, although their HELP text differs."""
 
 USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
 RESERVED, TOTAL = "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_FB_TOTAL"
 MEMORY_FIELDS = (USED, FREE, RESERVED, TOTAL)
-"""MiB. FB_USED leaves the reserved part out; FB_TOTAL is not in the default list; older exporters lack FB_RESERVED."""
+"""Memory fields in MiB. FB_USED excludes the reserved part; FB_TOTAL is not in the default list; older exporters lack
+FB_RESERVED."""
 
 XID = "DCGM_FI_DEV_XID_ERRORS"
-"""The last code, until the driver is loaded again; 0 before any. The same code twice looks like one."""
+"""Last code until the driver is reloaded; 0 before any. A repeated code is indistinguishable."""
 
 OURS: tuple[str, ...] = (
     *dict.fromkeys(row.ours for row in FIELDS),
@@ -142,7 +136,7 @@ OURS: tuple[str, ...] = (
     FAULTS,
     BY_CODE,
 )
-"""Every name a readout of this exporter has a value or a gap for; of faults it has the gap alone (see `Page.faults`)."""
+"""Names with a value or a gap in every readout. Faults have only the gap (see `GpuExporterPage.faults`)."""
 
 UUID_LABELS = ("UUID", "uuid")
 PRODUCT_LABELS = ("modelName", "model_name")
@@ -150,13 +144,13 @@ INDEX_LABELS = ("gpu",)
 MIG_LABELS = ("GPU_I_ID",)
 PROFILE_LABELS = ("GPU_I_PROFILE",)
 POD_LABELS = ("pod", "pod_name", "exported_pod")
-"""Old and new spellings. The host (Hostname, hostname) is no part of what a GPU is: its UUID is."""
+"""Old and new label names. The host (Hostname, hostname) does not identify a GPU: its UUID does."""
 
 _BLANK_WORDS = ("blank", "not found", "not supported", "not permitted")
 _BLANK_BASES = (2.0**47, float(0x7FFFFFF0))
 _INT64_BLANK = float(0x7FFFFFFFFFFFFFF0)
-"""DCGM writes these in place of a value: base, +1, +2, +3, up to +15 (dcgm_structs.h: DCGM_FP64_BLANK,
-DCGM_INT32_BLANK, DCGM_INT64_BLANK). The four 64-bit ones are one and the same float."""
+"""DCGM blanks: base, +1, +2, +3, up to +15 (dcgm_structs.h: DCGM_FP64_BLANK, DCGM_INT32_BLANK, DCGM_INT64_BLANK). The
+four 64-bit blanks are the same float."""
 
 _WANTED = frozenset({XID, *MEMORY_FIELDS, *(name for row in FIELDS for name in row.names)})
 
@@ -173,7 +167,7 @@ def _blank(_: Field | None, value: float) -> str | None:
 
 
 def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
-    """From a page's samples to what it says at ``t`` (unix seconds). Series without a UUID are left out and named."""
+    """Return the page of samples at ``t`` (unix seconds). Skip series without a UUID and report them."""
     devices: dict[tuple[str, str], Device] = {}
     nameless = 0
     for name, labels, value in samples:
@@ -195,7 +189,7 @@ def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
         problems.append("no DCGM series on the page: is this a dcgm-exporter (port 9400), and does it see a GPU?")
     parents = {uuid for uuid, instance in devices if instance}
     for uuid, instance in devices:
-        # A fault of the whole GPU is one of each instance that has no series of its own.
+        # A fault of the whole GPU belongs to each instance that has no series of its own.
         if instance and XID not in devices[uuid, instance].values and (uuid, "") in devices:
             whole = devices[uuid, ""].values
             devices[uuid, instance].values.update({XID: whole[XID]} if XID in whole else {})
@@ -220,7 +214,7 @@ def _device(key: tuple[str, str], labels: Mapping[str, str]) -> Device:
 
 
 def _codes(device: Device) -> frozenset[str] | str:
-    """The codes that stand, or the reason why they are not known."""
+    """Return the active codes, or the reason why they are unknown."""
     series = device.values.get(XID)
     if series is None:
         return f"{XID} is not on the page"

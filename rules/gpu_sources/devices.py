@@ -1,13 +1,9 @@
-"""From the series of one GPU to its readout, by the rows of an exporter's table.
+"""Readout of one GPU from its series, and counters from changes between pages of an exporter.
 
-Owns what all exporters have in common: several series of one value, blanks, units, shares of time. Which label names a
-GPU, and how a blank is spelt, is the exporter's. Nothing here knows a series' name.
-
-From page to page of an exporter: what shows only by a change becomes counters.
-
-Owns the memory of an exporter's last page: fault codes that stand, and counts of throttling that have no unit. A fault
-counts when its code was not there on the page before; what stands on the first page is no event, for it may be a month
-old. The same code twice in a row looks like one: exporters show no more (METRICS trap 16).
+Common to all exporters: several series of one value, blanks, units, shares of time, fault codes and throttling counts.
+Labels and blanks are the exporter's. A fault counts if its code was absent on the previous page. Codes on the first
+page are no events, because they may be a month old. A repeated code counts once: exporters show no more (METRICS trap
+16).
 """
 
 from __future__ import annotations
@@ -20,20 +16,20 @@ from rules.gpu_sources.exporter import MEAN, Field, GpuExporterPage, Ticks
 from rules.telemetry.snapshots import GPU_NAMES, GpuReadout
 
 RATIO_SLACK = 0.01
-"""A ratio this far above 1 is the counters' rounding and taken as 1; beyond it is no ratio."""
+"""Rounding tolerance of ratios above 1. Such a ratio becomes 1; a larger one is invalid."""
 
 RATIOS = frozenset(name for name, row in GPU_NAMES.items() if row.unit == "ratio")
 
 NAMESPACE_LABELS = ("namespace", "pod_namespace", "exported_namespace")
-"""Of the pod: dcgm-exporter's new and old spelling, and what a Prometheus makes of it."""
+"""Namespace labels of the pod: dcgm-exporter's new and old spelling, and the one that Prometheus makes of it."""
 
 Blank = Callable[[Field | None, float], str | None]
-"""Why a value of a row is none, in words that follow "is"; None where it is one."""
+"""Check of a row's value: the reason why it is blank, in words that follow "is", or None."""
 
 
 @dataclass(slots=True)
 class Device:
-    """One GPU, MIG instance or partition while its page is read. `part` says in words of which GPU it is but a part."""
+    """GPU, MIG instance or partition while its page is read. `part` names the GPU that it is a part of."""
 
     gpu: str
     index: int | None
@@ -41,23 +37,23 @@ class Device:
     blank: Blank
     part: str = ""
     values: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
-    """By the exporter's name: each series' value, and whether the series is one of a pod."""
+    """By the exporter's name: each series' value, and whether a pod owns the series."""
     pids: set[int] = field(default_factory=set)
     pods: set[str] = field(default_factory=set)
-    """Pods that the exporter gives it to, as namespace/name."""
+    """Pods that own the device by the exporter, as namespace/name."""
 
     def add(self, name: str, value: float, of_a_pod: bool = False) -> None:
         self.values.setdefault(name, []).append((value, of_a_pod))
 
     def value(self, theirs: str, row: Field | None = None) -> float | str:
-        """The GPU's value of a series in its own unit, or the reason why there is none."""
+        """Return the GPU's value of a series in the series' unit, or the reason for none."""
         series = self.values.get(theirs)
         if series is None:
             return f"{theirs} is not on the page" + (f" ({row.off})" if row is not None and row.off else "")
         if row is not None and row.many == MEAN:
             known = [value for value, _ in series if self.blank(row, value) is None]
             return math.fsum(known) / len(known) if known else f"{theirs} is {self.blank(row, series[0][0])}"
-        # A GPU shared by pods has one series a pod: copies of the whole GPU's value, or each pod's own part of it.
+        # A GPU shared by pods has one series per pod: copies of the whole GPU's value, or each pod's own part.
         distinct = {value for value, of_a_pod in series if not of_a_pod} or {value for value, _ in series}
         if len(distinct) > 1 and not all(math.isnan(value) for value in distinct):
             return f"{theirs} has {len(distinct)} different values for this GPU (one a pod): none is the whole GPU's"
@@ -66,7 +62,7 @@ class Device:
         return value if reason is None else f"{theirs} is {reason}"
 
     def convert_row(self, row: Field) -> float | str:
-        """The value of a row, or the reason why there is none."""
+        """Return the value of a row, or the reason for none."""
         if row.whole_gpu and self.part:
             return f"{row.theirs} is measured for the whole GPU, not for {self.part}"
         parts = [self.value(theirs, row) for theirs in row.names]
@@ -83,10 +79,8 @@ class Device:
 
 
 def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, float | str]) -> GpuReadout:
-    """What a GPU says at `t` (unix seconds): the rows of the table, and `more` of our names, worked out by the exporter.
-
-    Where both know a name the exporter's word counts, also where it is a reason why there is no value.
-    """
+    """Return the readout of a GPU at `t` (unix seconds) from the rows of the table and `more` (our names). `more` comes
+    from the exporter and takes precedence, also with a reason for no value."""
     counters: dict[str, float] = {}
     gauges: dict[str, float] = {}
     gaps: dict[str, str] = {}
@@ -97,7 +91,7 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
             continue
         value = device.convert_row(row)
         if isinstance(value, str):
-            # What is on the page and no value says more than what is not on it.
+            # An unusable value on the page says more than an absent one.
             on_page = row.theirs in device.values
             if row.ours not in gaps or (on_page and row.ours in absent):
                 gaps[row.ours] = value
@@ -134,24 +128,24 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
 
 
 def _impossible(value: float, counts: bool) -> str | None:
-    """Why what a page gives, once in our unit, is no value: beyond any number, or a count below nothing."""
+    """Return why a value in our unit is impossible: not finite, or a negative count."""
     if not math.isfinite(value):
         return "a number larger than any"
     return f"{value:g}, which no count can be" if counts and value < 0 else None
 
 
 def sort_by_index(devices: Iterable[Device]) -> list[Device]:
-    """By index, those without one last."""
+    """Return devices by index, with missing indexes last."""
     return sorted(devices, key=lambda device: (device.index is None, device.index, device.gpu))
 
 
 def label(labels: Mapping[str, str], names: Iterable[str]) -> str:
-    """The first of these labels that says something; empty where none does."""
+    """Return the first of these labels that is not empty, or ""."""
     return next((labels[name] for name in names if labels.get(name)), "")
 
 
 def pod_of(labels: Mapping[str, str], names: Iterable[str]) -> str:
-    """The pod that a series says its GPU was given to, as namespace/name; empty where it says not both."""
+    """Return the pod of a series' GPU as namespace/name, or "" if either is missing."""
     pod, namespace = label(labels, names), label(labels, NAMESPACE_LABELS)
     return f"{namespace}/{pod}" if pod and namespace else ""
 
@@ -160,12 +154,12 @@ _MOST_DIGITS = 18
 
 
 def whole_number(text: str) -> int | None:
-    """An index as labels print it; of thousands of digits it is none, and Python would refuse to read it."""
+    """Return an index from a label. Return None for thousands of digits, which Python would refuse."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def code(value: float) -> str:
-    """A code that a page prints as a number, without the point."""
+    """Return a numeric code without the decimal point."""
     return f"{value:.0f}"
 
 
@@ -174,10 +168,10 @@ COVERED = "gpu_throttled_covered_seconds"
 
 
 def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
-    """Return whether two pages show one and the same refresh of the exporter: nothing differs but ``t``.
+    """Return whether two pages show the same refresh of the exporter: they differ only in ``t``.
 
-    On a GPU that is powered the energy counter moves with every refresh, so equal pages mean an equal refresh. Where it
-    is not exported an idle GPU may look unrefreshed: that under-counts coverage and invents nothing.
+    On a powered GPU the energy counter grows with every refresh, so equal pages mean an equal refresh. Without that
+    counter an idle GPU may look unrefreshed. This under-counts coverage and invents nothing.
     """
     if len(a.readouts) != len(b.readouts) or a.faults != b.faults or a.ticks != b.ticks:
         return False
@@ -186,7 +180,7 @@ def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is remembered of one GPU."""
+    """State of one GPU."""
 
     codes: frozenset[str] | None = None
     events: dict[str, float] = field(default_factory=dict)
@@ -197,13 +191,13 @@ class _Gpu:
 
 
 class PageChanges:
-    """The memory of one exporter's pages."""
+    """State of one exporter's pages."""
 
     def __init__(self) -> None:
         self._gpus: dict[str, _Gpu] = {}
 
     def apply_page(self, page: GpuExporterPage) -> tuple[GpuReadout, ...]:
-        """The page's readouts with the counters that its changes gave. Pages come in the order of time."""
+        """Return the page's readouts with counters from its changes. Pages must come in time order."""
         return tuple(self._readout(readout, page) for readout in page.readouts)
 
     def _readout(self, readout: GpuReadout, page: GpuExporterPage) -> GpuReadout:
@@ -219,7 +213,7 @@ class PageChanges:
 
 
 def _count_faults(gpu: _Gpu, codes: frozenset[str] | None) -> None:
-    """None says that nothing is printed, which takes nothing back: an exporter may fail to ask once."""
+    """Count new codes. None keeps the present codes: a query of the exporter may fail once."""
     if codes is None:
         codes = gpu.codes or frozenset()
     for code in sorted(codes - (codes if gpu.codes is None else gpu.codes)):
@@ -228,7 +222,7 @@ def _count_faults(gpu: _Gpu, codes: frozenset[str] | None) -> None:
 
 
 def _count_ticks(gpu: _Gpu, now: Ticks, t: float) -> dict[str, float]:
-    """Share of the ticks x time since the last that moved. Counts that fell began anew: that time is not known."""
+    """Return throttled seconds: share of the ticks x time since their last change. A reset leaves that time unknown."""
     before = gpu.ticks
     if before is None or now.total < before.total or now.of.keys() != before.of.keys():
         gpu.ticks, gpu.ticks_t = now, t

@@ -1,12 +1,8 @@
-"""What it takes to read one kind of GPU exporter: the rows of its table, what a page of it says, the exporter itself.
+"""Types of a GPU exporter (table rows, page, exporter), and the use of each family of its page.
 
-Owns types only. An exporter is one file beside this one, holding one `GpuExporter`; it is listed in
-`rules.gpu_sources.registry`. There is no branch on an exporter's name anywhere else.
-
-What an exporter's table makes of the families of a page: read, left alone with a reason, or not known.
-
-Owns the explanation for people (`sizewatch inspect`, the tests that hold tables and pages to each other). It reads no
-values and no labels.
+An exporter is one file in this folder with one `GpuExporter`, listed in `rules.gpu_sources.registry`. No other code
+depends on an exporter's name. The use of families is for people: `sizewatch inspect` and the tests that compare tables
+and pages. Only names and types count.
 """
 
 from __future__ import annotations
@@ -25,14 +21,13 @@ MIB = 1024.0 * 1024.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One source of one of our names. Several rows of a name are alternatives: the first that has a value gives it.
+    """Source of one of our names. The first alternative row with a value wins.
 
-    `theirs` is the series' name, `plus` are others that must be there too and are added to it. `factor` converts to our
-    unit. `sampled` says that it is a plain poll of what could be summed over time. `whole_gpu` marks a sensor of which a
-    GPU has one, however it is partitioned. `zero_is_blank`: the exporter prints 0 where it could not measure, and 0 is
-    nothing that can be measured. `many` says that one GPU has several series, and what they become. `off` says why a
-    series that is not on the page may be missing on purpose. `source` is the file that documents the name where no page
-    at hand shows it.
+    `theirs`: name of the series. `plus`: other required series that are added to it. `factor` converts to our unit.
+    `sampled`: a plain poll of a quantity that could be summed over time. `whole_gpu`: a sensor that a GPU has once,
+    however it is partitioned. `zero_is_blank`: the exporter prints 0 for no measurement, and 0 is no possible value.
+    `many`: aggregation of several series of one GPU. `off`: reason why the series may be absent on purpose. `source`:
+    file that documents a name without an available page.
     """
 
     theirs: str
@@ -48,17 +43,17 @@ class Field:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every series it reads."""
+        """Return every series that the row reads."""
         return (self.theirs, *self.plus)
 
 
 MEAN = "mean"
-"""`Field.many`: the mean over the GPU's series."""
+"""Value of `Field.many`: the mean over the GPU's series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredGpuFamily:
-    """Families of the page that are left alone, and why: `prefix` matches the start of the name, the longest knows best."""
+    """Ignored families of the page with the reason. `prefix` matches the start of the name; the longest prefix wins."""
 
     prefix: str
     why: str
@@ -66,34 +61,33 @@ class IgnoredGpuFamily:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
-    """Throttling told as counts of a firmware's clock: how many ticks there were, and in how many of them it throttled."""
+    """Throttling in counts of a firmware's clock: all ticks, and throttled ticks."""
 
     total: float
     of: Mapping[str, float]
-    """By our name (`gpu_throttled_power_seconds`): ticks since the driver started."""
+    """Throttled ticks since the driver started, by our name (`gpu_throttled_power_seconds`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuExporterPage:
-    """What one page says. What shows only by a change between pages is left for `rules.gpu_sources.devices`."""
+    """Data of one page. `rules.gpu_sources.devices` adds quantities that need a change between pages."""
 
     readouts: tuple[GpuReadout, ...]
     problems: tuple[str, ...]
     faults: Mapping[str, frozenset[str] | None]
-    """By GPU: codes of the last faults, as long as they stand; none of them: all was taken back. None: the exporter would
-    print a fault and prints none. A GPU that is not in it does not tell its faults."""
+    """By GPU: codes of the last faults while they are active. Empty: all were cleared. None: the exporter would print a
+    fault and prints none. An absent GPU does not report its faults."""
     ticks: Mapping[str, Ticks]
-    """By GPU, where the exporter counts throttling in ticks."""
+    """By GPU, for exporters that count throttling in ticks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuExporter:
-    """One kind of exporter.
+    """GPU exporter. `name` is its word in configuration and output, `title` the project's own name.
 
-    `name` is the word of the configuration and of this program's output, `title` the project's own name. A page belongs
-    to it when `signature` says so of the name and labels of a series. `wanted` are the series that `read` needs (by
-    their printed name); `plain` is a printed name as the table and `ignored` spell it. `keeps_values`: it measures on a
-    clock of its own and shows the same values until then.
+    `signature` recognises a page by the name and labels of a series. `wanted`: printed names of the series that `read`
+    needs. `plain`: printed name as the table and `ignored` spell it. `keeps_values`: it measures on its own clock and
+    repeats values until then.
     """
 
     name: str
@@ -104,20 +98,20 @@ class GpuExporter:
     read: Callable[[Iterable[Sample], float], GpuExporterPage]
     fields: tuple[Field, ...]
     also_read: Mapping[str, str]
-    """Names beyond the fields that are read, and what they give."""
+    """Further names that are read, and their use."""
     ignored: tuple[IgnoredGpuFamily, ...]
     not_exposed: Mapping[str, str]
-    """Of our names those that no page of it can tell, and why."""
+    """Our names that no page of it can give, with the reason."""
     keeps_values: bool = False
 
     @property
     def a_title(self) -> str:
-        """The title with its article."""
+        """Return the title with its article."""
         return f"{'an' if self.title[0] in 'Aan' else 'a'} {self.title}"
 
 
 def explain_families(exporter: GpuExporter, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
-    """What becomes of each family of a page (printed name and type of its TYPE line), in the page's order."""
+    """Return the use of each family of a page (printed name and type of its TYPE line), in the page's order."""
     read: dict[str, list[str]] = {}
     for row in exporter.fields:
         for name in row.names:

@@ -1,16 +1,9 @@
-"""How nvidia_gpu_exporter (utkuozdemir), which asks nvidia-smi, spells what a GPU says: names, units, labels.
+"""nvidia_gpu_exporter (utkuozdemir), which queries nvidia-smi: names, units, labels and ignored families.
 
-Owns the tables and the walk from parsed samples to a page. Must not read or parse a page. A series more is a row of
-``FIELDS``, a family that is left alone one of ``rules.gpu_sources.nvidia_smi``. Source: pages of the exporter's own
-tests (internal/integration/testdata, drivers 590.48 and 595.80); its names are nvidia-smi's fields with base units.
-
-It needs no DCGM and no rights, and so shows neither energy nor tensor and memory activity, and no XID. With MIG on it
-shows the whole GPU and none of its instances.
-
-What nvidia_gpu_exporter prints and sizewatch leaves alone, and why: one row a prefix, for `sizewatch inspect`.
-
-Owns reasons only. A family that the exporter adds is either a row of `rules.gpu_sources.nvidia_smi` or a row here; a test
-holds its pages to it.
+A new series needs a row of ``FIELDS`` or a reason among the ignored families; a test checks its pages. Source: pages of
+the exporter's own tests (internal/integration/testdata, drivers 590.48 and 595.80). Its names are nvidia-smi's fields
+with base units. It needs no DCGM and no privileges. It therefore shows no energy, no tensor or memory activity, and no
+XID. With MIG it shows the whole GPU and no instances.
 """
 
 from __future__ import annotations
@@ -113,12 +106,12 @@ FIELDS: tuple[Field, ...] = (
     Field(theirs=f"{_ECC}corrected_volatile_total", ours="gpu_ecc_correctable_errors"),
     Field(theirs=f"{_ECC}corrected_aggregate_total", ours="gpu_ecc_correctable_errors"),
 )
-"""The first row of a name that has a value gives it. Slowdown by software and by hardware may overlap: their sum is an
-upper bound of the time that heat held the clocks down."""
+"""The first row of a name with a value wins. Slowdown by software and by hardware may overlap: their sum is an upper
+bound of the time that heat reduced the clocks."""
 
 TOTAL, FREE = "nvidia_smi_memory_total_bytes", "nvidia_smi_memory_free_bytes"
 RESERVED = "nvidia_smi_memory_reserved_bytes"
-"""memory.used leaves the reserved part out, as NVML's second version does: total minus free holds it."""
+"""memory.used excludes the reserved part, like NVML's second version. Total minus free includes it."""
 
 INFO, MIG, APPS = "nvidia_smi_gpu_info", "nvidia_smi_mig_mode_current", "nvidia_smi_compute_app_info"
 UUID_LABEL, PRODUCT_LABELS, INDEX_LABELS = "uuid", ("name",), ("index",)
@@ -131,7 +124,7 @@ def _blank(_: Field | None, value: float) -> str | None:
 
 
 def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
-    """From a page's samples to what it says at ``t`` (unix seconds). Series without a uuid are left out."""
+    """Return the page of samples at ``t`` (unix seconds). Skip series without a uuid."""
     devices: dict[str, Device] = {}
     partitioned: set[str] = set()
     for name, labels, value in samples:

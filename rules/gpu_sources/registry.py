@@ -1,4 +1,7 @@
-"""The one list of GPU exporters that sizewatch reads. A new one: a file beside this, a row here, a key in `gpus`."""
+"""Registry of GPU exporters.
+
+To add an exporter: a file in this folder, a row here and a key in `gpus`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,6 @@ BY_NAME: Mapping[str, GpuExporter] = {exporter.name: exporter for exporter in EX
 
 
 def detect_exporter(series: Iterable[tuple[str, Mapping[str, str]]]) -> GpuExporter | None:
-    """The exporter whose signature is among the (name, labels) of a page; None for a stranger."""
+    """Return the exporter with a signature among the (name, labels) of a page, or None."""
     page = tuple(series)
     return next((e for e in EXPORTERS if any(e.signature(name, labels) for name, labels in page)), None)

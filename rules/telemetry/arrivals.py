@@ -1,8 +1,7 @@
-"""The work that arrived at a tier, minute by minute: what was finished is not what was asked for.
+"""Demand of a tier per minute: the requests and tokens that arrived, not those that were finished.
 
-Owns what a window tells of arrivals, how it is spread over minutes, and the estimate of a minute from what was seen of it.
-It stores nothing and knows no forecast. Another quantity is a pair of fields in `MinuteSums` (its sum, and the
-replica-seconds it was seen in), one in `Demand`, and a line in `of_window` and `demand`.
+It stores nothing and does not forecast. A quantity is a pair of fields in `MinuteSums` (sum, observed replica-seconds)
+and a field in `MinuteDemand`. It has a line in `minute_from_window` and `list_demand`.
 """
 
 from __future__ import annotations
@@ -16,27 +15,29 @@ from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, failed_bounds
 from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
 
 UNSERVED = (FAILED, HTTP_FAILED, NO_ROOM)
-"""The families that requests are counted in which arrived and were not served."""
+"""Families that count requests which arrived and were not served."""
 
 ENOUGH_COVERAGE = 0.5
-"""Below this share of a minute's replica-seconds (or of the minute itself) its demand is not known: most would be a guess."""
+"""Lowest covered share of a minute's replica-seconds, and of the minute itself. Below it demand is unknown: most of it
+would be a guess."""
 
 REQUEST_MINUTES = 15
-"""Tokens a request are a mean over so many minutes: of one minute's few requests it would be chance."""
+"""Window of the mean tokens per request, in minutes. The few requests of one minute would give a random mean."""
 
 FEWEST_REQUESTS = 1.0
 
 LEAST_SHARE, MOST_SHARE = 0.5, 2.0
-"""Between which multiples of the tokens that were seen those asked for are believed to lie. Above, more are believed when as
-many requests arrived: of an engine that queues everything and finishes nothing."""
+"""Bounds of the estimated tokens asked for, as multiples of the observed tokens. An engine that queues everything and
+finishes nothing has as many arrivals; estimates above the bound are not credible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteSums:
-    """What was seen of a tier in the minute that begins at `start` (unix seconds); adds up over replicas and bookings.
+    """Sums over the observed part of the minute that begins at `start` (unix seconds). They add up over replicas and
+    bookings.
 
-    `first` and `last` are the ends of what was expected in it. `completed` are the finished requests of those seconds in
-    which arrivals were told, `waiting` is a time integral (requests x seconds).
+    `first` and `last` are the ends of the expected time in it. `completed` counts finished requests in the seconds with
+    known arrivals. `waiting` is a time integral (requests x seconds).
     """
 
     start: float
@@ -56,13 +57,13 @@ class MinuteSums:
 
 
 ADDED = tuple(f.name for f in fields(MinuteSums) if f.name not in ("start", "first", "last"))
-"""The fields of `MinuteSums` that add up."""
+"""Additive fields of `MinuteSums`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteDemand:
-    """What arrived at a tier in the minute that begins at `start` (unix seconds): requests and the tokens asked for, and the
-    requests that waited (a mean). None is missing. `covered_seconds` of `expected_seconds` replica-seconds were seen."""
+    """Arrivals at a tier in the minute that begins at `start` (unix seconds): requests, tokens asked for, mean waiting
+    requests. None means missing. `covered_seconds` of `expected_seconds` replica-seconds were observed."""
 
     start: float
     requests: float | None
@@ -74,11 +75,12 @@ class MinuteDemand:
 
 
 def count_arrivals(counters: Mapping[str, float]) -> float | None:
-    """Requests that arrived, from the increases of a time that all of them cover; None where no request is counted.
+    """Return the requests that arrived, from counter increases over the same time. Return None if no request is
+    counted.
 
-    The engine's own counter where it has one; else the finished ones, the growth of those in the system, and those that
-    failed or were refused. Below the truth by what was aborted unseen; of one window it may be negative, when gauges come
-    late.
+    Use the engine's own counter of arrivals if it has one. Otherwise add finished requests, the growth of requests in
+    the system, and failed or refused ones. The result misses unobserved aborts. In a single window it may be negative,
+    because gauges can lag.
     """
     if "requests_arrived" in counters:
         return counters["requests_arrived"]
@@ -88,13 +90,16 @@ def count_arrivals(counters: Mapping[str, float]) -> float | None:
 
 
 def unserved(counters: Mapping[str, float]) -> float:
-    """Requests that failed, or were refused for want of room, and are in no other count: engines that count arrivals have them
-    among those, the others neither among the finished nor among those in the system (notes of `rules.engines`)."""
+    """Return the requests that failed or were refused for want of room and are in no other count.
+
+    Engines that count arrivals include them there. Others count them neither as finished nor as in the system (notes of
+    `rules.engines`).
+    """
     return 0.0 if "requests_arrived" in counters else failed_bounds(counters)[0] + counters.get(NO_ROOM, 0.0)
 
 
 def minute_from_window(window: Window) -> MinuteSums:
-    """What a window (of one replica) tells, as if all of it were one minute."""
+    """Return the sums of a window of one replica as if it were one minute."""
     told = count_arrivals(window.counters)
     seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
     prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
@@ -122,9 +127,10 @@ def _seconds(window: Window, family: str) -> float:
 
 
 def split_by_minute(window: Window) -> tuple[MinuteSums, ...]:
-    """The same spread evenly over the minutes it lies in: what was seen over all of it, what was expected over its end.
+    """Spread a window evenly over its minutes.
 
-    They differ where counters were booked late (`rules.replicas.track`): those belong to the silence before.
+    Observed amounts go over the whole window, expected time over its end. The two differ if counters were booked late
+    (`rules.replicas.track`): late counters belong to the preceding silence.
     """
     whole = minute_from_window(window)
     seen_from, minutes = min(window.start, whole.first), []
@@ -150,7 +156,7 @@ def _overlap(start: float, low: float, high: float) -> float:
 
 
 def add(several: Iterable[MinuteSums]) -> MinuteSums:
-    """The sum of parts of one minute. Raises ValueError on none, and on parts of different minutes."""
+    """Return the sum of parts of one minute. Raise ValueError for no parts or parts of different minutes."""
     parts = tuple(several)
     if len({part.start for part in parts}) != 1:
         raise ValueError("only parts of one and the same minute add up")
@@ -163,12 +169,12 @@ def add(several: Iterable[MinuteSums]) -> MinuteSums:
 
 
 def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
-    """What arrived in each minute (they come in the order of time), estimated from what was seen of it.
+    """Return the estimated demand of each minute. The input is in time order.
 
-    An amount is scaled up by the share of the expected replica-seconds it was seen in, and of the minute that was watched
-    at all, where both are at least ENOUGH_COVERAGE, and else missing. Tokens asked for are those seen, and for each request
-    that arrived and did not finish (or finished and had arrived before) the mean of the last REQUEST_MINUTES, within
-    LEAST_SHARE and MOST_SHARE of those seen.
+    An amount is scaled up by its observed share of the expected replica-seconds and by the watched share of the minute.
+    Both shares must be at least ENOUGH_COVERAGE; otherwise the amount is missing. Tokens asked for are the observed
+    tokens plus a correction. It is the mean per request of the last REQUEST_MINUTES times arrived less finished
+    requests. The result stays within LEAST_SHARE and MOST_SHARE of the observed tokens.
     """
     recent = _Recent()
     found = []
@@ -191,7 +197,7 @@ def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
 
 
 def demand_from_requests(one: MinuteSums) -> MinuteDemand:
-    """The requests of a minute as `demand` tells them; tokens and waiting requests are missing."""
+    """Return the requests of a minute as `list_demand` does. Tokens and waiting requests are missing."""
     return MinuteDemand(
         start=one.start,
         requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
@@ -204,8 +210,7 @@ def demand_from_requests(one: MinuteSums) -> MinuteDemand:
 
 
 class _Recent:
-    """The sums of the last REQUEST_MINUTES, kept as minutes come and go, and summed anew now and then so that no rounding
-    stays."""
+    """Running sums of the last REQUEST_MINUTES, recomputed at times to remove rounding errors."""
 
     def __init__(self) -> None:
         self._minutes: deque[MinuteSums] = deque()
@@ -213,7 +218,7 @@ class _Recent:
         self.completed = self.prompt_tokens = self.generation_tokens = 0.0
 
     def add(self, one: MinuteSums) -> None:
-        """The next minute, and without those that are too old by then."""
+        """Add the next minute. Drop the minutes that are too old."""
         self._minutes.append(one)
         self._count(one, 1.0)
         while self._minutes[0].start <= one.start - REQUEST_MINUTES * MINUTE_SECONDS:
@@ -240,7 +245,7 @@ def _asked(tokens: float, of_recent: float, finished: float, one: MinuteSums) ->
 
 
 def _whole(one: MinuteSums, amount: float, seconds: float) -> float | None:
-    """The amount of the whole minute and of all replicas, None where too little of it was seen."""
+    """Return the amount for the whole minute and all replicas. Return None if too little of it was observed."""
     watched = min(1.0, (one.last - one.first) / MINUTE_SECONDS)
     if one.expected_seconds <= 0 or min(watched, seconds / one.expected_seconds) < ENOUGH_COVERAGE:
         return None
@@ -248,7 +253,7 @@ def _whole(one: MinuteSums, amount: float, seconds: float) -> float | None:
 
 
 def _waiting(one: MinuteSums) -> float | None:
-    """Requests that waited in the tier, a mean: that of a replica, times the replicas there were."""
+    """Return the mean number of waiting requests in the tier: the mean per replica times the replicas."""
     watched = one.last - one.first
     if one.expected_seconds <= 0 or one.waiting_seconds < ENOUGH_COVERAGE * one.expected_seconds:
         return None

@@ -1,13 +1,9 @@
-"""Signals that are a function of their own: one function each, and the list of them.
+"""Derived signals computed from several families of a window, with the source of each formula.
 
-Owns how several families of a window make one number, with the source of every formula. What a window alone cannot say
-(GPUs, prices, objectives) comes in as `Basis`. It never compares with a plan: judgements do. A new derived signal is a
-row of `rules.telemetry.signals` and a function in DERIVED here.
-
-Per-token acceptance of speculative decoding, from an engine's counters.
-
-Owns that estimate alone. Accepted / drafted tokens is not it (DESIGN 3.7): after the first refused token the rest of a
-round is thrown away, so random prompts that accept 9 % of the tokens tried show 2 % of those drafted.
+Facts that a window lacks (GPUs, prices, objectives) come in as `PlanFacts`. Comparison with a plan belongs to the
+methods. To add a signal: a row of `rules.telemetry.signals` and a function in DERIVED. Per-token acceptance of
+speculative decoding differs from accepted / drafted tokens (DESIGN 3.7). After the first refused token the rest of a
+round is discarded. Random prompts that accept 9 % of the tried tokens therefore show 2 % of the drafted ones.
 """
 
 from __future__ import annotations
@@ -39,12 +35,12 @@ AT_POSITION = "spec_accepted_at_position/"
 
 
 def acceptance(window: Window) -> SignalValue:
-    """Accepted tokens of those that were tried: a token is tried when all before it in its round were accepted.
+    """Return accepted tokens by tried tokens. A token is tried if all earlier tokens of its round were accepted.
 
-    Refusals are not counted by the engine, but bounded: each ends a round, so there are at most as many as rounds that
-    did not accept their last position, and each throws away between one token and a whole round. The best estimate is
-    the a with a + a^2 + ... + a^k = accepted per round, which holds where acceptance is alike at every position
-    (DESIGN 3.7; Leviathan et al. 2023, arXiv 2211.17192, equation 1). `n` counts rounds.
+    The engine does not count refusals, so they are bounded. Each refusal ends a round, so refusals are at most the
+    rounds that did not accept their last position. Each discards between one token and a whole round. The best estimate
+    is the a with a + a^2 + ... + a^k = accepted per round. It assumes equal acceptance at every position (DESIGN 3.7;
+    Leviathan et al. 2023, arXiv 2211.17192, equation 1). `n` counts rounds.
     """
     if "spec_drafts" not in window.counters and "spec_accept_length" in window.gauges:
         return _from_gauges(window)
@@ -65,10 +61,11 @@ def acceptance(window: Window) -> SignalValue:
 
 
 def _from_gauges(window: Window) -> SignalValue:
-    """Of an engine that prints only averages: tokens a round, bonus token included, and draft positions a round.
+    """Return the acceptance of an engine that prints only averages.
 
-    The averages are the engine's own over its last log interval, so nothing bounds the result (SGLang
-    srt/observability/metrics_collector.py: spec_accept_length, spec_num_steps).
+    The averages are tokens per round (with the bonus token) and draft positions per round, over the engine's last log
+    interval. They leave the result without bounds (SGLang srt/observability/metrics_collector.py: spec_accept_length,
+    spec_num_steps).
     """
     length, steps = mean_level(window, "spec_accept_length"), mean_level(window, "spec_steps")
     if isinstance(length, Missing) or not length.value:
@@ -81,7 +78,7 @@ def _from_gauges(window: Window) -> SignalValue:
 
 
 def _at_position(window: Window) -> tuple[float, ...]:
-    """Accepted tokens by position; empty where the engine does not tell."""
+    """Return the accepted tokens by position. Return an empty tuple if the engine does not expose them."""
     names = [name for name in window.counters if name.startswith(AT_POSITION) and name[len(AT_POSITION) :].isdigit()]
     return tuple(window.counters[name] for name in sorted(names, key=lambda name: int(name[len(AT_POSITION) :])))
 
@@ -98,10 +95,8 @@ def _from_counts(rounds: float, drafted: float, accepted: float, at_position: tu
 
 
 def _solved(mean_accepted: float, mean_length: float) -> float:
-    """The a at which rounds of `mean_length` tokens accept `mean_accepted`, by bisection.
-
-    A length between two whole numbers is a mixture of them: n-gram drafts are often shorter than the longest.
-    """
+    """Solve by bisection for the a at which rounds of `mean_length` tokens accept `mean_accepted`. A fractional length
+    is a mixture of two whole lengths: n-gram drafts are often shorter than the maximum."""
     whole = math.floor(mean_length)
     longer = mean_length - whole
     low, high = 0.0, 1.0
@@ -116,7 +111,8 @@ def _solved(mean_accepted: float, mean_length: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
-    """What the plan or the configuration adds: GPUs a replica, price an hour, objectives, and what a replica can take now."""
+    """Facts from the plan or the configuration: GPUs per replica, price per hour, objectives and present capacity per
+    replica."""
 
     gpus_per_replica: float | None = None
     gpu_hour_price: float | None = None
@@ -130,10 +126,8 @@ def _exactly(value: float, n: float) -> Reading:
 
 
 def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
-    """Counted where the engine counts them; else finished, failed and refused requests plus the change of those in the system.
-
-    In the latter what was aborted unseen came on top (METRICS 3).
-    """
+    """Return the arrival rate: the engine's count, or finished, failed and refused requests plus the change of requests
+    in the system. The second form misses unobserved aborts, so it is a lower bound (METRICS 3)."""
     if "requests_arrived" in window.counters:
         return total_rate(window, "requests_arrived")
     for family in ("requests_finished", NET_CHANGE):
@@ -152,10 +146,8 @@ def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _goodput(window: Window, basis: PlanFacts) -> SignalValue:
-    """Requests a second that ended well and within both objectives.
-
-    Only margins are exposed; of the joint share the bounds are Frechet's: max(0, a + b + c - 2) and min(a, b, c).
-    """
+    """Return the rate of requests that ended well and met both objectives. Engines expose only the marginal shares. The
+    joint share has the Frechet bounds max(0, a + b + c - 2) and min(a, b, c)."""
     if basis.ttft_slo_seconds is None and basis.tpot_slo_seconds is None:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the tier has neither a TTFT nor a TPOT objective")
     finished = total_rate(window, "requests_finished")
@@ -177,14 +169,15 @@ def _goodput(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _ended_well(window: Window) -> tuple[float, float]:
-    """Between which shares of the finished requests were not aborted."""
+    """Return the bounds of the share of finished requests that were not aborted."""
     finished = window.counters.get("requests_finished", 0.0)
     share = max(0.0, 1 - window.counters.get("requests_aborted", 0.0) / finished) if finished > 0 else 1.0
     return share, share
 
 
 def _failed_share(window: Window) -> SignalValue:
-    """Failed by served and failed requests; the bounds are those of what two counts may have in common."""
+    """Return failed requests by served plus failed requests. The bounds follow from the possible overlap of the two
+    failure counts."""
     found = outcomes(window)
     if isinstance(found, Missing):
         return found
@@ -195,7 +188,7 @@ def _failed_share(window: Window) -> SignalValue:
 
 
 def _refused_share(window: Window) -> SignalValue:
-    """Refused requests, of whatever kind the engine counts, by all that came to an end."""
+    """Return refused requests of every counted kind by all ended requests."""
     found = outcomes(window)
     if isinstance(found, Missing):
         return found
@@ -207,7 +200,7 @@ def _refused_share(window: Window) -> SignalValue:
 
 
 def _evictions_per_running(window: Window, basis: PlanFacts) -> SignalValue:
-    """Preemptions per second and running request (guide 7.4)."""
+    """Return preemptions per second and running request (guide 7.4)."""
     rate, running = replica_rate(window, "preemptions"), mean_level(window, "requests_running")
     if rate is None:
         return Missing(gap=window.explain_missing("preemptions"))
@@ -242,7 +235,8 @@ def _tokens_per_round(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _prefix_hits(window: Window, basis: PlanFacts) -> SignalValue:
-    """Hits by queries, in tokens; where the engine counts neither, the mean of the ratio that it prints itself."""
+    """Return prefix cache hits by queries, in tokens. If the engine counts neither, return the mean of its own
+    ratio."""
     if "prefix_queried_tokens" not in window.counters and "prefix_hit_gauge" in window.gauges:
         told = mean_level(window, "prefix_hit_gauge")
         if isinstance(told, Reading) and told.high is not None and told.high > 1 + ALL:
@@ -252,7 +246,7 @@ def _prefix_hits(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
-    """Work against the capacity of the replicas that were up (DESIGN 3.12); `rules.telemetry.work` says what bounds it."""
+    """Return work by the capacity of the live replicas (DESIGN 3.12). `rules.telemetry.work` gives the bounds."""
     if basis.capacity is None or basis.capacity.is_lower_bound:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
     work = work_of(window, basis.capacity.lengths)
@@ -266,7 +260,7 @@ def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def tokens_per_gpu_hour(window: Window, basis: PlanFacts) -> SignalValue:
-    """Generated tokens / (covered replica-hours x GPUs a replica)."""
+    """Return generated tokens / (covered replica-hours x GPUs per replica)."""
     if basis.gpus_per_replica is None:
         return Missing(gap=Gap.NOT_IN_PLAN)
     rate = replica_rate(window, "generation_tokens")
@@ -276,7 +270,7 @@ def tokens_per_gpu_hour(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _cost(window: Window, basis: PlanFacts) -> SignalValue:
-    """Measured cost divides by measured tokens once (DESIGN 3.14)."""
+    """Return the measured cost. It divides by measured tokens once (DESIGN 3.14)."""
     if basis.gpu_hour_price is None:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no gpu_hour_price")
     made = tokens_per_gpu_hour(window, basis)
@@ -288,10 +282,10 @@ def _cost(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _cold_start(window: Window, basis: PlanFacts) -> SignalValue:
-    """Mean time from process start to ready, of the restarts seen in the window whose pages tell it.
+    """Return the mean time from process start to ready, over the observed restarts with a known time.
 
-    An engine that only says how long it took itself (SGLang startup_time_seconds) gives a lower bound: container and
-    interpreter started before that clock.
+    An engine that reports only its own startup time (SGLang startup_time_seconds) gives a lower bound. The container
+    and the interpreter start before that clock.
     """
     if "cold_starts" in window.counters:
         return ratio(window, "cold_start_seconds", "cold_starts")
@@ -304,7 +298,7 @@ def _cold_start(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _alone(way: Callable[[Window], SignalValue]) -> Callable[[Window, PlanFacts], SignalValue]:
-    """Of what follows from the window alone."""
+    """Adapt a function of the window alone to the signature of DERIVED."""
     return lambda window, _: way(window)
 
 
@@ -328,4 +322,4 @@ DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "cost_per_million_tokens": _cost,
     "cold_start_seconds": _cold_start,
 }
-"""By the signal's name."""
+"""Functions of derived signals, by signal name."""

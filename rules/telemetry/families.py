@@ -1,7 +1,7 @@
-"""sizewatch's own names for what engines and GPU exporters expose: one row a family.
+"""Families: sizewatch's own names, kinds, units and meanings for the metrics of engines and GPU exporters.
 
-Owns names, kinds, units and meaning. Engine tables (`rules.engines`) map onto these names, windows hold them, and the
-exporter prints them as `sizewatch_<family>`. A family that no engine table yields and nothing reads does not belong here.
+Engine tables (`rules.engines`) map onto these names, and the exporter prints them as `sizewatch_<family>`. Each family
+needs an engine table that yields it or a reader.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class FamilyKind(StrEnum):
-    """What can be done with a family: counters and histograms are differenced, gauges are integrated."""
+    """Kind of a family. Counters and histograms are differenced, gauges are integrated."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -20,7 +20,8 @@ class FamilyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One row. `export` is the exported stem after `sizewatch_` where it differs from the name (units, `_total`)."""
+    """Row of the family table. `export` is the stem after `sizewatch_` if it differs from the name (units,
+    `_total`)."""
 
     name: str
     kind: FamilyKind
@@ -52,8 +53,8 @@ PART_OF: tuple[tuple[str, str, str], ...] = (
         "tokens found in the external cache, {part:,.0f}, of {whole:,.0f} looked up",
     ),
 )
-"""Counters of which the first counts some of what the second counts, and what more of the first than of the second would be:
-a page that says so says nothing of either."""
+"""Pairs of counters in which the first is a part of the second, with the name of an excess. A page with an excess makes
+both unusable."""
 
 FAMILIES: tuple[Family, ...] = (
     _counter(
@@ -202,5 +203,5 @@ BY_NAME = {family.name: family for family in FAMILIES}
 
 
 def stem(name: str) -> str:
-    """The family of a labelled counter such as `spec_accepted_at_position/2`."""
+    """Return the family of a labelled counter such as `spec_accepted_at_position/2`."""
     return name.partition("/")[0]

@@ -1,8 +1,7 @@
-"""Gauges between two scrapes: how long one holds, and what the engine's own histograms say of the time in between.
+"""Gauges between two scrapes: their time integral, or the reason why it is unknown.
 
-Owns the sum of a gauge over a time and the reasons why there is none. A gauge tells of an instant. Between two scrapes it is
-known only while what it measures cannot have come and gone; beyond that, Little's law on finished requests tells how many were
-in the system (DESIGN 3.11).
+A gauge describes an instant. Between two scrapes it is known only while its quantity cannot rise and fall unseen.
+Beyond that, Little's law on finished requests gives the number in the system (DESIGN 3.11).
 """
 
 from __future__ import annotations
@@ -18,13 +17,15 @@ from rules.telemetry.snapshots import Snapshot
 IN_SYSTEM = ("requests_running", "requests_waiting")
 
 IN_SYSTEM_BY_LITTLE = "requests_in_system"
-"""Requests in the system by Little's law, in windows whose gauges do not tell. Its extremes are the bounds of the mean."""
+"""Requests in the system by Little's law, for windows without usable gauges. Its extremes are the bounds of the
+mean."""
 
 STEP_FAMILY = "engine_steps"
-"""The counter that tells whether the engine stepped at all; gauges move only then (vLLM issue 29928)."""
+"""Counter of engine steps. Gauges change only with a step (vLLM issue 29928)."""
 
 TOKEN_FAMILY = "itl_seconds"
-"""Moves with every token: where nothing counts steps, it tells that an engine which counts nothing at all stood still."""
+"""Histogram that grows with every token. Without a step counter, it shows that an engine which counts nothing was
+still."""
 
 STEP_GAUGES = frozenset(
     {
@@ -38,19 +39,19 @@ STEP_GAUGES = frozenset(
 )
 
 LASTING = frozenset({"engine_startup_seconds"})
-"""Gauges that stay as they are while the process lives."""
+"""Gauges that stay constant while the process lives."""
 
 GAUGE_HOLD_SECONDS = 75.0
-"""The longest time between two scrapes for which a gauge is interpolated, unless requests take longer. Ours: the longest scrape
-interval of an agent (60 s), and a quarter of it."""
+"""Longest time between two scrapes, in seconds, over which a gauge is interpolated. Longer requests extend it. Ours:
+the longest scrape interval of an agent (60 s) and a quarter of it."""
 
 BURST_SECONDS = 45.0
-"""Up to this distance of two scrapes a short burst is left to the mean over minutes. Only gauges that are idle at both are
-checked against finished requests. Ours: half as much again as the longest usual interval (30 s)."""
+"""Longest distance of two scrapes, in seconds, at which a short burst is left to the mean over minutes. Only gauges
+that are idle at both are checked against finished requests. Ours: 1.5 times the longest usual interval (30 s)."""
 
 FRONT_END = 0.2
-"""The part of a request's time that it may spend in a busy engine's front end, which counts it in no gauge. Ours: clients saw up
-to 570 ms of overhead beside a saturated engine."""
+"""Share of a request's time in a busy engine's front end, where no gauge counts it. Ours: clients measured up to 570 ms
+of overhead at a saturated engine."""
 
 SIGMA = 3.0
 """Standard deviations (Poisson) by which samples may differ from the mean by chance."""
@@ -58,7 +59,7 @@ SIGMA = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeSum:
-    """A gauge over a window: time integral (unit x seconds), the seconds it covers, extremes, samples it rests on."""
+    """Gauge over a window: time integral (unit x seconds), covered seconds, extremes and number of samples."""
 
     integral: float
     seconds: float
@@ -69,7 +70,7 @@ class GaugeSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LittleEstimate:
-    """What `requests` that finished tell of a window by Little's law: requests in the system, a mean between `low` and `high`."""
+    """Mean requests in the system by Little's law, between `low` and `high`, from `requests` finished ones."""
 
     in_system: float
     low: float
@@ -80,15 +81,15 @@ class LittleEstimate:
 def sum_gauges(
     earlier: Snapshot, later: Snapshot, counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram, ...]]
 ) -> tuple[dict[str, GaugeSum], dict[str, Gap]]:
-    """Return the gauges between two pages of one process, and why those are missing that both pages have.
+    """Return the gauges between two pages of one process, and the gaps of gauges that both pages have.
 
-    `counters` and `parts` are the increases between the pages. Trapezoids where the gauge holds. An engine that stood still
-    keeps its last gauges: then zeros alone are believed, for as long as it stood.
+    `counters` and `parts` are the increases between the pages. A gauge that holds is integrated by trapezoids. A
+    stalled engine keeps its last gauges, so only zeros are accepted for that time.
     """
     dt = later.t - earlier.t
     still = _is_still(counters, parts)
     shown = [page.gauges.get(name, 0.0) for name in IN_SYSTEM for page in (earlier, later)]
-    # Of most scrapes nothing needs to be estimated.
+    # Most scrapes need no estimate.
     finished = _estimate_in_system(earlier, later, parts) if dt > BURST_SECONDS or not any(shown) else None
     holds = dt <= GAUGE_HOLD_SECONDS or dt <= _shortest(parts)
     refuted = finished is not None and _is_refuted(math.fsum(shown) / 2, finished)
@@ -119,7 +120,7 @@ def sum_gauges(
 
 
 def interpolate(before: float, value: float, dt: float) -> GaugeSum:
-    """Return the sum of a gauge that went in a straight line from one value to the other in `dt` seconds."""
+    """Return the sum of a gauge that changed linearly between two values in `dt` seconds."""
     return GaugeSum(
         integral=(before + value) / 2 * dt,
         seconds=dt,
@@ -130,8 +131,8 @@ def interpolate(before: float, value: float, dt: float) -> GaugeSum:
 
 
 def _is_still(counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram, ...]]) -> bool:
-    """Return whether the engine did nothing: by its steps, else where every token would show and nothing was counted
-    at all."""
+    """Return whether the engine did nothing. Use its steps, otherwise a page that counts every token and shows no
+    increase."""
     if STEP_FAMILY in counters:
         return counters[STEP_FAMILY] == 0
     return (
@@ -144,10 +145,12 @@ def _is_still(counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram
 def _estimate_in_system(
     earlier: Snapshot, later: Snapshot, parts: Mapping[str, tuple[Histogram, ...]]
 ) -> LittleEstimate | None:
-    """Estimate the requests in the system by Little's law; None where nothing finished, or a gauge or a time is missing.
+    """Estimate the requests in the system by Little's law. Return None if nothing finished or a gauge or time is
+    missing.
 
-    Finished requests may have begun before the window: `low` leaves that time out. Requests that are still there may have come
-    at once: `high` adds them. With an idle system at both ends the mean is exact. Aborted requests come on top.
+    Finished requests may have begun before the window; `low` excludes that time. Present requests may have arrived at
+    the start; `high` adds them. The mean is exact if the system is idle at both ends. Aborted requests are not
+    included.
     """
     dt = later.t - earlier.t
     spent = _seconds_in_system(parts)
@@ -165,8 +168,7 @@ def _estimate_in_system(
 
 
 def _seconds_in_system(parts: Mapping[str, tuple[Histogram, ...]]) -> tuple[float, float, float] | None:
-    """Return how many requests finished, the sum of their seconds in the system, and the longest that one may have
-    been there."""
+    """Return the finished requests, the sum of their seconds in the system, and the longest possible stay."""
     whole = parts.get("e2e_seconds", ())
     requests = math.fsum(one.n for one in whole)
     if requests <= 0 or any(one.total is None for one in whole):
@@ -176,16 +178,15 @@ def _seconds_in_system(parts: Mapping[str, tuple[Histogram, ...]]) -> tuple[floa
 
 
 def _shortest(parts: Mapping[str, tuple[Histogram, ...]]) -> float:
-    """Seconds that nine of ten requests took at least: what was seen of them at one scrape still stands so much later."""
+    """Return the lower bound of the seconds that nine of ten requests took. A request observed at a scrape stays at
+    least that long."""
     found = quantile(parts.get("e2e_seconds", ()), 0.1)
     return found.low if found else 0.0
 
 
 def _is_refuted(shown: float, finished: LittleEstimate) -> bool:
-    """Return whether more requests were in the system than the `shown` mean of two pages, beyond chance.
-
-    Not the other way round: those who left without an end (aborted) are in no histogram.
-    """
-    # An idle engine's front end holds nobody either; that of a busy one holds requests that its gauges never count.
+    """Return whether more requests were in the system than the `shown` mean of two pages, beyond chance. The reverse is
+    no contradiction: aborted requests are in no histogram."""
+    # An idle engine has nobody in its front end. A busy one holds requests there that its gauges never count.
     there = finished.low * (1 - FRONT_END) if shown else finished.low
     return shown < there - SIGMA * math.sqrt(there) - 1

@@ -1,13 +1,9 @@
-"""From two readouts of GPUs to what they add to their replica's window.
+"""GPU windows: the difference of two GPU readouts, its sum over the GPUs of a replica, and the signals from it.
 
-Owns the difference of two readouts and its sum over the GPUs of a replica. GPU families carry their own seconds, so they
-join an engine's window without touching its coverage. A gauge stands for the time since the readout before: exporters
-print means of their last interval, and a value that an exporter refreshes every 30 s is counted once.
-
-What a window's GPU families say: utilisation by kind, memory, power.
-
-Owns these derived signals. Which exporter measures what is `rules.gpu_sources`'s, how readouts become windows
-`rules.telemetry.gpu_windows`'s. A new kind of utilisation is a row of GPU_UTILIZATION_KINDS and of the plan's key.
+GPU families carry their own seconds, so they do not change the coverage of an engine's window. A gauge stands for the
+time since the previous readout, because exporters print means of their last interval. A value that is refreshed every
+30 s is counted once. `rules.gpu_sources` defines what each exporter measures. To add a kind of utilisation: a row of
+GPU_UTILIZATION_KINDS and of the plan's key.
 """
 
 from __future__ import annotations
@@ -34,12 +30,14 @@ COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-"""Covered seconds -> what they cover. A source that gives sums without them is covered from refresh to refresh."""
+"""Families covered by each covered-seconds counter. A source of sums without such a counter is covered from refresh to
+refresh."""
 
 FAULTS, FAULTS_BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 
 LEVEL_SECONDS = 300.0
-"""A gauge says nothing about a longer silence before it; counters do (as `rules.replicas.track.BRIDGE_SECONDS` for gaps)."""
+"""Longest silence in seconds that a gauge stands for. Counters bridge longer ones
+(`rules.replicas.track.BRIDGE_SECONDS`)."""
 
 ACTIVITY = frozenset(
     {
@@ -47,14 +45,14 @@ ACTIVITY = frozenset(
         *("tensor_active", "dram_active"),
     }
 )
-"""Gauges that follow the load: they hold no longer than those of the engine. Memory and temperature move slowly."""
+"""Gauges that follow the load. They hold no longer than the engine's gauges; memory and temperature change slowly."""
 
 
 def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
-    """What one GPU did between two readouts; None where time did not go forward.
+    """Return the window of one GPU between two readouts. Return None if time did not advance.
 
-    A counter that fell began anew (driver reload, another reader): a gap, not a number. A code of which the earlier
-    readout counted no fault counted none: its first one is an increase from zero.
+    A counter that fell was reset (driver reload, another reader) and becomes a gap. A fault code missing from the
+    earlier readout counts from zero if that readout reported no faults for it.
     """
     dt = later.t - earlier.t
     if dt <= 0:
@@ -86,14 +84,15 @@ def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
 
 
 def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, float]:
-    """Zero for every fault code, where both readouts of one reader tell faults."""
+    """Return zero for every fault code if both readouts of one reader report faults."""
     if not earlier.counters.get(FAULTS, math.inf) <= later.counters.get(FAULTS, -math.inf):
         return {}
     return {family: 0.0 for family in later.counters if stem(family) == FAULTS_BY_CODE}
 
 
 def sum_gpus(of_gpus: Iterable[Window]) -> Window | None:
-    """The sum over a replica's GPUs: integrals, seconds and counters add, so readings are means over GPUs and time."""
+    """Return the sum over a replica's GPUs. Integrals, seconds and counters add, so readings are means over GPUs and
+    time."""
     several = tuple(of_gpus)
     return windows.sum_windows(several) if several else None
 
@@ -104,11 +103,12 @@ GPU_UTILIZATION_KINDS = {
     "nvml_gpu": "gpu_busy_seconds",
     "amd_gfx": "gpu_gfx_active",
 }
-"""Which family holds which kind of utilisation; kinds are never compared with each other (DESIGN 3.4)."""
+"""Family of each kind of utilisation. Kinds are never compared with each other (DESIGN 3.4)."""
 
 
 def gpu_utilization(window: Window, kind: str) -> SignalValue:
-    """Utilisation of one kind (0-1): from sums where the driver keeps them, else the gauge's time mean."""
+    """Return the utilisation of one kind (0-1). Use the driver's sums if they exist, otherwise the time mean of the
+    gauge."""
     family = GPU_UTILIZATION_KINDS[kind]
     if family != "gpu_busy_seconds":
         return mean_level(window, family)
@@ -117,13 +117,14 @@ def gpu_utilization(window: Window, kind: str) -> SignalValue:
 
 
 def utilization(window: Window) -> SignalValue:
-    """Of the kind that is there, the one that says most first (DESIGN 3.4: kinds are never mixed in a comparison)."""
+    """Return the utilisation of the most informative kind that exists (DESIGN 3.4: kinds are never mixed in a
+    comparison)."""
     found = tuple(gpu_utilization(window, kind) for kind in ("gr_engine_active", "nvml_gpu", "amd_gfx"))
     return next((reading for reading in found if isinstance(reading, Reading)), found[1])
 
 
 def memory_utilization(window: Window) -> SignalValue:
-    """Used by installed memory (0-1), means over the window; the extremes that were seen are the bounds."""
+    """Return used by installed memory (0-1), from means over the window. The observed extremes are the bounds."""
     used, total = (window.gauges.get(name) for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes"))
     if used is None:
         return Missing(gap=window.explain_missing("gpu_memory_used_bytes"))
@@ -138,16 +139,14 @@ def memory_utilization(window: Window) -> SignalValue:
 
 
 def power(window: Window) -> SignalValue:
-    """Mean watts of one GPU: energy by the seconds it covers, else the mean of polled powers."""
+    """Return the mean power of one GPU in watts: energy by covered seconds, otherwise the mean of polled powers."""
     found = ratio(window, "gpu_energy_joules", "gpu_energy_covered_seconds")
     return found if isinstance(found, Reading) else mean_level(window, "gpu_power_watts")
 
 
 def throttled(window: Window) -> SignalValue:
-    """Share of time in which heat or the board held the clocks down, the larger of the two: they may overlap.
-
-    The power limit is left out: at full load it holds any data-centre GPU's clocks, by design.
-    """
+    """Return the share of time in which heat or the board reduced the clocks. The two may overlap, so take the larger.
+    The power limit is excluded. At full load it reduces the clocks of any data-centre GPU by design."""
     names = ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds")
     found = [ratio(window, name, "gpu_throttled_covered_seconds") for name in names]
     known = [one for one in found if isinstance(one, Reading) and one.value is not None]

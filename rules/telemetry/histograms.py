@@ -1,8 +1,7 @@
-"""Histograms: sums of buckets, what can be said for certain from them, and what only estimated.
+"""Histograms: increases, sums, quantiles and shares above a threshold, each with certain bounds and an estimate.
 
-Owns the arithmetic: increase between two scrapes, addition on equal edges, nearest-rank quantile with its bucket
-edges, share above a threshold with its bucket bounds. Several bucket grids of one quantity (an engine upgrade changed
-the edges) stay apart as parts; questions are answered over all parts together, and no bucket is ever re-cut.
+An engine upgrade can change the bucket edges. Each grid of edges then stays a separate part and no bucket is split.
+Questions are answered over all parts together.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from itertools import accumulate, pairwise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """Observations by bucket: `edges` are the upper edges (rising, the last is inf), `counts` per bucket, not cumulative
-    (whole numbers, as floats).
+    """Observations by bucket.
 
-    `total` is the sum of the observed values in the family's unit, or None where it cannot be trusted.
+    `edges` are the rising upper edges; the last is inf. `counts` are per bucket, not cumulative (whole numbers, as
+    floats). `total` is the sum of the observed values in the family's unit, or None if it is unreliable.
     """
 
     edges: tuple[float, ...]
@@ -32,15 +31,16 @@ class Histogram:
 
 
 NO_GRID = (math.inf,)
-"""The edges of a histogram that has not observed anything yet, where a page prints none before that."""
+"""Edges of a histogram without observations, on pages that print no buckets before the first one."""
 
 
 class BrokenHistogramError(ValueError):
-    """Buckets that no correct exporter prints; the text says what is wrong."""
+    """Impossible buckets, with the defect as the text."""
 
 
 def check_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], count: float) -> str | None:
-    """What is wrong with a family as printed, or None: edges and counts must rise, `_count` must equal the +Inf bucket."""
+    """Return the defect of a printed family or None. Edges and counts must rise, and `_count` must equal the +Inf
+    bucket."""
     if not edges or edges[-1] != math.inf:
         return "has no +Inf bucket"
     if not all(a < b for a, b in pairwise(edges)):
@@ -56,7 +56,7 @@ def check_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], co
 
 
 def from_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], total: float | None) -> Histogram:
-    """A histogram from cumulative bucket counts; raises Broken where a count falls."""
+    """Return a histogram from cumulative bucket counts. Raise BrokenHistogramError if a count falls."""
     counts = (cumulative[0], *(b - a for a, b in pairwise(cumulative)))
     if min(counts) < 0:
         raise BrokenHistogramError("bucket counts fall")
@@ -64,12 +64,11 @@ def from_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], tot
 
 
 def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
-    """What was observed between two scrapes of one process.
+    """Return the observations between two scrapes of one process.
 
-    Raises Broken when the edges differ (another grid is another histogram, but for one that had observed nothing) or a
-    bucket shrank. A `_sum` that the buckets
-    contradict is the corruption of vLLM issue 49135 (unguarded timestamps, 0.8 to 0.33, negative or as large as the
-    host's uptime): it is dropped, the buckets stand.
+    Raise BrokenHistogramError if a bucket shrank or the edges differ. Different edges are accepted if the earlier
+    histogram was empty. A `_sum` that contradicts the buckets is dropped and the buckets stay. That is the corruption
+    of vLLM issue 49135 (unguarded timestamps, 0.8 to 0.33, negative or as large as the host's uptime).
     """
     if earlier.edges == NO_GRID and not earlier.counts[0]:
         earlier = Cumulative(later.edges, (0.0,) * len(later.edges), 0.0)
@@ -84,8 +83,8 @@ def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
 
 
 def _possible(part: Histogram, total: float) -> bool:
-    """Return whether observations in these buckets can add up to `total`, give or take one that came while the page
-    was made."""
+    """Return whether observations in these buckets can add up to `total`. Allow one observation that arrived during the
+    scrape."""
     if not math.isfinite(total) or total < 0:
         return False
     held = [(edge, count) for edge, count in zip(part.edges, part.counts, strict=True) if count > 0]
@@ -96,7 +95,7 @@ def _possible(part: Histogram, total: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cumulative:
-    """A histogram family as a page prints it: cumulative counts since the process started."""
+    """Histogram family as printed on a page: cumulative counts since the process started."""
 
     edges: tuple[float, ...]
     counts: tuple[float, ...]
@@ -104,7 +103,8 @@ class Cumulative:
 
 
 def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
-    """Sum on equal edges only: one part a grid, in the order of the edges, so any grouping gives the same parts."""
+    """Return one sum per grid of equal edges, in the order of the edges. Any grouping of the input gives the same
+    parts."""
     grids: dict[tuple[float, ...], list[Histogram]] = {}
     for part in parts:
         grids.setdefault(part.edges, []).append(part)
@@ -126,7 +126,7 @@ def _add_equal(same: list[Histogram]) -> Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
-    """Where the quantile of the observed requests lies: certainly in (low, high], best guess `value`."""
+    """Position of a quantile of the observed requests: certainly in (low, high], with the best estimate `value`."""
 
     value: float | None
     low: float
@@ -135,20 +135,20 @@ class Quantile:
 
 
 def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
-    """The nearest-rank quantile, rank ceil(q n), of what was observed; None without observations.
+    """Return the nearest-rank quantile (rank ceil(q n)) of the observations. Return None without observations.
 
-    One grid: the edges of the bucket that holds the rank, `high` None in the last bucket. Several grids: the widest
-    edges that are certain over all of them. No quantity here is negative: the first bucket begins at 0, and a quantile of
-    exactly 0 is in it.
+    With one grid, the bounds are the edges of the bucket that holds the rank; `high` is None in the last bucket. With
+    several grids, they are the widest edges that are certain over all of them. No quantity here is negative: the first
+    bucket begins at 0 and includes a quantile of 0.
 
-    `value` lies inside the bucket, never on an edge of it; None above the last edge. In a bucket that reaches into the tail it
-    is where the best guess of `above` leaves 1 - q, so that a P99 and the share of requests above a limit never contradict each
-    other. Other buckets, and those of too few requests for that, are taken as evenly filled.
+    `value` lies strictly inside the bucket; it is None above the last edge. In a tail bucket it is the point where the
+    estimate of `share_above` leaves 1 - q. A P99 and the share of requests above a limit therefore never contradict
+    each other. Other buckets, and tail buckets with too few requests, are taken as evenly filled.
     """
     n = math.fsum(part.n for part in parts)
     if n <= 0:
         return None
-    # Rounded first: 0.07 x 100 is 7, where a double has 7.000000000000001.
+    # Rounded first: 0.07 x 100 is 7, but a double gives 7.000000000000001.
     rank = max(1.0, math.ceil(round(q * n, 6)))
     low, high = _one_grid(parts[0], rank) if len(parts) == 1 else _many_grids(parts, rank)
     value = None if high is None else _estimate(parts, q, rank, (low, high))
@@ -156,21 +156,22 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
 
 
 TAIL = 0.9
-"""A bucket that reaches up to this quantile falls by a constant factor, as tails do; the middle of a distribution does not."""
+"""Quantile above which a bucket is assumed to fall by a constant factor, as tails do. The middle of a distribution does
+not."""
 
 HALVINGS = 40
-"""Of the space between two edges: to the precision of a double."""
+"""Bisection steps between two edges, enough for the precision of a double."""
 
 
 def _one_grid(part: Histogram, rank: float) -> tuple[float, float | None]:
-    """The edges of the bucket that holds the rank."""
+    """Return the edges of the bucket that holds the rank."""
     place = bisect_left(tuple(accumulate(part.counts)), rank)
     edge = part.edges[place]
     return part.edges[place - 1] if place else 0.0, edge if math.isfinite(edge) else None
 
 
 def _many_grids(parts: tuple[Histogram, ...], rank: float) -> tuple[float, float | None]:
-    """The widest edges between which the rank certainly lies, whatever happened inside the buckets of each grid."""
+    """Return the widest edges that certainly contain the rank, for any distribution inside the buckets of each grid."""
     low, high = 0.0, None
     for edge in sorted({edge for part in parts for edge in part.edges if math.isfinite(edge)}):
         if _possibly_at_most(parts, edge) < rank:
@@ -185,14 +186,15 @@ def _surely_at_most(parts: tuple[Histogram, ...], x: float) -> float:
 
 
 def _possibly_at_most(parts: tuple[Histogram, ...], x: float) -> float:
-    """Observations that may be at or below x: all of the buckets whose lower edge is below x."""
+    """Return the observations possibly at or below x: every bucket with a lower edge below x."""
     return math.fsum(
         c for part in parts for lower, c in zip((-math.inf, *part.edges[:-1]), part.counts, strict=True) if lower < x
     )
 
 
 def _estimate(parts: tuple[Histogram, ...], q: float, rank: float, ends: tuple[float, float]) -> float:
-    """The best guess between the edges that hold the rank; the first bucket's lower edge may be its upper one (0)."""
+    """Return the best estimate between the edges that hold the rank. The lower edge of the first bucket may equal its
+    upper one (0)."""
     low, high = ends
     if high <= low:
         return high
@@ -204,8 +206,8 @@ def _estimate(parts: tuple[Histogram, ...], q: float, rank: float, ends: tuple[f
 
 
 def _in_tail(parts: tuple[Histogram, ...], left: float, ends: tuple[float, float]) -> float | None:
-    """Return where `above` leaves so many observations; None where it does not between these edges (too few were
-    seen)."""
+    """Return the point where `share_above` leaves `left` observations. Return None if no such point lies between these
+    edges."""
     low, high = ends
     if len(parts) > 1:
         for _ in range(HALVINGS):
@@ -222,7 +224,7 @@ def _in_tail(parts: tuple[Histogram, ...], left: float, ends: tuple[float, float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """How many of n observations are above a threshold: certainly `low`, at most `high`, best guess `best` (counts)."""
+    """Count of observations above a threshold among n: at least `low`, at most `high`, best estimate `best`."""
 
     low: float
     best: float
@@ -231,11 +233,11 @@ class Share:
 
 
 def share_above(parts: tuple[Histogram, ...], threshold: float) -> Share:
-    """Observations above `threshold` (same unit as the edges), with the bounds that the bucket around it leaves open.
+    """Return the observations above `threshold` (unit of the edges), with the bounds from the bucket around it.
 
-    The best guess inside that bucket lets the tail fall by a constant factor per unit between its two edges (latency
-    tails are near exponential); even filling would find slow requests wherever the bucket is wide. Of an open last bucket
-    it takes nothing. Raises ValueError for a threshold that is not above 0.
+    The estimate inside that bucket lets the tail fall by a constant factor per unit, because latency tails are near
+    exponential. Even filling would report slow requests wherever the bucket is wide. An open last bucket contributes
+    nothing. Raise ValueError unless the threshold is above 0.
     """
     if not threshold > 0:
         raise ValueError(f"the threshold must be above 0, not {threshold}")
@@ -256,19 +258,18 @@ def share_above(parts: tuple[Histogram, ...], threshold: float) -> Share:
 
 
 NOTHING_SEEN = 0.5
-"""Observations beyond the bucket where none were seen: half of one, so that the logarithm has an end to run to."""
+"""Observations assumed beyond a bucket if none were seen. Half an observation gives the logarithm an end point."""
 
 
 def _exponential_tail(at_lower: float, at_upper: float, share: float) -> float:
-    """Return how many observations lie beyond a place `share` (0-1) of the way between two edges, by log
-    interpolation."""
+    """Return the observations beyond the point at `share` (0-1) between two edges, by log interpolation."""
     end = max(at_upper, min(NOTHING_SEEN, at_lower))
     value = math.exp(math.log(at_lower) + share * (math.log(end) - math.log(at_lower)))
     return max(at_upper, value)
 
 
 def mean(parts: tuple[Histogram, ...]) -> float | None:
-    """Mean of the observed values, None without observations or where a `_sum` cannot be trusted."""
+    """Return the mean of the observed values. Return None without observations or if a `_sum` is unreliable."""
     n = math.fsum(part.n for part in parts)
     if n <= 0 or any(part.total is None for part in parts):
         return None

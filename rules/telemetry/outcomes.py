@@ -1,14 +1,13 @@
-"""What became of requests: served, failed, refused for want of room, or refused because nobody could serve them.
+"""Outcomes of requests: served, failed, refused for want of room, or refused as unserviceable.
 
-Owns how the families that engines count ends by make these four, with bounds where two of them may count one request.
-Failed and refused requests arrived and were not served (`rules.telemetry.arrivals`). It judges nothing: `rules.methods.errors`
-does.
+Bounds cover requests that two families may both count. Failed and refused requests arrived and were not served
+(`rules.telemetry.arrivals`). `rules.methods.errors` judges outcomes.
 
-- `requests_finished` are served; those that their clients left are among them, for that is no error of the fleet.
-- `requests_failed` (the engine's word) and HTTP answers 5xx are failures. A request can be in both: a failure before the
-  first token of a stream is an answer 5xx, a later one is not, for 200 was sent already.
-- `admission_rejections` are refused for want of room. They are answered 503, and so are among the answers 5xx.
-- HTTP answers 4xx are refused: the client asks for what nobody here can serve, or (429) for more than it may.
+`requests_finished` are served. They include requests that clients left: such an end is no error of the fleet.
+`requests_failed` (the engine's word) and HTTP 5xx responses are failures. A request can be in both. A failure before
+the first token of a stream is a 5xx response. A later one is not, because 200 was already sent. `admission_rejections`
+are refused for want of room. Their responses are 503, so they are also among the 5xx responses. HTTP 4xx responses are
+refused: the fleet cannot serve the request, or (429) the client exceeded its allowance.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ HTTP_OK, HTTP_REFUSED, HTTP_FAILED = "http_requests_ok", "http_requests_refused"
 NO_ROOM = "admission_rejections"
 
 READ = frozenset({FINISHED, FAILED, ARRIVED, HTTP_OK, HTTP_REFUSED, HTTP_FAILED, NO_ROOM, *IN_SYSTEM})
-"""The families of a window that outcomes are made of."""
+"""Families of a window that determine outcomes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Requests of a window by what became of them. Of the failed ones at least `failed` are certain, `most_failed` are those
-    of both counts together. `doubt` says why the counts prove nothing, "" where they can be believed."""
+    """Requests of a window by outcome. At least `failed` failed; `most_failed` is the sum of both failure counts.
+    `doubt` is the reason why the counts are inconclusive, or "" if they are reliable."""
 
     served: float
     failed: float
@@ -44,24 +43,24 @@ class Outcomes:
 
     @property
     def accepted_requests(self) -> float:
-        """Requests that were neither refused nor are still in the system."""
+        """Return the requests that ended and were not refused."""
         return self.served + self.failed
 
     @property
     def all_requests(self) -> float:
-        """All that came to an end of any kind."""
+        """Return all requests that ended in any way."""
         return self.accepted_requests + self.no_room + self.bad
 
 
 def failed_bounds(counters: Mapping[str, float]) -> tuple[float, float]:
-    """Return how many requests failed, at least and at most, from the increases of a time."""
+    """Return the minimum and maximum of failed requests, from counter increases."""
     of_engine = counters.get(FAILED, 0.0)
     answered = max(0.0, counters.get(HTTP_FAILED, 0.0) - counters.get(NO_ROOM, 0.0))
     return max(of_engine, answered), of_engine + answered
 
 
 def outcomes(window: Window) -> Outcomes | Missing:
-    """What became of the requests of a window; missing where the engine does not tell failed requests from others."""
+    """Return the outcomes of a window's requests. Return missing if the engine does not separate failed requests."""
     counters = window.counters
     if FAILED not in counters and HTTP_FAILED not in counters:
         several = [window.explain_missing(family) for family in (FAILED, HTTP_FAILED)]
@@ -81,7 +80,8 @@ def outcomes(window: Window) -> Outcomes | Missing:
 
 
 def _doubt(window: Window, low: float) -> str:
-    """Why nothing is certain: counts of unequal times (one of them began anew), or more failures than there were requests."""
+    """Return why the counts are inconclusive: counts of unequal times (one was reset), or more failures than
+    requests."""
     counted = [f for f in (FINISHED, FAILED, HTTP_FAILED) if f in window.counters]
     seconds = [window.seconds_of(family) for family in counted]
     if max(seconds) - min(seconds) > ALL * window.due_seconds:
@@ -89,7 +89,7 @@ def _doubt(window: Window, low: float) -> str:
     told = _requests(window.counters)
     if told is None:
         return ""
-    # What was in the system before may fail now.
+    # A request that was in the system before may fail now.
     before = math.fsum(window.gauges[name].maximum for name in IN_SYSTEM if name in window.gauges)
     if low <= told + before + 1:
         return ""
@@ -97,7 +97,7 @@ def _doubt(window: Window, low: float) -> str:
 
 
 def _requests(counters: Mapping[str, float]) -> float | None:
-    """Return how many requests there were by another count than that of their ends; None where there is none."""
+    """Return the number of requests by a count independent of their ends. Return None if there is none."""
     if ARRIVED in counters:
         return counters[ARRIVED]
     if HTTP_OK in counters and HTTP_FAILED in counters:

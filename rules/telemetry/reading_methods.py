@@ -1,13 +1,9 @@
-"""The few ways to read a window: one function for each `How` but the derived, and what they share.
+"""Reading methods: one function per `SignalKind` except the derived signals.
 
-Each takes a window and names of families, and answers with bounds and the count behind them, or with the reason why it
-cannot. All are functions of a window's sums alone, so any grouping of the same windows reads the same. Which signal is
-read which way stands in `rules.telemetry.signals`; a new way is a function here and a member of `How`.
-
-Times per token and to the first one of engines that do not print them as they are asked for.
-
-Owns the mean time per output token by what is there, and the quantiles that others bracket or bound. What an engine prints as a
-histogram of its own is read by `rules.telemetry.reading_methods.quantile`.
+Each takes a window and family names, and returns bounds and a count, or a gap. Each uses the sums of a window only, so
+any grouping of the same windows gives the same reading. `rules.telemetry.signals` assigns methods to signals. To add a
+method: a function here and a member of `SignalKind`. Some engines print no histogram of time per token or to the first
+token. For these, other families give the mean and bound the quantiles.
 """
 
 from __future__ import annotations
@@ -20,14 +16,15 @@ from rules.telemetry.tpot_bounds import highest_quantile
 from rules.telemetry.windows import EVERYTHING, Window
 
 FULL_COVERAGE = 0.9
-"""Below this share of expected replica-seconds a tier total is a lower bound, never a value (DESIGN, words)."""
+"""Lowest covered share of expected replica-seconds. Below it a tier total is a lower bound, never a value (DESIGN,
+words)."""
 
 ALL = 1e-6
-"""Shares of coverage are equal within this: times of scrapes are doubles of unix seconds, good to a microsecond."""
+"""Tolerance of coverage shares. Scrape times are doubles of unix seconds with microsecond precision."""
 
 
 def quantile(window: Window, family: str, q: float) -> SignalValue:
-    """A histogram family's quantile (0-1) of the requests in the window; the edges around its rank are the bounds."""
+    """Return the quantile (0-1) of a histogram family. The edges around its rank are the bounds."""
     if family not in window.histograms:
         return Missing(gap=window.explain_missing(family))
     found = histograms.quantile(window.histograms[family], q)
@@ -37,7 +34,7 @@ def quantile(window: Window, family: str, q: float) -> SignalValue:
 
 
 def gap_for_empty_family(window: Window, family: str, text: str = "") -> Missing:
-    """A family that counted nothing: no traffic, unless too much of the window was not seen to say so."""
+    """Return the gap of a family without counts: no traffic, or the gap of the unobserved time if that is too large."""
     if window.seconds_of(family) < FULL_COVERAGE * window.due_seconds:
         unseen = window.gaps.get(family) or window.gaps.get(EVERYTHING)
         if unseen is not None:
@@ -46,10 +43,10 @@ def gap_for_empty_family(window: Window, family: str, text: str = "") -> Missing
 
 
 def total_rate(window: Window, family: str) -> SignalValue:
-    """Increase per second of the whole tier: increase / span.
+    """Return the increase per second of the whole tier: increase / span.
 
-    Where less was covered the value stands for the whole by what was seen. Only a lower bound is told below
-    FULL_COVERAGE, and where counters booked late (`rules.replicas.track`) reach back further than the other replicas' windows.
+    With less coverage, the observed part stands for the whole. Only a lower bound is given below FULL_COVERAGE. The
+    same holds if late counters (`rules.replicas.track`) reach further back than the windows of other replicas.
     """
     seen = window.seconds_of(family)
     if family not in window.counters or seen <= 0 or window.span <= 0:
@@ -64,7 +61,7 @@ def total_rate(window: Window, family: str) -> SignalValue:
 
 
 def replica_rate(window: Window, family: str) -> float | None:
-    """Increase per covered replica-second, None where the family was not seen."""
+    """Return the increase per covered replica-second. Return None if the family was not observed."""
     seconds = window.seconds_of(family)
     if family not in window.counters or seconds <= 0:
         return None
@@ -72,10 +69,8 @@ def replica_rate(window: Window, family: str) -> float | None:
 
 
 def ratio(window: Window, above: str, below: str) -> SignalValue:
-    """Increase of one counter by the increase of another; `n` is the latter.
-
-    Exact where both were seen in the same time. Otherwise the ratio of their rates, which nothing bounds.
-    """
+    """Return the ratio of two counter increases; `n` is the divisor. It is exact if both were observed over the same
+    time. Otherwise it is the ratio of their rates, without bounds."""
     for family in (above, below):
         if family not in window.counters:
             return Missing(gap=window.explain_missing(family))
@@ -92,7 +87,7 @@ def ratio(window: Window, above: str, below: str) -> SignalValue:
 
 
 def share(window: Window, part: str, whole: str) -> SignalValue:
-    """The ratio of a counter that counts some of what another counts: never above 1, which is a contradiction."""
+    """Return the ratio of a counter to the counter that includes it. A ratio above 1 is a contradiction."""
     found = ratio(window, part, whole)
     if isinstance(found, Reading) and found.value is not None and found.value > 1 + ALL:
         counted = f"{window.counters[part]:,.0f} {part} of {window.counters[whole]:,.0f} {whole}"
@@ -101,7 +96,7 @@ def share(window: Window, part: str, whole: str) -> SignalValue:
 
 
 def mean_level(window: Window, family: str) -> SignalValue:
-    """Mean of a gauge over its covered time; the extremes that were seen are the bounds."""
+    """Return the time mean of a gauge over its covered time. The observed extremes are the bounds."""
     gauge = window.gauge(family)
     if gauge is None:
         return Missing(gap=window.explain_missing(family))
@@ -114,10 +109,8 @@ def mean_level(window: Window, family: str) -> SignalValue:
 
 
 def total_level(window: Window, family: str) -> SignalValue:
-    """A gauge summed over the replicas: its mean times the replicas expected, and so its extremes.
-
-    Below FULL_COVERAGE only what was seen is told: a lower bound, for no gauge here is negative.
-    """
+    """Return a gauge summed over the replicas: its mean and its extremes times the expected replicas. Below
+    FULL_COVERAGE return only the observed part. It is a lower bound, because no gauge here is negative."""
     mean, gauge = mean_level(window, family), window.gauge(family)
     if isinstance(mean, Missing) or gauge is None or window.span <= 0:
         return mean
@@ -138,22 +131,23 @@ BRACKETS = {
     "ttft_seconds": ("queue_seconds", "e2e_seconds"),
     "tpot_seconds": ("", "whole_per_token_seconds"),
 }
-"""Family -> one that is never larger (none: nothing but 0 is known) and one that is never smaller, request by request: so
-are their quantiles."""
+"""Pairs of families that bracket a family request by request, and therefore its quantiles: never larger, never smaller.
+An empty name means that only 0 is known."""
 
 
 PER_TOKEN = "tpot_seconds"
 
 FROM_WHOLE = ("e2e_seconds", "generation_tokens_per_request")
-"""Families of whole time and of length that bound the time per output token where nothing brackets it."""
+"""Families of whole time and length. They bound a time per output token that has no bracket."""
 
 
 def bracketed(window: Window, family: str, q: float) -> SignalValue:
-    """A quantile (0-1) of a family; where the engine does not expose it, between those of the two that bracket it.
+    """Return a quantile (0-1) of a family. If the engine does not expose it, return bounds from the two bracketing
+    families.
 
-    A request waits in the queue before its first token and ends after it; its decode is a part of its inference. Holds
-    where the engine observes both of the same requests: TGI does, at a request's end (backends/v3/src; router/src/infer
-    in older releases). A time per output token that nothing brackets is bounded by whole time and length.
+    A request queues before its first token and ends after it; its decode is a part of its inference. The bracket holds
+    if the engine observes both families of the same requests. TGI does so at a request's end (backends/v3/src;
+    router/src/infer in older releases). A time per output token without bracket is bounded by whole time and length.
     """
     found = quantile(window, family, q)
     if isinstance(found, Reading) or found.gap is not Gap.NOT_EXPOSED or family not in BRACKETS:
@@ -166,12 +160,13 @@ def bracketed(window: Window, family: str, q: float) -> SignalValue:
 
 
 def _by_whole_and_length(window: Window, q: float, without: Missing) -> SignalValue:
-    """The TPOT quantile (0-1) between 0 and `rules.telemetry.tpot_bounds`; `without` where a family for that is missing.
+    """Return the TPOT quantile (0-1) between 0 and `rules.telemetry.tpot_bounds`. Return `without` if a family is
+    missing.
 
     Both families are observed as a request ends: SGLang (tokenizer_manager.py, collect_metrics), vLLM (loggers.py,
-    finished requests), Dynamo's frontend (times those that made no token as well). The time to the first token is
-    observed earlier, and so of other requests: equal counts in a window do not make them the same ones. The gaps between
-    tokens are those of requests that go on as well. So neither gives a lower bound.
+    finished requests), Dynamo's frontend (also requests without tokens). The time to the first token is observed
+    earlier, hence for other requests, even if the counts of a window are equal. Token gaps include unfinished requests.
+    Neither gives a lower bound.
     """
     if any(family not in window.histograms for family in FROM_WHOLE):
         return without
@@ -188,11 +183,11 @@ NO_SECOND_TOKEN = "no request generated a second token"
 
 
 def tpot_mean(window: Window) -> SignalValue:
-    """Mean decode time per token after the first, by what the engine tells.
+    """Return the mean decode time per token after the first, from the families that the engine exposes.
 
-    Decode time / (generated tokens - requests) where decode is timed (vLLM before 0.11); the time spent generating /
-    the tokens generated in it (llama.cpp, tools/server); else (mean e2e - mean TTFT) / (mean tokens - 1), which nothing
-    bounds: the two are observed at different moments of a request (SGLang before 0.5.20).
+    With a decode timer (vLLM before 0.11): decode time / (generated tokens - requests). For llama.cpp (tools/server):
+    generating time / tokens generated in it. Otherwise: (mean e2e - mean TTFT) / (mean tokens - 1), without bounds. The
+    two means are observed at different moments of a request (SGLang before 0.5.20).
     """
     if "generation_seconds" in window.counters:
         return ratio(window, "generation_seconds", "generation_tokens")
@@ -219,7 +214,7 @@ CONTRADICTED = Missing(gap=Gap.NOT_EXPOSED, text="a sum that the engine printed 
 
 
 def _decode_mean(window: Window) -> tuple[float, bool] | Missing:
-    """Mean seconds from first to last token, and whether the engine timed it itself."""
+    """Return the mean seconds from first to last token, and whether the engine measured it."""
     if "decode_seconds" in window.histograms:
         decode = window.histograms["decode_seconds"]
         if not math.fsum(part.n for part in decode):

@@ -1,12 +1,7 @@
-"""From a window to readings, by the table of signals.
+"""Readings of a window by the table of signals, and one page read as a window since the start of its process.
 
-Owns the walk over the table. How to read stands in `rules.telemetry.reading_methods`, the derived signals in
-`rules.telemetry.derived`; both are reached
-from here. Every number comes with bounds and the count behind it, every absence with its reason.
-
-One page alone as a window: everything since the process started.
-
-Owns that view only; it is for looking at a page (`sizewatch inspect`), never for judging: a lifetime hides every change.
+Every number has bounds and a count, every absence a gap. The window of a single page serves `sizewatch inspect` only,
+never a verdict: a lifetime hides every change.
 """
 
 from __future__ import annotations
@@ -54,34 +49,34 @@ ALSO_READ: dict[str, tuple[str, ...]] = {
     "gpu_utilization": ("gpu_busy_covered_seconds", "gpu_utilization_sampled", "gpu_gfx_active"),
     "gpu_power_watts": ("gpu_energy_covered_seconds",),
 }
-"""Families that a signal is read from where its own are not there."""
+"""Fallback families of a signal."""
 
 
 def families_of(signal: Signal) -> frozenset[str]:
-    """All families that its reading may look at: the rest of a window does not change it."""
+    """Return all families that the signal's reading may use. Other families do not change it."""
     bracket = [other for family in signal.families for other in BRACKETS.get(family, ()) if other]
     whole = FROM_WHOLE if signal.how is SignalKind.QUANTILE and PER_TOKEN in signal.families else ()
     return frozenset((*signal.families, *ALSO_READ.get(signal.name, ()), *bracket, *whole))
 
 
 def read_all(window: Window, basis: PlanFacts = NOTHING) -> dict[str, SignalValue]:
-    """Every signal of the table, in its order."""
+    """Return every signal of the table, in its order."""
     return {signal.name: read(signal, window, basis) for signal in SIGNALS}
 
 
 def read(signal: Signal, window: Window, basis: PlanFacts = NOTHING) -> SignalValue:
-    """One signal's value in a window, or why there is none."""
+    """Return the value of a signal in a window, or its gap."""
     if signal.how is SignalKind.DERIVED:
         return DERIVED[signal.name](window, basis)
     return _WAYS[signal.how](signal, window)
 
 
 UNKNOWN_LIFETIME_SECONDS = 1.0
-"""Span where the page does not tell when its process started: rates then mean nothing, and must not be shown."""
+"""Span in seconds for a page without process start time. Its rates are meaningless and must not be shown."""
 
 
 def window_since_start(page: Snapshot) -> Window:
-    """The counters and histograms of a page as the increase since its process started, its gauges as they are."""
+    """Return the counters and histograms of a page as increases since its process started. Keep its gauges."""
     start = (
         page.started_at
         if page.started_at is not None and page.started_at < page.t

@@ -1,7 +1,6 @@
-"""The vocabulary: which signals exist, what a reading is, why one may be missing.
+"""Signals: the table SIGNALS (name, unit, kind, families) and the types Reading, Missing and Gap.
 
-Owns the table SIGNALS (name, unit, how it is computed, from which families) and the types Reading, Missing and Gap.
-It computes nothing: `rules.telemetry.readings` turns a window into readings by this table. A new signal is a row here.
+`rules.telemetry.readings` computes readings by this table. To add a signal: a row here.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from enum import StrEnum
 
 
 class Gap(StrEnum):
-    """Why there is no number. Later members win when windows with different gaps are added."""
+    """Reason for a missing number. The later member wins if windows with different gaps are added."""
 
     NO_TRAFFIC = "no_traffic"
     TOO_FEW_REQUESTS = "too_few_requests"
@@ -31,11 +30,11 @@ GAP_ORDER = {gap: place for place, gap in enumerate(Gap)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A signal's value in a window, with the bounds between which it certainly lies.
+    """Value of a signal in a window, with certain bounds.
 
-    For a quantile the bounds are the edges of the bucket that holds the rank; `high` is None in the last bucket, and
-    `value`, the best estimate, is None where nothing better than a bound is known. `n` counts the observations behind it
-    (requests for latencies, events for rates, samples for gauges): sampling uncertainty is not in the bounds.
+    For a quantile the bounds are the edges of the bucket that holds the rank; `high` is None in the last bucket.
+    `value` is the best estimate, or None if only bounds are known. `n` counts the observations (requests for latencies,
+    events for rates, samples for gauges). The bounds exclude sampling uncertainty.
     """
 
     value: float | None
@@ -46,7 +45,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """No number, and why. `text` says it in words where there is more to say than the reason's name."""
+    """Missing number and its reason. `text` adds details beyond the name of the gap."""
 
     gap: Gap
     text: str = ""
@@ -73,23 +72,23 @@ class Unit(StrEnum):
 
 
 RATES = frozenset({Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.EVENTS_PER_SECOND, Unit.TOKENS_PER_HOUR, Unit.MONEY})
-"""Units of what needs a time to be told."""
+"""Units that need a duration."""
 
 
 class SignalKind(StrEnum):
-    """The few ways to read a window; each is one function in `rules.telemetry.reading_methods`."""
+    """Kind of reading. Each is one function in `rules.telemetry.reading_methods`."""
 
     QUANTILE = "quantile"  # of a histogram family
     RATE = "rate"  # counter increase per second, tier total
     RATIO = "ratio"  # increase of one counter by the increase of another
     LEVEL = "level"  # mean of a gauge over its covered time, per replica
-    TOTAL_LEVEL = "total_level"  # the same summed over the replicas
-    DERIVED = "derived"  # a function of its own in `rules.telemetry.derived`, by the signal's name
+    TOTAL_LEVEL = "total_level"  # level summed over the replicas
+    DERIVED = "derived"  # a function in `rules.telemetry.derived`, by the signal's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """One row: `families` are the names in a window that `how` uses; `q` the quantile (0-1)."""
+    """Row of SIGNALS: `families` are the names in a window that `how` reads; `q` is the quantile (0-1)."""
 
     name: str
     unit: Unit

@@ -1,15 +1,8 @@
-"""What one checked page said: an engine's counters, histograms and gauges under sizewatch's own family names.
+"""Snapshots: one checked engine page, the timestamps of a replica's pod, and one GPU readout.
 
-Owns the record only. `rules.engines.normalize` makes it from a page by an engine's table; `rules.telemetry.windows` takes the
-difference of two. It never holds quantiles or ratios: those belong to windows.
-
-When a replica's pod was asked for and what became of it, by its own status. The record only; `rules.replicas.starts` uses it.
-
-What one GPU said at one instant, and the names it may say it under.
-
-Owns the record that every GPU source (NVML, the exporters in ``rules/gpu_names``) fills, and the table of names with
-units and meanings. Must not know any source's own spelling. A new quantity is a row of ``GPU_NAMES``; a new exporter
-is a file in ``rules/gpu_names``.
+`rules.engines.normalize` makes engine snapshots; `rules.telemetry.windows` takes their difference. Quantiles and ratios
+belong to windows. Every GPU source (NVML, the exporters in `rules.gpu_sources`) fills the readout under the names,
+units and meanings of ``GPU_NAMES``. To add a GPU quantity: a row of ``GPU_NAMES``.
 """
 
 from __future__ import annotations
@@ -23,12 +16,12 @@ from rules.telemetry.histograms import Cumulative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTimes:
-    """Unix seconds, as the cluster's clocks tell them, to the second; None where they are not known or not to be believed.
+    """Pod timestamps in unix seconds by the cluster's clocks, to the second. None means unknown or unreliable.
 
-    `asked_at` is when the pod was made, `scheduled_at` when a node was found for it, `container_at` when the engine's
-    container of now was started, `ready_at` when the pod was Ready, so that traffic could come. The first two are None once the
-    container was restarted in its pod. They and `ready_at` are None unless the pod was seen before it was Ready: a condition
-    tells when it last changed, not when it first did, and the process of now need not be the pod's first.
+    `asked_at`: the pod was created. `scheduled_at`: it was assigned to a node. `container_at`: the present engine
+    container was started. `ready_at`: the pod was Ready for traffic. The first two are None after a container restart
+    in the pod. They and `ready_at` are None unless the pod was observed before it was Ready. A condition holds its last
+    change, not its first, and the present process may not be the pod's first.
     """
 
     asked_at: float | None = None
@@ -39,13 +32,12 @@ class PodTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One page at one instant. Family names and units are those of `rules.telemetry.families`.
+    """Page at one instant. Family names and units are those of `rules.telemetry.families`.
 
-    `started_at` is when the counters began, as far as the page tells (unix seconds, None where it does not).
-    `ready_at` is when the engine made its metrics, which is when it became ready. `facts` are labels of info series.
-    `pod` is what is known of the pod that the page is from, where it is from one.
-    `broken` are the families that were broken on this page and are therefore absent here, `contradictory` those that
-    contradict each other and are absent, too; `problems` says how.
+    `started_at` is the start of the counters (unix seconds, None if unknown). `ready_at` is the time when the engine
+    made its metrics, which is when it became ready. `facts` are labels of info series. `pod` describes the page's pod,
+    if it has one. `broken` are families that are absent because they were broken on this page. `contradictory` are
+    families that are absent because they contradict each other. `problems` gives the details.
     """
 
     t: float
@@ -66,12 +58,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReadout:
-    """What one GPU said at one instant. Base units; a name in none of the three mappings was not asked.
+    """Readout of one GPU at one instant, in base units. A name in none of the three mappings was not queried.
 
-    ``counters`` only grow within one reader's life: use increases, never levels. ``gaps`` holds a reason a person can
-    read for every name that was asked and has no value (and ``pids`` when processes are not visible): never a zero.
-    ``sampled`` names the counters and gauges for which a sum over time exists in principle, but which here come from
-    a plain poll; what is a level by nature (memory, temperature, a limit) is never in it.
+    ``counters`` only grow within one reader's life: use increases, never levels. ``gaps`` holds a readable reason for
+    each queried name without a value (and ``pids`` for hidden processes), never a zero. ``sampled`` names counters and
+    gauges that come from a plain poll although a time sum exists in principle. Natural levels (memory, temperature, a
+    limit) are never in it.
     """
 
     t: float
@@ -80,27 +72,27 @@ class GpuReadout:
     """UUID."""
     index: int | None
     product: str
-    """As the source spells it ("NVIDIA H100 80GB HBM3"); empty where the source does not say."""
+    """Product name as the source spells it ("NVIDIA H100 80GB HBM3"), or empty."""
     counters: Mapping[str, float]
     gauges: Mapping[str, float]
     gaps: Mapping[str, str]
     sampled: frozenset[str]
     pids: tuple[int, ...]
-    """Host process ids of compute processes; empty when there are none or they are not visible."""
+    """Host process ids of compute processes. Empty if there are none or they are hidden."""
     pods: tuple[str, ...] = ()
-    """Pods of Kubernetes that the source says it was given to, as namespace/name; empty where it says none."""
+    """Kubernetes pods that own the GPU by the source, as namespace/name. Empty if it reports none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuName:
-    """One quantity: how it behaves, its unit, what it means."""
+    """GPU quantity: its kind, unit and meaning."""
 
     kind: str
     """``counter`` or ``gauge``."""
     unit: str
     meaning: str
     utilization_kind: str | None = None
-    """For a utilisation: the plan's ``gpu_utilization_kind`` it may be compared with, and no other."""
+    """For a utilisation: the only ``gpu_utilization_kind`` of a plan that it may be compared with."""
 
 
 def _counter(unit: str, meaning: str, utilization_kind: str | None = None) -> GpuName:

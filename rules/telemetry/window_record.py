@@ -1,8 +1,7 @@
-"""A window as plain JSON types and back, without loss.
+"""Lossless conversion of a window to plain JSON types and back.
 
-Owns the compact form that history keeps: short keys, every bucket grid once, counts without the empty buckets at their
-end, whole numbers as integers, empty parts left out. It must not know where a record is kept, nor compress it. A new
-field of `Window` gets a key here, and a default on the way back, so that older records still read.
+The record has short keys, each bucket grid once, and whole numbers as integers. It omits trailing empty buckets and
+empty parts. A new field of `Window` needs a key here and a default for older records.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 
 EXACT_INTEGER = 2.0**53
-"""Below this every whole float has the integer of the same value; above it `repr` of the float is the shorter text."""
+"""Limit below which every whole float equals an integer. Above it `repr` of the float is shorter."""
 
 Grid = tuple[float, ...]
 
 
 def to_record(window: Window) -> dict[str, Any]:
-    """The window as dicts, lists, strings and numbers; infinities are the strings "inf" and "-inf", as JSON has none."""
+    """Return the window as dicts, lists, strings and numbers. Infinities are "inf" and "-inf", which JSON lacks."""
     grids: dict[Grid, int] = {}
     record = {
         "s": _number(window.start),
@@ -44,7 +43,7 @@ def to_record(window: Window) -> dict[str, Any]:
 
 
 def from_record(data: Mapping[str, Any]) -> Window:
-    """The window that `to_record` wrote. Raises ValueError, saying what is wrong, for anything else."""
+    """Return the window that `to_record` wrote. Raise ValueError with the reason for other data."""
     try:
         grids = [_grid(tuple(map(float, edges))) for edges in data.get("b", ())]
         return Window(
@@ -68,12 +67,13 @@ def from_record(data: Mapping[str, Any]) -> Window:
 
 @lru_cache(maxsize=256)
 def _grid(edges: Grid) -> Grid:
-    """The same tuple for the same edges: with the interned names a third less memory where many windows are read at once."""
+    """Return the same tuple for the same edges. With interned names this saves a third of the memory of many
+    windows."""
     return edges
 
 
 def _number(value: float) -> int | float | str:
-    # Every count of every histogram of a history goes through here; of infinities and NaN the remainder is NaN.
+    # Hot path: every count of every stored histogram. The remainder of infinities and NaN is NaN.
     if value % 1 == 0 and -EXACT_INTEGER < value < EXACT_INTEGER:
         return int(value)
     return value if math.isfinite(value) else str(value)
@@ -88,7 +88,7 @@ def _floats(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _part(part: Histogram, grids: dict[Grid, int]) -> list[Any]:
-    """[place of its grid, sum or null, counts up to the last bucket that holds something]."""
+    """Return [index of its grid, sum or null, counts up to the last bucket that is not empty]."""
     used = max((place for place, count in enumerate(part.counts, 1) if count), default=0)
     total = None if part.total is None else _number(part.total)
     return [grids.setdefault(part.edges, len(grids)), total, [_number(count) for count in part.counts[:used]]]

@@ -1,7 +1,7 @@
-"""Windows: what happened in (start, end]. The one currency of sizewatch; they add up over time and over replicas.
+"""Windows: changes in (start, end], which add up over time and over replicas.
 
-Owns the record, the difference of two snapshots and the sum. Any grouping of the same windows gives the same readings.
-First, last and slope are not here: they belong to an ordered sequence of windows.
+Any grouping of the same windows gives the same readings. First, last and slope need an ordered sequence of windows and
+are not part of one.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from rules.telemetry.signals import GAP_ORDER, Gap
 from rules.telemetry.snapshots import Snapshot
 
 EVERYTHING = "*"
-"""The family name under which a gap of the whole window stands."""
+"""Family name for a gap of the whole window."""
 
 NET_CHANGE = "in_system_change"
-"""Requests in the system now less then: with the finished ones it gives arrivals, and it adds up like a counter."""
+"""Change of the requests in the system. With the finished requests it gives arrivals, and it adds up like a counter."""
 
 UNKNOWN_BETWEEN_SCRAPES = frozenset({Gap.NOT_SCRAPED, Gap.CONTRADICTORY})
-"""Why a gauge that both pages have is not known between them; the instants next to that are no mean of it."""
+"""Gaps of a gauge that both pages have but that is unknown between them. Adjacent instants give no mean."""
 
 STARTS = ("restarts", "cold_starts", "cold_start_seconds")
-"""Families that tell of starts; no engine's page has them, a node agent's has."""
+"""Families about starts. Node agents print them, engines do not."""
 
 RESTART_TOLERANCE_SECONDS = 1.0
-"""Start times of one process agree within this; prometheus_client prints them to the millisecond or better."""
+"""Tolerance in seconds for start times of one process. prometheus_client prints milliseconds or finer."""
 
 
 MINUTE_SECONDS = 60.0
@@ -39,10 +39,10 @@ MINUTE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What happened to a replica, or to several added up, in (start, end] (unix seconds, both scrape instants).
+    """Changes of one replica or several in (start, end] (unix seconds, both scrape instants).
 
-    `covered_seconds` of `expected_seconds` replica-seconds were seen. `short_seconds` holds, by family, how many of the
-    covered seconds that family was absent for. `gaps` says why something is missing, `*` for the whole window.
+    `covered_seconds` of `expected_seconds` replica-seconds were observed. `short_seconds` holds, by family, the covered
+    seconds without that family. `gaps` holds reasons for missing data, `*` for the whole window.
     """
 
     start: float
@@ -62,8 +62,8 @@ class Window:
 
     @property
     def due_seconds(self) -> float:
-        """Replica-seconds that full coverage has. Counters booked late (`rules.replicas.track`) reach back before `start` of the
-        windows that expected them, so the span may be longer than what is expected."""
+        """Return the replica-seconds of full coverage. Counters booked late (`rules.replicas.track`) reach back before
+        the `start` of the windows that expected them. The span may therefore be longer than the expected time."""
         return max(self.expected_seconds, self.span)
 
     @property
@@ -71,11 +71,11 @@ class Window:
         return min(1.0, self.covered_seconds / self.due_seconds) if self.due_seconds > 0 else 0.0
 
     def seconds_of(self, family: str) -> float:
-        """Replica-seconds in which this counter or histogram family was seen."""
+        """Return the replica-seconds in which this counter or histogram family was observed."""
         return self.covered_seconds - self.short_seconds.get(family, 0.0)
 
     def gauge(self, family: str) -> GaugeSum | None:
-        """A gauge's sum; None where it is not there, or where scrapes too far apart left most of the time unknown."""
+        """Return a gauge's sum. Return None if it is absent or distant scrapes left most of the time unknown."""
         found = self.gauges.get(family)
         if found is None or found.seconds <= 0:
             return None
@@ -83,7 +83,7 @@ class Window:
         return None if untold else found
 
     def explain_missing(self, family: str) -> Gap:
-        """Of a family that is not in this window. Pages that were read and lack it say more than pages that failed."""
+        """Return the gap of an absent family. Pages that lack it take precedence over failed pages."""
         named = self.gaps.get(family)
         if named is not None:
             return named
@@ -91,20 +91,20 @@ class Window:
 
 
 def gap_window(start: float, end: float, reason: Gap) -> Window:
-    """A window in which a replica should have been seen and was not."""
+    """Return a window in which an expected replica was not observed."""
     return Window(start=start, end=end, expected_seconds=end - start, covered_seconds=0.0, gaps={EVERYTHING: reason})
 
 
 def minute_of(window: Window) -> float:
-    """Start of the minute (unix seconds) that a window belongs to: the one its middle lies in."""
+    """Return the start (unix seconds) of the minute that contains the middle of the window."""
     return (window.start + window.end) / 2 // MINUTE_SECONDS * MINUTE_SECONDS
 
 
 def diff_snapshots(earlier: Snapshot, later: Snapshot) -> Window:
-    """What one process did between two scrapes; a gap `restarted` where it is not one process any more.
+    """Return the window of one process between two scrapes, or a gap `restarted` for another process.
 
-    A family that the earlier page did not have is a gap for this window, not an increase from zero: one that was broken
-    there and one born in the meantime look the same. Raises ValueError where time does not go forward.
+    A family missing from the earlier page is a gap, not an increase from zero. A broken family and a new one look the
+    same. Raise ValueError if time does not advance.
     """
     dt = later.t - earlier.t
     if dt <= 0:
@@ -135,10 +135,10 @@ def diff_snapshots(earlier: Snapshot, later: Snapshot) -> Window:
 
 
 def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
-    """Return whether the later page is another process's.
+    """Return whether the later page is from another process.
 
-    Another start time tells it where both pages have one, whichever is later (a service address may lead to either of
-    two replicas). Otherwise the engine's steps fell, or more counters fell than grew (one that fell alone is broken).
+    Different start times decide if both pages have one, in either order: a service address may lead to two replicas.
+    Otherwise the engine's steps must have fallen, or more counters fell than grew. A single fallen counter is broken.
     """
     if earlier.engine != later.engine:
         return True
@@ -156,14 +156,15 @@ def _after_restart(earlier: Snapshot, later: Snapshot) -> Window:
 
 
 def _told_restart(earlier: Snapshot, later: Snapshot) -> Window:
-    """A page that counts its engine's restarts itself, as a node agent's does: its sums went on and its engine did not."""
+    """Return the increase of restart counters on a page that counts its engine's restarts, as a node agent's does. Its
+    sums continued, its engine did not."""
     told = {f: later.counters.get(f, 0.0) - earlier.counters.get(f, 0.0) for f in STARTS}
     grown = {family: value for family, value in told.items() if value > 0}
     return replace(gap_window(earlier.t, later.t, Gap.RESTARTED), counters=grown)
 
 
 def cold_start(page: Snapshot) -> dict[str, float]:
-    """The start of the page's process as counters; none where the page does not tell how long it took."""
+    """Return the start of the page's process as counters. Return none if the duration is unknown."""
     if page.started_at is None or page.ready_at is None or page.ready_at <= page.started_at:
         return {}
     return {"cold_starts": 1.0, "cold_start_seconds": page.ready_at - page.started_at}
@@ -174,14 +175,14 @@ def _histogram_increases(earlier: Snapshot, later: Snapshot) -> dict[str, tuple[
     for family, now in later.histograms.items():
         before = earlier.histograms.get(family)
         if before is not None:
-            # Changed edges or falling buckets: the family began anew, and is absent from this window.
+            # Changed edges or falling buckets: the family was reset and is absent from this window.
             with suppress(histograms.BrokenHistogramError):
                 parts[family] = (histograms.increase(before, now),)
     return parts
 
 
 def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str, Gap]:
-    """Why a family of either page is not in the window between them."""
+    """Return the gaps of families on either page that are not in the window between them."""
     before = earlier.counters.keys() | earlier.histograms.keys() | earlier.gauges.keys()
     now = later.counters.keys() | later.histograms.keys() | later.gauges.keys()
     gaps: dict[str, Gap] = {}
@@ -199,7 +200,7 @@ def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str
 
 
 def explain_missing(several: Sequence[Window], family: str) -> Gap:
-    """Why a family is not in the sum of windows, without making the sum. Raises ValueError on none."""
+    """Return the gap of a family in the sum of windows, without making the sum. Raise ValueError for no windows."""
     if len(several) < 2:
         return sum_windows(several).explain_missing(family)
     named = max((w.gaps[family] for w in several if family in w.gaps), key=GAP_ORDER.__getitem__, default=None)
@@ -212,13 +213,13 @@ def explain_missing(several: Sequence[Window], family: str) -> Gap:
 
 
 def sum_families(windows: Iterable[Window], families: Container[str]) -> Window:
-    """The sum as far as some families are concerned (of one in parts, `family/part`, all parts): most rules read two of
-    forty, and a sum of all costs more than the judgement. Raises ValueError on none."""
+    """Return the sum for some families; a family in parts (`family/part`) has all parts. Raise ValueError for no
+    windows. Most rules read two of forty families, and a sum of all costs more than the evaluation."""
     return sum_windows(select_families(window, families) for window in windows)
 
 
 def select_families(window: Window, families: Container[str]) -> Window:
-    """The window as if nothing but these families had been looked at."""
+    """Return the window reduced to these families."""
     return replace(
         window,
         counters={f: v for f, v in window.counters.items() if f in families or stem(f) in families},
@@ -229,7 +230,7 @@ def select_families(window: Window, families: Container[str]) -> Window:
 
 
 def sum_windows(windows: Iterable[Window]) -> Window:
-    """The sum of windows, of one replica over time or of several replicas. Raises ValueError on none."""
+    """Return the sum of windows, over time or over replicas. Raise ValueError for no windows."""
     several = tuple(windows)
     if not several:
         raise ValueError("no windows to add")
@@ -255,7 +256,7 @@ def _sum_numbers(mappings: list[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _sum_short(several: tuple[Window, ...]) -> dict[str, float]:
-    """Covered seconds without a family: what each window says, and all of a window that never had the family."""
+    """Return the covered seconds without each family. A window that never had the family counts in full."""
     families = sorted({f for w in several for f in (*w.counters, *w.histograms, *w.short_seconds)})
     short = {f: math.fsum(_short_in(w, f) for w in several) for f in families}
     return {f: seconds for f, seconds in short.items() if seconds > 0}

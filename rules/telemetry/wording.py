@@ -1,6 +1,6 @@
-"""How numbers are written in sentences: three significant digits, the unit, and the bounds where they matter.
+"""Numbers in sentences: three significant digits, the unit, and bounds if they matter.
 
-Owns formatting for people only; programs read the readings themselves.
+For people only; programs read the readings.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SUFFIX = {
 
 
 SECOND = 0.9995
-"""What rounds to a full second is one."""
+"""Lowest number of seconds that rounds to a full second."""
 
 
 def number(value: float, unit: str) -> str:
-    """A value with its unit: ratios as per cent, short times in milliseconds."""
+    """Return a value with its unit. Ratios are per cent, short times milliseconds."""
     if unit == "ratio":
         return f"{value:.1%}"
     if unit == "seconds" and 0 < value < SECOND:
@@ -38,10 +38,8 @@ def _three(value: float) -> str:
 
 
 def quantity(value: SignalValue, unit: str) -> str:
-    """A reading in words: its bounds where they are apart, "above x" where it is open, the gap's name where there is none.
-
-    An estimate that nothing bounds is "about x".
-    """
+    """Return a reading in words: its bounds if they differ, "above x" if it is open, or the gap's name. An estimate
+    without bounds is "about x"."""
     if isinstance(value, Missing):
         return value.gap.value.replace("_", " ")
     if value.high is None and value.low is None and value.value is not None:
@@ -56,7 +54,7 @@ def quantity(value: SignalValue, unit: str) -> str:
 
 
 def spread(low: float, high: float | None, unit: str) -> str:
-    """What lies between two numbers: both ends, or one number where they are the same in print; "at least" where it is open."""
+    """Return both ends of a range, one number if they print alike, or "at least" for an open range."""
     if high is None:
         return f"at least {number(low, unit)}"
     first, last = number(low, unit), number(high, unit)
@@ -66,12 +64,12 @@ def spread(low: float, high: float | None, unit: str) -> str:
 
 
 def guess(low: float, best: float, high: float, unit: str) -> str:
-    """A best guess with what it lies between, where the two are apart in print."""
+    """Return a best estimate, with its range if the two print differently."""
     between = spread(low, high, unit)
     return between if between == number(low, unit) else f"{number(best, unit)} ({between})"
 
 
 def _between(low: str, high: str) -> str:
-    """Both ends, with their unit once where it is the same."""
+    """Return both ends of a range, with a shared unit once."""
     bare, _, unit = low.partition(" ")
     return f"{bare} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"

@@ -1,9 +1,8 @@
-"""Work: production's load in requests of the lengths that capacity was measured at (DESIGN 3.12).
+"""Work: the load of production in requests of the lengths that capacity was measured at (DESIGN 3.12).
 
-Owns which lengths these are and what a window's requests are worth in them. A request costs its computed prompt tokens
-and its generated tokens. How the two share a replica's time is not known, so each kind alone is a bound of the work, and
-the middle of both the best estimate. That holds for any cost that grows in proportion to tokens; attention over contexts
-longer than the benchmark's comes on top. It compares nothing with a limit: `rules.telemetry.derived` divides by capacity.
+A request costs its computed prompt tokens and its generated tokens. Their shares of a replica's time are unknown. Each
+kind alone therefore bounds the work, and the middle is the best estimate. This holds for any cost proportional to
+tokens. Attention over contexts longer than the benchmark's adds to it. `rules.telemetry.derived` divides by capacity.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 
 SAME = 0.05
-"""Work, a length, a rate or a capacity within this share of the planned one is the planned one."""
+"""Relative tolerance. Work, a length, a rate or a capacity within it equals the planned value."""
 
 APART = 1.1
-"""Bounds nearer to each other than this are one number, said twice."""
+"""Ratio of bounds below which they are reported as one number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanTokens:
-    """A mean length in tokens a request: exact where `low` and `high` are one, else bounds; `high` None is open."""
+    """Mean tokens per request: exact if `low` equals `high`, otherwise bounds. `high` None is open."""
 
     low: float
     high: float | None
@@ -38,11 +37,8 @@ class MeanTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityLengths:
-    """Mean tokens of the requests that a capacity was measured with: prompts (cached tokens included) and outputs.
-
-    A mean is None where nothing tells it. `prefix_hit_ratio` is the share of the prompt tokens that the prefix cache
-    served, None where it is not told.
-    """
+    """Mean tokens of the requests that a capacity was measured with: prompts (with cached tokens) and outputs. None is
+    unknown. `prefix_hit_ratio` is the share of prompt tokens from the prefix cache, or None if unknown."""
 
     prompt_tokens: MeanTokens | None = None
     generation_tokens: MeanTokens | None = None
@@ -50,7 +46,7 @@ class CapacityLengths:
 
 
 UNTOLD = CapacityLengths()
-"""Lengths of a plan that tells none."""
+"""Lengths of a plan without lengths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +60,10 @@ class TokenLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Load of one replica in requests per second of the capacity's lengths, and by one kind of token alone (None where
-    plan or engine does not tell it). `hits_untold` names the side whose prefix cache hits nothing tells, "" for neither
-    or both.
+    """Load of a replica in requests per second of the capacity's lengths, in total and by each kind of token.
+
+    A kind is None if plan or engine lacks it. `hits_untold` names the side with unknown prefix cache hits, "" for
+    neither or both.
     """
 
     total: Reading
@@ -76,10 +73,10 @@ class Work:
 
 
 def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
-    """Return the work of a window per covered replica-second; None where finished requests are not known.
+    """Return the work of a window per covered replica-second. Return None if finished requests are unknown.
 
-    Tokens that plan or engine does not tell count as many requests as finished, and then nothing bounds the total. So do
-    those of which the plan bounds the mean, as far as the bounds allow it.
+    Tokens that plan or engine lacks count as many requests as finished, and the total has no bounds. Tokens with a
+    planned range of the mean count the same, within that range.
     """
     finished = replica_rate(window, "requests_finished")
     if finished is None:
@@ -101,7 +98,7 @@ def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
 
 
 def _token_load(window: Window, family: str, mean: MeanTokens | None, finished: float) -> TokenLoad | None:
-    """Tokens per second by the capacity's mean tokens a request."""
+    """Return tokens per second by the capacity's mean tokens per request."""
     tokens = replica_rate(window, family)
     if tokens is None or mean is None:
         return None
@@ -110,11 +107,10 @@ def _token_load(window: Window, family: str, mean: MeanTokens | None, finished: 
 
 
 def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | None) -> tuple[TokenLoad, str]:
-    """Without what the prefix cache served: it costs nothing, in production (`now` is the share that was computed) or in
-    the benchmark.
+    """Subtract the tokens from the prefix cache, and return the side with unknown hits. Cached tokens cost nothing.
 
-    Where one of the two does not tell its hits, it had between none and as large a share as the other; the best estimate
-    is that the shares are equal. The second value names it.
+    `now` is the computed share in production. An unknown share lies between zero and the other side's. The best
+    estimate is equal shares.
     """
     then = None if planned_hits is None or planned_hits >= 1 else 1 - planned_hits
     if now is None or then is None:
@@ -128,7 +124,7 @@ def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | N
 
 
 def computed_share(window: Window) -> float | None:
-    """Return the share of prompt tokens that had to be computed, 0-1: counted, else by the prefix cache's own counters."""
+    """Return the computed share of prompt tokens (0-1): counted, otherwise from the counters of the prefix cache."""
     computed, prompts = (replica_rate(window, name) for name in ("prompt_tokens_computed", "prompt_tokens"))
     if computed is not None and prompts:
         return min(1.0, computed / prompts)
@@ -137,7 +133,7 @@ def computed_share(window: Window) -> float | None:
 
 
 def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> str:
-    """Return in parentheses how far apart the bounds of use are, and why; "" where they are one number."""
+    """Return in parentheses the range of use and its reasons, or "" if the bounds are one number."""
     kinds = (("prompt", work.by_prompts, lengths.prompt_tokens), ("output", work.by_outputs, lengths.generation_tokens))
     untold = [word for word, load, _ in kinds if load is None]
     if untold:
@@ -155,7 +151,7 @@ def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> s
 
 
 class CapacitySource(StrEnum):
-    """Where a capacity is known from."""
+    """Source of a capacity."""
 
     BENCHMARK = "benchmark"
     OPERATOR = "operator"
@@ -166,10 +162,10 @@ class CapacitySource(StrEnum):
 class Capacity:
     """Completed requests per second of one replica within its SLO.
 
-    `rps` is the best estimate and lies in [low, high] (None: open). `planned_rps` is the plan's, None where it has none.
-    `highest_rps` is the highest mean load of a load bin in production, `kept_rps` the highest that kept the SLO.
-    `knee_seen` says whether production broke it. `reason` says in words where the number comes from. It counts requests of
-    these `lengths`: others are more or less work (`rules.telemetry.work`).
+    `rps` is the best estimate in [low, high] (None: open). `planned_rps` is the plan's, or None. `highest_rps` is the
+    highest mean load of a load bin in production, `kept_rps` the highest that met the SLO. `knee_seen` is true if
+    production missed it. `reason` explains the source. The number counts requests of `lengths`; other lengths are more
+    or less work (`rules.telemetry.work`).
     """
 
     rps: float
@@ -186,10 +182,9 @@ class Capacity:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Return whether nobody knows where a replica's capacity ends: no benchmark, and production kept the SLO at
-        every load.
+        """Return whether the capacity limit is unknown: no benchmark, and production met the SLO at every load.
 
-        Such a number is the load that the present fleet gives a replica. To count replicas with it would ask for more of them,
-        which lowers it, and so on without end.
+        The number is then the load per replica of the present fleet. A replica count from it would ask for more
+        replicas, which lowers the number again, without end.
         """
         return self.planned_rps is None and not self.knee_seen
