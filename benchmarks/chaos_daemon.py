@@ -24,8 +24,8 @@ from agent.alerting import delivery, service
 from agent.alerting.delivery import AlertmanagerClient
 from agent.config.load import load
 from agent.daemon import schedule
-from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
 from agent.fleet import factory
 from agent.prometheus.api import StoreApi

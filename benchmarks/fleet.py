@@ -36,13 +36,18 @@ from fleet_replica import Series, replica_series
 from fleet_stores import StoreProcess, Writer, pod_name, status_mib, store
 
 from agent.config.files import load_plan
+from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
 from agent.daemon.status_builder import StatusInputs, status
 from agent.history.service import HistoryService
+from agent.history.sink import HistorySink
 from agent.history.store import HistoryStore
+from agent.pipeline.interfaces import Sink
+from agent.pipeline.loop import EvaluationLoop
+from agent.pipeline.runtime_state import RuntimeState
 from agent.sources.recording import load as load_recording
 from agent.sources.recording import scrapes
-from agent.sources.store import StoreSource, fleet_turns
+from agent.sources.store import StoreSource, build_store_source
 from exporters.metrics import exposition
 from exporters.status.records import AgentHealth
 from rules.plan.load_bins import build_tier_context
@@ -92,11 +97,11 @@ def main() -> int:
         server = ends.enter_context(store(options.store, folder / "store"))
         clock = Clock(BEGIN)
         history = HistoryService(lambda: HistoryStore(folder / "history.db"))
-        turns = turns_of(folder, server.url, options.tiers, clock, history, options.each_up_to)
-        told = _run(options, server, turns, clock)
+        loop, runtime = loop_of(folder, server.url, options.tiers, clock, history, options.each_up_to)
+        told = _run(options, server, loop, clock)
         met = _told(options, told, server)
-        _page(turns, clock)
-        turns.stop()
+        _page(loop, runtime, clock)
+        loop.stop()
     return int(not met)
 
 
@@ -115,10 +120,10 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def turns_of(
+def loop_of(
     folder: Path, url: str, tiers: int, clock: Clock, history: HistoryService | None, each_up_to: int = 0
-) -> StoreSource:
-    """Role fleet's turns over so many equal tiers, `tier-0` and so on, configured as a user would."""
+) -> tuple[EvaluationLoop, RuntimeState]:
+    """Role fleet's loop over so many equal tiers, `tier-0` and so on, configured as a user would."""
     plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
     (one,) = plan["tiers"].values()
     plan["tiers"] = {f"tier-{number}": one for number in range(tiers)}
@@ -132,7 +137,19 @@ def turns_of(
     }
     (folder / "sizewatch.yaml").write_text(yaml.safe_dump(keys), encoding="utf-8")
     loaded = load_config(folder / "sizewatch.yaml")
-    return fleet_turns(loaded, None, history=history, alerting=None, clock=clock)
+    contexts = build_tier_contexts(loaded)
+    source = build_store_source(loaded, contexts, None)
+    runtime = RuntimeState(source.agent_tiers)
+    sinks: tuple[Sink, ...] = (runtime,)
+    if history is not None:
+        sinks = (*sinks, HistorySink(history, source, plan_versions(loaded)))
+    return EvaluationLoop(source=source, tiers=contexts, sinks=sinks, clock=clock), runtime
+
+
+def source_of(loop: EvaluationLoop) -> StoreSource:
+    """The loop's source, which is a store's."""
+    assert isinstance(loop.source, StoreSource)
+    return loop.source
 
 
 def recorded_pages() -> list[tuple[float, bytes]]:
@@ -159,9 +176,9 @@ def _writer(options: argparse.Namespace, url: str) -> Writer:
     return Writer(url, tiers, series, options.interval)
 
 
-def _run(options: argparse.Namespace, server: StoreProcess, turns: StoreSource, clock: Clock) -> list[Turn]:
+def _run(options: argparse.Namespace, server: StoreProcess, loop: EvaluationLoop, clock: Clock) -> list[Turn]:
     writer = _writer(options, server.url)
-    api = turns.api
+    api = source_of(loop).api
     told: list[Turn] = []
     for number in range(options.turns):
         clock.now = BEGIN + 60.0 * (number + 1)
@@ -171,9 +188,9 @@ def _run(options: argparse.Namespace, server: StoreProcess, turns: StoreSource, 
         profile = cProfile.Profile() if options.profile and number == options.turns - 1 else None
         wall, cpu = time.perf_counter(), time.process_time()
         if profile is not None:
-            profile.runcall(turns.run_cycle)
+            profile.runcall(loop.run_cycle)
         else:
-            turns.run_cycle()
+            loop.run_cycle()
         told.append(
             Turn(
                 cpu=time.process_time() - cpu,
@@ -184,7 +201,7 @@ def _run(options: argparse.Namespace, server: StoreProcess, turns: StoreSource, 
                 resident=status_mib("VmRSS"),
             )
         )
-        for tier, text in turns.store_troubles.items():
+        for tier, text in source_of(loop).errors.items():
             print(f"turn {number}: {tier} cannot be seen: {text}", flush=True)
         if number % 10 == 9:
             print(f"  turn {number + 1}: {told[-1]}", flush=True)
@@ -229,12 +246,12 @@ def _goal(what: str, value: float, most: float, form: str) -> bool:
     return value <= most
 
 
-def _page(turns: StoreSource, clock: Clock) -> None:
+def _page(loop: EvaluationLoop, runtime: RuntimeState, clock: Clock) -> None:
     """What a scrape of the fleet role's own page takes beside the turns."""
-    facts = StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", past=(), step13={})
+    facts = StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", step13={})
     gc.collect()
     cpu = time.process_time()
-    page, _ = exposition.render(status(turns, facts, clock.now), "")
+    page, _ = exposition.render(status(loop, runtime, facts, clock.now), "")
     told = page.count(b"\n") - page.count(b"\n#")
     print(f"its own /metrics: {told} samples, {time.process_time() - cpu:.2f} s CPU")
 

@@ -15,10 +15,12 @@ from agent.daemon.status_builder import StatusInputs, status
 from agent.gpu.collector import GpuCollector
 from agent.http_client.transport import TargetOptions
 from agent.pipeline.loop import EvaluationLoop
+from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
+from agent.sources.scrape import ScrapeSource
 from exporters.metrics import exposition
 from exporters.status.records import AgentHealth
-from rules.evaluator.step import ReplicaKey
+from rules.evaluator.observation import ReplicaKey
 from rules.plan.load_bins import TierContext
 from rules.telemetry.snapshots import GpuReadout
 
@@ -112,19 +114,13 @@ def exported(
     target = Target(
         tier=view.tier, replica=replica, pool="mixed", options=TargetOptions(url="http://127.0.0.1:1"), gpus=("auto",)
     )
-    turns = EvaluationLoop(
-        targets=[target],
-        views={view.tier: view},
-        versions={},
-        scrapers=scrapers,
-        gpus=gpus or GpuCollector(None),
-        history=None,
-        clock=lambda: scrapers.now,
-    )
-    facts = StatusInputs(role="node", started_at=0.0, health=AgentHealth(), simulated="", past=(), step13={})
+    source = ScrapeSource([target], scrapers, gpus or GpuCollector(None), clock=lambda: scrapers.now)
+    runtime = RuntimeState()
+    loop = EvaluationLoop(source=source, tiers={view.tier: view}, sinks=(runtime,), clock=lambda: scrapers.now)
+    facts = StatusInputs(role="node", started_at=0.0, health=AgentHealth(), simulated="", step13={})
     while scrapers.turn_page():
-        turns.run_cycle()
-        yield scrapers.now, exposition.render(status(turns, facts, scrapers.now), "")[0]
+        loop.run_cycle()
+        yield scrapers.now, exposition.render(status(loop, runtime, facts, scrapers.now), "")[0]
 
 
 Labels = tuple[tuple[str, str], ...]

@@ -22,10 +22,10 @@ from soak import TURN_SECONDS, WEEK_TURNS
 
 from agent.config.load import load
 from agent.daemon import schedule
-from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
-from agent.pipeline import loop
+from agent.pipeline import runtime_state
 
 SPEED = 5_000.0
 """A turn is due every 3 ms: as soon as the one before it is over."""
@@ -62,7 +62,7 @@ class Clock:
 def main() -> int:
     folder = Path(sys.argv[1])
     clock = Clock(folder / "held")
-    loop.DAY_SECONDS = REMEMBERED_SECONDS
+    runtime_state.DAY_SECONDS = REMEMBERED_SECONDS
     schedule.FORECAST_SECONDS, schedule.UPKEEP_SECONDS = FORECAST_EVERY_SECONDS * SPEED, UPKEEP_EVERY_SECONDS * SPEED
     if "--trace" in sys.argv:
         tracemalloc.start(FRAMES)

@@ -28,7 +28,9 @@ from agent.config.files import load_plan
 from agent.daemon.status_builder import StatusInputs, status
 from agent.fleet.agent_series import AgentPages, selector
 from agent.fleet.tier_readers import ReplicaReader
-from agent.pipeline import loop as turns_module
+from agent.pipeline import runtime_state
+from agent.pipeline.loop import EvaluationLoop
+from agent.pipeline.runtime_state import RuntimeState
 from agent.prometheus.answers import MatrixSeries
 from agent.prometheus.api import QueryCounters
 from agent.sources.store import StoreSource
@@ -84,38 +86,41 @@ def _moved(one: MatrixSeries, pod: int, by: float) -> MatrixSeries:
 def soak_fleet(minutes: float, turns: int) -> list[Sample]:
     """Makes turns until so many minutes or turns are over; a sample every 20 turns."""
     logging.getLogger("agent").setLevel(logging.ERROR)
-    turns_module.DAY_SECONDS = REMEMBERED_SECONDS
+    runtime_state.DAY_SECONDS = REMEMBERED_SECONDS
     now = BEGIN
     api = Churning()
     plan = load_plan(HERE.parent / "tests" / "plans" / "cpu-small.yaml")
-    fleet = StoreSource(
-        asking={("soak", TIER): ReplicaReader(TIER, selector(TIER), AgentPages(), api)},
+    source = StoreSource(
+        readers={("soak", TIER): ReplicaReader(TIER, selector(TIER), AgentPages(), api)},
         api=api,
-        told_by_agents=frozenset(),
+        agent_tiers=frozenset(),
         delay_seconds=0.0,
-        views={TIER: build_tier_context(TIER, plan.tiers[TIER])},
-        versions={},
-        history=None,
-        alerting=None,
+    )
+    runtime = RuntimeState()
+    loop = EvaluationLoop(
+        source=source,
+        tiers={TIER: build_tier_context(TIER, plan.tiers[TIER])},
+        sinks=(runtime,),
         clock=lambda: now,
     )
     samples: list[Sample] = []
     began = time.monotonic()
     for number in itertools.count(1):
         now += TURN_SECONDS
-        fleet.run_cycle()
+        loop.run_cycle()
         if number % 20 == 0:
-            samples.append(_sample(fleet, number, now, time.monotonic() - began))
+            samples.append(_sample(loop, runtime, number, now, time.monotonic() - began))
         if number >= turns or time.monotonic() - began > minutes * 60.0:
             return samples
     raise AssertionError("counting ends")
 
 
-def _sample(fleet: StoreSource, turns: int, now: float, seconds: float) -> Sample:
+def _sample(loop: EvaluationLoop, runtime: RuntimeState, turns: int, now: float, seconds: float) -> Sample:
     page, _ = exposition.render(
         status(
-            fleet,
-            StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", past=(), step13={}),
+            loop,
+            runtime,
+            StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", step13={}),
             now,
         ),
         "",
@@ -138,7 +143,7 @@ def _sample(fleet: StoreSource, turns: int, now: float, seconds: float) -> Sampl
         history_bytes=0,
         log_bytes=0,
         left_out=0,
-        defects=fleet.defects,
+        defects=loop.defects,
         reloads=0,
         posts=0,
         held=held(),

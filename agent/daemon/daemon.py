@@ -17,7 +17,8 @@ from pathlib import Path
 
 from agent.config.load import LoadedConfig, load
 from agent.daemon import status_builder
-from agent.daemon.assembly import Assemble, Assembly, assemble
+from agent.daemon.assembly import Assembly
+from agent.daemon.factory import Assemble, assemble
 from agent.daemon.logs import set_up
 from agent.daemon.schedule import UPKEEP_SECONDS, Schedule
 from agent.daemon.status_builder import StatusInputs
@@ -26,6 +27,7 @@ from agent.files import MountedFiles
 from agent.http_server.options import WebOptions, options_of
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
+from agent.pipeline.runtime_state import RuntimeState
 from agent.version import VERSION
 from exporters.status.records import AgentHealth, AgentStatus
 
@@ -92,12 +94,18 @@ class Daemon:
         self._files = MountedFiles(_files(loaded))
 
     @property
-    def turns(self) -> EvaluationLoop:
+    def loop(self) -> EvaluationLoop:
         """Return the evaluation loop of the active configuration, after `start`."""
-        return self._parts.turns
+        return self.assembly.loop
 
     @property
-    def _parts(self) -> Assembly:
+    def runtime(self) -> RuntimeState:
+        """Return the runtime records of the active configuration, after `start`."""
+        return self.assembly.runtime
+
+    @property
+    def assembly(self) -> Assembly:
+        """Return all parts of the active configuration, after `start`."""
         assert self._assembly is not None, "the daemon has not been started"
         return self._assembly
 
@@ -133,7 +141,7 @@ class Daemon:
             self._reloading = True
             return
         try:
-            if self._parts.has_pod_changes(self.loaded):
+            if self.assembly.has_pod_changes(self.loaded):
                 self._change_pods()
         except Exception:  # noqa: BLE001 - a defect costs this check, not the daemon
             self.counts.errors += 1
@@ -143,10 +151,10 @@ class Daemon:
         with self._keeping:
             assembly = self.surroundings.assemble(self.loaded, self._assembly)
         with self._keeping, self._turning:
-            assembly.inherit_state(self._parts, self._clock(), pods_only=True)
+            assembly.inherit_state(self.assembly, self._clock(), pods_only=True)
             self._assembly = assembly
             self._receive()
-        _log.info("pod discovery changed targets=%d", len(assembly.turns.targets))
+        _log.info("pod discovery changed targets=%d", len(assembly.loop.source.targets))
 
     def start(self) -> None:
         """Start the web server and the cycles. Raise SizewatchError with everything closed."""
@@ -160,7 +168,7 @@ class Daemon:
         _log.info(
             'started version=%s watching="%s" interval_seconds=%g role=%s%s',
             VERSION,
-            self._parts.turns.describe_targets,
+            self.loop.source.describe(),
             self.loaded.config.turn_seconds,
             self.loaded.config.role,
             f" status_page={self.web.url}" if self.web is not None else "",
@@ -170,7 +178,7 @@ class Daemon:
     def _receive(self) -> None:
         """Connect the web server to the active webhook and reports."""
         if self.web is not None:
-            alerting = self._parts.turns.alerting
+            alerting = self.assembly.alerting
             self.web.receive(alerting.receiver if alerting is not None else None)
             self.web.serve_reports(self.loaded.config.report_folder)
 
@@ -193,20 +201,20 @@ class Daemon:
         with ExitStack() as ends:
             if self.web is not None:
                 ends.callback(self.web.stop)
-            ends.callback(lambda: self._parts.close(self._clock()))
+            ends.callback(lambda: self.assembly.close(self._clock()))
             ends.callback(self._schedule.end)
-            if self._parts.forecasts is not None:
+            if self.assembly.forecasts is not None:
                 # Otherwise the end would wait for a running forecast.
-                ends.callback(self._parts.forecasts.stop)
-            if self._parts.reports is not None:
-                ends.callback(self._parts.reports.stop)
+                ends.callback(self.assembly.forecasts.stop)
+            if self.assembly.reports is not None:
+                ends.callback(self.assembly.reports.stop)
         _log.info("stopped cycles=%d", self.counts.turns)
 
     def _turn(self) -> None:
         start = time.monotonic()
         with self._turning:
             try:
-                self.turns.run_cycle()
+                self.loop.run_cycle()
             except Exception:  # noqa: BLE001 - a defect costs one cycle, not the daemon; it is logged and counted
                 self.counts.errors += 1
                 _log.exception("cycle failed")
@@ -218,23 +226,23 @@ class Daemon:
     def _upkeep(self) -> None:
         with self._keeping:
             try:
-                self._parts.upkeep(self._clock())
-                self._parts.seal(self._clock(), lambda: self._stopping)
+                self.assembly.upkeep(self._clock())
+                self.assembly.seal(self._clock(), lambda: self._stopping)
             except Exception:  # noqa: BLE001 - as above
                 self.counts.errors += 1
                 _log.exception("upkeep failed, retry in %.0f s", UPKEEP_SECONDS)
 
     def _forecast(self) -> None:
         try:
-            self._parts.forecast(self._clock())
+            self.assembly.forecast(self._clock())
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
             _log.exception("forecast failed")
 
     def _report(self) -> None:
-        parts = self._parts
+        parts = self.assembly
         try:
-            if parts.reports is not None and parts.turns.is_leader:
+            if parts.reports is not None and parts.loop.source.is_leader:
                 parts.reports.run(parts.loaded, self._clock)
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
@@ -269,7 +277,7 @@ class Daemon:
     def _change_to(self, fresh: LoadedConfig, assembly: Assembly) -> None:
         before = self.loaded
         with self._keeping, self._turning:
-            assembly.inherit_state(self._parts, self._clock())
+            assembly.inherit_state(self.assembly, self._clock())
             self._assembly, self.loaded = assembly, fresh
             self._receive()
         self.counts.reloads += 1
@@ -283,46 +291,46 @@ class Daemon:
             _log.warning("configuration warning: %s", warning)
         if fresh.config.web != before.config.web:
             _log.warning("web options changed, active after restart file=%s", fresh.path)
-        _log.info('configuration reloaded watching="%s"', self._parts.turns.describe_targets)
+        _log.info('configuration reloaded watching="%s"', self.loop.source.describe())
 
     def status(self) -> AgentStatus | None:
         """Return the status for the pages, or None before the end of the first cycle."""
         if self.counts.turns == 0:
             return None
-        parts = self._parts
-        with parts.turns.memory:
-            return status_builder.status(parts.turns, self._facts(parts), self._clock())
+        parts = self.assembly
+        with parts.loop.memory:
+            return status_builder.status(parts.loop, parts.runtime, self._facts(parts), self._clock())
 
     def _facts(self, parts: Assembly) -> StatusInputs:
-        turns, counts = parts.turns, self.counts
-        history = turns.history
-        posting, webhook = turns.alerting.health() if turns.alerting is not None else ((), None)
+        counts, history, alerting = self.counts, parts.history, parts.alerting
+        posting, webhook = alerting.health() if alerting is not None else ((), None)
         health = AgentHealth(
             turns=counts.turns,
             overruns=counts.overruns,
             last_turn_seconds=counts.last_turn_seconds,
             last_turn_at=counts.last_turn_at,
-            turn_errors=counts.errors + turns.defects,
-            scrape_failures=dict(turns.ledger.failures),
+            turn_errors=counts.errors + parts.loop.defects,
+            scrape_failures=dict(parts.runtime.failures),
             history_trouble=history.trouble if history else None,
             unbooked_minutes=len(history.buffer) if history else 0,
             dropped_minutes=history.buffer.dropped if history else 0,
             config_reloads=counts.reloads,
             config_trouble=counts.config_trouble,
-            gpu_problems=turns.gpu_problems,
+            gpu_problems=parts.runtime.gpu_problems,
             alertmanagers=posting,
             webhook=webhook,
             forecasting=parts.forecasts.health() if parts.forecasts is not None else None,
             reporting=parts.reports.health(parts.loaded, self._clock()) if parts.reports is not None else None,
-            store=turns.store_health(),
-            discovery=turns.pods.health() if turns.pods is not None else None,
+            store=parts.loop.source.store_health(),
+            discovery=parts.pods.health() if parts.pods is not None else None,
         )
         return StatusInputs(
             role=parts.loaded.config.role,
             started_at=self._started_at,
             health=health,
             simulated=self.surroundings.simulated,
-            past=tuple(turns.past),
+            workers=parts.workers(),
+            external_alerts=alerting.foreign.alerts if alerting is not None else (),
             step13=parts.step13,
             forecasts=parts.forecasts,
             no_forecasts=parts.no_forecasts,

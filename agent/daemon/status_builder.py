@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.gpu.collector import UNREAD_SECONDS
-from agent.gpu.owners import GpuAssignment
 from agent.http_client.error_text import place_of
 from agent.pipeline.loop import EvaluationLoop
-from agent.pipeline.runtime_state import ReplicaRuntime
+from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target
 from agent.version import VERSION
 from exporters.status.records import AgentHealth, AgentStatus, ForecastStatus, GpuStatus, ReplicaStatus, TierStatus
 from forecast.capacity.cold_start import cold_start
 from rules.evaluator import timeline
-from rules.evaluator.step import Evaluator, ReplicaKey
-from rules.evaluator.timeline import TimelineEntry
+from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.observation import ReplicaKey
+from rules.evaluator.state import EvaluatorState
 from rules.telemetry import windows
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import Finding
 
 if TYPE_CHECKING:
     from agent.forecasting.service import ForecastService
+    from agent.kubernetes.discovery import Worker
 
 RECENT_SECONDS = 300.0
 DAY_SECONDS = 86400.0
@@ -32,96 +32,99 @@ DAY_SECONDS = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusInputs:
-    """Status data from outside the evaluation loop. `no_forecasts` is the reason for a missing forecast."""
+    """Status data from outside the evaluation loop.
+
+    `workers` are pods whose replica another agent scrapes. `no_forecasts` is the reason for a missing forecast.
+    """
 
     role: str
     started_at: float
     health: AgentHealth
     simulated: str
-    past: tuple[Finding, ...]
     step13: Mapping[str, str]
+    workers: tuple[Worker, ...] = ()
+    external_alerts: tuple[ExternalAlert, ...] = ()
     forecasts: ForecastService | None = None
     no_forecasts: str = ""
 
 
-def status(turns: EvaluationLoop, facts: StatusInputs, now: float) -> AgentStatus:
+def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float) -> AgentStatus:
     """Return the whole status at `now` (unix seconds)."""
-    watcher = turns.watcher
-    workers = {worker.tier for worker in turns.pods.workers()} if turns.pods is not None else set()
-    tiers = sorted({target.tier for target in turns.targets} | workers | set(watcher.views))
+    tiers = {target.tier for target in loop.source.targets} | {worker.tier for worker in inputs.workers}
+    findings = (*loop.state.open_findings(), *runtime.past)
     return AgentStatus(
-        role=facts.role,
+        role=inputs.role,
         version=VERSION,
-        started_at=facts.started_at,
+        started_at=inputs.started_at,
         now=now,
-        tiers=tuple(_tier(name, turns, facts, now) for name in tiers),
-        alerts=tuple(watcher.alerts.values()),
-        foreign=turns.alerting.foreign.alerts if turns.alerting is not None else (),
-        timeline=_timeline(turns, facts, now),
-        health=facts.health,
-        simulated=facts.simulated,
+        tiers=tuple(_tier(name, loop, runtime, inputs, now) for name in sorted(tiers | set(loop.evaluator.tiers))),
+        alerts=tuple(loop.state.alerts.values()),
+        foreign=inputs.external_alerts,
+        timeline=timeline.list_entries(findings, inputs.external_alerts, runtime.events, now - DAY_SECONDS),
+        health=inputs.health,
+        simulated=inputs.simulated,
     )
 
 
-def _timeline(turns: EvaluationLoop, facts: StatusInputs, now: float) -> tuple[TimelineEntry, ...]:
-    opened = [s.episode for s in turns.watcher.standings.values() if s.episode is not None]
-    foreign = turns.alerting.foreign.alerts if turns.alerting is not None else ()
-    return timeline.list_entries((*opened, *facts.past), foreign, turns.events, now - DAY_SECONDS)
-
-
-def _tier(name: str, turns: EvaluationLoop, facts: StatusInputs, now: float) -> TierStatus:
-    watcher = turns.watcher
-    standings = [s for (_, subject), s in list(watcher.standings.items()) if subject.tier == name]
-    opened = [s.episode for s in standings if s.episode is not None]
-    past = [e for e in facts.past if e.subject.tier == name and (e.ended_at or now) > now - DAY_SECONDS]
+def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float) -> TierStatus:
+    rules = [state for (_, subject), state in loop.state.rules.items() if subject.tier == name]
+    opened = [state.episode for state in rules if state.episode is not None]
+    past = [e for e in runtime.past if e.subject.tier == name and (e.ended_at or now) > now - DAY_SECONDS]
+    targets = [target for target in loop.source.targets if target.tier == name]
     return TierStatus(
-        view=watcher.view(name),
-        recent=_recent(watcher, name, now),
-        answers=tuple(s.answer for s in standings),
+        view=loop.evaluator.tier(name),
+        recent=_recent(loop.state, name, now),
+        answers=tuple(state.answer for state in rules),
         episodes=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
-        trend=turns.ledger.trend(name),
-        replicas=tuple(_replica(target, turns, now) for target in turns.targets if target.tier == name),
-        parts=_parts(name, turns, now),
-        tells=turns.export_scope(name),
-        step13=facts.step13.get(name),
-        forecast=_forecast(name, turns, facts, now),
+        trend=runtime.trend(name),
+        replicas=tuple(_replica(target, loop.state, _runtime_of(runtime, target.key), now) for target in targets),
+        parts=tuple(
+            _part(worker.key, worker.pool, _runtime_of(runtime, worker.key), now)
+            for worker in inputs.workers
+            if worker.tier == name
+        ),
+        tells=loop.source.export_scope(name),
+        step13=inputs.step13.get(name),
+        forecast=_forecast(name, loop, runtime, inputs, now),
     )
 
 
-def _forecast(tier: str, turns: EvaluationLoop, facts: StatusInputs, now: float) -> ForecastStatus:
-    plan = turns.watcher.view(tier).plan
-    found = cold_start(turns.watcher.starts(tier), plan.cold_start_seconds if plan else None)
-    ready = sum(_replica_up(target, turns) for target in turns.targets if target.tier == tier)
-    if facts.forecasts is None:
-        return ForecastStatus(cold_start=found, ready=ready, gap=facts.no_forecasts)
-    return facts.forecasts.status(tier, found, ready, now)
+def _forecast(
+    tier: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float
+) -> ForecastStatus:
+    plan = loop.evaluator.tier(tier).plan
+    found = cold_start(loop.state.starts(tier), plan.cold_start_seconds if plan else None)
+    ready = sum(_is_up(_runtime_of(runtime, one.key)) for one in loop.source.targets if one.tier == tier)
+    if inputs.forecasts is None:
+        return ForecastStatus(cold_start=found, ready=ready, gap=inputs.no_forecasts)
+    return inputs.forecasts.status(tier, found, ready, now)
 
 
-def _replica_up(target: Target, turns: EvaluationLoop) -> bool:
-    outcome = turns.ledger.replicas.get(target.key, ReplicaRuntime()).outcome
-    return bool(outcome and outcome.snapshot is not None)
+def _runtime_of(runtime: RuntimeState, key: ReplicaKey) -> ReplicaRuntime:
+    return runtime.replicas.get(key) or ReplicaRuntime()
 
 
-def _recent(watcher: Evaluator, tier: str, now: float) -> Window | None:
+def _is_up(entry: ReplicaRuntime) -> bool:
+    return entry.scrape is not None and entry.scrape.snapshot is not None
+
+
+def _recent(state: EvaluatorState, tier: str, now: float) -> Window | None:
     """Return the sum of the windows of the last five minutes, including the open minute."""
-    closed = [s.window for s in watcher.minutes[tier].slices] if tier in watcher.minutes else []
-    still_open = [w for (t, _), replica in list(watcher.replicas.items()) if t == tier for w in replica.open]
-    several = [w for w in (*closed, *still_open) if w.end > now - RECENT_SECONDS]
+    closed = [s.window for s in state.minutes[tier].slices] if tier in state.minutes else []
+    still_open = [window for (t, _), replica in state.replicas.items() if t == tier for window in replica.open]
+    several = [window for window in (*closed, *still_open) if window.end > now - RECENT_SECONDS]
     return windows.sum_windows(several) if several else None
 
 
-def _replica(target: Target, turns: EvaluationLoop, now: float) -> ReplicaStatus:
-    key = target.key
-    entry = turns.ledger.replicas.get(key, ReplicaRuntime())
-    state = turns.watcher.replicas.get(key)
+def _replica(target: Target, evaluation: EvaluatorState, entry: ReplicaRuntime, now: float) -> ReplicaStatus:
+    state = evaluation.replicas.get(target.key)
     page = state.track.last if state else None
-    outcome, owned = entry.outcome, turns.owned.get(key, GpuAssignment(gpus=()))
     return ReplicaStatus(
         tier=target.tier,
         pool=target.pool,
         name=target.replica,
         url=place_of(target.options.url),
-        up=_replica_up(target, turns),
+        up=_is_up(entry),
         last_seen=entry.seen,
         misses=state.track.misses if state else 0,
         engine=page.engine if page else target.engine or "",
@@ -129,21 +132,15 @@ def _replica(target: Target, turns: EvaluationLoop, now: float) -> ReplicaStatus
         model=page.facts.get("model", "") if page else "",
         totals=entry.sums.window(),
         gauges=page.gauges if page else {},
-        problems=tuple(filter(None, (entry.trouble, *(page.problems if page else ())))),
-        gpus=tuple(_gpu(turns.gpus.latest[gpu], entry, now) for gpu in owned.gpus),
+        problems=tuple(filter(None, (entry.error, *(page.problems if page else ())))),
+        gpus=tuple(_gpu(readout, entry, now) for readout in entry.gpus.readouts),
         cascade_stage=state.cascade.stage if state else 0,
-        scrape_seconds=outcome.seconds if outcome else None,
+        scrape_seconds=entry.scrape.seconds if entry.scrape is not None else None,
     )
 
 
-def _parts(tier: str, turns: EvaluationLoop, now: float) -> tuple[ReplicaStatus, ...]:
-    """Return replicas scraped on another machine with GPUs on this one."""
-    workers = turns.pods.workers() if turns.pods is not None else ()
-    return tuple(_part(worker.key, worker.pool, turns, now) for worker in workers if worker.tier == tier)
-
-
-def _part(key: ReplicaKey, pool: str, turns: EvaluationLoop, now: float) -> ReplicaStatus:
-    entry, owned = turns.ledger.replicas.get(key, ReplicaRuntime()), turns.owned.get(key, GpuAssignment(gpus=()))
+def _part(key: ReplicaKey, pool: str, entry: ReplicaRuntime, now: float) -> ReplicaStatus:
+    """Return the part of a replica on this machine that has GPUs here and is scraped on another one."""
     return ReplicaStatus(
         tier=key[0],
         pool=pool,
@@ -157,8 +154,8 @@ def _part(key: ReplicaKey, pool: str, turns: EvaluationLoop, now: float) -> Repl
         model="",
         totals=ReplicaRuntime().sums.window(),
         gauges={},
-        problems=tuple(filter(None, (owned.missing,))),
-        gpus=tuple(_gpu(turns.gpus.latest[gpu], entry, now) for gpu in owned.gpus),
+        problems=tuple(filter(None, (entry.gpus.missing,))),
+        gpus=tuple(_gpu(readout, entry, now) for readout in entry.gpus.readouts),
     )
 
 

@@ -21,8 +21,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from agent.config.load import LoadedConfig
-from agent.daemon.assembly import Assembly, assemble
+from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.daemon.factory import assemble
 from agent.errors import ConfigError
 from agent.gpu.collector import GpuReader
 from agent.http_server.options import WebOptions
@@ -212,7 +213,7 @@ def _listener(narrator: DemoConsole, show: DemoRun) -> Callable[[Daemon], None]:
     def listen(daemon: Daemon) -> None:
         try:
             narrator.played(show.clock(), show.rounds())
-            narrator.listen(list(daemon.turns.watcher.standings.values()), list(daemon.turns.past))
+            narrator.listen(list(daemon.loop.state.rules.values()), list(daemon.runtime.past))
         except OSError:
             # Nobody reads the terminal any more.
             daemon.stop()

@@ -30,7 +30,7 @@ from exporters.documents.check import check_json, headline
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.step import ClosedMinute, ReplicaKey
+from rules.evaluator.observation import ClosedMinute, ReplicaKey
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import track

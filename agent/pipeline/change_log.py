@@ -1,65 +1,86 @@
-"""Log lines of the daemon: one line when a state begins or ends, none while it lasts.
-
-Holds the messages and their levels. It compares two states and evaluates nothing.
-"""
+"""Sink that logs one line when a state begins or ends, and none while it lasts."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 
 from rules.catalogue.registry import BY_NAME
-from rules.evaluator.step import ReplicaKey
-from rules.verdicts.finding import ClosedSpan, Finding, RuleState
+from rules.evaluator.observation import Observation, ReplicaKey, StepResult
+from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Subject
 
-_log = logging.getLogger("agent.pipeline.change_log")
-
-Open = Mapping[tuple[str, Subject], Finding]
+_log = logging.getLogger(__name__)
 
 
-def log_target_change(key: ReplicaKey, before: str, now: str) -> None:
-    """Log a target that stopped or began to return usable pages."""
-    # A scrape error may contain a number that changes each time. Compare only the text before the colon.
-    if now and now.partition(":")[0] != before.partition(":")[0]:
-        _log.warning("scrape failed tier=%s replica=%s error=%s", *key, now)
-    elif before and not now:
-        _log.info("scrape recovered tier=%s replica=%s", *key)
+class ChangeLog:
+    """Log of targets, GPUs, tiers of a store, and findings.
+
+    `log_targets` is false in role fleet: a large fleet always has replicas that come and go.
+    """
+
+    def __init__(self, log_targets: bool = True) -> None:
+        self._log_targets = log_targets
+        self._errors: dict[ReplicaKey, str] = {}
+        self._gpu_problems: tuple[str, ...] = ()
+        self._unavailable: Mapping[str, str] = {}
+        self._unavailable_now: Mapping[str, str] = {}
+
+    def accept(self, result: StepResult) -> None:
+        """Log the changes of a step."""
+        if result.observation is not None:
+            self._log_sources(result.observation)
+        for one in result.changed:
+            _log_finding(one)
+        for closed in result.closed:
+            if isinstance(closed, Finding):
+                _log.info("finding ended rule=%s subject=%s", closed.rule, closed.subject)
+
+    def end_cycle(self, now: float) -> None:
+        """Log the tiers that became unavailable or recovered. A cycle may learn of them with its last observation."""
+        for tier, text in self._unavailable_now.items():
+            if tier not in self._unavailable:
+                _log.warning("store read failed tier=%s error=%s", tier, text)
+        for tier in self._unavailable.keys() - self._unavailable_now.keys():
+            _log.info("store read recovered tier=%s", tier)
+        self._unavailable = self._unavailable_now
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def inherit(self, before: ChangeLog, keys: Container[ReplicaKey]) -> None:
+        """Take over the known states of the previous configuration, for replicas that are still monitored."""
+        self._errors = {key: error for key, error in before._errors.items() if key in keys}
+        self._gpu_problems = before._gpu_problems
+        self._unavailable = self._unavailable_now = before._unavailable
+
+    def _log_sources(self, observation: Observation) -> None:
+        for scrape in observation.scrapes if self._log_targets else ():
+            if scrape.snapshot is not None:
+                self._log_target(scrape.key, "")
+            elif scrape.failure:
+                self._log_target(scrape.key, scrape.error)
+        now, before = observation.gpu_problems, self._gpu_problems
+        if now and not before:
+            _log.warning('GPU read failed error="%s"', "; ".join(now))
+        elif before and not now:
+            _log.info("GPU read recovered")
+        self._gpu_problems = now
+        self._unavailable_now = observation.unavailable
+
+    def _log_target(self, key: ReplicaKey, error: str) -> None:
+        before = self._errors.pop(key, "")
+        if error:
+            self._errors[key] = error
+        # A scrape error may contain a number that changes each time. Compare only the text before the colon.
+        if error and error.partition(":")[0] != before.partition(":")[0]:
+            _log.warning("scrape failed tier=%s replica=%s error=%s", *key, error)
+        elif before and not error:
+            _log.info("scrape recovered tier=%s replica=%s", *key)
 
 
-def log_gpu_change(before: tuple[str, ...], now: tuple[str, ...]) -> None:
-    """Log the start and end of GPU read errors."""
-    if bool(now) and not before:
-        _log.warning('GPU read failed error="%s"', "; ".join(now))
-    elif before and not now:
-        _log.info("GPU read recovered")
-
-
-def log_history_change(before: str | None, now: str | None) -> None:
-    """Log when history writes fail and when they recover."""
-    if now is not None and before is None:
-        _log.error('history write failed, buffering in memory error="%s"', now)
-    elif before is not None and now is None:
-        _log.info("history write recovered")
-
-
-def log_finding_changes(before: Open, standings: Iterable[RuleState], ended: Iterable[ClosedSpan]) -> None:
-    """Log findings that began, became worse or ended."""
-    for standing in standings:
-        if standing.episode is not None:
-            _tell(before.get((standing.episode.rule, standing.episode.subject)), standing.episode)
-    for episode in ended:
-        if isinstance(episode, Finding):
-            _log.info("finding ended rule=%s subject=%s", episode.rule, episode.subject)
-
-
-def _tell(before: Finding | None, now: Finding) -> None:
-    worst = now.worst
-    same = before is not None and before.started_at == now.started_at
-    if same and before is not None and before.worst.status is worst.status and before.worst.stage == worst.stage:
-        return
-    said = (now.rule, now.subject, worst.status.value, worst.certainty.value, worst.sentence)
-    rule = BY_NAME.get(now.rule)
-    loud = rule is None or rule.loudness is not Severity.REPORT
-    _log.log(logging.WARNING if loud else logging.INFO, "finding rule=%s subject=%s status=%s certainty=%s: %s", *said)
+def _log_finding(one: Finding) -> None:
+    worst, rule = one.worst, BY_NAME.get(one.rule)
+    level = logging.INFO if rule is not None and rule.loudness is Severity.REPORT else logging.WARNING
+    said = (one.rule, one.subject, worst.status.value, worst.certainty.value, worst.sentence)
+    _log.log(level, "finding rule=%s subject=%s status=%s certainty=%s: %s", *said)

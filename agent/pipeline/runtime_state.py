@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from agent.scrape.scrapers import ScrapeResult
 from exporters.status.records import TrendPoint
-from rules.evaluator.step import ClosedMinute, ReplicaKey
+from rules.evaluator.observation import ClosedMinute, Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
 from rules.evaluator.tier_rules import AHEAD_SECONDS
+from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import TierContext
 from rules.telemetry import readings, windows
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import BY_NAME
 from rules.telemetry.windows import Window
+from rules.verdicts.finding import Finding
+
+DAY_SECONDS = 86_400.0
 
 
 class RunningSums:
@@ -92,75 +95,104 @@ TREND_MINUTES = 60
 OPEN_MINUTES = 3
 """Number of newest minutes that may still gain a replica: a slow target's page may belong to the minute before."""
 
+MOST_EVENTS = 1_000
+"""Maximum number of events of the last day in memory. A replica that restarts every minute fills it in a day."""
+
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class ReplicaRuntime:
-    """Runtime record of one replica: running sums, last scrape, and the time of the last good page (`seen`)."""
+    """Runtime record of one replica: running sums, last scrape, time of the last good page (`seen`), and its GPUs.
+
+    `error` is the text of the last failure, also while the target is skipped after it. Empty after a good page.
+    """
 
     sums: RunningSums = field(default_factory=RunningSums)
-    outcome: ScrapeResult | None = None
+    scrape: ReplicaScrape | None = None
     seen: float | None = None
-    trouble: str = ""
+    error: str = ""
+    gpus: ReplicaGpus = field(default_factory=ReplicaGpus)
     gpu_totals: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class RuntimeState:
-    """Runtime records of all replicas of one daemon."""
+    """Sink for the status page and the metrics: runtime records of all replicas, findings and events of the last day.
 
-    def __init__(self) -> None:
+    `other_exporters` are tiers whose sums other agents export already.
+    """
+
+    def __init__(self, other_exporters: Container[str] = ()) -> None:
         self.replicas: dict[ReplicaKey, ReplicaRuntime] = {}
         self.failures: Counter[tuple[str, str, str]] = Counter()
+        self.gpu_problems: tuple[str, ...] = ()
+        self.past: list[Finding] = []
+        self.events: tuple[TimelineEvent, ...] = ()
+        self._other_exporters = other_exporters
         self._trend: dict[str, dict[float, TrendPoint]] = {}
         self._minutes: dict[str, dict[float, Window]] = {}
 
-    def take_over(self, before: RuntimeState, keys: Container[ReplicaKey]) -> None:
+    def accept(self, result: StepResult) -> None:
+        """Record a step."""
+        if result.observation is not None:
+            self._record_observation(result.observation, result.windows)
+        self.record_minutes(result.minutes, result.tiers, result.now)
+        if result.observation is not None:
+            self.past = [one for one in self.past if (one.ended_at or 0.0) > result.now - DAY_SECONDS]
+        self.past += [one for one in result.closed if isinstance(one, Finding)]
+        if result.events:
+            kept = [event for event in self.events if event.t > result.now - DAY_SECONDS]
+            self.events = (*kept, *result.events)[-MOST_EVENTS:]
+
+    def end_cycle(self, now: float) -> None:
+        """Do nothing: the records are in memory only."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def inherit(self, before: RuntimeState, keys: Container[ReplicaKey]) -> None:
         """Take over the records of the previous configuration for monitored replicas and their tiers."""
         self.replicas = {key: entry for key, entry in before.replicas.items() if key in keys}
         self.failures = Counter({one: number for one, number in before.failures.items() if one[:2] in keys})
         tiers = {tier for tier, _ in self.replicas} | _seen_of_late(before._trend)
         self._trend = {tier: points for tier, points in before._trend.items() if tier in tiers}
         self._minutes = {tier: sums for tier, sums in before._minutes.items() if tier in tiers}
+        self.past, self.events, self.gpu_problems = before.past, before.events, before.gpu_problems
 
-    def forget(self, keys: Container[ReplicaKey]) -> None:
-        """Remove the records of replicas that no longer exist."""
-        self.replicas = {key: entry for key, entry in self.replicas.items() if key not in keys}
-        self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in keys})
-
-    def trouble(self, key: ReplicaKey) -> str:
+    def error(self, key: ReplicaKey) -> str:
         """Return the error of the last scrape of a target, also during its backoff. Empty if it succeeded."""
-        entry = self.replicas.get(key)
-        return entry.trouble if entry is not None else ""
+        return self.replicas.get(key, _UNSEEN).error
 
     def trend(self, tier: str) -> tuple[TrendPoint, ...]:
         """Return the last hour of a tier, one point per closed minute, oldest first."""
         return tuple(self._trend.get(tier, {}).values())
 
-    def record_scrape(self, key: ReplicaKey, outcome: ScrapeResult) -> None:
-        """Record the scrape result of a target."""
-        entry = self.replicas.setdefault(key, ReplicaRuntime())
-        entry.outcome = outcome
-        if outcome.snapshot is not None:
-            entry.seen, entry.trouble = outcome.t, ""
-        elif outcome.error is not None:
-            entry.trouble = str(outcome.error)
-            self.failures[(*key, outcome.error.kind.value)] += 1
-
-    def add_window(self, key: ReplicaKey, window: Window, gpus: Mapping[str, Window]) -> None:
-        """Add an accepted window of a replica and the windows of its GPUs."""
-        entry = self.replicas.setdefault(key, ReplicaRuntime())
-        of_gpus = {name for extra in gpus.values() for name in extra.counters} if gpus else ()
-        entry.sums.add(window, leave_out=of_gpus)
-        self.add_gpu_windows(key, gpus)
-
-    def add_gpu_windows(self, key: ReplicaKey, gpus: Mapping[str, Window]) -> None:
-        """Add windows of a replica's GPUs, also for a replica that is scraped elsewhere."""
-        entry = self.replicas.setdefault(key, ReplicaRuntime())
-        for gpu, extra in gpus.items():
-            sums = entry.gpu_totals.setdefault(gpu, {})
-            for name, value in extra.counters.items():
-                sums[name] = sums.get(name, 0.0) + value
+    def _record_observation(self, observation: Observation, found: Sequence[tuple[ReplicaKey, Window]]) -> None:
+        self.gpu_problems = observation.gpu_problems
+        for scrape in observation.scrapes:
+            entry = self.replicas.setdefault(scrape.key, ReplicaRuntime())
+            entry.scrape = scrape
+            if scrape.snapshot is not None:
+                entry.seen, entry.error = scrape.t, ""
+            elif scrape.failure:
+                entry.error = scrape.error
+                self.failures[(*scrape.key, scrape.failure)] += 1
+        for key, window in found:
+            if key[0] not in self._other_exporters:
+                gpus = observation.gpus.get(key, _NO_GPUS).windows
+                of_gpus = {name for extra in gpus.values() for name in extra.counters}
+                self.replicas[key].sums.add(window, leave_out=of_gpus)
+        # The GPUs of a target count only where its own window does.
+        left_out = {scrape.key for scrape in observation.scrapes} - {key for key, _ in found}
+        for key, gpus_of in observation.gpus.items():
+            entry = self.replicas.setdefault(key, ReplicaRuntime())
+            entry.gpus = replace(gpus_of, windows=_NO_GPUS.windows)
+            if key not in left_out:
+                _add_gpu_windows(entry, gpus_of.windows)
+        if observation.removed:
+            gone = observation.removed
+            self.replicas = {key: entry for key, entry in self.replicas.items() if key not in gone}
+            self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in gone})
 
     def record_minutes(
         self, minutes: tuple[ClosedMinute, ...], views: Mapping[str, TierContext], now: float = math.inf
@@ -180,6 +212,17 @@ class RuntimeState:
             points[minute] = TrendPoint(t=minute + windows.MINUTE_SECONDS, readings=values)
             self._minutes[tier] = _newest(sums, OPEN_MINUTES)
             self._trend[tier] = _newest(points, TREND_MINUTES)
+
+
+_UNSEEN = ReplicaRuntime()
+_NO_GPUS = ReplicaGpus()
+
+
+def _add_gpu_windows(entry: ReplicaRuntime, gpus: Mapping[str, Window]) -> None:
+    for gpu, window in gpus.items():
+        sums = entry.gpu_totals.setdefault(gpu, {})
+        for name, value in window.counters.items():
+            sums[name] = sums.get(name, 0.0) + value
 
 
 def _seen_of_late(trends: Mapping[str, Mapping[float, TrendPoint]]) -> set[str]:

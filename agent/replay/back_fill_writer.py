@@ -12,14 +12,20 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
+from agent.fleet.factory import AGENTS, build_tier_reader
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
+from agent.pipeline.loop import EvaluationLoop
 from agent.prometheus.api import QueryClient
-from agent.sources.past_store import PastQueryClient, PastStoreSource
-from rules.evaluator.step import ClosedMinute
+from agent.sources.past_store import PastQueryClient
+from agent.sources.store import StoreSource
+from rules.evaluator.observation import ClosedMinute, StepResult
+from rules.evaluator.state import EvaluatorState
+from rules.evaluator.timeline import TimelineEvent
+from rules.plan.load_bins import TierContext
 from rules.telemetry import windows
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts.finding import ClosedSpan, Finding
@@ -34,6 +40,9 @@ SETTLE_SECONDS = 300.0
 
 LEAST_SECONDS = 600.0
 """Minimum length in seconds of a gap to fill. A shorter gap lies between two scrapes or at a restart."""
+
+UNEVALUATED_SECONDS = 900.0
+"""Maximum time in seconds without an evaluation before a finding counts as ended at the last one."""
 
 MARK = "past"
 """Key of the history value with the place where a stopped run continues."""
@@ -142,6 +151,58 @@ def _parts(stretch: Stretch, seconds: float) -> Iterator[Stretch]:
         begin = until
 
 
+@dataclass(slots=True)
+class BackFillResult:
+    """Sink that collects the results of cycles, in the order in which they ended."""
+
+    closed: list[ClosedMinute] = field(default_factory=list)
+    ended: list[ClosedSpan] = field(default_factory=list)
+    events: list[TimelineEvent] = field(default_factory=list)
+
+    def accept(self, result: StepResult) -> None:
+        """Collect a step's minutes, findings and events."""
+        self.closed += result.minutes
+        self.ended += result.closed
+        self.events += result.events
+
+    def end_cycle(self, now: float) -> None:
+        """Do nothing: the writer takes what it needs."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.closed.clear()
+        self.ended.clear()
+        self.events.clear()
+
+
+def _past_source(loaded: LoadedConfig, contexts: Mapping[str, TierContext], api: PastQueryClient) -> StoreSource:
+    fleet = loaded.config.fleet
+    sources = {tier: loaded.config.tiers.get(tier, AGENTS) for tier in contexts}
+    return StoreSource(
+        readers={
+            (None, tier): build_tier_reader(tier, sources[tier], context, fleet, api)
+            for tier, context in contexts.items()
+        },
+        api=api,
+        agent_tiers=frozenset(),
+        delay_seconds=0.0,
+    )
+
+
+def _open_findings_at(state: EvaluatorState, t: float) -> tuple[Finding, ...]:
+    """Return open findings as if they ended at `t`, or at their last evaluation if that is long before."""
+    found = []
+    for one in state.rules.values():
+        evaluated = one.judged_at if one.judged_at is not None else -math.inf
+        if one.episode is not None and one.episode.started_at < t:
+            last = max(evaluated, one.episode.transitions[-1].t)
+            found.append(replace(one.episode, ended_at=t if t - last < UNEVALUATED_SECONDS else last))
+    return tuple(found)
+
+
 class _BackFillRun:
     """Forward run through one block."""
 
@@ -160,48 +221,57 @@ class _BackFillRun:
         self._step = loaded.config.fleet.turn_seconds
         self._versions = plan_versions(loaded)
         self._api = PastQueryClient(api, block[1] + SETTLE_SECONDS)
-        self._turns = PastStoreSource(loaded, self._api, block[0] - LEAD_SECONDS)
+        self._at = block[0] - LEAD_SECONDS
+        self._collected = BackFillResult()
+        contexts = build_tier_contexts(loaded)
+        self._loop = EvaluationLoop(
+            source=_past_source(loaded, contexts, self._api),
+            tiers=contexts,
+            sinks=(self._collected,),
+            clock=lambda: self._at,
+        )
         self._mark = mark
         self.trouble = ""
         self.open: list[tuple[str, str, str, float]] = []
 
     def pieces(self, rest: Callable[[float], None], stopped: Callable[[], bool]) -> Iterator[Stretch]:
         """Yield the hours of the block as they become complete. Stop after an error or on request."""
-        turns, (begin, end) = self._turns, self._block
+        begin, end = self._block
         due = list(_parts(self._block, HOUR_SECONDS))
         resumed = False
         while due and not stopped():
-            turns.at = min(turns.at + self._step, end + SETTLE_SECONDS)
-            if not resumed and turns.at > begin:
+            self._at = min(self._at + self._step, end + SETTLE_SECONDS)
+            if not resumed and self._at > begin:
                 self._resume()
                 resumed = True
             began = time.thread_time()
-            turns.run_cycle()
+            self._loop.run_cycle()
             if self._api.trouble is not None:
                 self.trouble = str(self._api.trouble)
                 return
-            while due and turns.at >= due[0][1] + SETTLE_SECONDS:
+            while due and self._at >= due[0][1] + SETTLE_SECONDS:
                 yield due.pop(0)
             rest(time.thread_time() - began)
 
     def _resume(self) -> None:
         """Clear the lead time's results and reopen the findings that the previous run cut."""
-        self._turns.collected.closed.clear()
-        self._turns.collected.ended.clear()
-        self._turns.collected.events.clear()
+        self._collected.clear()
         if self._mark is not None:
             known = self._store.episodes(self._mark.at - DAY_SECONDS)
             lasted = [replace(one, ended_at=None) for one in known if _name(one) in self._mark.open]
-            self._turns.restore_findings(lasted, self._mark.at, seen=True)
+            self._loop.restore_findings(lasted, (), self._mark.at, recently_alive=True)
 
     def book(self, piece: Stretch) -> int:
         """Store a piece: findings, then the minutes that mark it as stored, then events."""
         _, end = piece
-        collected = self._turns.collected
+        collected = self._collected
         here = [one for one in collected.closed if windows.minute_of(one.slice.window) < end]
         collected.closed = [one for one in collected.closed if windows.minute_of(one.slice.window) >= end]
         later = [one for one in collected.ended if (one.ended_at or 0.0) > end]
-        lasting = [*self._turns.open_findings_at(end), *(_cut(one, end) for one in later if one.started_at < end)]
+        lasting = [
+            *_open_findings_at(self._loop.state, end),
+            *(_cut(one, end) for one in later if one.started_at < end),
+        ]
         ended = [one for one in collected.ended if (one.ended_at or 0.0) <= end]
         self._store.save_episode(*self._news(*ended, *lasting))
         self.open = [_name(one) for one in lasting if isinstance(one, Finding)]
@@ -239,7 +309,7 @@ class _BackFillRun:
                     tier=one.tier,
                     plan_version=self._versions.get(one.tier, ""),
                     slice=one.slice,
-                    pool=self._turns.pool(one),
+                    pool=self._loop.evaluator.tier(one.tier).pools.get(one.replica, "mixed"),
                 )
 
     def _in_free(self, tier: str, t: float) -> bool:

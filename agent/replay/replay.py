@@ -1,37 +1,34 @@
 """Replay of a recording or of a store's past, evaluated like in the daemon.
 
-Evaluation (`rules.evaluator.step`) runs scrape by scrape; the step only sets the width of the shown windows. A tier of
-a store (`agent.sources.past_store`) is read replica by replica at any size. That is exact, and latency is no concern.
+Every scrape is a step (`rules.evaluator.step`); the step option only sets the width of the shown windows. A tier of a
+store (`agent.sources.past_store`) is read replica by replica at any size. That is exact, and latency is no concern.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.errors import ScrapeError
 from agent.fleet.factory import AGENTS, build_replica_reader
-from agent.fleet.stored_pages import ReplicaPage
-from agent.fleet.tier_readers import ReplicaReader
 from agent.prometheus.answers import StoreError
 from agent.prometheus.api import QueryClient
 from agent.scrape.scrapers import PageReader
-from agent.sources.past_store import PastQueryClient, PastStep, steps
+from agent.sources.past_store import PastQueryClient, PastReader
 from agent.sources.recording import Recording, Scrape, scrapes, tell
-from agent.sources.store import STEP_SECONDS
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.evaluator import long_rules
-from rules.evaluator.step import NOBODY, Evaluator
+from rules.evaluator.observation import Observation, ReplicaScrape
+from rules.evaluator.state import EvaluatorState
+from rules.evaluator.step import Evaluator
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan
 from rules.replicas.track import BRIDGE_SECONDS
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import ClosedSpan, RuleState
 
@@ -91,61 +88,46 @@ class ReplayResult:
         return {tier: windows.sum_windows(group) for tier, group in tiers.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayScrape:
-    """Scrape of a replica. `page` is None after an error, which is in `trouble`. `gpus` is the window of its GPUs."""
-
-    t: float
-    tier: str
-    replica: str
-    page: Snapshot | None
-    trouble: str = ""
-    gpus: Window | None = None
-
-
 class ReplayRun:
-    """Evaluation of scrapes, scrape by scrape, with windows on a step grid."""
+    """Evaluation of observations, with windows on a step grid."""
 
-    def __init__(self, views: Mapping[str, TierContext], step_seconds: float) -> None:
-        self.watcher = Evaluator(views)
+    def __init__(self, contexts: Mapping[str, TierContext], step_seconds: float) -> None:
+        self.evaluator = Evaluator(contexts)
+        self.state = EvaluatorState()
         self._grid = _Grid(step_seconds)
         self._ended: list[ClosedSpan] = []
         self._start = self._end = math.nan
 
-    def take(self, one: ReplayScrape) -> None:
-        """Add a scrape. Scrapes must be in order of time."""
-        self._start = one.t if math.isnan(self._start) else self._start
-        self._end = one.t
-        if one.page is None:
-            window = self.watcher.apply_failed_scrape(one.tier, one.replica, one.t, trouble=one.trouble)
-        else:
-            window = self.watcher.apply_snapshot(one.tier, one.replica, one.page, one.gpus)
-        if window is not None:
-            self._grid.book(one.tier, one.replica, window, self._start)
+    def evaluate(self, observation: Observation) -> None:
+        """Evaluate an observation. They must be in order of time."""
+        for scrape in observation.scrapes:
+            self._start = scrape.t if math.isnan(self._start) else self._start
+            self._end = scrape.t
+        result = self.evaluator.step(self.state, observation)
+        result.raise_defects()
+        self._ended.extend(result.closed)
+        for (tier, replica), window in result.windows:
+            self._grid.book(tier, replica, window, self._start)
 
-    def judge(self, t: float, blind: Mapping[str, str] = NOBODY) -> None:
-        """Evaluate the scrapes so far at `t`. Skip the tiers in `blind`, which maps each to its reason."""
-        self._ended.extend(self.watcher.step(t, blind)[0])
-
-    def replayed(
+    def finish(
         self, name: str, engines: Mapping[str, tuple[str, ...]], problems: Sequence[str], cut_short: str = ""
     ) -> ReplayResult:
         """Finish the run and return its result."""
-        self.watcher.flush()
+        self.evaluator.flush(self.state)
         if not math.isnan(self._end):
-            for tier in self.watcher.views.values():
-                self.watcher.set_long_term_results(
-                    long_rules.unknown_results(tier, self._end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED)
+            for context in self.evaluator.tiers.values():
+                self.state.set_long_term_results(
+                    long_rules.unknown_results(context, self._end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED)
                 )
-            self.judge(self._end)
+            self.evaluate(Observation(now=self._end))
         return ReplayResult(
             name=name,
             start=self._start,
             end=self._end,
             windows=self._grid.next_shown(),
             ended=tuple(self._ended),
-            standings=tuple(self.watcher.standings.values()),
-            views=self.watcher.views,
+            standings=tuple(self.state.rules.values()),
+            views=self.evaluator.tiers,
             engines=engines,
             problems=tuple(problems),
             cut_short=cut_short,
@@ -157,15 +139,14 @@ def replay(
 ) -> ReplayResult:
     """Evaluate a recording against a plan. Unusable lines and pages are listed in the result's problems."""
     met = [*problems, *_unplanned(recording, plan)]
-    walk = ReplayRun(_views(recording, plan), step_seconds)
+    run = ReplayRun(_contexts(recording, plan), step_seconds)
     readers = [PageReader(target.engine) for target in recording.targets]
     for scrape in scrapes(recording, met):
-        walk.take(_seen(recording, readers, scrape, met))
-        walk.judge(scrape.t)
-    return walk.replayed(recording.name, _engines(recording, readers), met)
+        run.evaluate(Observation(now=scrape.t, scrapes=(_read(recording, readers, scrape, met),)))
+    return run.finish(recording.name, _engines(recording, readers), met)
 
 
-def _views(recording: Recording, plan: Plan | None) -> dict[str, TierContext]:
+def _contexts(recording: Recording, plan: Plan | None) -> dict[str, TierContext]:
     views = {}
     for target in recording.targets:
         tier = plan.tiers.get(target.tier) if plan else None
@@ -193,16 +174,16 @@ def _unplanned(recording: Recording, plan: Plan | None) -> list[str]:
     ]
 
 
-def _seen(recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]) -> ReplayScrape:
+def _read(recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]) -> ReplicaScrape:
     target = recording.targets[scrape.target]
-    page, trouble = None, scrape.error
+    page, error_text = None, scrape.error
     if scrape.body is not None:
         try:
             page = readers[scrape.target].read(scrape.body, scrape.t)
         except ScrapeError as error:
             tell(problems, f"{target.path}: page at {scrape.t:.3f}: {error}")
-            trouble = str(error)
-    return ReplayScrape(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=trouble)
+            error_text = str(error)
+    return ReplicaScrape(tier=target.tier, replica=target.replica, t=scrape.t, snapshot=page, error=error_text)
 
 
 class _Grid:
@@ -228,89 +209,42 @@ class _Grid:
         return tuple(sorted(shown, key=lambda s: (s.window.start, s.tier, s.replica or "")))
 
 
-JUDGED_EACH = 8
-"""Maximum replicas for evaluation at every scrape, as in a recording. More are evaluated every 15 s, as in role fleet.
-"""
-
-
 def replay_store(
     loaded: LoadedConfig, api: QueryClient, since: float, until: float, step_seconds: float, only: str | None = None
 ) -> ReplayResult:
     """Evaluate (since, until] (unix seconds) of a store: all tiers of the configuration, or only the tier `only`.
 
     Missing data is a gap. If the store fails, the replay ends there with `cut_short` set."""
-    views = {tier: view for tier, view in build_tier_contexts(loaded).items() if only in (None, tier)}
+    contexts = {tier: one for tier, one in build_tier_contexts(loaded).items() if only in (None, tier)}
     past = PastQueryClient(api, until)
-    tiers = [_tier(tier, loaded, view, past) for tier, view in views.items()]
-    walk = ReplayRun(views, step_seconds)
-    met = _Met()
-    cut_short, reached = "", since
+    reader = PastReader(
+        [
+            build_replica_reader(tier, loaded.config.tiers.get(tier, AGENTS), context, past)
+            for tier, context in contexts.items()
+        ]
+    )
+    run = ReplayRun(contexts, step_seconds)
+    engines: dict[str, dict[tuple[str, str], None]] = {}
+    cut_short = ""
     try:
-        for step in steps(tiers, since, until):
-            _feed(walk, step, met)
-            reached = step.until
-    except StoreError as trouble:
-        cut_short = f"{trouble}; the replay ends at {_local(reached)} instead of {_local(until)}"
-    problems = [f"{tier}: the store has nothing of it in that time" for tier in views if tier not in met.engines]
-    return walk.replayed(" and ".join(views), met.labels(), () if cut_short else problems, cut_short)
+        for observation in reader.observations(since, until):
+            for scrape in observation.scrapes:
+                met = engines.setdefault(scrape.tier, {})
+                if scrape.snapshot is not None:
+                    met[scrape.snapshot.engine, scrape.snapshot.generation] = None
+            run.evaluate(observation)
+    except StoreError as error:
+        cut_short = f"{error}; the replay ends at {_local(reader.reached)} instead of {_local(until)}"
+    problems = [f"{tier}: the store has nothing of it in that time" for tier in contexts if tier not in engines]
+    return run.finish(" and ".join(contexts), _engine_labels(engines), () if cut_short else problems, cut_short)
 
 
 def _local(t: float) -> str:
     return datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds")
 
 
-def _tier(tier: str, loaded: LoadedConfig, view: TierContext, past: PastQueryClient) -> ReplicaReader:
-    source = loaded.config.tiers.get(tier, AGENTS)
-    return build_replica_reader(tier, source, view, past)
-
-
-class _Met:
-    """Engines seen on the pages, by tier."""
-
-    def __init__(self) -> None:
-        self.engines: dict[str, dict[tuple[str, str], None]] = {}
-
-    def see(self, one: ReplicaPage) -> None:
-        of_tier = self.engines.setdefault(one.tier, {})
-        if one.page.snapshot is not None:
-            of_tier[one.page.snapshot.engine, one.page.snapshot.generation] = None
-
-    def labels(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the engine labels by tier. Agents report no generation."""
-        names = {(engine.name, engine.generation): engine.label for engine in ENGINES}
-        names |= {(engine.name, ""): engine.title for engine in ENGINES}
-        return {tier: tuple(names.get(key, key[0]) for key in of_tier) for tier, of_tier in self.engines.items()}
-
-
-def _feed(walk: ReplayRun, step: PastStep, met: _Met) -> None:
-    watcher = walk.watcher
-    for tier, pools in step.pools.items():
-        if watcher.view(tier).pools != pools:
-            watcher.views[tier] = replace(watcher.view(tier), pools=pools)
-    for t, several in _judged_together(step, sum(map(len, step.pools.values()))):
-        for one in several:
-            met.see(one)
-            page = one.page
-            walk.take(
-                ReplayScrape(
-                    t=page.t,
-                    tier=one.tier,
-                    replica=page.replica,
-                    page=page.snapshot,
-                    trouble=page.trouble,
-                    gpus=one.gpus,
-                )
-            )
-        walk.judge(t, step.silent)
-    if step.gone:
-        watcher.remove_replicas(step.gone)
-    if step.gone or step.silent:
-        walk.judge(step.until, step.silent)
-
-
-def _judged_together(step: PastStep, replicas: int) -> Iterator[tuple[float, Sequence[ReplicaPage]]]:
-    if replicas <= JUDGED_EACH:
-        yield from ((one.page.t, (one,)) for one in step.told)
-        return
-    for place, several in groupby(step.told, key=lambda one: one.page.t // STEP_SECONDS):
-        yield min(step.until, (place + 1) * STEP_SECONDS), tuple(several)
+def _engine_labels(met: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, tuple[str, ...]]:
+    """Return the engine labels by tier. Agents report no generation."""
+    names = {(engine.name, engine.generation): engine.label for engine in ENGINES}
+    names |= {(engine.name, ""): engine.title for engine in ENGINES}
+    return {tier: tuple(names.get(key, key[0]) for key in keys) for tier, keys in met.items()}

@@ -1,28 +1,20 @@
-"""Source of a store's past, step by step, for `agent.replay.replay` and `agent.replay.back_fill_writer`.
-
-`PastQueryClient` sends few large queries and serves the many small queries of each step from them. `PastStoreSource`
-runs the cycles of `agent.sources.store` with the clock of the past. It collects their results in place of a history, a
-log and alerts.
-"""
+"""Past of a store: few large queries serve the many small ones of each step, and steps become observations."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
-from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
-from agent.fleet.factory import AGENTS, build_tier_reader
 from agent.fleet.stored_pages import ReplicaPage
 from agent.fleet.tier_readers import ReplicaReader
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryClient
-from agent.sources.store import StoreSource
-from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.step import NOBODY, ClosedMinute, ReplicaKey
-from rules.evaluator.timeline import TimelineEvent
-from rules.verdicts.finding import ClosedSpan, Finding
+from agent.sources.store import STEP_SECONDS as FLEET_STEP_SECONDS
+from agent.sources.store import observation_of
+from rules.evaluator.observation import Observation
 
 STEP_SECONDS = 60.0
 """Step in seconds. A silent replica is noticed within this time, as in role fleet."""
@@ -107,104 +99,48 @@ class PastQueryClient:
             raise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastStep:
-    """Step of the past up to `until`. `silent` maps tiers without samples to the reason, `pools` replicas to pools."""
-
-    until: float
-    told: tuple[ReplicaPage, ...]
-    gone: frozenset[ReplicaKey]
-    silent: Mapping[str, str]
-    pools: Mapping[str, Mapping[str, str]]
+MOST_EVALUATED_EACH = 8
+"""Maximum replicas for evaluation at every scrape, as in a recording. More are evaluated every 15 s, as in role fleet.
+"""
 
 
-def steps(tiers: Sequence[ReplicaReader], since: float, until: float) -> Iterator[PastStep]:
-    """Yield the steps in (since, until]. Raise StoreError; steps yielded before stay valid."""
-    t = since
-    while t < until:
-        t = min(until, t + STEP_SECONDS)
-        told: list[ReplicaPage] = []
-        silent: dict[str, str] = {}
-        for one in tiers:
-            found = one.ask(max(since, t - STEP_SECONDS - OVERLAP_SECONDS), t)
-            absent = one.pages.missing_scrapes(t)
-            since_when = one.pages.all_silent_since
-            if since_when is not None:
-                silent[one.tier] = f"the store has no sample of the tier for {t - since_when:.0f} s"
-            told += found if since_when is not None else (*found, *absent)
-        yield PastStep(
-            until=t,
-            told=tuple(sorted(told, key=lambda one: one.page.t)),
-            gone=frozenset((one.tier, name) for one in tiers for name in one.pages.pop_gone_replicas(t)),
-            silent=silent,
-            pools={one.tier: one.pages.pools for one in tiers},
-        )
+class PastReader:
+    """Reader of tiers of a store, replica by replica. `reached` is the time (unix seconds) that was read completely."""
+
+    def __init__(self, readers: Sequence[ReplicaReader]) -> None:
+        self._readers = tuple(readers)
+        self.reached = -math.inf
+
+    def observations(self, since: float, until: float) -> Iterator[Observation]:
+        """Yield the observations in (since, until]. Raise StoreError; observations yielded before stay valid."""
+        t = self.reached = since
+        while t < until:
+            t = min(until, t + STEP_SECONDS)
+            pages: list[ReplicaPage] = []
+            silent: dict[str, str] = {}
+            for reader in self._readers:
+                found = reader.ask(max(since, t - STEP_SECONDS - OVERLAP_SECONDS), t)
+                absent = reader.pages.missing_scrapes(t)
+                silent_since = reader.pages.all_silent_since
+                if silent_since is not None:
+                    silent[reader.tier] = f"the store has no sample of the tier for {t - silent_since:.0f} s"
+                pages += found if silent_since is not None else (*found, *absent)
+            gone = frozenset((one.tier, name) for one in self._readers for name in one.pages.pop_gone_replicas(t))
+            pools = {one.tier: one.pages.pools for one in self._readers}
+            for now, several in _group_pages(
+                sorted(pages, key=lambda one: one.page.t), t, sum(map(len, pools.values()))
+            ):
+                yield observation_of(several, now, silent, pools=pools)
+            if gone or silent:
+                yield Observation(now=t, unavailable=silent, removed=gone, pools=pools)
+            self.reached = t
 
 
-UNJUDGED_SECONDS = 900.0
-"""Maximum time in seconds without an evaluation before a finding counts as ended at the last one."""
-
-
-@dataclass(slots=True)
-class BackFillResult:
-    """Collected results of cycles, in the order in which they ended."""
-
-    closed: list[ClosedMinute] = field(default_factory=list)
-    ended: list[ClosedSpan] = field(default_factory=list)
-    events: list[TimelineEvent] = field(default_factory=list)
-
-
-class PastStoreSource(StoreSource):
-    """Source of cycles in the past. `at` is the time of the next cycle. A consumer removes what it takes of
-    `collected`."""
-
-    def __init__(self, loaded: LoadedConfig, api: PastQueryClient, at: float) -> None:
-        self.at = at
-        self.collected = BackFillResult()
-        views = build_tier_contexts(loaded)
-        sources = {tier: loaded.config.tiers.get(tier, AGENTS) for tier in views}
-        super().__init__(
-            asking={
-                (None, tier): build_tier_reader(tier, sources[tier], view, loaded.config.fleet, api)
-                for tier, view in views.items()
-            },
-            api=api,
-            told_by_agents=frozenset(tier for tier, source in sources.items() if source.source == "agents"),
-            delay_seconds=0.0,
-            views=views,
-            versions=plan_versions(loaded),
-            history=None,
-            alerting=None,
-            clock=lambda: self.at,
-        )
-
-    def open_findings_at(self, t: float) -> tuple[Finding, ...]:
-        """Return open findings as if they ended at `t`, or at their last evaluation if that is long before."""
-        found = []
-        for one in self.watcher.standings.values():
-            judged = one.judged_at if one.judged_at is not None else -math.inf
-            if one.episode is not None and one.episode.started_at < t:
-                last = max(judged, one.episode.transitions[-1].t)
-                found.append(replace(one.episode, ended_at=t if t - last < UNJUDGED_SECONDS else last))
-        return tuple(found)
-
-    def pool(self, one: ClosedMinute) -> str:
-        """Return the pool of a minute's replica."""
-        return self.watcher.view(one.tier).pools.get(one.replica, "mixed")
-
-    def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
-        """Keep an event for the history."""
-        self.collected.events.append(TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
-
-    def _concluded(
-        self, now: float, blind: Mapping[str, str] = NOBODY
-    ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
-        # Do not log: past changes would look like present ones.
-        return self.watcher.step(now, blind)
-
-    def _tell_troubles(self, blind: Mapping[str, str]) -> None:
-        self.store_troubles = dict(blind)
-
-    def _book(self, ended: tuple[ClosedSpan | ExternalAlert, ...], closed: tuple[ClosedMinute, ...]) -> None:
-        self.collected.ended += [one for one in ended if not isinstance(one, ExternalAlert)]
-        self.collected.closed += closed
+def _group_pages(
+    pages: Sequence[ReplicaPage], until: float, replicas: int
+) -> Iterator[tuple[float, tuple[ReplicaPage, ...]]]:
+    if replicas <= MOST_EVALUATED_EACH:
+        yield from ((one.page.t, (one,)) for one in pages)
+        return
+    for place, several in groupby(pages, key=lambda one: one.page.t // FLEET_STEP_SECONDS):
+        yield min(until, (place + 1) * FLEET_STEP_SECONDS), tuple(several)

@@ -1,8 +1,7 @@
-"""Alert states: which verdicts are alerts now, since when, and until when a resolved one is still told.
+"""Alert states: step from the previous states and new results to the next states.
 
-Owns the pure step from previous states, verdicts and the time to the next states. Only `certain` verdicts become alerts
-(DESIGN 3.10). One that becomes unknown, or merely likely, keeps its alert: neither is a recovery. Sending them is an
-exporter's work.
+Only `certain` verdicts become alerts (DESIGN 3.10). A result that becomes unknown or likely keeps its alert, because
+neither is a recovery.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Subject, Unknown, Verdict
 
 RESOLVED_KEPT_SECONDS = 900.0
-"""A resolved alert is told for 15 minutes, so that a receiver that was away hears of it (Prometheus rules/alerting.go)."""
+"""Time in seconds for which a resolved alert is sent, for receivers that were away (Prometheus rules/alerting.go)."""
 
 
 AHEAD_SECONDS = 60.0
-"""Turns of role fleet go back by less where samples come late."""
+"""Maximum seconds that a state may lie ahead. Cycles of role fleet go back by less where samples come late."""
 
 UNASKED = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 UNASKED_SECONDS = 900.0
-"""Well past a restart, whose first pages lack what appears with its first event."""
+"""Time in seconds after which an alert without its question is resolved. First pages after a restart lack families that
+appear with their first event."""
 
 
 class Phase(StrEnum):
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertKey:
-    """What makes an alert one alert; nothing that changes while it lasts."""
+    """Identity of an alert. It does not change while the alert lasts."""
 
     rule: str
     subject: Subject
@@ -45,9 +45,9 @@ class AlertKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertState:
-    """`since` is when it began to fire, `resolved_at` when it ended; `verdict` the latest that was certain.
+    """State of one alert: it fires from `since` to `resolved_at`. `verdict` is the latest certain one.
 
-    It only becomes louder while it lasts, at `louder_since`; None while it is as loud as when it began.
+    Its severity may only rise while it lasts. `louder_since` is the time of the rise, if any.
     """
 
     key: AlertKey
@@ -65,11 +65,11 @@ States = Mapping[AlertKey, AlertState]
 def step_alerts(
     previous: States, answers: Iterable[RuleResult], now: float, left: Container[tuple[str, Subject]] = ()
 ) -> dict[AlertKey, AlertState]:
-    """The states at `now` (unix seconds). Answers that are missing or unknown leave their alert as it is.
+    """Return the states at `now` (unix seconds). A missing or unknown result leaves its alert as it is.
 
-    But for a question that is no longer there to be asked: the plan has lost its part, or the engine prints no such thing
-    any more (speculation was switched off, as the runbook advises). After UNASKED_SECONDS of that its alert is resolved.
-    `left` are the rules and subjects that are watched no more: their alerts are resolved, for no answer will come.
+    Exception: the plan or the engine no longer has what the rule needs, such as speculation that was switched off. After
+    UNASKED_SECONDS of that the alert is resolved. `left` are rules and subjects that are no longer monitored: their
+    alerts are resolved.
     """
     states = {
         key: _resolved(state, now) if (key.rule, key.subject) in left else state
@@ -88,8 +88,9 @@ def step_alerts(
 
 
 def _not_ahead(state: AlertState, now: float) -> AlertState:
-    """What began or ended in a time that has yet to come did so now: the clock went back. An Alertmanager refuses an alert that
-    lapses before it begins, and one that ends later still fires."""
+    """Limit the times of a state to `now` after the clock was set back.
+
+    Alertmanager refuses an alert that ends before it starts, and one that ends in the future still fires."""
     if max(state.since, state.louder_since or 0.0, state.resolved_at or 0.0) <= now + AHEAD_SECONDS:
         return state
     louder, resolved = state.louder_since, state.resolved_at
@@ -126,15 +127,15 @@ def _resolved(state: AlertState, now: float) -> AlertState:
 
 
 def _loudness(rule: str, status: Status) -> Severity:
-    """A rule that pages does so at its worst only: what users do not feel yet is a ticket (DESIGN 3.10)."""
+    """Return the severity of an alert. A paging rule pages only when critical, otherwise it is a ticket (DESIGN 3.10)."""
     loudness = BY_NAME[rule].loudness
     return Severity.TICKET if loudness is Severity.PAGE and status is not Status.CRITICAL else loudness
 
 
 def restore_alerts(episodes: Iterable[Finding], now: float) -> dict[AlertKey, AlertState]:
-    """The states that kept episodes stand for, as `advance` left them before a restart of the agent.
+    """Return the states of stored findings, as `step_alerts` left them before a restart of the agent.
 
-    Of an episode that ended as long ago as nobody is told any more, or was never certain, there is none.
+    A finding that was never certain, or whose resolution is no longer sent, has none.
     """
     states: dict[AlertKey, AlertState] = {}
     for episode in sorted(episodes, key=lambda e: e.started_at):

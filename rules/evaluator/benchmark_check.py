@@ -1,7 +1,6 @@
-"""Step 13 (guide 9.1): does a week of production confirm the benchmark?
+"""Step 13 (guide 9.1): comparison of a week of production with the benchmark.
 
-Owns which rules are asked, over which sums, and how far production reached up the curve: a bin that was never visited is
-neither confirmed nor refuted. The judgement is that of the live rules; here their slices are the sums of load bins.
+It evaluates the live rules over sums by load bin. A bin that production never reached is neither confirmed nor refuted.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from rules.verdicts.hold import watched_seconds
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 FIRST_WEEK_SECONDS = 7 * 86400.0
-"""Step 13 is done "within the first week of production traffic": after so long the result is kept."""
+"""Age of a plan version in seconds at which the result is stored: "within the first week of production traffic"."""
 
 
 ASKED = frozenset(rule.name for rule in benchmark.ROWS) | {"KvEviction"}
-"""What the guide's step 13 compares: latency, utilisation, hits, evictions and load against the benchmark."""
+"""Rules of the guide's step 13: latency, utilisation, hits, evictions and load against the benchmark."""
 
 CONFIRMING = frozenset({judge_tail})
-"""Without a latency that could be compared, nothing of the benchmark is confirmed."""
+"""Methods of which one must give a verdict. Without a compared latency, nothing of the benchmark is confirmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinReached:
-    """One load bin of the curve (completed requests per second and replica): the requests seen in it, or `load_not_reached`."""
+    """Load bin of the curve (completed requests per second and replica) and its requests, or `load_not_reached`."""
 
     lower_rps: float
     upper_rps: float
@@ -48,11 +47,11 @@ class BinReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step13:
-    """`highest_rps` is the highest load reached by a replica; `usable_rps` what the plan says it can take,
-    `capacity` what it can take now.
+    """Result of step 13 for one tier.
 
-    `seen_seconds` were watched. `bins` are those of the curve, from no load up; `beyond_requests` were served at loads outside of
-    it.
+    `highest_rps` is the highest load of a replica, `usable_rps` its planned and `capacity` its present capacity. `bins`
+    are those of the curve by load; `beyond_requests` were served at loads outside of it. `seen_seconds` is the time with
+    data.
     """
 
     tier: str
@@ -73,12 +72,12 @@ class Step13:
 
     @property
     def unvisited(self) -> tuple[str, ...]:
-        """The bins whose load was not reached, in words."""
+        """Return descriptions of the bins whose load was not reached."""
         return tuple(str(one) for one in self.bins if isinstance(one.requests, Missing))
 
     @property
     def status(self) -> Status:
-        """The worst verdict; unknown where none fires and no latency could be compared: then nothing is confirmed."""
+        """Return the worst status. It is unknown if no rule fires and no latency could be compared."""
         verdicts = [a for a in self.answers if isinstance(a, Verdict)]
         firing = {v.status for v in verdicts if v.status in FIRING}
         if firing:
@@ -90,9 +89,9 @@ class Step13:
 def check_benchmark(
     view: TierContext, slices: Sequence[BinnedWindow], now: float, period_seconds: float = HOUR_SECONDS
 ) -> Step13:
-    """The check of one tier at `now` over its slices, oldest first: sums by load bin, each within one `period_seconds`.
+    """Check one tier at `now` over its windows, oldest first: sums by load bin, each within one `period_seconds`.
 
-    A finding must show in three separate periods: over less than half a day give minutes (60 s), not hours.
+    A finding must show in three separate periods. For less than half a day, give minutes (60 s), not hours.
     """
     answers = []
     for rule in RULES:

@@ -1,20 +1,27 @@
-"""Evaluation of one rule: its method, and whether the hold was seen well enough for the result."""
+"""Evaluation of one rule over windows, and of the rules over single scrapes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rules.catalogue.registry import BY_NAME
+from rules.causes import explain
 from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.replicas.cascade import CascadeThresholds
 from rules.replicas.starts import ReplicaStart
+from rules.replicas.state import ReplicaState
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts.context import RuleContext, TierWindows
 from rules.verdicts.error_budget import Budget
+from rules.verdicts.finding import RuleState
 from rules.verdicts.hold import too_many_holes, too_short
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Verdict
+
+REPLICA_RULES = tuple(BY_NAME[name] for name in ("KvCacheCascade", "TargetDown", "TelemetryStale"))
+TIER_DOWN, UNKNOWN_TOO_LONG = BY_NAME["TierDown"], BY_NAME["UnknownTooLong"]
 
 
 def evaluate_rule(
@@ -54,3 +61,58 @@ def evaluate_rule(
     if holes and isinstance(result, Verdict) and result.status is Status.OK:
         return case.unknown(Gap.TOO_FEW_REQUESTS, holes)
     return result
+
+
+def cascade_limits(view: TierContext) -> CascadeThresholds:
+    """Return the thresholds of KvCacheCascade, with the tier's TTFT objective (seconds) where the plan has one."""
+    rule = BY_NAME["KvCacheCascade"]
+    values = {name: rule.limit(name, view.limits) for name in rule.thresholds}
+    if view.basis.ttft_slo_seconds is not None:
+        values["ttft_slo_seconds"] = view.basis.ttft_slo_seconds
+    return CascadeThresholds(**values)
+
+
+def evaluate_replica_rules(
+    replica: ReplicaState, view: TierContext, now: float, recent: Sequence[BinnedWindow] = ()
+) -> tuple[RuleResult, ...]:
+    """Return the results of one replica at `now`. `recent` are its last minutes, to explain a cascade with."""
+    return tuple(_explained(_context(rule, view, now, replica=replica), view, recent) for rule in REPLICA_RULES)
+
+
+def evaluate_tier_availability(
+    replicas: Sequence[ReplicaState], states: Iterable[RuleState], view: TierContext, now: float
+) -> tuple[RuleResult, ...]:
+    """Return the results of a tier as a whole at `now`, from its replicas and the states of all its rules."""
+    down = TIER_DOWN.method(_context(TIER_DOWN, view, now, replicas=tuple(replicas)))
+    return down, evaluate_unknowns(states, view, now)
+
+
+def evaluate_unknowns(states: Iterable[RuleState], view: TierContext, now: float) -> RuleResult:
+    """Return the result of UnknownTooLong, which needs no scrape."""
+    return UNKNOWN_TOO_LONG.method(_context(UNKNOWN_TOO_LONG, view, now, states=tuple(states)))
+
+
+def _context(
+    rule: Rule,
+    view: TierContext,
+    now: float,
+    replica: ReplicaState | None = None,
+    replicas: tuple[ReplicaState, ...] = (),
+    states: tuple[RuleState, ...] = (),
+) -> RuleContext:
+    return RuleContext(
+        rule=rule,
+        catalogue=BY_NAME,
+        view=view,
+        slices=(),
+        now=now,
+        period_seconds=MINUTE_SECONDS,
+        replica=replica,
+        replicas=replicas,
+        states=states,
+    )
+
+
+def _explained(case: RuleContext, view: TierContext, recent: Sequence[BinnedWindow]) -> RuleResult:
+    result: RuleResult = case.rule.method(case)
+    return explain.add_causes(result, view, recent) if isinstance(result, Verdict) else result

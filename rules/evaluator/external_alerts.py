@@ -1,8 +1,4 @@
-"""Alerts of other systems: whose replica they are about, and which episode of ours explains them.
-
-Owns the record, the placing on a tier and the tie to an episode; all pure. How an alert arrives is
-`agent.alerting.webhook`'s, who remembers it `agent.alerting.service`'s. Another symptom is a row of SYMPTOMS.
-"""
+"""Alerts of other systems: the tier and replica they belong to, and the finding that explains them."""
 
 from __future__ import annotations
 
@@ -16,15 +12,15 @@ from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import FIRING, SEVERITY, Subject
 
 AFTERMATH_SECONDS = 900.0
-"""An alert that begins up to 15 minutes after an episode may still be told of it: rates over 5 to 15 minutes lag."""
+"""Maximum seconds between a finding's end and an alert that it explains: rates over 5 to 15 minutes lag."""
 
 OURS = ("source", "sizewatch")
-"""The label of alerts that sizewatch itself sent: taking them for foreign ones would be a loop."""
+"""Label of alerts that sizewatch itself sent. Taking them in would be a loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The episode that explains a foreign alert; `certain` says whether that episode has been certain so far."""
+    """Finding that explains an external alert. `certain` says whether it was certain at any time so far."""
 
     rule: str
     subject: Subject
@@ -35,9 +31,9 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalAlert:
-    """An alert of another system, from its start to its end (unix seconds, None while it fires).
+    """Alert of another system, from its start to its end (unix seconds, None while it fires).
 
-    `heard_at` is when it was last heard of; `tier` is None where it is about none of ours that can be told.
+    `heard_at` is the time of its last message. `tier` is None if it matches no tier.
     """
 
     name: str
@@ -52,14 +48,13 @@ class ExternalAlert:
 
     @property
     def identity(self) -> str:
-        """The same for every message about this alert: a digest of its labels."""
+        """Return a digest of its labels, equal for every message about this alert."""
         return hashlib.sha256(repr(self.labels).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertTargets:
-    """What an alert can be about: each replica's (tier, name) with the names its address goes by, and which tiers serve
-    a model."""
+    """Tiers, replicas with the names of their addresses, and tiers by served model that an alert can refer to."""
 
     tiers: frozenset[str]
     replicas: Mapping[tuple[str, str], frozenset[str]]
@@ -71,7 +66,7 @@ MODEL_LABELS = ("model_name", "model")
 
 
 def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
-    """The alert on its tier: by the label `tier`, else by a replica that it names, else by a model of one tier only."""
+    """Assign an alert by its label `tier`, else by a replica that it names, else by a model that only one tier serves."""
     labels = dict(alert.labels)
     said = labels.get("tier")
     tier = said if said in fleet.tiers else None
@@ -135,13 +130,13 @@ SYMPTOMS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
     ),
     ("error", ("error", "5xx", "unavailable", "failure", "failing", "down", "unhealthy"), frozenset(_FAILS)),
 )
-"""What an alert complains of, the words by which its name or summary shows it, and the rules that can explain it."""
+"""Symptom, words in an alert's name or summary that show it, and rules that can explain it."""
 
 
 def attach_finding(alert: ExternalAlert, episodes: Iterable[Finding], now: float) -> ExternalAlert:
-    """The alert with the episode that explains it best: certain before likely, then the worst, then the first.
+    """Attach the finding that explains an alert best: certain before likely, then the worst, then the first.
 
-    An explanation that was found once stays where none is found any more.
+    An earlier explanation stays if none is found now.
     """
     symptom = _symptom(alert)
     if alert.tier is None or symptom is None:

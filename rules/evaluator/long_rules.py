@@ -1,10 +1,4 @@
-"""Watching a tier over days: from the history's hours to answers. Pure steps: time is an argument.
-
-Owns which rules look back further than the minutes in memory, which hours each of them sees, when these are enough, and
-how an answer over days stands beside one over minutes. Whoever keeps a history asks it once an hour and hands the answers
-to whoever judges; where none is kept, `unanswered` says so. A rule of `LONG` needs nothing here but its row; a live rule
-that also looks at the busiest hours of a week is a name in ALSO_WEEKLY.
-"""
+"""Evaluation of the rules over days, from the hours of the history."""
 
 from __future__ import annotations
 
@@ -28,7 +22,7 @@ WEEK_SECONDS = 7 * 86_400.0
 LONG = tuple(rule for rule in RULES if not rule.per_scrape and rule.window_seconds > LIVE_SECONDS)
 
 ALSO_WEEKLY = frozenset({"NoHeadroom"})
-"""Live rules that are judged over the hours of a week too: a peak that is full every day is found there."""
+"""Rules over minutes that are also evaluated over the hours of a week, to find a peak that is full every day."""
 
 WEEKLY = tuple(
     replace(rule, window_seconds=WEEK_SECONDS, minimum_seconds=0.9 * WEEK_SECONDS)
@@ -39,18 +33,18 @@ WEEKLY = tuple(
 ASKED = (*LONG, *WEEKLY)
 
 LOOK_BACK_SECONDS = max(rule.window_seconds for rule in ASKED) + 86_400.0
-"""How far back hours are asked for: a day more than any rule sees, to know whether the tier was watched before that."""
+"""Time in seconds before now of the hours to read: a day more than any rule's window, to know whether data reach back."""
 
 OF_THE_CURVE = frozenset({"fleet_utilization"})
-"""Signals that rest on the benchmark curve: only hours under the present plan count, an older one had another capacity."""
+"""Signals based on the benchmark curve. Only hours under the present plan count: an older one had another capacity."""
 
 _HISTOGRAMS = frozenset(rule.family for rule in ASKED)
 
 
 def sum_by_hour(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
-    """One slice for each hour, its load bins added up, with what the rules over days read and no more.
+    """Return one window per hour, summed over load bins, with only the histograms that rules over days read.
 
-    Weeks of hours are held at once, and of a window its histograms are most.
+    Weeks of hours are in memory at once, and histograms are most of a window.
     """
     grouped: dict[float, list[Window]] = {}
     for one in slices:
@@ -73,10 +67,9 @@ def _slim(window: Window) -> Window:
 def evaluate_long_rules(
     view: TierContext, hours: Sequence[BinnedWindow], now: float, of_plan: Sequence[BinnedWindow] | None = None
 ) -> tuple[RuleResult, ...]:
-    """What the rules over days say about the tier at `now` from its hours, oldest first; unknown where these are too few.
+    """Return the results of the rules over days at `now` from hours, oldest first; unknown where these are too few.
 
-    Only hours that are over count. `of_plan` are those under the present version of the plan, for rules that rest on its
-    curve; None where all are.
+    Only complete hours count. `of_plan` are those under the present plan version, or None if all are.
     """
     until = now // HOUR_SECONDS * HOUR_SECONDS
     every = sum_by_hour(hours)
@@ -90,7 +83,7 @@ def _judged(rule: Rule, hours: Sequence[BinnedWindow], view: TierContext, now: f
     short = _too_few(rule, seen, any(_hour(one.window) <= since for one in hours))
     if short:
         return _unknown(rule, view, now, Gap.TOO_FEW_REQUESTS, short)
-    # At the end of the last full hour: hours are put into days and halves from there.
+    # At the end of the last full hour: methods group hours into days and halves from there.
     answer = evaluate_rule(rule, view, seen, until, HOUR_SECONDS)
     if isinstance(answer, Verdict):
         answer = explain.add_causes(answer, view, seen)
@@ -98,7 +91,7 @@ def _judged(rule: Rule, hours: Sequence[BinnedWindow], view: TierContext, now: f
 
 
 def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> str:
-    """What is missing, in words, "" where nothing is: hours inside the time, or the beginning of it."""
+    """Return what is missing, or "": hours inside the window, or its beginning."""
     each = [min(one.window.span, HOUR_SECONDS) * one.window.coverage for one in seen]
     hours, all_hours = math.fsum(each) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
     if hours < rule.minimum_seconds / HOUR_SECONDS - 1e-6:
@@ -107,7 +100,7 @@ def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> st
 
 
 def unknown_results(view: TierContext, now: float, reason: Gap, text: str) -> tuple[RuleResult, ...]:
-    """The same where no history can be asked: every rule over days is unknown, in the same words."""
+    """Return unknown for every rule over days, where no history can be read."""
     return tuple(_unknown(rule, view, now, reason, text) for rule in LONG)
 
 
@@ -115,12 +108,8 @@ def _unknown(rule: Rule, view: TierContext, now: float, reason: Gap, text: str) 
     return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=reason, text=text)
 
 
-Told = Mapping[tuple[str, Subject], RuleResult]
-"""The latest answers over days, by rule and subject."""
-
-
-def prefer_firing_result(live: RuleResult, told: Told) -> RuleResult:
-    """A live answer, or the one over a week where that fires and the live one does not: a quiet hour is no headroom."""
+def prefer_firing_result(live: RuleResult, told: Mapping[tuple[str, Subject], RuleResult]) -> RuleResult:
+    """Return a result over minutes, or the one over a week if only that fires: a quiet hour is no headroom."""
     weekly = told.get((live.rule, live.subject))
     if isinstance(weekly, Verdict) and weekly.status in FIRING and not _fires(live):
         return replace(weekly, t=live.t)
@@ -128,7 +117,7 @@ def prefer_firing_result(live: RuleResult, told: Told) -> RuleResult:
 
 
 def long_only_results(told: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
-    """Of answers over days those of rules that nothing else answers."""
+    """Return the results over days of rules that have no result over minutes."""
     return tuple(answer for answer in told if BY_NAME[answer.rule].window_seconds > LIVE_SECONDS)
 
 

@@ -1,291 +1,267 @@
-"""One turn: scrapes go in, answers, episodes and closed minutes come out. Everything is passed in, time included.
+"""Evaluation step: an observation goes in; findings, closed minutes and events come out.
 
-Owns the memory between turns (replicas, minutes, standings, alert states) and nothing of the outside world: the daemon
-feeds it live pages, the replay recorded ones, and both get the same judgement.
+`Evaluator.step` depends on its arguments only. Role node, role fleet, replay and back-fill all use it, so they give the
+same verdicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
-from rules.evaluator import alert_state, long_rules, tier_rules
-from rules.evaluator.alert_state import AlertKey, AlertState
-from rules.evaluator.scrape_rules import (
+from rules.evaluator import alert_state, long_rules, tier_rules, timeline
+from rules.evaluator.evaluate import (
     cascade_limits,
     evaluate_replica_rules,
     evaluate_tier_availability,
     evaluate_unknowns,
 )
-from rules.evaluator.tier_rules import TierMinutes, TierSize
+from rules.evaluator.observation import ClosedMinute, Observation, ReplicaKey, ReplicaScrape, StepResult
+from rules.evaluator.state import EvaluatorState, RuleKey
+from rules.evaluator.tier_rules import TierMinutes
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.replicas import track
-from rules.replicas.starts import ReplicaStart
+from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts import finding
 from rules.verdicts.context import TierWindows
-from rules.verdicts.error_budget import Budget
-from rules.verdicts.finding import ClosedSpan, RuleState
-from rules.verdicts.projection import Projection
-from rules.verdicts.verdict import RuleResult, Subject, Unknown
+from rules.verdicts.finding import ClosedSpan, Finding, RuleState
+from rules.verdicts.verdict import RuleResult, Unknown
 
-ReplicaKey = tuple[str, str]
-"""Tier and replica."""
+SELF_RULES = frozenset({"UnknownTooLong"})
+"""Rules about missing evaluation. They are evaluated also while a tier is unavailable."""
 
-SUM = "*"
-"""Stands for the replica in the closed minutes of a tier that is seen as sums."""
-
-NOBODY: Mapping[str, str] = MappingProxyType({})
-
-OVER_TIERS = frozenset({"UnknownTooLong"})
-"""Rules about sizewatch's own sight: they are judged while nothing else can be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedMinute:
-    """A minute of a replica that is over. It is not `kept` where most of it was told before the clock went back, nor where
-    nobody watched: by the clock hours may have passed in which nothing was."""
-
-    tier: str
-    replica: str
-    slice: BinnedWindow
-    kept: bool = True
+DEFECT = "defect in sizewatch, see its log"
 
 
 class Evaluator:
-    """Judges a fleet from its scrapes. Not safe to call from several threads."""
+    """Evaluation of scrapes against the tier contexts of one configuration. For one thread."""
 
-    def __init__(self, views: Mapping[str, TierContext]) -> None:
-        self.views = dict(views)
-        self.replicas: dict[ReplicaKey, ReplicaState] = {}
-        self.minutes: dict[str, TierMinutes] = {}
-        self.standings: dict[tuple[str, Subject], RuleState] = {}
-        self.alerts: dict[AlertKey, AlertState] = {}
-        self.projections: dict[str, Projection] = {}
-        self._closed: list[ClosedMinute] = []
-        self._due: set[str] = set()
-        self._judged: dict[str, tuple[RuleResult, ...]] = {}
-        self._left: dict[tuple[str, Subject], RuleState] = {}
-        self._told: dict[tuple[str, Subject], RuleResult] = {}
-        self._news: tuple[RuleResult, ...] = ()
-        self._now: float | None = None
+    def __init__(self, tiers: Mapping[str, TierContext]) -> None:
+        self.tiers = dict(tiers)
 
-    def view(self, tier: str) -> TierContext:
-        """The tier's view; a tier that no plan names is watched without one."""
-        if tier not in self.views:
-            self.views[tier] = load_bins.build_tier_context(tier, None)
-        return self.views[tier]
-
-    def apply_snapshot(self, tier: str, name: str, snapshot: Snapshot, extra: Window | None = None) -> Window | None:
-        """A good page of a replica, with what its GPUs say about the same time. Returns the scrape's window."""
-        before = self._replica(tier, name)
-        replica, window, minute = apply_snapshot(before, snapshot, cascade_limits(self.view(tier)), extra)
-        if replica.start is not None and replica.start is not before.start:
-            self.restore_starts(tier, (replica.start,))
-        return self._remember(replica, window, minute)
-
-    def apply_failed_scrape(
-        self, tier: str, name: str, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
-    ) -> Window | None:
-        """A failed scrape of a replica at `t`; `trouble` says in words what went wrong. Returns the gap."""
-        replica, window, minute = apply_failed_scrape(self._replica(tier, name), t, reason, trouble)
-        return self._remember(replica, window, minute)
-
-    def set_aggregated(self, tier: str, sums: bool) -> None:
-        """From now on a tier is seen as sums (`summed`), or replica by replica."""
-        minutes = self.minutes.get(tier, TierMinutes())
-        if (minutes.each is not None) != sums:
-            self.minutes[tier] = replace(minutes, each=() if sums else None)
-
-    def last_minute_by_replica(self, tier: str, now: float) -> dict[str | None, BinnedWindow]:
-        """The last minute of each replica of a tier that is seen as sums."""
-        return tier_rules.last_minute_by_replica(self.minutes.get(tier, TierMinutes()), now)
-
-    def add_aggregated_minute(self, tier: str, groups: Sequence[BinnedWindow], each: Sequence[BinnedWindow]) -> None:
-        """Add a minute of a tier whose samples the store adds up: the pages of its replicas close no minute."""
-        before, watched = self.minutes.get(tier, TierMinutes()), self._present(tier)
-        self.minutes[tier] = tier_rules.add_aggregated_minute(before, groups, each, self.view(tier), watched)
-        self._closed.extend(ClosedMinute(tier=tier, replica=SUM, slice=one) for one in groups)
-        self._due.add(tier)
-
-    def gpu_problem(self, tier: str, name: str, text: str) -> None:
-        """What is wrong with a replica's GPUs, in words; empty when nothing is."""
-        replica = self._replica(tier, name)
-        if replica.gpu_problem != text:
-            self.replicas[tier, name] = replace(replica, gpu_problem=text)
-
-    def restore_error_budget(self, tier: str, budget: Budget) -> None:
-        """What an earlier run saw of a tier's error budget, in place of what this one has."""
-        self.minutes[tier] = replace(self.minutes.get(tier, TierMinutes()), budget=budget)
-
-    def starts(self, tier: str) -> tuple[ReplicaStart, ...]:
-        """How the tier's replicas started, as far as that was seen or is told, oldest first."""
-        return self.minutes.get(tier, TierMinutes()).starts
-
-    def restore_starts(self, tier: str, several: Iterable[ReplicaStart]) -> None:
-        """More starts of a tier, from now or from an earlier run; one that is known already adds nothing."""
-        for start in several:
-            self.minutes[tier] = tier_rules.add_start(self.minutes.get(tier, TierMinutes()), start)
-
-    def set_long_term_results(self, answers: Iterable[RuleResult]) -> None:
-        """What the history says of days (`rules.evaluator.long_rules`): judged with the next turn, standing until told anew."""
-        fresh = tuple(answers)
-        self._told |= {(answer.rule, answer.subject): answer for answer in fresh}
-        self._news = (*self._news, *long_rules.long_only_results(fresh))
+    def tier(self, name: str) -> TierContext:
+        """Return the context of a tier. A tier that no plan names gets one without a plan."""
+        if name not in self.tiers:
+            self.tiers[name] = load_bins.build_tier_context(name, None)
+        return self.tiers[name]
 
     def set_capacities(self, measured: Mapping[str, TierContext]) -> None:
-        """Judge the tiers of `measured` with the capacity of these views from now on."""
-        for tier, one in measured.items():
-            self.views[tier] = load_bins.with_capacity(self.view(tier), one.capacity)
+        """Use the measured capacities of these contexts from the next step on."""
+        for name, one in measured.items():
+            self.tiers[name] = load_bins.with_capacity(self.tier(name), one.capacity)
 
-    def set_projections(self, projections: Mapping[str, Projection]) -> None:
-        """The newest forecasts, by tier, in place of those before: judged with the next turn."""
-        self.projections = dict(projections)
-
-    def step(
-        self, now: float, blind: Mapping[str, str] = NOBODY
-    ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
-        """Judges at `now`: what ended with this turn, and the minutes that were closed since the last.
-
-        `blind` are tiers of which nothing can be known now, and why: what stood for them is unknown, and nothing is ok.
-        """
-        self._now = now
-        answers: list[RuleResult] = []
-        for replica in self.replicas.values():
-            if replica.tier not in blind:
-                answers.extend(self._of_scrapes(replica, now))
-        answers.extend(self._of_tiers(now, blind))
-        answers.extend(self._unseen(now, blind))
-        fleet = {name: TierWindows(view=self.view(name), slices=each.slices) for name, each in self.minutes.items()}
-        for tier in sorted(self._due - blind.keys()):
-            kept = tier_rules.cached_results(self.minutes[tier], self._judged.get(tier, ()), now)
-            live = tier_rules.evaluate_tier_rules(
-                self.minutes[tier], self.view(tier), now, fleet, self.projections.get(tier), kept
-            )
-            self._judged[tier] = tuple(kept.get(answer.rule, answer) for answer in live)
-            answers.extend(long_rules.prefer_firing_result(answer, self._told) for answer in live)
-        answers.extend(self._news)
-        self._news = ()
-        self._due.clear()
-        self.alerts = alert_state.step_alerts(self.alerts, answers, now, self._left)
-        gone = [one for standing in self._left.values() for one in finding.close_rule_state(standing, now)]
-        self._left = {}
-        closed, self._closed = tuple(self._closed), []
-        return (*gone, *(ended for answer in answers for ended in self._stand(answer))), closed
-
-    def remove_replicas(self, keys: Container[ReplicaKey]) -> None:
-        """Replicas that are no more: what stood for them ends with the next turn, and what was seen of their last minute closes."""
-        for key, replica in self.replicas.items():
-            if key in keys and replica.open and not self._sums(replica.tier):
-                self._close(replica, windows.sum_windows(replica.open))
-        self.replicas = {key: replica for key, replica in self.replicas.items() if key not in keys}
-        gone = {
-            key: each
-            for key, each in self.standings.items()
-            if key[1].replica is not None and (key[1].tier, key[1].replica) in keys
-        }
-        self.standings = {key: each for key, each in self.standings.items() if key not in gone}
-        self._left |= gone
-
-    def flush(self) -> tuple[ClosedMinute, ...]:
-        """The open minutes as they are, for an orderly stop."""
-        for replica in list(self.replicas.values()):
-            if replica.open and not self._sums(replica.tier):
-                self._close(replica, windows.sum_windows(replica.open))
-        closed, self._closed = tuple(self._closed), []
-        return closed
-
-    def inherit_state(self, before: Evaluator, keys: Collection[ReplicaKey]) -> None:
-        """The memory of another watcher, for the replicas and tiers of `keys`; tiers are judged by the new views. A tier goes on
-        where every replica of it is another one now.
-
-        What stood for the others ends with the next turn: nobody will judge it again.
-        """
+    def inherit(
+        self, state: EvaluatorState, before: Evaluator, earlier: EvaluatorState, keys: Collection[ReplicaKey]
+    ) -> None:
+        """Take over the state and, where the plan is the same, the capacities of the previous configuration."""
         self.set_capacities(
             {
-                tier: one
-                for tier, one in before.views.items()
-                if tier in self.views and one.plan == self.views[tier].plan
+                name: one
+                for name, one in before.tiers.items()
+                if name in self.tiers and one.plan == self.tiers[name].plan
             }
         )
-        self.replicas = {key: replica for key, replica in before.replicas.items() if key in keys}
-        tiers = {tier for tier, _ in keys}
-        for tier in tiers & set(before.minutes):
-            self.minutes[tier] = tier_rules.rebin_minutes(before.minutes[tier], self.view(tier))
-        self.standings = {k: v for k, v in before.standings.items() if _watched(k[1], keys, tiers)}
-        self._told = {k: v for k, v in before._told.items() if k[1].tier in tiers} | self._told
-        self._news = (*(answer for answer in before._news if answer.subject.tier in tiers), *self._news)
-        self.alerts, self._now = dict(before.alerts), before._now
-        self.projections = {tier: one for tier, one in before.projections.items() if tier in tiers}
-        self._left = before._left | {k: v for k, v in before.standings.items() if k not in self.standings}
+        state.inherit(earlier, keys, {name: self.tier(name) for name, _ in keys})
 
-    def _of_scrapes(self, replica: ReplicaState, now: float) -> tuple[RuleResult, ...]:
-        view = self.view(replica.tier)
-        recent: tuple[BinnedWindow, ...] = ()
-        if replica.cascade.stage > 0:
-            minutes = self.minutes.get(replica.tier, TierMinutes())
-            recent = tier_rules.recent_windows(minutes, replica, view, now)
-        return evaluate_replica_rules(replica, view, now, recent)
+    def step(self, state: EvaluatorState, observation: Observation) -> StepResult:
+        """Apply an observation to `state` and evaluate every due rule. `state` is changed in place."""
+        found: list[tuple[ReplicaKey, Window]] = []
+        events = list(observation.events)
+        defects: dict[ReplicaKey, Exception] = {}
+        for name, pools in observation.pools.items():
+            if self.tier(name).pools != pools:
+                self.tiers[name] = replace(self.tier(name), pools=pools)
+        state.set_aggregated(observation.aggregated)
+        for scrape in observation.scrapes:
+            try:
+                window = self.apply_scrape(state, scrape, observation.now, events)
+            except Exception as defect:  # noqa: BLE001 - a defect at one replica must not stop the others
+                defects[scrape.key] = defect
+                window = self._apply_failure(state, replace(scrape, error=DEFECT))
+            if window is not None:
+                found.append((scrape.key, window))
+        for name, aggregate in observation.aggregates.items():
+            state.add_aggregate(name, aggregate, self.tier(name))
+        if observation.removed:
+            self.remove_replicas(state, observation.removed)
+        closed, changed = self._evaluate(state, observation.now, observation.unavailable)
+        return StepResult(
+            now=observation.now,
+            tiers=self.tiers,
+            observation=observation,
+            closed=closed,
+            open=state.open_findings(),
+            changed=changed,
+            minutes=state.pop_closed_minutes(),
+            windows=tuple(found),
+            events=tuple(events),
+            defects=defects,
+        )
 
-    def _unseen(self, now: float, blind: Mapping[str, str]) -> Iterator[RuleResult]:
-        for rule, subject in self.standings:
-            if subject.tier in blind and rule not in OVER_TIERS:
-                text = blind[subject.tier]
-                yield Unknown(t=now, rule=rule, subject=subject, reason=Gap.STALE, text=text)
+    def flush(self, state: EvaluatorState) -> tuple[ClosedMinute, ...]:
+        """Close the open minutes for an orderly stop."""
+        for replica in state.replicas.values():
+            state.close_open_minute(replica, self.tier(replica.tier))
+        return state.pop_closed_minutes()
 
-    def _of_tiers(self, now: float, blind: Mapping[str, str]) -> Iterator[RuleResult]:
-        """Of each tier as a whole; what no longer can be judged is seen with the turn after it."""
-        tiers: dict[str, list[ReplicaState]] = {}
-        for replica in self.replicas.values():
-            tiers.setdefault(replica.tier, []).append(replica)
-        of_tiers: dict[str, list[RuleState]] = {}
-        for (_, subject), each in self.standings.items():
-            of_tiers.setdefault(subject.tier, []).append(each)
-        for tier, replicas in sorted(tiers.items()):
-            standings = of_tiers.get(tier, [])
-            if tier in blind:
-                yield evaluate_unknowns(standings, self.view(tier), now)
-                continue
-            yield from evaluate_tier_availability(replicas, standings, self.view(tier), now)
+    def remove_replicas(self, state: EvaluatorState, keys: Collection[ReplicaKey]) -> None:
+        """Remove replicas. Their open minutes close, and the next evaluation closes their findings."""
+        for key, replica in state.replicas.items():
+            if key in keys:
+                state.close_open_minute(replica, self.tier(key[0]))
+        state.remove_replicas(keys)
 
-    def _replica(self, tier: str, name: str) -> ReplicaState:
-        return self.replicas.get((tier, name)) or ReplicaState(tier=tier, name=name)
-
-    def _remember(self, replica: ReplicaState, window: Window | None, minute: Window | None) -> Window | None:
-        before = self.replicas.get((replica.tier, replica.name))
-        self.replicas[replica.tier, replica.name] = replica
-        if minute is not None and not self._sums(replica.tier):
-            self._close(before or replica, minute)
+    def apply_scrape(
+        self, state: EvaluatorState, scrape: ReplicaScrape, now: float, events: list[TimelineEvent]
+    ) -> Window | None:
+        """Apply one scrape at `now` (unix seconds). Return its window, and add what happened to `events`."""
+        if scrape.snapshot is None and scrape.starting and self._is_starting(state, scrape):
+            return None
+        before = state.replicas.get(scrape.key) or ReplicaState(tier=scrape.tier, name=scrape.replica)
+        if before.gpu_problem != scrape.gpu_problem:
+            before = state.replicas[scrape.key] = replace(before, gpu_problem=scrape.gpu_problem)
+        if scrape.snapshot is None:
+            return self._apply_failure(state, scrape)
+        if before.track.last is not None and windows.is_restart(before.track.last, scrape.snapshot):
+            events.append(
+                TimelineEvent(
+                    t=scrape.snapshot.t,
+                    kind=TimelineKind.RESTART,
+                    tier=scrape.tier,
+                    replica=scrape.replica,
+                    text="the engine restarted",
+                )
+            )
+        limits = cascade_limits(self.tier(scrape.tier))
+        replica, window, minute = apply_snapshot(before, scrape.snapshot, limits, scrape.gpu_window)
+        if replica.start is not None and replica.start is not before.start:
+            events.extend(_add_start(state, scrape.tier, replica.start, now))
+        self._update(state, before, replica, minute)
         return window
 
-    def _sums(self, tier: str) -> bool:
-        return tier in self.minutes and self.minutes[tier].each is not None
+    def _apply_failure(self, state: EvaluatorState, scrape: ReplicaScrape) -> Window | None:
+        before = state.replicas.get(scrape.key) or ReplicaState(tier=scrape.tier, name=scrape.replica)
+        replica, window, minute = apply_failed_scrape(before, scrape.t, Gap.SCRAPE_FAILED, scrape.error)
+        self._update(state, before, replica, minute)
+        return window
 
-    def _present(self, tier: str) -> TierSize | None:
-        if self._now is None:
-            return None
-        return TierSize(now=self._now, replicas=sum(1 for name, _ in self.replicas if name == tier))
+    def _update(
+        self, state: EvaluatorState, before: ReplicaState, replica: ReplicaState, minute: Window | None
+    ) -> None:
+        state.replicas[replica.tier, replica.name] = replica
+        if minute is not None:
+            state.close_minute(before, minute, self.tier(replica.tier))
 
-    def _close(self, replica: ReplicaState, minute: Window) -> None:
-        view, before = self.view(replica.tier), self.minutes.get(replica.tier, TierMinutes())
-        watched = self._present(replica.tier)
-        self.minutes[replica.tier] = tier_rules.add_minute(before, minute, replica.name, view, watched)
-        newest = self.minutes[replica.tier].slices[-1]
-        kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.told, minute.start, minute.end))
-        self._closed.append(ClosedMinute(tier=replica.tier, replica=replica.name, slice=newest, kept=kept))
-        self._due.add(replica.tier)
+    def _is_starting(self, state: EvaluatorState, scrape: ReplicaScrape) -> bool:
+        """Return whether a failed scrape of an unready pod is no gap.
 
-    def _stand(self, answer: RuleResult) -> tuple[ClosedSpan, ...]:
-        key = (answer.rule, answer.subject)
-        self.standings[key], ended = finding.step_rule_state(self.standings.get(key), answer)
-        return ended
+        A StatefulSet reuses pod names: state from before the pod was created is another pod's, and is removed."""
+        replica = state.replicas.get(scrape.key)
+        if replica is None or scrape.pod_created is None:
+            return replica is None
+        last = replica.track.last
+        if last is not None and last.t >= scrape.pod_created:
+            return False
+        self.remove_replicas(state, {scrape.key})
+        return True
+
+    def _evaluate(
+        self, state: EvaluatorState, now: float, unavailable: Mapping[str, str]
+    ) -> tuple[tuple[ClosedSpan, ...], tuple[Finding, ...]]:
+        """Evaluate the due rules. Return what ended and the findings that began or became worse."""
+        state.now = now
+        results: list[RuleResult] = []
+        for replica in state.replicas.values():
+            if replica.tier not in unavailable:
+                context = self.tier(replica.tier)
+                recent = _recent_windows(state, replica, context, now)
+                results.extend(evaluate_replica_rules(replica, context, now, recent))
+        results.extend(self._evaluate_availability(state, now, unavailable))
+        results.extend(_unknown_results(state, now, unavailable))
+        results.extend(self._evaluate_tiers(state, now, unavailable))
+        results.extend(state.new_results)
+        state.new_results = ()
+        state.alerts = alert_state.step_alerts(state.alerts, results, now, state.removed_rules)
+        closed = [one for gone in state.removed_rules.values() for one in finding.close_rule_state(gone, now)]
+        state.removed_rules = {}
+        before: dict[RuleKey, Finding | None] = {}
+        for result in results:
+            key = (result.rule, result.subject)
+            previous = state.rules.get(key)
+            state.rules[key], ended = finding.step_rule_state(previous, result)
+            closed.extend(ended)
+            if state.rules[key].episode is not None:
+                before.setdefault(key, previous.episode if previous is not None else None)
+        after = ((known, state.rules[key].episode) for key, known in before.items())
+        changed = tuple(one for known, one in after if one is not None and _has_changed(known, one))
+        return tuple(closed), changed
+
+    def _evaluate_availability(
+        self, state: EvaluatorState, now: float, unavailable: Mapping[str, str]
+    ) -> Iterator[RuleResult]:
+        """Yield results on whole tiers. What becomes unknown in this step is counted in the next."""
+        replicas: dict[str, list[ReplicaState]] = {}
+        for replica in state.replicas.values():
+            replicas.setdefault(replica.tier, []).append(replica)
+        rules: dict[str, list[RuleState]] = {}
+        for (_, subject), rule in state.rules.items():
+            rules.setdefault(subject.tier, []).append(rule)
+        for name, members in sorted(replicas.items()):
+            if name in unavailable:
+                yield evaluate_unknowns(rules.get(name, []), self.tier(name), now)
+            else:
+                yield from evaluate_tier_availability(members, rules.get(name, []), self.tier(name), now)
+
+    def _evaluate_tiers(
+        self, state: EvaluatorState, now: float, unavailable: Mapping[str, str]
+    ) -> Iterator[RuleResult]:
+        """Yield the results of rules over minutes for every tier that closed one."""
+        if not state.due_tiers:
+            return
+        fleet = {name: TierWindows(view=self.tier(name), slices=one.slices) for name, one in state.minutes.items()}
+        for name in sorted(state.due_tiers - unavailable.keys()):
+            minutes = state.minutes[name]
+            cached = tier_rules.cached_results(minutes, state.tier_results.get(name, ()), now)
+            found = tier_rules.evaluate_tier_rules(
+                minutes, self.tier(name), now, fleet, state.projections.get(name), cached
+            )
+            state.tier_results[name] = tuple(cached.get(one.rule, one) for one in found)
+            for result in found:
+                yield long_rules.prefer_firing_result(result, state.long_term)
+        state.due_tiers.clear()
 
 
-def _watched(subject: Subject, keys: Container[ReplicaKey], tiers: Container[str]) -> bool:
-    return subject.tier in tiers if subject.replica is None else (subject.tier, subject.replica) in keys
+def _recent_windows(
+    state: EvaluatorState, replica: ReplicaState, context: TierContext, now: float
+) -> tuple[BinnedWindow, ...]:
+    """Return the last minutes of a replica in a cascade, which explain it."""
+    if replica.cascade.stage == 0:
+        return ()
+    return tier_rules.recent_windows(state.minutes.get(replica.tier, TierMinutes()), replica, context, now)
+
+
+def _unknown_results(state: EvaluatorState, now: float, unavailable: Mapping[str, str]) -> Iterator[RuleResult]:
+    for rule, subject in state.rules:
+        if subject.tier in unavailable and rule not in SELF_RULES:
+            text = unavailable[subject.tier]
+            yield Unknown(t=now, rule=rule, subject=subject, reason=Gap.STALE, text=text)
+
+
+def _add_start(state: EvaluatorState, tier: str, start: ReplicaStart, now: float) -> Iterator[TimelineEvent]:
+    """Add a start. Yield its event, which restores it after a restart of the agent, unless the start is old."""
+    known = state.starts(tier)
+    state.restore_starts(tier, (start,))
+    if state.starts(tier) is not known and start.t > now - KEPT_SECONDS:
+        yield timeline.start_event(tier, start)
+
+
+def _has_changed(before: Finding | None, now: Finding) -> bool:
+    """Return whether a finding began, or became worse in status or stage."""
+    if before is None or before.started_at != now.started_at:
+        return True
+    return (before.worst.status, before.worst.stage) != (now.worst.status, now.worst.stage)

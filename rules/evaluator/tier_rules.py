@@ -1,8 +1,4 @@
-"""Watching a tier: from the minutes of its replicas to answers. Pure steps: time is an argument.
-
-Owns the minutes for as long as rules look back, and which of them a rule sees. The daemon and the replay both run on
-this and on `rules.replicas.state`, so that they cannot disagree.
-"""
+"""Evaluation of the rules over minutes of a tier, and the minutes that these rules look back on."""
 
 from __future__ import annotations
 
@@ -35,15 +31,17 @@ from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 LIVE_SECONDS = 3600.0
-"""Rules that look back no further are judged from the minutes in memory; the others from the history's hours."""
+"""Maximum window in seconds of a rule over the minutes in memory. Longer rules use the hours of the history."""
 
 LIVE = tuple(rule for rule in RULES if not rule.per_scrape and rule.window_seconds <= LIVE_SECONDS)
 
 LONGEST = max(rule.window_seconds for rule in LIVE)
 
 RECENT_SECONDS = 960.0
-"""Older minutes keep of their histograms only LENGTHS and of their gauges only LEVELS: rules that look back further read
-no others, and these are most of a minute's memory (a node agent's 64 MiB, DESIGN 5)."""
+"""Age in seconds from which a minute keeps only LENGTHS of its histograms and LEVELS of its gauges.
+
+Rules that look back further read no others, and these are most of a minute's memory (a node agent has 64 MiB, DESIGN 5).
+"""
 
 LENGTHS = frozenset({"prompt_tokens_per_request", "generation_tokens_per_request"})
 LEVELS = frozenset({"requests_running", "requests_waiting", "engine_startup_seconds"})
@@ -54,35 +52,36 @@ LOCALITY = frozenset(
         *("prompt_tokens", "generation_tokens"),
     }
 )
-"""What `rules.methods.prefix_locality` and `rules.methods.pools` read of a replica's older minute, beside LENGTHS."""
+"""Counters of a replica's older minute that rules on prefix locality and pools read, beside LENGTHS."""
 
 OF_EACH = frozenset({"LoadBeyondBenchmark", "QueueGrowing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance"})
-"""Rules that compare the replicas of a tier with each other: sums over replicas do not tell."""
+"""Rules that compare the replicas of a tier with each other. They cannot use sums over replicas."""
 
 SELDOM = frozenset({"PrefixRoutingBroken"})
 SELDOM_SECONDS = 300.0
-"""Of a tier that is seen as sums rules over an hour of every replica's minutes are judged so often: caches take longer to fill."""
+"""Interval in seconds of the SELDOM rules in an aggregated tier. They read an hour of every replica's minutes, and a cache
+takes longer to fill."""
 
 AHEAD_SECONDS = 600.0
-"""Replicas close their minutes in different turns, a slow target's late; what is further ahead is of a clock that was wrong."""
+"""Maximum seconds that a minute may lie ahead. Replicas close minutes in different cycles; more is a wrong clock."""
 
 MOST_MINUTES = round((LONGEST + AHEAD_SECONDS) / windows.MINUTE_SECONDS) + 1
-"""Whole minutes of one replica that are in memory at once."""
+"""Maximum number of minutes of one replica in memory."""
 
 TIMES, SPARE = 8, 64
-"""A minute of a tier is in at most so many slices of every replica that is watched (a sum's turns are shorter than a minute), and
-some of pods that went. More come where a clock stands still while pods come and go."""
+"""Maximum number of windows of one minute: TIMES per replica (cycles may be shorter than a minute) and SPARE of removed
+pods. More arrive where a clock stands still while pods come and go."""
 
 EXPLAINED_SECONDS = 180.0
-"""A cascade is explained by the last three minutes: lengths are seen only when requests finish."""
+"""Span in seconds of the minutes that explain a cascade: lengths are known only when requests finish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierMinutes:
-    """The closed minutes of a tier's replicas, oldest first, as far back as its rules look; its error budget and its starts.
+    """Closed minutes of a tier, oldest first, as far back as its rules look; its error budget and its replica starts.
 
-    Of a tier that is seen as sums, `slices` are minutes added up over the replicas of one load, and `each` holds what rules
-    that compare replicas need of every one; None where `slices` are those of single replicas already.
+    In an aggregated tier `slices` are sums over the replicas of one load, and `each` holds what comparing rules need of
+    every replica. Otherwise `slices` are those of single replicas, and `each` is None.
     """
 
     slices: tuple[BinnedWindow, ...] = ()
@@ -93,7 +92,7 @@ class TierMinutes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSize:
-    """What is known when minutes are over: the judge's own time (unix seconds), and how many replicas the tier has."""
+    """Time of the evaluation (unix seconds) and number of replicas, when a minute closes."""
 
     now: float
     replicas: int
@@ -102,8 +101,8 @@ class TierSize:
 def add_minute(
     minutes: TierMinutes, minute: Window, replica: str, view: TierContext, watched: TierSize | None = None
 ) -> TierMinutes:
-    """With one more closed minute of one replica, last; what is older than any rule looks back is dropped, and what is of
-    a time that has yet to come: the clock went back. Without `watched` it is the minute that says what time it is."""
+    """Add a closed minute of a replica. Drop minutes older than any rule looks back, and those in the future: the clock
+    was set back. Without `watched` the minute's end is the present time."""
     now, since, until = _reach(minute.end, watched)
     keep = tuple(_aged(s, now) for s in minutes.slices if since < s.window.end <= until)
     before = next((s for s in reversed(keep) if s.replica == replica), None)
@@ -122,7 +121,7 @@ def add_aggregated_minute(
     view: TierContext,
     watched: TierSize | None = None,
 ) -> TierMinutes:
-    """With one more minute of a tier that is seen as sums: `groups` added up by load, `each` of every replica, placed."""
+    """Add a minute of an aggregated tier: `groups` are sums by load, `each` the windows of every replica."""
     if not groups and not each:
         return minutes
     now, since, until = _reach(max(s.window.end for s in (*groups, *each)), watched)
@@ -140,8 +139,9 @@ def add_aggregated_minute(
 
 
 def _reach(end: float, watched: TierSize | None) -> tuple[float, float, float]:
-    """What time it is when a minute ends at `end`, and which minutes are remembered then: those that end after the first and not
-    after the second. A minute that is far from the judge's own time is of another's wrong clock, and makes none of the tier's old.
+    """Return the present time when a minute ends at `end`, and between which times kept minutes end.
+
+    A minute far from the evaluation's own time has a wrong clock, and makes no other minute old.
     """
     now = end if watched is None or abs(end - watched.now) <= AHEAD_SECONDS else watched.now
     return now, now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
@@ -150,7 +150,7 @@ def _reach(end: float, watched: TierSize | None) -> tuple[float, float, float]:
 def _bounded(
     before: Iterable[BinnedWindow], newest: Sequence[BinnedWindow], watched: TierSize | None
 ) -> tuple[BinnedWindow, ...]:
-    """With the newest, and without the oldest of their minutes where these are in more slices than so many replicas leave."""
+    """Add the newest windows. Drop the oldest of the same minutes where there are more than the replicas can leave."""
     several = (*before, *newest)
     if watched is None or len(several) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
         return several
@@ -162,19 +162,14 @@ def _bounded(
     return tuple(several[place] for place in sorted(itertools.chain(others, *places.values())))
 
 
-def last_minute_by_replica(minutes: TierMinutes, now: float) -> dict[str | None, BinnedWindow]:
-    """The last minute of every replica of such a tier, for `rules.plan.load_bins`."""
-    return {s.replica: s for s in minutes.each or () if s.window.end > now - load_bins.AFTER_SECONDS - RECENT_SECONDS}
-
-
 def add_start(minutes: TierMinutes, start: ReplicaStart) -> TierMinutes:
-    """With one more start of a replica; the same object where it adds nothing."""
+    """Add a start of a replica. Return the same object if the start is known."""
     known = starts.add_start(minutes.starts, start)
     return minutes if known is minutes.starts else replace(minutes, starts=known)
 
 
 def _aged(one: BinnedWindow, now: float) -> BinnedWindow:
-    """The slice without what nobody asks of it any more."""
+    """Drop the parts of an older window that no rule reads."""
     window = one.window
     slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= LEVELS
     if window.end > now - RECENT_SECONDS or slim:
@@ -185,7 +180,7 @@ def _aged(one: BinnedWindow, now: float) -> BinnedWindow:
 
 
 def _aged_each(one: BinnedWindow, now: float) -> BinnedWindow:
-    """Of a replica's older minutes only what tells whether the prefix cache's locality was kept is asked any more."""
+    """Drop the parts of a replica's older window that no comparing rule reads."""
     window = one.window
     if window.end > now - RECENT_SECONDS or not window.gauges:
         return one
@@ -196,20 +191,20 @@ def _aged_each(one: BinnedWindow, now: float) -> BinnedWindow:
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-"""One object for all of an hour."""
+"""Shared empty mapping: an hour of a large tier has many thousand windows."""
 
 
 def _budget(minutes: TierMinutes, view: TierContext) -> Budget:
-    """The budget so far, if it was counted against the tier's present objectives."""
+    """Return the budget, or an empty one if it was counted against other objectives."""
     anew = error_budget.empty_budget(view)
     return minutes.budget if minutes.budget.objectives == anew.objectives else anew
 
 
 def rebin_minutes(minutes: TierMinutes, view: TierContext) -> TierMinutes:
-    """The same minutes on another curve, after the plan changed."""
+    """Bin the minutes by another curve, after the plan changed."""
     anew = TierMinutes(starts=minutes.starts)
     if minutes.each is not None:
-        # Sums by the loads of another curve: they cannot be taken apart again.
+        # Sums by the loads of another curve cannot be taken apart.
         return replace(anew, each=(), budget=_budget(minutes, view))
     for one in minutes.slices:
         anew = add_minute(anew, one.window, one.replica or "", view)
@@ -220,7 +215,7 @@ def rebin_minutes(minutes: TierMinutes, view: TierContext) -> TierMinutes:
 def recent_windows(
     minutes: TierMinutes, replica: ReplicaState, view: TierContext, now: float
 ) -> tuple[BinnedWindow, ...]:
-    """The last minutes of one replica, the open one included."""
+    """Return the last minutes of one replica, including the open one."""
     of_each = minutes.slices if minutes.each is None else minutes.each
     closed = [s for s in of_each if s.replica == replica.name and s.window.end > now - EXPLAINED_SECONDS]
     if replica.open:
@@ -229,7 +224,7 @@ def recent_windows(
 
 
 def cached_results(minutes: TierMinutes, answers: Iterable[RuleResult], now: float) -> dict[str, RuleResult]:
-    """By rule, those of a tier's last answers that need not be asked for anew at `now`."""
+    """Return the last results of SELDOM rules that are still valid at `now`, by rule."""
     if minutes.each is None:
         return {}
     return {one.rule: one for one in answers if one.rule in SELDOM and one.t <= now < one.t + SELDOM_SECONDS}
@@ -243,10 +238,9 @@ def evaluate_tier_rules(
     projection: Projection | None = None,
     kept: Mapping[str, RuleResult] | None = None,
 ) -> tuple[RuleResult, ...]:
-    """What the rules over slices say about the tier at `now`; of a rule whose minimum has not passed: unknown.
+    """Return the results of the rules over minutes at `now`; unknown where a rule's minimum time has not passed.
 
-    `fleet` are the minutes of all tiers, for rules that compare them; `projection` is the tier's forecast, where there is one.
-    `kept` are answers, by rule, that still stand and are not asked for anew (`still_stand`).
+    `fleet` holds the minutes of all tiers, for rules that compare them. `kept` are cached results by rule.
     """
     standing = kept or {}
     holds: dict[tuple[bool, float], tuple[BinnedWindow, ...]] = {}
@@ -258,7 +252,7 @@ def evaluate_tier_rules(
         of_each = minutes.each is not None and rule.name in OF_EACH
         kind = (of_each, rule.window_seconds)
         if kind not in holds:
-            # Rules share few lengths of time, and of a large tier an hour is many thousand slices.
+            # Rules share few window lengths, and an hour of a large tier has many thousand windows.
             holds[kind] = _hold(minutes.each or () if of_each else minutes.slices, rule, now)
         answers.append(_judged(rule, minutes, holds[kind], view, now, fleet or {}, projection))
     return tuple(answers)
@@ -275,7 +269,7 @@ def _judged(
 ) -> RuleResult:
     subject = Subject(tier=view.tier)
     if rule.needs and read_plan_value(view, rule.needs) is None:
-        # First of all: waiting does not put it into the plan.
+        # First, because waiting does not change the plan.
         text = f"the plan has no {rule.needs}"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_IN_PLAN, text=text)
     if not hold and rule.minimum_seconds > 0:

@@ -1,8 +1,4 @@
-"""The timeline: what happened to a fleet, one entry each, in order of time.
-
-Owns the record of an event and the merging of episodes, foreign alerts and events into entries. It formats nothing:
-`exporters.documents.timeline` does. Another kind of event is a member of `Kind`; who sees it happen tells it.
-"""
+"""Timeline: findings, external alerts and events as entries in order of time (`exporters.documents.timeline` prints it)."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from rules.verdicts.finding import Finding
 
 
 class TimelineKind(StrEnum):
-    """What an entry is. The history keeps the word: one that is gone from here is still read."""
+    """Kind of an entry. The history stores the word; a word that was removed here is still read."""
 
     EPISODE = "episode"
     FOREIGN_ALERT = "foreign_alert"
@@ -36,10 +32,10 @@ class TimelineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEvent:
-    """Something that happened (unix seconds) and explains numbers: a restart, another plan, a reload, a Step 13 result.
+    """Event at unix seconds `t` that explains numbers: a restart, another plan, a reload, a step 13 result.
 
-    `text` is what is said of it; of a cold start it is the start itself (`rules.replicas.starts`), which is read again after
-    an agent's restart, and `entries` says it in words.
+    `text` describes it. For a cold start it is the encoded start (`rules.replicas.starts`), which a restarted agent
+    reads again; `list_entries` describes it.
     """
 
     t: float
@@ -51,9 +47,9 @@ class TimelineEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEntry:
-    """One line of the timeline. `lasts` says whether it has an end at all; `ended_at` is None while there is none yet.
+    """Line of the timeline. `lasts` says whether it has an end; `ended_at` is None until then.
 
-    `rule` and `status` are an episode's, empty otherwise. Without a tier it is about the whole installation.
+    `rule` and `status` are a finding's, empty otherwise. Without a tier it concerns the whole installation.
     """
 
     t: float
@@ -74,9 +70,9 @@ def list_entries(
     since: float,
     tier: str | None = None,
 ) -> tuple[TimelineEntry, ...]:
-    """What happened at or lasted beyond `since` (unix seconds), the newest last.
+    """Return what happened at or lasted beyond `since` (unix seconds), newest last.
 
-    Of one tier that is what is said of it, of its replicas, and of the whole installation.
+    For one tier: entries of the tier, its replicas and the whole installation.
     """
     found = [*map(_of_episode, episodes), *map(_of_foreign, foreign), *map(_of_event, events)]
     kept = [e for e in found if _reaches(e, since) and (tier is None or e.tier in (None, tier))]
@@ -123,13 +119,13 @@ def _of_event(event: TimelineEvent) -> TimelineEntry:
 
 
 def start_event(tier: str, start: ReplicaStart) -> TimelineEvent:
-    """The event by which a start is kept."""
+    """Return the event that stores a start."""
     text = starts.to_text(start)
     return TimelineEvent(t=start.t, kind=TimelineKind.COLD_START, tier=tier, replica=start.replica, text=text)
 
 
 def parse_start_event(event: TimelineEvent) -> ReplicaStart | None:
-    """The start that an event keeps; None of another kind, and where its text is none (another release wrote it)."""
+    """Return the start that an event stores. None for another kind, or a text of another release that cannot be read."""
     if event.kind != TimelineKind.COLD_START:
         return None
     try:

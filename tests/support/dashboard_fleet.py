@@ -17,8 +17,8 @@ import recorded
 import yaml
 from daemon_runs import running, write
 
-from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon
+from agent.daemon.factory import assemble
 from agent.demo.engines import Player, RecordedTrack, StandInGpus, track
 from agent.demo.setup import HERE, PLAN, Clock
 from agent.http_server.options import options_of

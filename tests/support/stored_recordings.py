@@ -10,20 +10,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from loops import scrape_loop
 from paths import TESTS
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.daemon.status_builder import StatusInputs, status
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.gpu.collector import GpuCollector
 from agent.http_client.transport import TargetOptions
-from agent.pipeline.loop import EvaluationLoop
 from agent.prometheus.answers import MatrixSeries
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes
 from exporters.metrics import exposition
-from exporters.status.records import AgentHealth
-from rules.evaluator.step import ReplicaKey
+from rules.evaluator.observation import ReplicaKey
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan
 
@@ -91,23 +88,19 @@ def _of_agent(name: str | Path, plan: Plan | None, late_seconds: float) -> Itera
     scrapers = _Recorded(recording)
     now = 0.0
     tiers = {target.tier for target in recording.targets}
-    turns = EvaluationLoop(
-        targets=[
+    parts = scrape_loop(
+        [
             Target(tier=t.tier, replica=t.replica, pool=t.pool, options=TargetOptions(url="http://127.0.0.1:1"))
             for t in recording.targets
         ],
-        views={tier: build_tier_context(tier, plan.tiers.get(tier) if plan else None) for tier in tiers},
-        versions={},
-        scrapers=scrapers,
-        gpus=GpuCollector(None),
-        history=None,
+        {tier: build_tier_context(tier, plan.tiers.get(tier) if plan else None) for tier in tiers},
+        scrapers,
         clock=lambda: now,
     )
-    facts = StatusInputs(role="node", started_at=0.0, health=AgentHealth(), simulated="", past=(), step13={})
     for several in rounds(recording):
         scrapers.round, now = several, several[-1].t
-        turns.run_cycle()
-        page, _ = exposition.render(status(turns, facts, now), "")
+        parts.loop.run_cycle()
+        page, _ = exposition.render(parts.status(now), "")
         yield from samples(page.decode(), now + late_seconds, {"instance": "node-1:9095", "job": "sizewatch"})
 
 

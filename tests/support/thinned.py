@@ -14,6 +14,7 @@ import recorded
 from agent.config.files import load_plan
 from agent.replay import replay as replaying
 from agent.sources.recording import Recording, load
+from rules.evaluator.observation import Observation
 from rules.plan.schema import Plan
 from rules.verdicts.verdict import RuleResult, Subject
 
@@ -53,9 +54,9 @@ def judge(folder: Path) -> list[tuple[float, Answers]]:
     kept: list[tuple[float, Answers]] = []
 
     class Keeping(replaying.ReplayRun):
-        def judge(self, t: float, blind: Mapping[str, str] = replaying.NOBODY) -> None:
-            super().judge(t, blind)
-            kept.append((t, {key: standing.answer for key, standing in self.watcher.standings.items()}))
+        def evaluate(self, observation: Observation) -> None:
+            super().evaluate(observation)
+            kept.append((observation.now, {key: state.answer for key, state in self.state.rules.items()}))
 
     recording, _ = load(folder)
     with pytest.MonkeyPatch.context() as patched:

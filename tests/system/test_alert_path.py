@@ -20,7 +20,7 @@ from mortal_alertmanager import Pager, pager
 from paths import ROOT
 from waiting import free_port, wait_for
 
-from agent.daemon.assembly import assemble
+from agent.daemon.factory import assemble
 from agent.demo.engines import Player, RecordedTrack, track
 from agent.http_server.options import options_of
 from agent.sources.recording import load

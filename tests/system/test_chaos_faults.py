@@ -25,7 +25,7 @@ from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import Scrapers, Target
-from rules.evaluator.step import ClosedMinute
+from rules.evaluator.observation import ClosedMinute
 
 
 def hangs_mid_page(handler: Handler) -> None:

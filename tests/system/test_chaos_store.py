@@ -35,12 +35,12 @@ def test_a_store_that_is_away_for_long_says_of_no_replica_that_it_is_gone(told: 
     samples: list[Sample] = list(of("steady"))  # type: ignore[operator]
     fleet, api = make(samples)  # type: ignore[operator]
     fleet.go(2)
-    before = {key for key in fleet.turns.watcher.standings if key[1].replica}
+    before = {key for key in fleet.loop.state.rules if key[1].replica}
     api.away = True
     fleet.go(10)
-    assert [target.key for target in fleet.turns.targets] == [(TIER, REPLICA)]
-    assert {key for key in fleet.turns.watcher.standings if key[1].replica} == before != set()
-    assert not [one for one in fleet.turns.events if one.kind == "gone"]
+    assert [target.key for target in fleet.source.targets] == [(TIER, REPLICA)]
+    assert {key for key in fleet.loop.state.rules if key[1].replica} == before != set()
+    assert not [one for one in fleet.runtime.events if one.kind == "gone"]
 
 
 class Small(Away):
@@ -90,7 +90,7 @@ def test_an_hour_that_was_missed_is_read_in_pieces_and_nothing_of_it_is_lost(
     away.away, away.most_seconds, away.fails_at, away.asked = False, most_seconds, fails_at, 0
     for one in (fleet, missed):
         one.go(2)
-    assert missed.turns.store_troubles == {}
+    assert missed.source.errors == {}
     assert booked(missed) == pytest.approx(booked(fleet))
 
 
@@ -101,15 +101,15 @@ def test_a_tier_that_nothing_is_told_of_stays_out_of_sight() -> None:
     fleet.go(3)
     for _ in range(10):
         fleet.go(1)
-        assert "the store has had no sample of the tier for" in fleet.turns.store_troubles[TIER]
-    assert fleet.turns.targets == ()
+        assert "the store has had no sample of the tier for" in fleet.source.errors[TIER]
+    assert fleet.source.targets == ()
 
 
 def test_a_tier_that_nothing_was_ever_told_of_is_out_of_sight() -> None:
     samples = list(agent_samples("steady"))
     fleet, _ = told_by_agents([(name, {**labels, "tier": "another"}, t, v) for name, labels, t, v in samples])
     fleet.go(1)
-    assert fleet.turns.store_troubles == {TIER: "the store has no sample of the tier"}
+    assert fleet.source.errors == {TIER: "the store has no sample of the tier"}
 
 
 def by_a_wrong_clock(samples: list[Sample], ahead: float, since: float, until: float) -> Iterator[Sample]:
@@ -132,7 +132,7 @@ def test_an_agent_whose_clock_is_wrong_is_read_by_the_stores(ahead: float, lasts
     for _ in range(4):
         fleet.go(1)
         right.go(1)
-        assert fleet.turns.store_troubles == {}
+        assert fleet.source.errors == {}
         assert fleet.answer("TargetDown", REPLICA).status is Status.OK
     assert booked(fleet) == pytest.approx(booked(right), rel=0.1)
 
@@ -144,7 +144,7 @@ def test_an_agent_whose_clock_is_ahead_is_missed_when_it_is_gone() -> None:
         [one for one in by_a_wrong_clock(samples, 3600.0, begin, math.inf) if one[2] < begin + 100]
     )
     fleet.go(3)
-    assert "no sample of the tier" in fleet.turns.store_troubles[TIER]
+    assert "no sample of the tier" in fleet.source.errors[TIER]
 
 
 def test_a_scrape_that_is_told_of_again_is_none_however_old_it_is() -> None:
@@ -172,12 +172,12 @@ def test_a_fleet_whose_clock_was_minutes_ahead_sees_again_within_two_turns() -> 
     fleet.now += 120.0
     right = api.store
     api.store = type(right).of([one for one in samples if one[2] <= fleet.now - 120.0])
-    fleet.turns.run_cycle()
-    assert TIER in fleet.turns.store_troubles
+    fleet.loop.run_cycle()
+    assert TIER in fleet.source.errors
     fleet.now -= 120.0
     api.store = right
     fleet.go(2, 30.0)
-    assert fleet.turns.store_troubles == {}
+    assert fleet.source.errors == {}
 
 
 def test_a_fleet_whose_clock_was_set_back_says_that_it_is_told_nothing_new() -> None:
@@ -185,7 +185,7 @@ def test_a_fleet_whose_clock_was_set_back_says_that_it_is_told_nothing_new() -> 
     fleet.go(3)
     fleet.now -= 3600.0
     fleet.go(3)
-    assert "no sample of the tier" in fleet.turns.store_troubles[TIER]
+    assert "no sample of the tier" in fleet.source.errors[TIER]
 
 
 @pytest.mark.server

@@ -10,21 +10,23 @@ from pathlib import Path
 import pytest
 from daemon_runs import configuration, write
 from engine_server import engines
+from evaluation_steps import EvaluationSteps
 from held_names import held
+from loops import LoopParts
 from making import snapshot
 from stored_recordings import MemoryStore, Sample
 from test_fleet_turns import TIER, Away, Fleet
 from waiting import free_port
 
 from agent.config.load import load
-from agent.daemon.assembly import Assembly, assemble
+from agent.daemon.assembly import Assembly
+from agent.daemon.factory import assemble
 from agent.fleet import agent_series
 from agent.fleet.tier_readers import ReplicaReader
 from agent.gpu.collector import GpuCollector
 from agent.gpu.owners import GpuAssignment
 from agent.pipeline.runtime_state import TREND_MINUTES
 from exporters.metrics import names
-from rules.evaluator.step import Evaluator
 from rules.evaluator.tier_rules import MOST_MINUTES, SPARE, TIMES
 from rules.plan import load_bins
 from rules.telemetry.snapshots import GpuReadout
@@ -58,32 +60,37 @@ def churning(folder: Path, generations: int) -> Iterator[Assembly]:
             served[0].asked.clear()
             for _ in range(9):
                 clock.now += 15.0
-                assembly.turns.run_cycle()
+                assembly.loop.run_cycle()
         assert assembly is not None
         for _ in range(TREND_MINUTES + 2):
             clock.now += 60.0
-            assembly.turns.run_cycle()
+            assembly.loop.run_cycle()
         try:
             yield assembly
         finally:
             assembly.close(clock.now)
 
 
+def places_of(parts: LoopParts, text: str) -> Iterator[str]:
+    """The part of the loop or of the runtime state that each path to a text begins in."""
+    for path in held(parts, text):
+        # How the tier's replicas started is known for a while: as many starts as `rules.replicas.starts` keeps.
+        yield "starts" if ".minutes.cpu-small.starts." in path else path.split(".")[2]
+
+
 def test_nothing_but_the_days_events_and_episodes_knows_a_pod_that_is_gone(tmp_path: Path) -> None:
     with churning(tmp_path, 3) as assembly:
-        turns = assembly.turns
-        assert "ledger" in {place.split(".")[1] for place in held(turns, "dead-2")}
-        assert {key[1] for key in turns.ledger.failures} == {"dead-2"}
+        parts = LoopParts(assembly.loop, assembly.loop.source, assembly.runtime)
+        assert "replicas" in places_of(parts, "dead-2")
+        assert {key[1] for key in assembly.runtime.failures} == {"dead-2"}
         for gone in ("pod-0", "dead-0", "pod-1", "dead-1"):
-            # How the tier's replicas started is known for a while: as many starts as `rules.replicas.starts` keeps.
-            found = [place for place in held(turns, gone) if not place.startswith(".watcher.minutes.cpu-small.starts.")]
-            assert {place.split(".")[1] for place in found} <= {"past", "events"}, found
+            assert set(places_of(parts, gone)) <= {"past", "events", "starts"}, held(parts, gone)
 
 
 def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
     """How many slices a tier has in memory after each of so many pods, one at a time, whose clocks all begin at these times."""
-    watcher, sizes = Evaluator({"t": load_bins.build_tier_context("t", None)}), []
-    watcher.set_aggregated("t", sums)
+    watcher, sizes = EvaluationSteps({"t": load_bins.build_tier_context("t", None)}), []
+    watcher.set_aggregated({"t"} if sums else ())
     watcher.step(BEGIN)
     for number in range(pods):
         name, at = f"pod-{number}", times[number % len(times)]
@@ -93,7 +100,7 @@ def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
         assert window is not None
         if sums:
             one = load_bins.bin_window(window, None, name)
-            watcher.add_aggregated_minute("t", (one,), (one,))
+            watcher.add_aggregate("t", (one,), (one,))
         watcher.remove_replicas({("t", name)})
         if number % 1000 == 0:
             watcher.step(BEGIN)
@@ -115,7 +122,7 @@ def test_of_clocks_that_stand_still_in_several_minutes_each_minute_is_bounded() 
 
 @pytest.mark.parametrize("wrong", [-7200.0, 7200.0])
 def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) -> None:
-    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
+    watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     for number in range(200):
         t = BEGIN + 15.0 * number
         watcher.apply_snapshot("t", "right", snapshot(t))
@@ -127,7 +134,7 @@ def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) 
 
 
 def test_a_busy_tier_that_shrinks_keeps_the_minutes_of_the_pods_that_went() -> None:
-    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
+    watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     for number in range(80):
         t = BEGIN + 15.0 * number
         for pod in range(40 if number < 40 else 2):
@@ -173,11 +180,10 @@ def test_role_fleet_forgets_pods_and_their_gpus() -> None:
     api = Away(MemoryStore.of(itertools.chain.from_iterable(several)))
     fleet = Fleet(api, ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api), BEGIN)
     fleet.go(20)
-    turns = fleet.turns
-    assert "GPU-9x" in turns.gpus.latest
-    assert set(turns.gpus.latest) <= {f"GPU-{n}x" for n in range(6, 10)}
-    assert {key[1] for key in turns.owned} <= {f"pod-{n}" for n in range(6, 10)}
+    replicas = fleet.runtime.replicas
+    assert {key[1] for key in replicas} <= {f"pod-{n}" for n in range(6, 10)}
+    assert [one.gpu for one in replicas[TIER, "pod-9"].gpus.readouts] == ["GPU-9x"]
     fleet.go(75)
     api.store.series.clear()
-    places = {place.split(".")[1] for place in held(turns, "pod-0")}
-    assert places <= {"past", "events"}, held(turns, "pod-0")
+    fleet.closed.clear()
+    assert set(places_of(fleet.parts, "pod-0")) <= {"past", "events"}, held(fleet.parts, "pod-0")

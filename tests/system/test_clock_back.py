@@ -11,16 +11,18 @@ from pathlib import Path
 
 from daemon_runs import configuration, write
 from engine_server import engines
+from evaluation_steps import EvaluationSteps
 from history_samples import booking
 from making import START, snapshot, window
 from stored_recordings import agent_samples
 from test_finding import answer
-from test_fleet_turns import told_by_agents
+from test_fleet_turns import Fleet, told_by_agents
 from waiting import free_port
 
 from agent.config.load import load
-from agent.daemon.assembly import assemble
+from agent.daemon.factory import assemble
 from agent.history.service import BookedMinutes, HistoryService
+from agent.history.sink import HistorySink
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.pipeline.runtime_state import RuntimeState
@@ -30,7 +32,7 @@ from exporters.alertmanager.payload import AlertSettings
 from rules.confidence import Certainty
 from rules.evaluator import alert_state, tier_rules
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
-from rules.evaluator.step import ClosedMinute, Evaluator
+from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.replicas import track
 from rules.replicas.track import Spans
@@ -52,7 +54,7 @@ class Life:
         self.begin()
 
     def begin(self) -> None:
-        self.watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
+        self.watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
         self.keeping = HistoryService(lambda: HistoryStore(self.path))
 
     def turns(self, minutes: float) -> None:
@@ -145,10 +147,10 @@ def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
             assembly = assemble(loaded, None, clock=clock)
             for _ in range(turns):
                 now += 30.0
-                assembly.turns.run_cycle()
-            down = assembly.turns.watcher.standings["TargetDown", Subject(tier="cpu-small", replica="dead")]
+                assembly.loop.run_cycle()
+            down = assembly.loop.state.rules["TargetDown", Subject(tier="cpu-small", replica="dead")]
             assert down.answer.t == now
-            assert assembly.turns.defects == 0
+            assert assembly.loop.defects == 0
             assembly.close(now)
             now += moved
     for of_it in kept_once(tmp_path / "sizewatch-data" / "history.db", "cpu-small", ("r0", "dead")).values():
@@ -245,7 +247,7 @@ def test_a_daemon_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> 
             now += slept
             for _ in range(10):
                 now += 30.0
-                assembly.turns.run_cycle()
+                assembly.loop.run_cycle()
         assembly.close(now)
     found = kept_once(tmp_path / "sizewatch-data" / "history.db", "cpu-small", ("r0",))
     assert about(found["r0"], (0.5, 5.0), (185.5, 190.0))
@@ -263,7 +265,7 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
 
 
 def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(tmp_path: Path) -> None:
-    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
+    watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     t = START
     for number in range(400):
@@ -326,7 +328,7 @@ def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
 
 
 def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
-    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
+    watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     t, closed = START, []
     for number in range(60):
         t += -600.0 if number == 20 else 30.0
@@ -347,9 +349,13 @@ def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None
     assert max(one.window.end for one in minutes.slices) <= START + 60.0 + tier_rules.AHEAD_SECONDS
 
 
+def keep_history(fleet: Fleet, path: Path) -> None:
+    fleet.loop.sinks += (HistorySink(HistoryService(lambda: HistoryStore(path)), fleet.source, {}),)
+
+
 def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_path: Path) -> None:
     fleet, api = told_by_agents(list(agent_samples("steady")))
-    fleet.turns.history = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
+    keep_history(fleet, tmp_path / "h.db")
     asked: list[tuple[float, float]] = []
     raw = api.store.query_samples
 
@@ -364,13 +370,12 @@ def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_pa
     fleet.go(2)
     assert all(start < end for start, end in asked)
     # An hour ago there was nothing yet.
-    assert set(fleet.turns.store_troubles.values()) <= {"the store has had no sample of the tier for 60 s"}
+    assert set(fleet.source.errors.values()) <= {"the store has had no sample of the tier for 60 s"}
     assert before.status is Status.OK
     fleet.now += HOUR - 180.0
     fleet.go(2)
     assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
-    fleet.turns.stop()
-    fleet.turns.history.close()
+    fleet.loop.stop()
     with HistoryStore.open_reader(tmp_path / "h.db") as reader:
         minutes = [one.window for one in reader.minutes("cpu-small", 0.0, fleet.now + HOUR)]
     assert len(minutes) > 2
@@ -386,10 +391,9 @@ def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_rest
         for turns in stops:
             fleet, _ = told_by_agents(samples)
             fleet.now = now
-            fleet.turns.history = HistoryService(lambda: HistoryStore(path))
+            keep_history(fleet, path)
             fleet.go(turns)
-            fleet.turns.stop()
-            fleet.turns.history.close()
+            fleet.loop.stop()
             now = fleet.now
         with HistoryStore.open_reader(path) as reader:
             minutes = reader.minutes("cpu-small", 0.0, now + HOUR)

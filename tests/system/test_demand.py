@@ -27,7 +27,7 @@ from agent.history.schema import APPLICATION_ID, DAY, TABLES, VERSION
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord, WriteBuffer
-from rules.evaluator.step import ClosedMinute
+from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand

@@ -22,7 +22,7 @@ from report_samples import DAY, START, hour
 
 from agent.cli.main import main
 from agent.config.load import load
-from agent.daemon.assembly import assemble
+from agent.daemon.factory import assemble
 from agent.daemon.status_builder import StatusInputs, status
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
@@ -132,11 +132,10 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
                 started_at=NOW,
                 health=AgentHealth(),
                 simulated="",
-                past=(),
                 step13={},
                 forecasts=parts.forecasts,
             )
-            told = status(parts.turns, facts, NOW)
+            told = status(parts.loop, parts.runtime, facts, NOW)
         finally:
             parts.close(NOW)
     proposed = folder / "weekly" / "plan.next.yaml"

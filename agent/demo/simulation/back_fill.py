@@ -22,7 +22,7 @@ from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.version import VERSION
-from rules.evaluator.step import ClosedMinute
+from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext

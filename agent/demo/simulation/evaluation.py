@@ -26,7 +26,9 @@ from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import ASKED
 from rules.evaluator.evaluate import evaluate_rule
 from rules.evaluator.external_alerts import AlertTargets, ExternalAlert
-from rules.evaluator.step import ClosedMinute, Evaluator
+from rules.evaluator.observation import ClosedMinute, Observation, ReplicaScrape
+from rules.evaluator.state import EvaluatorState
+from rules.evaluator.step import Evaluator
 from rules.evaluator.tier_rules import LIVE_SECONDS
 from rules.methods.burn_rate import judge_burn
 from rules.methods.demand import judge_demand, judge_forecast
@@ -114,7 +116,7 @@ class CascadeRun:
 
     def __init__(self, run: TierRun, view: TierContext, cascade: ScriptedCascade) -> None:
         self._run, self._view, self._cascade = run, view, cascade
-        self._watcher = Evaluator({view.tier: view})
+        self._evaluator, self._state = Evaluator({view.tier: view}), EvaluatorState()
         self._foreign = ExternalAlertStore()
         self._ended: list[Finding] = []
         model = view.plan.model if view.plan is not None else ""
@@ -129,24 +131,21 @@ class CascadeRun:
         self, t: float, pages: tuple[tuple[str, Snapshot | None], ...]
     ) -> tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]:
         """The pages of a turn (None: none came); what ended or changed with it, and the minutes that are over."""
-        for name, page in pages:
-            if page is None:
-                self._watcher.apply_failed_scrape(self._view.tier, name, t)
-            else:
-                self._watcher.apply_snapshot(self._view.tier, name, page)
-        ended, closed = self._watcher.step(t)
-        over = [one for one in ended if isinstance(one, Finding)]
+        scrapes = (ReplicaScrape(tier=self._view.tier, replica=name, t=t, snapshot=page) for name, page in pages)
+        result = self._evaluator.step(self._state, Observation(now=t, scrapes=tuple(scrapes)))
+        result.raise_defects()
+        over = [one for one in result.closed if isinstance(one, Finding)]
         self._ended += over
-        return (*over, *self._alert(t)), closed
+        return (*over, *self._alert(t)), result.minutes
 
     def end(self, t: float) -> tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]:
         """What was still open when nobody looked so closely any more."""
-        left = [one for standing in self._watcher.standings.values() for one in finding.close_rule_state(standing, t)]
-        return tuple(one for one in left if isinstance(one, Finding)), self._watcher.flush()
+        left = [one for state in self._state.rules.values() for one in finding.close_rule_state(state, t)]
+        return tuple(one for one in left if isinstance(one, Finding)), self._evaluator.flush(self._state)
 
     def _alert(self, t: float) -> tuple[ExternalAlert, ...]:
-        lasting = [s.episode for s in self._watcher.standings.values() if s.episode is not None]
-        return self._foreign.turn(self._arrived(t), (*lasting, *self._ended), t, lambda: self._fleet)
+        findings = (*self._state.open_findings(), *self._ended)
+        return self._foreign.turn(self._arrived(t), findings, t, lambda: self._fleet)
 
     def _arrived(self, t: float) -> tuple[ExternalAlert, ...]:
         """Posted every turn while it fires, and once more with its end."""

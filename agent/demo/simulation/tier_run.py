@@ -16,7 +16,7 @@ from agent.demo.simulation.engine import SimulatedEngine
 from agent.demo.simulation.ground_truth import TierTotals
 from agent.demo.simulation.scenario import CASCADE_SECONDS, QUARTER, Restart, TierScenario, conditions
 from rules.evaluator import timeline
-from rules.evaluator.step import ClosedMinute
+from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.curve import Curve

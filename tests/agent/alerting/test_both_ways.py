@@ -38,18 +38,18 @@ def test_a_reload_that_posts_the_same_goes_on_and_one_that_posts_elsewhere_begin
         with running(path) as daemon:
             served[0].act = answers_500
             assert wait_for(lambda: "TargetDown" in posted(first))
-            (thread,) = (one._thread for one in daemon.turns.alerting.deliveries)  # type: ignore[union-attr]
+            (thread,) = (one._thread for one in daemon.assembly.alerting.deliveries)  # type: ignore[union-attr]
             write(tmp_path, configuration(served, alerting=alerting(first), logging={"level": "warning"}))
             reload(daemon)
             further(daemon)
-            assert [one._thread for one in daemon.turns.alerting.deliveries] == [thread]  # type: ignore[union-attr]
+            assert [one._thread for one in daemon.assembly.alerting.deliveries] == [thread]  # type: ignore[union-attr]
             write(tmp_path, configuration(served, alerting=alerting(second)))
             reload(daemon)
             assert wait_for(lambda: "TargetDown" in posted(second))
             assert wait_for(lambda: not thread.is_alive())  # type: ignore[union-attr]
             write(tmp_path, configuration(served))
             reload(daemon)
-            assert daemon.turns.alerting is None
+            assert daemon.assembly.alerting is None
             further(daemon)
             assert daemon.counts.errors == 0
 
@@ -65,8 +65,8 @@ def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
         with running(path) as daemon, monkeypatch.context() as patched:
             patched.setattr(AlertingService, "turn", broken)
             further(daemon, 2)
-            assert daemon.turns.defects >= 2
-    assert "alert delivery failed" in caplog.text
+            assert daemon.loop.defects >= 2
+    assert "sink failed sink=AlertingSink" in caplog.text
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert reader.minutes("cpu-small", 0.0, 1e11)
 

@@ -105,7 +105,7 @@ def test_an_agent_that_neither_posts_nor_receives_loads_nothing_for_it(tmp_path:
     path = write(tmp_path, configuration([], role="node"))
     assert load(path).config.alerting.path == "rules"
     script = (
-        "import sys; from pathlib import Path; from agent.daemon.assembly import assemble; from agent.config.load import load\n"
+        "import sys; from pathlib import Path; from agent.daemon.factory import assemble; from agent.config.load import load\n"
         "import agent.daemon.daemon\n"
         f"assemble(load(Path({str(path)!r}))).close(0.0)\n"
         "print([m for m in sys.modules if m.startswith('agent.alerting')])"

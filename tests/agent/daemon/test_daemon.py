@@ -21,8 +21,9 @@ from engine_server import answers_500, engines, hangs
 from waiting import wait_for
 
 from agent.config.load import LoadedConfig
-from agent.daemon.assembly import Assembly, assemble
+from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon
+from agent.daemon.factory import assemble
 from agent.errors import ConfigError
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
@@ -105,20 +106,20 @@ def test_pages_are_served_while_a_target_hangs(tmp_path: Path) -> None:
 def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_on(tmp_path: Path) -> None:
     with engines(3) as served, running(write(tmp_path, configuration(served[:2]))) as daemon:
         served[0].act = answers_500
-        assert wait_for(lambda: daemon.turns.watcher.alerts)
-        since = daemon.turns.watcher.standings[DOWN].episode
-        seen = daemon.turns.ledger.replicas["cpu-small", "r1"].sums.window().start
+        assert wait_for(lambda: daemon.loop.state.alerts)
+        since = daemon.loop.state.rules[DOWN].episode
+        seen = daemon.runtime.replicas["cpu-small", "r1"].sums.window().start
         write(tmp_path, configuration(served))
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.reloads == 1)
         further(daemon, 2)
         assert up(daemon) == [False, True, True]
-        again = daemon.turns.watcher.standings[DOWN].episode
+        again = daemon.loop.state.rules[DOWN].episode
         assert since is not None
         assert again is not None
         assert again.started_at == since.started_at
-        assert daemon.turns.ledger.replicas["cpu-small", "r1"].sums.window().start == seen
-        (alert,) = daemon.turns.watcher.alerts.values()
+        assert daemon.runtime.replicas["cpu-small", "r1"].sums.window().start == seen
+        (alert,) = daemon.loop.state.alerts.values()
         assert alert.since == since.started_at
         assert daemon.counts.errors == 0
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
@@ -128,7 +129,7 @@ def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_o
 def test_what_is_watched_no_more_ends_with_a_new_configuration(tmp_path: Path) -> None:
     with engines(2) as served, running(write(tmp_path, configuration(served))) as daemon:
         served[0].act = answers_500
-        assert wait_for(lambda: daemon.turns.watcher.alerts)
+        assert wait_for(lambda: daemon.loop.state.alerts)
         data = configuration(served)
         write(tmp_path, {**data, "targets": data["targets"][1:]})
         daemon.ask_reload()
@@ -284,16 +285,16 @@ def test_a_defect_in_a_turn_costs_that_turn_and_is_counted_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        judged = daemon.turns._judged
+        step = daemon.loop.evaluator.step
         calls: list[int] = []
 
         def broken(*arguments: Any) -> Any:
             calls.append(1)
             if len(calls) <= 2:
                 raise ZeroDivisionError("a defect")
-            return judged(*arguments)
+            return step(*arguments)
 
-        monkeypatch.setattr(daemon.turns, "_judged", broken)
+        monkeypatch.setattr(daemon.loop.evaluator, "step", broken)
         assert wait_for(lambda: len(calls) >= 4)
         assert daemon.counts.errors == 2
         assert metric(daemon, "sizewatch_turn_errors_total") == 2
@@ -405,7 +406,7 @@ def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(t
 
 
 def _open(daemon: Daemon) -> float | None:
-    standing = daemon.turns.watcher.standings.get(DOWN)
+    standing = daemon.loop.state.rules.get(DOWN)
     return standing.episode.started_at if standing is not None and standing.episode is not None else None
 
 

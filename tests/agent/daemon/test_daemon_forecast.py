@@ -50,7 +50,7 @@ def forecasting(folder: Path, minutes: int = 600, **keys: Any) -> Iterator[Daemo
 
 
 def pid(daemon: Daemon) -> int:
-    forecasts = daemon._parts.forecasts
+    forecasts = daemon.assembly.forecasts
     assert forecasts is not None
     assert forecasts.pid is not None
     return forecasts.pid
@@ -82,7 +82,7 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
         page = ask(daemon).decode()
         assert "<h3>Forecast</h3>" in page
         assert "Needs 2 days of history, has 10 hours" in page
-        projection = daemon.turns.watcher.projections[TIER]
+        projection = daemon.loop.state.projections[TIER]
         assert projection.horizon_seconds == 140.0
         assert len(projection.points) < 8
 
@@ -128,7 +128,7 @@ def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path)
         write(tmp_path, {**data, "forecast": {"bin": "15m"}})
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.reloads == 1)
-        assert TIER in daemon.turns.watcher.projections
+        assert TIER in daemon.loop.state.projections
         daemon._forecast()
         assert pid(daemon) == asked
         assert told(daemon)["forecast"]["bin_seconds"] == 900.0
@@ -137,7 +137,7 @@ def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path)
         assert wait_for(lambda: daemon.counts.reloads == 2)
         assert not Path(f"/proc/{asked}").exists()
         assert told(daemon)["gap"] == "forecasting is off (forecast.enabled: false)"
-        assert daemon.turns.watcher.projections == {}
+        assert daemon.loop.state.projections == {}
         daemon._forecast()
         assert daemon.counts.errors == 0
 
@@ -161,7 +161,7 @@ def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:
 def test_a_daemon_that_ends_does_not_wait_for_a_forecast(tmp_path: Path) -> None:
     with engines(1) as served:
         with running(write(tmp_path, configuration(served, **ON)), speed=100.0) as daemon:
-            forecasts = daemon._parts.forecasts
+            forecasts = daemon.assembly.forecasts
             assert forecasts is not None
             forecasts._words = lambda memory_bytes: (sys.executable, "-c", "import time; time.sleep(86400)")
             assert wait_for(lambda: forecasts.pid is not None)

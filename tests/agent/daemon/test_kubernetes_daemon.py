@@ -24,8 +24,8 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.config.load import load
 from agent.daemon import assembly as assembly_module
 from agent.daemon import daemon as daemon_module
-from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon
+from agent.daemon.factory import assemble
 from agent.kubernetes import node_pods
 from agent.kubernetes.api import KubernetesApiError
 from rules.telemetry.snapshots import GpuReadout
@@ -86,7 +86,7 @@ def up(daemon: Daemon) -> set[str]:
 
 def grace(daemon: Daemon, seconds: float) -> float:
     """Another time for which a pod that is gone may still be watched; the one before."""
-    pods = daemon.turns.pods
+    pods = daemon.assembly.pods
     assert pods is not None
     before, pods._grace = pods._grace, seconds
     return before
@@ -107,10 +107,10 @@ def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
         with running(write(tmp_path, keys)) as daemon:
             assert up(daemon) == {"a"}, "the first turn knows it"
             assert wait_for(lambda: series(daemon, "sizewatch_prompt_tokens_total"))
-            before = daemon.turns.ledger.replicas["cpu-small", "a"]
+            before = daemon.runtime.replicas["cpu-small", "a"]
             kube.put(serves("b", second))
             assert wait_for(lambda: up(daemon) == {"a", "b"})
-            assert daemon.turns.ledger.replicas["cpu-small", "a"] is before
+            assert daemon.runtime.replicas["cpu-small", "a"] is before
             assert daemon.counts.reloads == 0
             assert metric(daemon, "sizewatch_config_reloads_total") == 0
             assert grace(daemon, 1e9) == 3 * 0.5
@@ -125,7 +125,7 @@ def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
                 'replica="b"' in line for line in ask(daemon, "metrics").decode().splitlines() if "failures" not in line
             )
             assert up(daemon) == {"a"}
-            assert daemon.turns.ledger.replicas["cpu-small", "a"] is before
+            assert daemon.runtime.replicas["cpu-small", "a"] is before
             texts = [one["text"] for one in status(daemon)["timeline"]]
             assert "other engine pods were found: 2 targets" in texts
 
@@ -211,10 +211,10 @@ def test_a_pod_that_starts_is_no_target_that_is_down_and_its_start_is_timed_by_i
             assert 'state="starting"} 1.0' in ask(daemon, "metrics").decode()
             engine.act = None
             assert wait_for(lambda: up(daemon) == {"a"})
-            assert daemon.turns.watcher.starts("cpu-small") == (), "its pod is not Ready yet"
+            assert daemon.loop.state.starts("cpu-small") == (), "its pod is not Ready yet"
             kube.put(serves("a", engine, made=asked, started=asked + 20, became_ready=asked + 45))
-            assert wait_for(lambda: daemon.turns.watcher.starts("cpu-small"))
-            (start,) = daemon.turns.watcher.starts("cpu-small")
+            assert wait_for(lambda: daemon.loop.state.starts("cpu-small"))
+            (start,) = daemon.loop.state.starts("cpu-small")
             assert (start.source, start.seconds.value) == ("pod", 45.0)
             assert (start.scheduled_at, start.container_at) == (asked + 5, asked + 20)
             (text,) = wait_for(
@@ -238,7 +238,7 @@ def test_a_pod_of_a_statefulset_that_is_made_anew_under_its_name_starts_and_is_n
             asked = float(int(time.time()) + 1)
             again = {"uid": "second", "made": asked, "started": asked}
             kube.put(serves("vllm-0", engine, ready=False, **again))
-            assert wait_for(lambda: ("cpu-small", "vllm-0") not in daemon.turns.watcher.replicas)
+            assert wait_for(lambda: ("cpu-small", "vllm-0") not in daemon.loop.state.replicas)
             turns = daemon.counts.turns
             assert wait_for(lambda: daemon.counts.turns > turns + 6)
             assert not [x for x in series(daemon, "sizewatch_verdict") if 'TargetDown"} 1' in x]
@@ -248,7 +248,7 @@ def test_a_pod_of_a_statefulset_that_is_made_anew_under_its_name_starts_and_is_n
             )
             engine.pages, engine.act = tuple(other), None
             kube.put(serves("vllm-0", engine, became_ready=asked + 9, **again))
-            timed = wait_for(lambda: [x for x in daemon.turns.watcher.starts("cpu-small") if x.source == "pod"])
+            timed = wait_for(lambda: [x for x in daemon.loop.state.starts("cpu-small") if x.source == "pod"])
             assert [x.seconds.value for x in timed] == [9.0]
 
 
@@ -266,13 +266,13 @@ def test_how_a_tier_starts_is_known_when_its_only_pod_was_another(tmp_path: Path
         kube.put(serves("a", engine, ready=False, made=asked, started=asked + 10))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
             kube.put(serves("a", engine, made=asked, started=asked + 10, became_ready=asked + 30))
-            assert wait_for(lambda: daemon.turns.watcher.starts("cpu-small"))
+            assert wait_for(lambda: daemon.loop.state.starts("cpu-small"))
             kube.delete("a")
             assert wait_for(lambda: not replicas(daemon))
-            assert len(daemon.turns.watcher.starts("cpu-small")) == 1
+            assert len(daemon.loop.state.starts("cpu-small")) == 1
             kube.put(serves("c", engine))
             assert wait_for(lambda: up(daemon) == {"c"})
-            assert "a" in {start.replica for start in daemon.turns.watcher.starts("cpu-small")}
+            assert "a" in {start.replica for start in daemon.loop.state.starts("cpu-small")}
 
 
 class Gpus:
@@ -352,9 +352,9 @@ def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
         monkeypatch.setenv("POD_NAME", "third")
         with running(write(tmp_path, keys), turns=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
             assert replicas(daemon)["third"]["gpus"] == []
-            assert "not exposed" in daemon.turns.owned["cpu-small", "third"].missing
+            assert "not exposed" in daemon.runtime.replicas["cpu-small", "third"].gpus.missing
         with running(write(tmp_path, keys), turns=3) as daemon:
-            assert daemon.turns.gpu_problems == (), "NVML would show it the whole node"
+            assert daemon.runtime.gpu_problems == (), "NVML would show it the whole node"
 
 
 @contextmanager
@@ -389,11 +389,11 @@ def test_a_configmap_that_changes_is_read_again_and_a_bad_plan_changes_nothing(t
             mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
             looks_around(daemon)
             assert daemon.counts.reloads == 0, "mounted anew, with the same contents"
-            before = daemon.turns.ledger.replicas["cpu-small", "a"]
+            before = daemon.runtime.replicas["cpu-small", "a"]
             plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 3.0
             mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
             assert wait_for(lambda: metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0)
-            assert daemon.turns.ledger.replicas["cpu-small", "a"] is before
+            assert daemon.runtime.replicas["cpu-small", "a"] is before
             mount(sizewatch_yaml=config, plan_yaml="tiers: [broken")
             assert wait_for(lambda: health(daemon)["config_trouble"])
             assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
@@ -423,15 +423,15 @@ def test_another_discovery_takes_the_place_of_the_one_before_and_none_ends_it(tm
         kube.put(serves("b", second, namespace="other"))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
             assert up(daemon) == {"a", "b"}
-            before = daemon.turns.pods
+            before = daemon.assembly.pods
             write(tmp_path, cluster(tmp_path, kube, kubernetes={"namespaces": ["other"]}))
             daemon.ask_reload()
             assert wait_for(lambda: up(daemon) == {"b"})
-            assert daemon.turns.pods is not before
-            again = daemon.turns.pods
+            assert daemon.assembly.pods is not before
+            again = daemon.assembly.pods
             daemon.ask_reload()
             assert wait_for(lambda: daemon.counts.reloads == 2)
-            assert daemon.turns.pods is again, "the same goes on"
+            assert daemon.assembly.pods is again, "the same goes on"
             keys = cluster(tmp_path, kube)
             del keys["discovery"]
             write(tmp_path, keys)
@@ -469,5 +469,5 @@ def test_an_assembly_that_fails_half_way_leaves_no_thread_and_no_lock(
             assemble(loaded)
     assert wait_for(lambda: set(threading.enumerate()) <= before)
     whole = assemble(loaded)
-    assert whole.turns.history is not None
+    assert whole.history is not None
     whole.close(time.time())

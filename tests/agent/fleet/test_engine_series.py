@@ -62,7 +62,7 @@ def watched(samples: list[Sample], source: TierSource = SOURCE) -> tuple[Fleet, 
     api = Away(MemoryStore.of(samples))
     fleet = Fleet(api, build_replica_reader(TIER, source, VIEW, api), times(samples)[0] - 1.0)
     fleet.go(5)
-    fleet.closed += fleet.turns.watcher.flush()
+    fleet.closed += fleet.loop.evaluator.flush(fleet.loop.state)
     return fleet, windows.sum_windows(c.slice.window for c in fleet.closed)
 
 
@@ -75,8 +75,10 @@ def test_a_replica_has_the_gpus_that_the_exporter_says_are_its_own() -> None:
     read = readings.read_all(whole, VIEW.basis)
     assert read["gpu_power_watts"].value == pytest.approx(100.0)  # type: ignore[union-attr]
     assert whole.counters["gpu_fault_events"] == 1
-    assert fleet.turns.owned[TIER, POD].gpus == ("GPU-1",)
-    assert set(fleet.turns.gpus.latest) == {"GPU-1"}
+    assert [one.gpu for one in fleet.runtime.replicas[TIER, POD].gpus.readouts] == [
+        "GPU-1",
+    ]
+    assert [one.gpu for one in fleet.runtime.replicas[TIER, POD].gpus.readouts] == ["GPU-1"]
     assert whole.counters["gpu_energy_joules"] == pytest.approx(100.0 * whole.counters["gpu_energy_covered_seconds"])
     _, without = watched(engines, SOURCE.model_copy(update={"gpus": None}))
     assert not any(name.startswith("gpu_") for name in (*without.counters, *without.gauges))

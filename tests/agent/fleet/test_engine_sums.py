@@ -84,9 +84,9 @@ def both(url: str, engine: str = "vllm", turns: int = 4) -> dict[str, tuple[Flee
             api, AdaptiveTierReader(each, summed, scrape_count_query(MATCHERS, "instance"), most, api), BEGIN - 30
         )
         fleet.go(turns)
-        fleet.closed += fleet.turns.watcher.flush()
-        assert fleet.turns.store_troubles == {}
-        assert fleet.turns.defects == 0
+        fleet.closed += fleet.loop.evaluator.flush(fleet.loop.state)
+        assert fleet.source.errors == {}
+        assert fleet.loop.defects == 0
         found[way] = fleet, api.counts.queries
     return found
 
@@ -320,7 +320,7 @@ def test_a_tier_of_engines_is_read_as_sums_from_the_configured_size_on(tmp_path:
             fleet = Fleet(api, asking, BEGIN - 30)
             fleet.go(4)
             assert asking.sums is sums
-            assert fleet.turns.store_troubles == {}
+            assert fleet.source.errors == {}
             found = {e.subject.replica for e in fleet.episodes("KvCacheCascade")}
             assert found == {f"engine-{number:03d}:8000" for number in (0, 2, 4)}
     # The TTFT objective is 2 s.

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from kube_standin import Kube, serving
+from loops import LoopParts, store_loop
 from stored_recordings import MemoryStore, agent_samples
 from test_fleet_turns import TIER, VIEW, Away, times
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.alerting.service import AlertingService
+from agent.alerting.sink import AlertingSink
 from agent.config.load import parse_config
 from agent.config.store_keys import Lease
 from agent.errors import ConfigError
@@ -53,24 +55,23 @@ def alertmanager() -> Iterator[tuple[str, list[str]]]:
         server.server_close()
 
 
-def member(name: str, server: KubernetesEndpoint, url: str, clock: Any) -> StoreSource:
+def member(name: str, server: KubernetesEndpoint, url: str, clock: Any) -> LoopParts:
     keys = {"role": "standalone", "alerting": {"path": "posts", "alertmanagers": [{"url": url}]}}
     config = parse_config(keys, environment={})
     samples = list(agent_samples("cascade_fast"))
     api = Away(MemoryStore.of(samples))
     asking = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
-    return StoreSource(
-        asking={("test", TIER): asking},
+    source = StoreSource(
+        readers={("test", TIER): asking},
         api=api,
-        told_by_agents=frozenset(),
+        agent_tiers=frozenset(),
         delay_seconds=0.0,
         leading=LeaderElection(Lease(name="fleet", namespace="llm", identity=name), server),
-        views={TIER: VIEW},
-        versions={},
-        history=None,
-        alerting=AlertingService(config.alerting, clock),
-        clock=clock,
     )
+    parts = store_loop(source, {TIER: VIEW}, clock)
+    service, loop = AlertingService(config.alerting, clock), parts.loop
+    loop.sinks += (AlertingSink(service, source, loop.state, loop.evaluator.tiers, lambda: parts.runtime.past),)
+    return parts
 
 
 def test_of_two_only_the_one_that_leads_posts_and_the_other_goes_on_when_it_ends(
@@ -86,23 +87,23 @@ def test_of_two_only_the_one_that_leads_posts_and_the_other_goes_on_when_it_ends
     with serving(Kube()) as kube, alertmanager() as (one_url, of_one), alertmanager() as (other_url, of_other):
         server = KubernetesEndpoint(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=CEILING_SECONDS)
         one = member("one", server, one_url, lambda: now)
-        assert wait_for(lambda: one.is_leader)
+        assert wait_for(lambda: one.source.is_leader)
         other = member("other", server, other_url, lambda: now)
         for _ in range(3):
             now += 60.0
             for each in (one, other):
-                each.run_cycle()
+                each.loop.run_cycle()
         assert wait_for(lambda: "KvCacheCascade" in of_one)
-        opened = [s.episode for s in other.watcher.standings.values() if s.episode]
-        assert "KvCacheCascade" in {episode.rule for episode in (*opened, *other.past)}
+        findings = (*other.loop.state.open_findings(), *other.runtime.past)
+        assert "KvCacheCascade" in {one.rule for one in findings}
         assert of_other == []
-        assert (one.store_health().leads, other.store_health().leads) == (True, False)
-        one.stop()
-        assert wait_for(lambda: other.is_leader)
+        assert (one.source.store_health().leads, other.source.store_health().leads) == (True, False)
+        one.loop.stop()
+        assert wait_for(lambda: other.source.is_leader)
         now += 10.0
-        other.run_cycle()
+        other.loop.run_cycle()
         assert wait_for(lambda: bool(of_other)), "alerts that fire go on from where it took over"
-        other.stop()
+        other.loop.stop()
         assert kube.leases["fleet"]["spec"]["holderIdentity"] == ""
 
 

@@ -10,48 +10,47 @@ from paths import ROOT
 from store_servers import victoria_metrics
 
 from agent.fleet.sums import MAX_QUERY_CHARACTERS, AgentSums
-from agent.sources.store import StoreSource
+from agent.pipeline.loop import EvaluationLoop
 from rules.verdicts.verdict import Status, Subject
 
 sys.path.append(str(ROOT / "benchmarks"))
-from fleet import BEGIN, MOST_QUERIES, Clock, series_of_a_replica, turns_of
+from fleet import BEGIN, MOST_QUERIES, Clock, loop_of, series_of_a_replica, source_of
 from fleet_stores import Writer, pod_name
 
 TIERS = 8
 TURNS = 4
 
 
-def asked(folder: Path, replicas: int, each_up_to: int = 0) -> tuple[list[int], StoreSource]:
+def asked(folder: Path, replicas: int, each_up_to: int = 0) -> tuple[list[int], EvaluationLoop]:
     """The queries of each turn over so many replicas in every tier, and the turns after the last."""
     folder.mkdir()
     names = [[pod_name(tier, number) for number in range(replicas)] for tier in range(TIERS)]
     with victoria_metrics(folder) as store:
         writer = Writer(store.url, names, series_of_a_replica(gpus=1), interval=60.0)
         clock = Clock(BEGIN)
-        turns = turns_of(folder, store.url, TIERS, clock, history=None, each_up_to=each_up_to)
+        loop, _ = loop_of(folder, store.url, TIERS, clock, history=None, each_up_to=each_up_to)
         told = []
         for number in range(TURNS):
             clock.now = BEGIN + 60.0 * (number + 1)
             writer.minute(number, clock.now)
             store.write(())
-            before = turns.api.counts.queries  # type: ignore[attr-defined]
-            turns.run_cycle()
-            told.append(turns.api.counts.queries - before)  # type: ignore[attr-defined]
-        turns.release_connections()
-    assert turns.store_troubles == {}
-    assert len(turns.targets) == replicas * TIERS
-    return told, turns
+            before = source_of(loop).api.counts.queries
+            loop.run_cycle()
+            told.append(source_of(loop).api.counts.queries - before)
+    assert source_of(loop).errors == {}
+    assert len(loop.source.targets) == replicas * TIERS
+    return told, loop
 
 
 def test_eight_tiers_are_asked_with_at_most_40_queries_and_as_many_for_three_times_the_replicas(tmp_path: Path) -> None:
     few, _ = asked(tmp_path / "few", 4)
-    more, turns = asked(tmp_path / "more", 12)
+    more, loop = asked(tmp_path / "more", 12)
     assert max(few) <= MOST_QUERIES
     assert more == few
-    down = turns.watcher.standings["TierDown", Subject(tier="tier-0", replica=None)].answer
+    down = loop.state.rules["TierDown", Subject(tier="tier-0", replica=None)].answer
     assert down.status is Status.OK
     assert "12 of 12" in down.sentence
-    minutes = turns.watcher.minutes["tier-0"]
+    minutes = loop.state.minutes["tier-0"]
     assert sum(s.window.counters.get("requests_finished", 0.0) for s in minutes.slices) > 0
     assert minutes.each is not None
     assert {s.replica for s in minutes.each} == {pod_name(0, number) for number in range(12)}

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import store_loop
 from paths import TESTS
 from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 
 from agent.config.files import load_plan
-from agent.daemon.status_builder import StatusInputs, status
 from agent.fleet import agent_series, engine_series
 from agent.fleet.aggregates import AgentAggregates
 from agent.fleet.sums import AgentSums, group_sums
@@ -23,7 +23,7 @@ from agent.prometheus.api import QueryCounters, StoreApi
 from agent.prometheus.options import StoreOptions
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
-from exporters.status.records import AgentHealth
+from rules.evaluator.observation import StepResult
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry import readings, windows
 from rules.telemetry.signals import Gap
@@ -55,43 +55,45 @@ def times(samples: list[Sample]) -> tuple[float, float]:
     return min(s[2] for s in samples), max(s[2] for s in samples)
 
 
+class Minutes:
+    """A sink that keeps closed minutes."""
+
+    def __init__(self, closed: list[Any]) -> None:
+        self._closed = closed
+
+    def accept(self, result: StepResult) -> None:
+        self._closed += result.minutes
+
+    def end_cycle(self, now: float) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
 class Fleet:
     """One tier's turns, a minute apart, on a clock of its own."""
 
     def __init__(self, api: Any, asking: TierReader, start: float) -> None:
         self.now = start
-        self.turns = StoreSource(
-            asking={("test", asking.tier): asking},
-            api=api,
-            told_by_agents=frozenset(),
-            delay_seconds=0.0,
-            views={asking.tier: VIEW},
-            versions={},
-            history=None,
-            alerting=None,
-            clock=lambda: self.now,
-        )
         self.closed: list[Any] = []
-        judge = self.turns.watcher.step
-
-        def kept(*given: Any) -> Any:
-            ended, closed = judge(*given)
-            self.closed += closed
-            return ended, closed
-
-        self.turns.watcher.step = kept  # type: ignore[method-assign]
+        self.source = StoreSource(
+            readers={("test", asking.tier): asking}, api=api, agent_tiers=frozenset(), delay_seconds=0.0
+        )
+        self.parts = store_loop(self.source, {asking.tier: VIEW}, lambda: self.now, Minutes(self.closed))
+        self.loop, self.runtime = self.parts.loop, self.parts.runtime
 
     def go(self, turns: int = 1, seconds: float = 60.0) -> None:
         for _ in range(turns):
             self.now += seconds
-            self.turns.run_cycle()
+            self.loop.run_cycle()
 
     def answer(self, rule: str, replica: str | None = None) -> Any:
-        return self.turns.watcher.standings[rule, Subject(tier=TIER, replica=replica)].answer
+        return self.loop.state.rules[rule, Subject(tier=TIER, replica=replica)].answer
 
     def episodes(self, rule: str) -> list[Finding]:
-        opened = [s.episode for (name, _), s in self.turns.watcher.standings.items() if s.episode and name == rule]
-        return [*opened, *(e for e in self.turns.past if e.rule == rule)]
+        opened = [s.episode for (name, _), s in self.loop.state.rules.items() if s.episode and name == rule]
+        return [*opened, *(e for e in self.runtime.past if e.rule == rule)]
 
 
 def told_by_agents(samples: list[Sample]) -> tuple[Fleet, Away]:
@@ -153,15 +155,15 @@ def test_a_store_that_is_away_leaves_everything_unknown_and_is_caught_up_with() 
     assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
     api.away = True
     fleet.go(1)
-    for (rule, _), standing in fleet.turns.watcher.standings.items():
+    for (rule, _), standing in fleet.loop.state.rules.items():
         if rule not in ("UnknownTooLong",):
             assert isinstance(standing.answer, Unknown), rule
             assert standing.answer.reason is Gap.STALE
-    assert "connection refused" in fleet.turns.store_troubles[TIER]
-    assert not [s.episode for s in fleet.turns.watcher.standings.values() if s.episode and s.episode.rule == "TierDown"]
+    assert "connection refused" in fleet.source.errors[TIER]
+    assert not [s.episode for s in fleet.loop.state.rules.values() if s.episode and s.episode.rule == "TierDown"]
     api.away = False
     fleet.go(1)
-    assert fleet.turns.store_troubles == {}
+    assert fleet.source.errors == {}
     assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
     known, _ = told_by_agents(samples)
     known.go(4)
@@ -189,7 +191,7 @@ def test_a_tier_of_which_no_replica_is_told_any_more_is_unseen_and_not_down() ->
     begin, _ = times(samples)
     fleet, _ = told_by_agents([one for one in samples if one[2] < begin + 130])
     fleet.go(4)
-    assert "no sample of the tier" in fleet.turns.store_troubles[TIER]
+    assert "no sample of the tier" in fleet.source.errors[TIER]
     assert isinstance(fleet.answer("TierDown"), Unknown)
     assert not fleet.episodes("TierDown")
 
@@ -208,16 +210,16 @@ def test_a_replica_whose_agent_was_killed_is_a_gap_and_then_gone_and_the_others_
     begin, _ = times(samples)
     fleet, _ = told_by_agents(two(samples, begin + 100))
     fleet.go(3)
-    assert [t.replica for t in fleet.turns.targets] == ["cpu-small-0", "cpu-small-1"]
-    down = fleet.turns.watcher.replicas[TIER, "cpu-small-1"]
+    assert [t.replica for t in fleet.source.targets] == ["cpu-small-0", "cpu-small-1"]
+    down = fleet.loop.state.replicas[TIER, "cpu-small-1"]
     assert down.track.misses >= 1
     assert "no scrape of it" in down.trouble
     assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
-    fleet.turns.api.store = MemoryStore.of(samples)  # type: ignore[attr-defined]
+    fleet.source.api.store = MemoryStore.of(samples)  # type: ignore[attr-defined]
     fleet.now += 250
-    fleet.turns.run_cycle()
-    assert [t.replica for t in fleet.turns.targets] == ["cpu-small-0"] or fleet.turns.store_troubles
-    assert (TIER, "cpu-small-1") not in fleet.turns.watcher.replicas
+    fleet.loop.run_cycle()
+    assert [t.replica for t in fleet.source.targets] == ["cpu-small-0"] or fleet.source.errors
+    assert (TIER, "cpu-small-1") not in fleet.loop.state.replicas
 
 
 def test_an_agent_that_two_see_counts_once() -> None:
@@ -273,8 +275,8 @@ def test_sums_over_many_replicas_say_exactly_what_the_replicas_say(tmp_path: Pat
             sized = AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), most, api)
             fleet = Fleet(api, sized, BEGIN - 30)
             fleet.go(4)
-            fleet.closed += fleet.turns.watcher.flush()
-            assert fleet.turns.store_troubles == {}
+            fleet.closed += fleet.loop.evaluator.flush(fleet.loop.state)
+            assert fleet.source.errors == {}
             found[way] = fleet, api.counts.queries
     whole = {way: windows.sum_windows(c.slice.window for c in fleet.closed) for way, (fleet, _) in found.items()}
     assert whole["sums"].counters == pytest.approx(whole["each"].counters)
@@ -363,21 +365,18 @@ def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> No
         )
         fleet = Fleet(api, AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
         fleet.go(3)
-    assert "too many samples" in fleet.turns.store_troubles[TIER]
+    assert "too many samples" in fleet.source.errors[TIER]
     assert all(c.slice.window.covered_seconds == 0 for c in fleet.closed)
 
 
 def exported(fleet: Fleet, tells: str) -> set[tuple[str, str]]:
     """Replica and rule of every verdict on the page of an agent that tells this part."""
-    fleet.turns._told_by_agents = frozenset({TIER} if tells == "whole tiers" else ())
-    page, _ = exposition.render(status(fleet.turns, FACTS, fleet.now), "")
+    fleet.source.agent_tiers = frozenset({TIER} if tells == "whole tiers" else ())
+    page, _ = exposition.render(fleet.parts.status(fleet.now, "fleet"), "")
     found = re.findall(r'sizewatch_verdict\{replica="([^"]*)",rule="([^"]*)"', page.decode())
     series = {name for name in page.decode().split() if name.startswith("sizewatch_requests_running{")}
     assert bool(series) is (tells == "all")
     return set(found)
-
-
-FACTS = StatusInputs(role="fleet", started_at=0.0, health=AgentHealth(), simulated="", past=(), step13={})
 
 
 def test_what_node_agents_tell_of_their_replicas_is_not_exported_twice() -> None:
@@ -407,7 +406,7 @@ def test_gpus_of_a_replica_that_spans_nodes_are_joined_to_it() -> None:
     whole = windows.sum_windows(c.slice.window for c in fleet.closed)
     assert whole.gauges["gpu_gr_engine_active"].maximum == 0.75
     assert readings.read_all(whole, VIEW.basis)["gpu_utilization"].value == pytest.approx(0.5, abs=0.02)  # type: ignore[union-attr]
-    assert fleet.turns.owned[TIER, "cpu-small-0"].gpus == ("GPU-a", "GPU-b")
+    assert [one.gpu for one in fleet.runtime.replicas[TIER, "cpu-small-0"].gpus.readouts] == ["GPU-a", "GPU-b"]
     alone, _ = told_by_agents(samples)
     alone.go(4)
     assert whole.counters == windows.sum_windows(c.slice.window for c in alone.closed).counters

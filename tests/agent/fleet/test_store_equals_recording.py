@@ -26,10 +26,12 @@ from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.replay.back_fill_writer import fill_history
-from agent.replay.replay import ReplayResult, ReplayRun, ReplayScrape, replay, replay_store
+from agent.replay.replay import ReplayResult, replay, replay_store
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import Recording, load, scrapes
-from rules.evaluator.step import ClosedMinute
+from rules.evaluator.observation import ClosedMinute, Observation, ReplicaScrape
+from rules.evaluator.state import EvaluatorState
+from rules.evaluator.step import Evaluator
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import readings
 from rules.telemetry.derived import PlanFacts
@@ -208,15 +210,15 @@ def test_every_episode_of_a_store_is_that_of_the_recording(
 def closed_minutes(name: str) -> list[ClosedMinute]:
     """The minutes that a daemon closes that scrapes the recorded engines."""
     recording, expected, _, _ = recorded(name)
-    walk = ReplayRun(expected.views, 60.0)
+    evaluator, state = Evaluator(expected.views), EvaluatorState()
     readers = [PageReader(target.engine) for target in recording.targets]
     closed: list[ClosedMinute] = []
     for scrape in scrapes(recording, []):
         target = recording.targets[scrape.target]
         page = readers[scrape.target].read(scrape.body, scrape.t) if scrape.body is not None else None
-        walk.take(ReplayScrape(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=scrape.error))
-        closed += walk.watcher.step(scrape.t)[1]
-    return [*closed, *walk.watcher.flush()]
+        one = ReplicaScrape(tier=target.tier, replica=target.replica, t=scrape.t, snapshot=page, error=scrape.error)
+        closed += evaluator.step(state, Observation(now=scrape.t, scrapes=(one,))).minutes
+    return [*closed, *evaluator.flush(state)]
 
 
 def in_order(slices: Iterable[BinnedWindow]) -> list[BinnedWindow]:

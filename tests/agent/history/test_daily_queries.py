@@ -18,8 +18,9 @@ from waiting import wait_for
 
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, load
-from agent.daemon.assembly import Assembly, assemble
+from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon
+from agent.daemon.factory import assemble
 from agent.history import daily_queries
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
@@ -163,7 +164,7 @@ def test_a_daemon_that_starts_on_a_week_in_the_trap_tells_it_on_every_page_and_k
         (exported,) = [one for one in lines if one.startswith("sizewatch_verdict{") and "UtilizationTrap" in one]
         assert exported.endswith(" 1.0")
         assert b"UtilizationTrap" in ask(daemon)
-        assert "UtilizationTrap" in {key.rule for key in daemon.turns.watcher.alerts}
+        assert "UtilizationTrap" in {key.rule for key in daemon.loop.state.alerts}
         further(daemon, 3)
         assert told(daemon)["status"] == "warning", "it stands between two hours"
         assert wait_for(lambda: kept(path))
@@ -184,7 +185,7 @@ def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_wit
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.reloads == 1)
         further(daemon)
-        standing = daemon.turns.watcher.standings[TRAP]
+        standing = daemon.loop.state.rules[TRAP]
         assert status(standing.answer) is Status.WARNING
         began = standing.episode.started_at if standing.episode else None
         changed = PLAN.read_text(encoding="utf-8").replace("gpu_hour_price: 1.0", "gpu_hour_price: 2.0")
@@ -194,7 +195,7 @@ def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_wit
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.reloads == 2)
         further(daemon)
-        after = daemon.turns.watcher.standings[TRAP]
+        after = daemon.loop.state.rules[TRAP]
         assert isinstance(after.answer, Unknown)
         assert after.episode is not None
         assert after.episode.started_at == began
@@ -204,12 +205,12 @@ def test_upkeep_ends_what_is_over(tmp_path: Path, path: Path) -> None:
     booked(path, 0.2)
     with engines() as served:
         parts = assemble(load(write(tmp_path, configuration(served))), clock=lambda: NOW)
-        parts.turns.run_cycle()
-        assert parts.turns.watcher.standings[TRAP].episode is not None
+        parts.loop.run_cycle()
+        assert parts.loop.state.rules[TRAP].episode is not None
         booked(path, 0.7, 80, first=WEEK)
         parts.upkeep(NOW + 80 * 3600)
-        parts.turns.run_cycle()
-        standing = parts.turns.watcher.standings[TRAP]
+        parts.loop.run_cycle()
+        standing = parts.loop.state.rules[TRAP]
         assert (status(standing.answer), standing.episode) == (Status.OK, None)
         parts.close(NOW)
 
@@ -218,11 +219,11 @@ def test_a_node_without_a_history_says_once_that_it_keeps_none(tmp_path: Path) -
     with engines() as served:
         config = write(tmp_path, configuration(served, role="node"))
         parts = assemble(load(config), clock=lambda: NOW)
-        parts.turns.run_cycle()
-        standing = parts.turns.watcher.standings[TRAP]
+        parts.loop.run_cycle()
+        standing = parts.loop.state.rules[TRAP]
         assert isinstance(standing.answer, Unknown)
         assert (standing.answer.reason, standing.answer.text) == (Gap.NOT_EXPOSED, "this agent keeps no history")
-        assert not parts.turns.watcher._news
+        assert not parts.loop.state.new_results
         parts.upkeep(NOW + 3600)
-        assert not parts.turns.watcher._news
+        assert not parts.loop.state.new_results
         parts.close(NOW)

@@ -22,7 +22,7 @@ from paths import TESTS
 from test_run import about, loaded
 
 from agent.config.load import load
-from agent.daemon.assembly import assemble
+from agent.daemon.factory import assemble
 from agent.doctor.check_result import CheckLevel, CheckResult
 from agent.doctor.run import run_checks
 from agent.files import DataDir
@@ -151,7 +151,7 @@ def test_a_daemon_does_not_start_on_a_newer_history_and_one_of_role_node_does_no
         # The folder was let go again: another daemon may have it.
         DataDir(folder, tmp_path).close()
         with running(write(tmp_path, {**keys, "role": "node"})) as daemon:
-            assert daemon.turns.history is None
+            assert daemon.assembly.history is None
     assert path.read_bytes() == before
 
 

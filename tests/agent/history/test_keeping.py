@@ -20,7 +20,7 @@ from agent.history.errors import HistoryError, HistoryErrorKind, HistoryOpenErro
 from agent.history.service import ALIVE_SECONDS, MOST_WAITING, HistoryService
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty
-from rules.evaluator.step import ClosedMinute
+from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
 from rules.telemetry.signals import Gap, Missing

@@ -12,20 +12,24 @@ from typing import Any
 import pytest
 from engine_server import Engine, Handler, answers_500, engines, give, hangs
 from gpu_samples import T, by_uuid, readout
+from loops import LoopParts, scrape_loop
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.daemon.status_builder import StatusInputs, status
 from agent.gpu.collector import GpuCollector, GpuReader
 from agent.http_client.transport import TargetOptions
-from agent.pipeline import change_log
+from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.loop import EvaluationLoop
+from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import Scrapers, Target
-from exporters.status.records import AgentHealth, AgentStatus
+from exporters.status.records import AgentStatus
 from rules.confidence import Certainty
+from rules.evaluator.observation import Observation, ReplicaScrape, StepResult
+from rules.evaluator.state import EvaluatorState
+from rules.evaluator.step import Evaluator
 from rules.plan import load_bins
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.snapshots import GpuReadout
-from rules.verdicts.finding import Finding, RuleState, Transition
+from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 
@@ -54,30 +58,36 @@ class Watched:
             )
             for n, engine in enumerate(served)
         ]
-        self.turns = self.made(self.targets, GpuCollector(source))
+        self.parts = self._make(GpuCollector(source))
 
-    def made(self, targets: list[Target], gpus: GpuCollector) -> EvaluationLoop:
-        return EvaluationLoop(
-            targets=targets,
-            views={"t": load_bins.build_tier_context("t", None)},
-            versions={},
-            scrapers=Scrapers(targets, clock=self.clock),
-            gpus=gpus,
-            history=None,
-            clock=self.clock,
-        )
+    @property
+    def loop(self) -> EvaluationLoop:
+        return self.parts.loop
+
+    @property
+    def runtime(self) -> RuntimeState:
+        return self.parts.runtime
+
+    def _make(self, gpus: GpuCollector) -> LoopParts:
+        tiers = {"t": load_bins.build_tier_context("t", None)}
+        return scrape_loop(self.targets, tiers, Scrapers(self.targets, clock=self.clock), self.clock, gpus)
+
+    def reconfigure(self) -> None:
+        """Another configuration with the same targets takes over, as after a reload."""
+        before, self.parts = self.parts, self._make(self.parts.source.gpus)
+        self.loop.inherit_state(before.loop)
+        self.runtime.inherit(before.runtime, {target.key for target in self.targets})
 
     def go(self, turns: int = 1) -> None:
         for _ in range(turns):
             self.clock.now += 15.0
-            self.turns.run_cycle()
+            self.loop.run_cycle()
 
     def answer(self, rule: str, replica: str = "r0") -> Any:
-        return self.turns.watcher.standings[rule, Subject(tier="t", replica=replica)].answer
+        return self.loop.state.rules[rule, Subject(tier="t", replica=replica)].answer
 
     def status(self) -> AgentStatus:
-        facts = StatusInputs(role="node", started_at=T, health=AgentHealth(), simulated="", past=(), step13={})
-        return status(self.turns, facts, self.clock.now)
+        return self.parts.status(self.clock.now)
 
 
 @contextmanager
@@ -85,7 +95,7 @@ def watching(count: int = 1, **options: Any) -> Iterator[tuple[list[Engine], Wat
     with engines(count) as served:
         watched = Watched(served, **options)
         yield served, watched
-        watched.turns.stop()
+        watched.loop.stop()
 
 
 def test_a_target_that_is_down_is_told_with_its_reason_also_while_it_is_left_alone() -> None:
@@ -93,7 +103,7 @@ def test_a_target_that_is_down_is_told_with_its_reason_also_while_it_is_left_alo
         watched.go(2)
         served[0].act = answers_500
         watched.go(4)
-        assert [watched.turns.watcher.replicas["t", f"r{n}"].track.misses for n in (0, 1)] == [4, 0]
+        assert [watched.loop.state.replicas["t", f"r{n}"].track.misses for n in (0, 1)] == [4, 0]
         down = watched.answer("TargetDown")
         assert down.status is Status.WARNING
         assert "answered 500" in down.sentence
@@ -101,7 +111,7 @@ def test_a_target_that_is_down_is_told_with_its_reason_also_while_it_is_left_alo
         served[0].act = None
         watched.go(3)
         assert watched.answer("TargetDown").status is Status.OK
-        assert watched.turns.ledger.trouble(("t", "r0")) == ""
+        assert watched.runtime.error(("t", "r0")) == ""
 
 
 def test_telemetry_of_a_target_that_gives_no_page_is_unknown_and_not_ok() -> None:
@@ -129,7 +139,7 @@ def test_pages_are_shown_while_a_target_hangs() -> None:
         turn = threading.Thread(target=watched.go)
         turn.start()
         assert wait_for(lambda: len(served[0].asked) > asked)
-        with watched.turns.memory:
+        with watched.loop.memory:
             shown = watched.status()
         assert turn.is_alive()
         assert [r.up for r in shown.tiers[0].replicas] == [True, True]
@@ -186,7 +196,7 @@ def test_a_gpu_that_is_lost_keeps_its_sums_and_loses_its_levels() -> None:
         assert gpu.counters["gpu_energy_joules"] == 300.0
         assert gpu.gauges == {}
         assert gpu.gaps["gpu_temperature_celsius"] == "not read for 150 s"
-        assert watched.turns.gpu_problems == ("the GPU fell off the bus",)
+        assert watched.runtime.gpu_problems == ("the GPU fell off the bus",)
         stale = watched.answer("TelemetryStale")
         assert (stale.status, stale.sentence) == (Status.WARNING, "GPU GPU-a has not been read for 150 s")
 
@@ -196,17 +206,17 @@ def test_a_defect_in_following_one_replica_costs_the_others_nothing(
 ) -> None:
     with watching(2) as (_, watched):
         watched.go(2)
-        page = watched.turns.watcher.apply_snapshot
+        apply = watched.loop.evaluator.apply_scrape
 
-        def broken(tier: str, name: str, *rest: Any) -> Any:
-            if name == "r0":
+        def broken(state: Any, scrape: ReplicaScrape, *rest: Any) -> Any:
+            if scrape.replica == "r0":
                 raise ZeroDivisionError("a defect")
-            return page(tier, name, *rest)
+            return apply(state, scrape, *rest)
 
-        monkeypatch.setattr(watched.turns.watcher, "apply_snapshot", broken)
+        monkeypatch.setattr(watched.loop.evaluator, "apply_scrape", broken)
         with caplog.at_level(logging.ERROR):
             watched.go(3)
-        assert watched.turns.defects == 3
+        assert watched.loop.defects == 3
         assert "tier=t replica=r0" in caplog.text
         assert [watched.answer("TargetDown", name).status for name in ("r0", "r1")] == [Status.WARNING, Status.OK]
 
@@ -216,27 +226,21 @@ def test_a_new_configuration_keeps_replicas_sums_and_alerts_of_what_is_still_wat
         watched.go(8)
         served[0].act = answers_500
         watched.go(4)
-        before = watched.turns
-        assert before.watcher.alerts
-        since = {key: state.since for key, state in before.watcher.alerts.items()}
-        sums = before.ledger.replicas["t", "r1"].sums.window().counters["requests_finished"]
-        watched.turns = watched.made(watched.targets, before.gpus)
-        watched.turns.inherit_state(before)
-        before.release_connections()
+        assert watched.loop.state.alerts
+        since = {key: state.since for key, state in watched.loop.state.alerts.items()}
+        sums = watched.runtime.replicas["t", "r1"].sums.window().counters["requests_finished"]
+        watched.reconfigure()
         watched.go()
-        assert {key: state.since for key, state in watched.turns.watcher.alerts.items()} == since
-        assert watched.turns.ledger.replicas["t", "r1"].sums.window().counters["requests_finished"] >= sums
-        assert watched.turns.watcher.replicas["t", "r1"].track.misses == 0
-        assert len(watched.turns.ledger.trend("t")) >= 2
+        assert {key: state.since for key, state in watched.loop.state.alerts.items()} == since
+        assert watched.runtime.replicas["t", "r1"].sums.window().counters["requests_finished"] >= sums
+        assert watched.loop.state.replicas["t", "r1"].track.misses == 0
+        assert len(watched.runtime.trend("t")) >= 2
 
 
 def test_the_gpus_of_a_replica_are_shown_without_a_gap_after_a_new_configuration() -> None:
     with watching(1, source=Slow(), gpus=("0",)) as (_, watched):
         watched.go(3)
-        before = watched.turns
-        watched.turns = watched.made(watched.targets, before.gpus)
-        watched.turns.inherit_state(before)
-        before.release_connections()
+        watched.reconfigure()
         (gpu,) = watched.status().tiers[0].replicas[0].gpus
         assert gpu.counters["gpu_energy_joules"] == 200.0
 
@@ -266,12 +270,12 @@ def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float
 
 def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_over() -> None:
     with watching() as (_, watched):
-        watched.turns.restore_findings([episode()], T, seen=True)
+        watched.loop.restore_findings([episode()], (), T, recently_alive=True)
         (tier,) = watched.status().tiers
         assert [e.started_at for e in tier.episodes] == [T - 600]
         assert [type(a) for a in tier.answers] == [Unknown]
         watched.go()
-        assert [(e.started_at, e.ended_at) for e in watched.turns.past] == [(T - 600, T + 15)]
+        assert [(e.started_at, e.ended_at) for e in watched.runtime.past] == [(T - 600, T + 15)]
 
 
 @pytest.mark.parametrize(
@@ -284,9 +288,9 @@ def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_ov
 )
 def test_an_episode_nobody_watches_any_more_or_of_long_ago_ends(left: Finding, seen: bool, end: float) -> None:
     with watching() as (_, watched):
-        watched.turns.restore_findings([left], T, seen)
-        assert [e.ended_at for e in watched.turns.past] == [end]
-        assert watched.turns.watcher.standings == {}
+        watched.loop.restore_findings([left], (), T, seen)
+        assert [e.ended_at for e in watched.runtime.past] == [end]
+        assert watched.loop.state.rules == {}
 
 
 def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog: pytest.LogCaptureFixture) -> None:
@@ -308,30 +312,26 @@ def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog
     ]
 
 
-def test_the_log_tells_of_gpus_and_history_when_that_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_a_line_when_gpus_cannot_be_read_and_when_they_can_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
-    for before, now in (((), ("lost",)), (("lost",), ("lost", "and another")), (("lost",), ())):
-        change_log.log_gpu_change(before, now)
-    for was, is_now in ((None, "full: x"), ("full: x", "full: y"), ("full: y", None)):
-        change_log.log_history_change(was, is_now)
-    assert [r.getMessage().partition(" error=")[0] for r in caplog.records] == [
-        "GPU read failed",
-        "GPU read recovered",
-        "history write failed, buffering in memory",
-        "history write recovered",
-    ]
+    log = ChangeLog()
+    for problems in ((), ("lost",), ("lost", "and another"), ()):
+        log.accept(StepResult(now=T, observation=Observation(now=T, gpu_problems=problems)))
+    said = ["GPU read failed", "GPU read recovered"]
+    assert [r.getMessage().partition(" error=")[0] for r in caplog.records] == said
 
 
 def test_an_episode_that_becomes_worse_is_told_again_and_one_that_lasts_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
-    first = episode("KvCacheCascade")
-    key = (first.rule, first.subject)
-    worse = replace(first, worst=replace(first.worst, status=Status.CRITICAL, stage=3))
-    for before, now in (({}, first), ({key: first}, first), ({key: first}, worse), ({key: worse}, worse)):
-        change_log.log_finding_changes(before, [RuleState(answer=now.worst, episode=now)], ())
-    change_log.log_finding_changes({key: worse}, [], [replace(worse, ended_at=T)])
+    evaluator, state = Evaluator({}), EvaluatorState()
+    log = ChangeLog()
+    first = episode("KvCacheCascade").worst
+    worse = replace(first, status=Status.CRITICAL, stage=3)
+    for verdict in (first, first, worse, worse, replace(first, status=Status.OK)):
+        state.new_results = (verdict,)
+        log.accept(evaluator.step(state, Observation(now=T)))
     assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
         "finding rule=KvCacheCascade subject=t/r0 status=warning certainty=certain",
         "finding rule=KvCacheCascade subject=t/r0 status=critical certainty=certain",
@@ -342,6 +342,6 @@ def test_an_episode_that_becomes_worse_is_told_again_and_one_that_lasts_is_not(
 def test_the_only_target_of_a_node_gets_its_gpus_into_its_windows() -> None:
     with watching(1, source=Slow(), gpus=("auto",)) as (_, watched):
         watched.go(3)
-        window = watched.turns.watcher.replicas["t", "r0"].open[-1]
+        window = watched.loop.state.replicas["t", "r0"].open[-1]
         assert window.counters["gpu_energy_joules"] == 100.0
-        assert by_uuid(*watched.turns.gpus.latest.values()).keys() == {"GPU-a"}
+        assert by_uuid(*watched.parts.source.gpus.latest.values()).keys() == {"GPU-a"}

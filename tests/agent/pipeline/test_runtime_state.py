@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from making import START, gauge, histogram, window
 
-from agent.errors import ScrapeError, ScrapeFailure
+from agent.errors import ScrapeFailure
 from agent.pipeline.runtime_state import OPEN_MINUTES, TREND_MINUTES, RunningSums, RuntimeState
-from agent.scrape.scrapers import ScrapeResult
-from rules.evaluator.step import ClosedMinute
+from rules.evaluator.observation import (
+    ClosedMinute,
+    Observation,
+    ReplicaGpus,
+    ReplicaKey,
+    ReplicaScrape,
+    StepResult,
+)
 from rules.plan import load_bins
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Reading
@@ -27,9 +34,9 @@ def minute(number: int, finished: float, replica: str = "r", offset: float = 0.0
     return ClosedMinute(tier="t", replica=replica, slice=load_bins.bin_window(whole, None, replica))
 
 
-def completed(ledger: RuntimeState) -> list[float]:
+def completed(runtime: RuntimeState) -> list[float]:
     found = []
-    for point in ledger.trend("t"):
+    for point in runtime.trend("t"):
         reading = point.readings["completed_rps"]
         assert isinstance(reading, Reading)
         assert reading.value is not None
@@ -86,67 +93,69 @@ def test_a_sum_that_cannot_be_trusted_adds_to_the_buckets_and_not_to_the_sum() -
 
 
 def test_counters_of_gpus_are_kept_by_gpu_and_not_added_to_the_replicas() -> None:
-    ledger = RuntimeState()
+    runtime = RuntimeState()
     of_gpus = {
         name: window(counters={"gpu_energy_joules": joules}) for name, joules in (("GPU-a", 5.0), ("GPU-b", 7.0))
     }
     both = window(counters={"requests_finished": 1.0, "gpu_energy_joules": 12.0}, gauges={"x": gauge(1.0)})
     for _ in range(2):
-        ledger.add_window(KEY, both, of_gpus)
-    entry = ledger.replicas[KEY]
+        runtime.accept(scraped(None, window=both, gpus={KEY: ReplicaGpus(windows=of_gpus)}))
+    entry = runtime.replicas[KEY]
     assert entry.sums.window().counters == {"requests_finished": 2.0}
     assert entry.gpu_totals == {"GPU-a": {"gpu_energy_joules": 10.0}, "GPU-b": {"gpu_energy_joules": 14.0}}
 
 
-def outcome(t: float, kind: ScrapeFailure | None) -> ScrapeResult:
-    error = ScrapeError(kind, "why") if kind is not None else None
-    return ScrapeResult(t=t, seconds=0.1, snapshot=None, error=error)
+def scraped(kind: ScrapeFailure | None, key: ReplicaKey = KEY, window: Window | None = None, **more: Any) -> StepResult:
+    """A failed scrape; without a kind the target is skipped after failures."""
+    failure = kind.value if kind is not None else ""
+    scrape = ReplicaScrape(tier=key[0], replica=key[1], t=START, error=f"{failure}: why", failure=failure)
+    found = ((key, window),) if window is not None else ()
+    return StepResult(now=START, observation=Observation(now=START, scrapes=(scrape,), **more), windows=found)
 
 
 def test_failures_are_counted_by_kind_and_a_target_that_is_left_alone_keeps_its_trouble() -> None:
-    ledger = RuntimeState()
+    runtime = RuntimeState()
     for kind in (ScrapeFailure.CONNECT, ScrapeFailure.CONNECT, ScrapeFailure.TIMEOUT, None, None):
-        ledger.record_scrape(KEY, outcome(START, kind))
-    assert dict(ledger.failures) == {("t", "r", "connect"): 2, ("t", "r", "timeout"): 1}
-    assert ledger.trouble(KEY) == "timeout: why"
-    assert ledger.trouble(("t", "never seen")) == ""
+        runtime.accept(scraped(kind))
+    assert dict(runtime.failures) == {("t", "r", "connect"): 2, ("t", "r", "timeout"): 1}
+    assert runtime.error(KEY) == "timeout: why"
+    assert runtime.error(("t", "never seen")) == ""
 
 
 def test_the_last_hour_has_a_point_a_minute_oldest_first_and_no_more_than_an_hour() -> None:
-    ledger = RuntimeState()
+    runtime = RuntimeState()
     for n in range(TREND_MINUTES + 5):
-        ledger.record_minutes((minute(n, float(n)),), VIEWS)
-    points = ledger.trend("t")
+        runtime.record_minutes((minute(n, float(n)),), VIEWS)
+    points = runtime.trend("t")
     assert len(points) == TREND_MINUTES
     assert [p.t for p in points] == [START + 60.0 * (n + 1) for n in range(5, TREND_MINUTES + 5)]
-    assert completed(ledger)[-1] == pytest.approx(64.0)
-    assert ledger.trend("other") == ()
+    assert completed(runtime)[-1] == pytest.approx(64.0)
+    assert runtime.trend("other") == ()
 
 
 def test_replicas_that_close_a_minute_in_different_turns_make_one_point_of_all_of_them() -> None:
-    ledger = RuntimeState()
-    ledger.record_minutes((minute(0, 60.0, "a"),), VIEWS)
-    ledger.record_minutes((minute(0, 30.0, "b", offset=2.0), minute(1, 60.0, "a")), VIEWS)
-    ledger.record_minutes((minute(1, 30.0, "b", offset=2.0),), VIEWS)
-    assert len(ledger.trend("t")) == 2
-    assert completed(ledger) == pytest.approx([90.0 * 120 / 124] * 2, rel=0.05)
+    runtime = RuntimeState()
+    runtime.record_minutes((minute(0, 60.0, "a"),), VIEWS)
+    runtime.record_minutes((minute(0, 30.0, "b", offset=2.0), minute(1, 60.0, "a")), VIEWS)
+    runtime.record_minutes((minute(1, 30.0, "b", offset=2.0),), VIEWS)
+    assert len(runtime.trend("t")) == 2
+    assert completed(runtime) == pytest.approx([90.0 * 120 / 124] * 2, rel=0.05)
 
 
 def test_a_minute_that_comes_very_late_keeps_its_place_in_time() -> None:
-    ledger = RuntimeState()
+    runtime = RuntimeState()
     for n in (0, 1, 2, 4, 3):
-        ledger.record_minutes((minute(n, 60.0),), VIEWS)
-    assert [p.t for p in ledger.trend("t")] == [START + 60.0 * (n + 1) for n in range(5)]
-    assert len(ledger._minutes["t"]) == OPEN_MINUTES
+        runtime.record_minutes((minute(n, 60.0),), VIEWS)
+    assert [p.t for p in runtime.trend("t")] == [START + 60.0 * (n + 1) for n in range(5)]
+    assert len(runtime._minutes["t"]) == OPEN_MINUTES
 
 
 def test_the_books_of_replicas_that_are_still_watched_go_on_after_a_change() -> None:
     before, after = RuntimeState(), RuntimeState()
     for key in (KEY, ("t", "gone")):
-        before.add_window(key, window(counters={"requests_finished": 1.0}), {})
-        before.record_scrape(key, outcome(START, ScrapeFailure.CONNECT))
+        before.accept(scraped(ScrapeFailure.CONNECT, key, window(counters={"requests_finished": 1.0})))
     before.record_minutes((minute(0, 1.0),), VIEWS)
-    after.take_over(before, {KEY})
+    after.inherit(before, {KEY})
     assert set(after.replicas) == {KEY}
     # A counter must not fall, but its series ends with its replica, as all others of it do.
     assert after.failures == {("t", "r", "connect"): 1}
@@ -154,10 +163,10 @@ def test_the_books_of_replicas_that_are_still_watched_go_on_after_a_change() -> 
 
 
 def test_a_window_of_nothing_is_no_number_in_the_trend() -> None:
-    ledger = RuntimeState()
+    runtime = RuntimeState()
     silent = ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(_silence(), None, "r"))
-    ledger.record_minutes((silent,), VIEWS)
-    (point,) = ledger.trend("t")
+    runtime.record_minutes((silent,), VIEWS)
+    (point,) = runtime.trend("t")
     assert not any(isinstance(value, Reading) for value in point.readings.values())
 
 

@@ -13,7 +13,8 @@ from store_servers import victoria_metrics
 from waiting import wait_for
 
 from agent.config.load import LoadedConfig, load
-from agent.daemon.assembly import Assembly, assemble
+from agent.daemon.assembly import Assembly
+from agent.daemon.factory import assemble
 from agent.history.store import HistoryStore
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
@@ -55,7 +56,7 @@ def wait(assembly: Assembly, word: str) -> str:
 def test_an_empty_history_is_filled_and_the_timeline_says_so(tmp_path: Path, url: str) -> None:
     assembly = assemble(loaded(tmp_path, url))
     said = wait(assembly, "were booked from the store")
-    assembly.turns.run_cycle()
+    assembly.loop.run_cycle()
     assembly.close(time.time())
 
     with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
@@ -68,11 +69,11 @@ def test_an_empty_history_is_filled_and_the_timeline_says_so(tmp_path: Path, url
 
 def test_what_a_daemon_knows_of_days_is_what_was_filled_in(tmp_path: Path, url: str) -> None:
     assembly = assemble(loaded(tmp_path, url))
-    before = assembly.turns.watcher.minutes[TIER].budget
+    before = assembly.loop.state.minutes[TIER].budget
     wait(assembly, "were booked from the store")
     assembly.close(time.time())
 
-    assert assembly.turns.watcher.minutes[TIER].budget != before
+    assert assembly.loop.state.minutes[TIER].budget != before
 
 
 def test_a_second_start_has_nothing_to_fill(tmp_path: Path, url: str) -> None:
@@ -101,7 +102,7 @@ def test_a_daemon_that_ends_does_not_wait_for_its_past(tmp_path: Path, url: str)
 def test_a_store_that_is_away_costs_nothing_but_the_past(tmp_path: Path) -> None:
     assembly = assemble(loaded(tmp_path, "http://127.0.0.1:1"))
     said = wait(assembly, "waits")
-    assembly.turns.run_cycle()
+    assembly.loop.run_cycle()
     assembly.close(time.time())
 
     assert "connection refused" in said

@@ -20,8 +20,8 @@ from mortal_alertmanager import Alertmanager, Pager, alertmanager, pager
 from waiting import free_port, wait_for
 
 from agent.cli import main
-from agent.daemon.assembly import assemble
 from agent.daemon.daemon import Daemon
+from agent.daemon.factory import assemble
 from agent.demo.engines import Player, track
 from agent.http_server.options import options_of
 from agent.sources.recording import load
@@ -243,4 +243,4 @@ def test_path_rules_posts_nothing(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         served[0].act = answers_500
         assert wait_for(lambda: (status := daemon.status()) and status.alerts)
-        assert daemon.turns.alerting is None
+        assert daemon.assembly.alerting is None

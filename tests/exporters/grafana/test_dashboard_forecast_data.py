@@ -16,7 +16,7 @@ from test_dashboard_data import EMPTY
 from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.daemon.assembly import assemble
+from agent.daemon.factory import assemble
 from agent.demo.simulation.live_fleet import continue_simulation
 from agent.http_server.options import options_of
 from exporters.metrics import names

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from days_samples import answered, hour, hours, slices, unknown, verdict, view
+from evaluation_steps import EvaluationSteps
 from judging_samples import START, seen
 from recorded import folder
 
@@ -10,7 +11,6 @@ from agent.sources.recording import load
 from rules.catalogue.registry import RULES
 from rules.confidence import Certainty
 from rules.evaluator import long_rules, tier_rules
-from rules.evaluator.step import Evaluator
 from rules.plan.load_bins import BinnedWindow, bin_window
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
@@ -97,12 +97,12 @@ NOW = hour(WEEK).start
 
 
 def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hours() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
-    assert not watcher.standings
+    assert not watcher.rules
     for seconds in (0, 15, 30):
         watcher.step(NOW + seconds)
-        standing = watcher.standings["UtilizationTrap", TIER]
+        standing = watcher.rules["UtilizationTrap", TIER]
         assert standing.episode is not None
         assert standing.episode.started_at == NOW
         assert [key.rule for key in watcher.alerts] == ["KvCacheUnderused", "UtilizationTrap"]
@@ -112,31 +112,31 @@ def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hour
 
 
 def test_too_few_hours_after_a_change_of_plan_end_nothing() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
     watcher.step(NOW)
     watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW, ()))
     assert not [one for one in watcher.step(NOW + 15)[0] if one.rule == "UtilizationTrap"]
-    standing = watcher.standings["UtilizationTrap", TIER]
+    standing = watcher.rules["UtilizationTrap", TIER]
     assert standing.episode is not None
     assert isinstance(standing.answer, Unknown)
 
 
 def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_does_not_watch() -> None:
-    before, after = Evaluator({"t": view()}), Evaluator({"t": view()})
+    before, after = EvaluationSteps({"t": view()}), EvaluationSteps({"t": view()})
     for tier in ("t", "gone"):
         before.apply_failed_scrape(tier, "a", NOW)
         before.apply_failed_scrape(tier, "a", NOW + 15)
     before.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
     before.set_long_term_results(long_rules.evaluate_long_rules(replace(view(), tier="gone"), trap(), NOW))
-    after.inherit_state(before, {("t", "a")})
+    after.inherit(before, {("t", "a")})
     after.step(NOW + 30)
-    assert ("UtilizationTrap", TIER) in after.standings
-    assert ("UtilizationTrap", Subject(tier="gone")) not in after.standings
-    last = Evaluator({"t": view()})
-    last.inherit_state(after, {("t", "a")})
-    assert last.standings["UtilizationTrap", TIER].episode is not None
-    assert ("NoHeadroom", TIER) in last._told
+    assert ("UtilizationTrap", TIER) in after.rules
+    assert ("UtilizationTrap", Subject(tier="gone")) not in after.rules
+    last = EvaluationSteps({"t": view()})
+    last.inherit(after, {("t", "a")})
+    assert last.rules["UtilizationTrap", TIER].episode is not None
+    assert ("NoHeadroom", TIER) in last.long_term
 
 
 def test_without_a_history_every_rule_over_days_is_unknown_in_the_same_words() -> None:

@@ -1,11 +1,11 @@
 from dataclasses import replace
 from typing import Any
 
+from evaluation_steps import EvaluationSteps
 from judging_samples import EDGES, START, view
 from making import cumulative, snapshot
 
 from rules.evaluator.alert_state import Phase
-from rules.evaluator.step import Evaluator
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
@@ -29,7 +29,9 @@ def at(seconds: float, rps: float = 3.0, slow: float = 0.0, **more: Any) -> Snap
     )
 
 
-def watched(watcher: Evaluator, *, start: int = 0, end: int = 600, names: str = "a", **more: Any) -> list[ClosedSpan]:
+def watched(
+    watcher: EvaluationSteps, *, start: int = 0, end: int = 600, names: str = "a", **more: Any
+) -> list[ClosedSpan]:
     """Turns every 15 s in [start, end] with good pages; what ended."""
     ended: list[ClosedSpan] = []
     for seconds in range(start, end + 1, 15):
@@ -39,14 +41,14 @@ def watched(watcher: Evaluator, *, start: int = 0, end: int = 600, names: str = 
     return ended
 
 
-def standing(watcher: Evaluator, rule: str, subject: Subject = TIER) -> Verdict:
-    answer = watcher.standings[rule, subject].answer
+def standing(watcher: EvaluationSteps, rule: str, subject: Subject = TIER) -> Verdict:
+    answer = watcher.rules[rule, subject].answer
     assert isinstance(answer, Verdict), answer
     return answer
 
 
 def test_a_minute_is_closed_when_the_next_begins_and_told_once() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     told = []
     for seconds in range(0, 200, 15):
         watcher.apply_snapshot("t", "a", at(seconds))
@@ -57,7 +59,7 @@ def test_a_minute_is_closed_when_the_next_begins_and_told_once() -> None:
 
 
 def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     for seconds in range(0, 76, 15):
         watcher.apply_snapshot("t", "a", at(seconds, rps=7.0))
     (closed,) = watcher.step(START + 75)[1]
@@ -67,20 +69,20 @@ def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
 
 
 def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     watched(watcher, end=45)
     of_scrapes = {"KvCacheCascade", "TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
-    assert {rule for rule, _ in watcher.standings} == of_scrapes
+    assert {rule for rule, _ in watcher.rules} == of_scrapes
     watched(watcher, start=60, end=75)
-    assert ("TtftDivergence", TIER) in watcher.standings
-    assert watcher.standings["TtftDivergence", TIER].answer.t == START + 75
+    assert ("TtftDivergence", TIER) in watcher.rules
+    assert watcher.rules["TtftDivergence", TIER].answer.t == START + 75
     watched(watcher, start=90, end=90)
-    assert watcher.standings["TtftDivergence", TIER].answer.t == START + 75
-    assert watcher.standings["TargetDown", A].answer.t == START + 90
+    assert watcher.rules["TtftDivergence", TIER].answer.t == START + 75
+    assert watcher.rules["TargetDown", A].answer.t == START + 90
 
 
 def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     began = watched(watcher, slow=0.1)
     assert standing(watcher, "TtftDivergence").status is Status.WARNING
     assert not [e for e in began if isinstance(e, Finding)]
@@ -103,10 +105,10 @@ def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
 
 
 def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     watched(watcher, end=60)
     for seconds in (75, 90, 105):
-        assert watcher.apply_failed_scrape("t", "a", START + seconds, trouble="refused") is not None
+        assert watcher.apply_failed_scrape("t", "a", START + seconds, error="refused") is not None
         watcher.step(START + seconds)
     assert standing(watcher, "TargetDown", A).sentence == "No usable metrics page in the last 3 scrapes (45 s): refused"
     ended = watched(watcher, start=120, end=135)
@@ -119,15 +121,15 @@ def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
 
 
 def test_a_tier_without_a_plan_is_watched_without_one() -> None:
-    watcher = Evaluator({})
+    watcher = EvaluationSteps({})
     watched(watcher, end=300)
-    assert watcher.view("t").plan is None
+    assert watcher.evaluator.tier("t").plan is None
     assert standing(watcher, "KvEviction").status is Status.OK
-    assert watcher.standings["TtftDivergence", TIER].unknown is not None
+    assert watcher.rules["TtftDivergence", TIER].unknown is not None
 
 
 def test_tiers_are_judged_apart() -> None:
-    watcher = Evaluator({"t": view(), "u": replace(view(), tier="u")})
+    watcher = EvaluationSteps({"t": view(), "u": replace(view(), tier="u")})
     for seconds in range(0, 300, 15):
         watcher.apply_snapshot("t", "a", at(seconds, slow=0.1))
         watcher.apply_snapshot("u", "a", at(seconds))
@@ -137,7 +139,7 @@ def test_tiers_are_judged_apart() -> None:
 
 
 def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     watched(watcher, end=90, names="ab")
     closed = watcher.flush()
     assert [(c.replica, c.slice.window.start - START, c.slice.window.end - START) for c in closed] == [
@@ -147,22 +149,22 @@ def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
 
 
 def test_what_is_wrong_with_the_gpus_is_kept_until_it_is_not() -> None:
-    watcher = Evaluator({"t": view()})
-    watcher.gpu_problem("t", "a", "GPU-1 has not been read for 150 s")
+    watcher = EvaluationSteps({"t": view()})
+    watcher.set_gpu_problem("t", "a", "GPU-1 has not been read for 150 s")
     watched(watcher, end=30)
     assert standing(watcher, "TelemetryStale", A).sentence == "GPU-1 has not been read for 150 s"
-    watcher.gpu_problem("t", "a", "")
+    watcher.set_gpu_problem("t", "a", "")
     ended = watched(watcher, start=45, end=45)
     assert [(e.rule, e.ended_at) for e in ended] == [("TelemetryStale", START + 45)]
 
 
 def test_another_configuration_goes_on_where_the_last_one_was() -> None:
-    before = Evaluator({"t": view()})
+    before = EvaluationSteps({"t": view()})
     watched(before, end=300, names="ab", slow=0.1)
-    after = Evaluator({"t": view(requests=100)})
-    after.inherit_state(before, {("t", "a"), ("t", "b")})
+    after = EvaluationSteps({"t": view(requests=100)})
+    after.inherit(before, {("t", "a"), ("t", "b")})
     watched(after, start=315, end=375, names="ab", slow=0.1)
-    episode = after.standings["TtftDivergence", TIER].episode
+    episode = after.rules["TtftDivergence", TIER].episode
     assert episode is not None
     assert episode.started_at == START + 195
     assert standing(after, "TtftDivergence").certainty.value == "likely"
@@ -171,28 +173,28 @@ def test_another_configuration_goes_on_where_the_last_one_was() -> None:
 
 def test_a_tier_goes_on_where_every_replica_of_it_is_another_one() -> None:
     """A new version of the engine is rolled out: the tier has been as slow as it is since before."""
-    before = Evaluator({"t": view()})
+    before = EvaluationSteps({"t": view()})
     watched(before, end=300, names="ab", slow=0.1)
-    after = Evaluator({"t": view()})
-    after.inherit_state(before, {("t", "c"), ("t", "d")})
+    after = EvaluationSteps({"t": view()})
+    after.inherit(before, {("t", "c"), ("t", "d")})
     assert after.replicas == {}
     ended = watched(after, start=315, end=375, names="cd", slow=0.1)
     assert [one.rule for one in ended if one.subject == TIER and isinstance(one, Finding)] == []
-    episode = after.standings["TtftDivergence", TIER].episode
+    episode = after.rules["TtftDivergence", TIER].episode
     assert episode is not None
     assert episode.started_at == START + 195
 
 
 def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None:
-    before = Evaluator({"t": view()})
+    before = EvaluationSteps({"t": view()})
     watched(before, end=60, names="ab")
     for seconds in (75, 90, 105):
         before.apply_failed_scrape("t", "b", START + seconds)
         before.apply_snapshot("t", "a", at(seconds))
         before.step(START + seconds)
     gone = Subject(tier="t", replica="b")
-    after = Evaluator({"t": view()})
-    after.inherit_state(before, {("t", "a")})
+    after = EvaluationSteps({"t": view()})
+    after.inherit(before, {("t", "a")})
     assert ("t", "b") not in after.replicas
     after.apply_snapshot("t", "a", at(120))
     ended, _ = after.step(START + 120)
@@ -205,7 +207,7 @@ def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None
     (alert,) = [a for k, a in after.alerts.items() if k.subject == gone]
     assert (alert.phase, alert.resolved_at) == (Phase.RESOLVED, START + 120)
     assert after.step(START + 135)[0] == ()
-    assert not [subject for _, subject in after.standings if subject == gone]
+    assert not [subject for _, subject in after.rules if subject == gone]
 
 
 def projection(made_at: float, bins: int = 3) -> Projection:
@@ -216,14 +218,14 @@ def projection(made_at: float, bins: int = 3) -> Projection:
     )
 
 
-def unknown(watcher: Evaluator, rule: str) -> tuple[Gap, str]:
-    answer = watcher.standings[rule, TIER].answer
+def unknown(watcher: EvaluationSteps, rule: str) -> tuple[Gap, str]:
+    answer = watcher.rules[rule, TIER].answer
     assert isinstance(answer, Unknown), answer
     return answer.reason, answer.text
 
 
 def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     watched(watcher, end=150)
     assert unknown(watcher, "ForecastDegraded") == (Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
     watcher.set_projections({"t": projection(START + 150)})
@@ -239,10 +241,10 @@ def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
 
 
 def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_watched() -> None:
-    before = Evaluator({"t": view()})
+    before = EvaluationSteps({"t": view()})
     watched(before, end=60)
     kept = projection(START + 60)
     before.set_projections({"t": kept, "u": replace(kept, tier="u")})
-    after = Evaluator({"t": view()})
-    after.inherit_state(before, {("t", "a")})
+    after = EvaluationSteps({"t": view()})
+    after.inherit(before, {("t", "a")})
     assert after.projections == {"t": kept}

@@ -165,8 +165,8 @@ def test_a_daemon_tells_restarts_changes_and_findings_on_its_page_and_by_the_com
             served[0].act = answers_500
             assert wait_for(lambda: "Target down" in ask(daemon).decode())
             served[0].pages, served[0].act = restarted, None
-            assert wait_for(lambda: any(e.kind == TimelineKind.RESTART for e in daemon.turns.events)), (
-                daemon.turns.events
+            assert wait_for(lambda: any(e.kind == TimelineKind.RESTART for e in daemon.runtime.events)), (
+                daemon.runtime.events
             )
             plan = yaml.safe_load(Path(configuration(served)["plan"]).read_text())
             plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 9.0

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import recorded
+from evaluation_steps import EvaluationSteps
 from judging_samples import START, view
 from test_step import TIER, at, standing, watched
 
@@ -11,8 +12,7 @@ from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import AlertKey
-from rules.evaluator.scrape_rules import evaluate_tier_availability, evaluate_unknowns
-from rules.evaluator.step import Evaluator
+from rules.evaluator.evaluate import evaluate_tier_availability, evaluate_unknowns
 from rules.plan.load_bins import TierContext
 from rules.replicas.state import ReplicaState
 from rules.replicas.track import ScrapeTrack
@@ -114,17 +114,17 @@ def test_the_number_of_misses_can_be_set_for_a_tier() -> None:
 
 
 def test_the_watcher_tells_of_a_tier_whose_last_replica_fell_silent_and_ends_it_with_the_first_page() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     watched(watcher, end=120, names="ab")
     for seconds in range(135, 180, 15):
         watcher.apply_snapshot("t", "b", at(seconds))
-        watcher.apply_failed_scrape("t", "a", START + seconds, trouble="refused")
+        watcher.apply_failed_scrape("t", "a", START + seconds, error="refused")
         watcher.step(START + seconds)
     assert standing(watcher, "TierDown").status is Status.OK
     for seconds in range(180, 225, 15):
         assert standing(watcher, "TierDown").status is Status.OK
         for name in "ab":
-            watcher.apply_failed_scrape("t", name, START + seconds, trouble="refused")
+            watcher.apply_failed_scrape("t", name, START + seconds, error="refused")
         watcher.step(START + seconds)
     assert standing(watcher, "TierDown").status is Status.WARNING
     for seconds in range(225, 301, 15):
@@ -195,7 +195,7 @@ def test_the_longest_silent_rules_are_named_and_the_others_counted() -> None:
 
 
 def test_the_watcher_tells_it_an_hour_after_the_last_judgement_whatever_the_reasons_were_meanwhile() -> None:
-    watcher = Evaluator({"t": view()})
+    watcher = EvaluationSteps({"t": view()})
     watched(watcher, end=120)
     told = {}
     for seconds in range(180, 3841, 60):

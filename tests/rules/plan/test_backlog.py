@@ -1,12 +1,12 @@
 from dataclasses import replace
 
 import recorded
+from evaluation_steps import EvaluationSteps
 from judging_samples import gauge, minute, minutes, seen, view
 
 from agent.config.files import load_plan
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.evaluator.step import Evaluator
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.load_bins import build_tier_context as view_of
@@ -108,7 +108,7 @@ def test_without_a_curve_or_a_queue_gauge_nothing_is_taken_off() -> None:
 def test_in_the_recorded_cascade_jammed_minutes_do_not_pass_for_light_load() -> None:
     plan = load_plan(recorded.PLANS / "cpu-small-open.yaml")
     recording, _ = load(recorded.folder("kv_cascade"))
-    watcher, reader = Evaluator({"cpu-small": view_of("cpu-small", plan.tiers["cpu-small"])}), PageReader("vllm")
+    watcher, reader = EvaluationSteps({"cpu-small": view_of("cpu-small", plan.tiers["cpu-small"])}), PageReader("vllm")
     for scrape in scrapes(recording, []):
         assert scrape.body is not None
         watcher.apply_snapshot("cpu-small", "r", reader.read(scrape.body, scrape.t))

@@ -12,6 +12,7 @@ import pytest
 import recorded
 from daemon_runs import configuration, running, write
 from engine_server import born, engines, pages
+from evaluation_steps import EvaluationSteps
 from hypothesis import given
 from hypothesis import strategies as st
 from making import START, snapshot
@@ -23,8 +24,7 @@ from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.documents.timeline import line
 from rules.evaluator import tier_rules, timeline
-from rules.evaluator.scrape_rules import cascade_limits
-from rules.evaluator.step import Evaluator
+from rules.evaluator.evaluate import cascade_limits
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.load_bins import build_tier_context
 from rules.replicas import starts
@@ -288,7 +288,7 @@ def test_an_event_that_holds_no_start_is_told_as_it_is(text: str) -> None:
 def watched(name: str) -> Iterator[tuple[str, ReplicaStart]]:
     """The starts of a recording, as the daemon finds them."""
     recording, _ = load(recorded.folder(name))
-    watcher = Evaluator({})
+    watcher = EvaluationSteps({})
     readers = [PageReader(target.engine) for target in recording.targets]
     for scrape in scrapes(recording, []):
         target = recording.targets[scrape.target]
@@ -346,12 +346,12 @@ def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_pat
         path = write(tmp_path, configuration(served))
         for _ in range(2):
             with running(path) as daemon:
-                known = wait_for(lambda: daemon.turns.watcher.starts("cpu-small"))
+                known = wait_for(lambda: daemon.loop.state.starts("cpu-small"))
                 assert [(s.replica, s.started_at) for s in known] == [("r0", pytest.approx(shift))]
-                assert daemon.counts.errors == daemon.turns.defects == 0
+                assert daemon.counts.errors == daemon.loop.defects == 0
         served[0].pages = tuple(born(body, shift + 600) for body in pages())
         with running(path) as daemon:
-            assert wait_for(lambda: len(daemon.turns.watcher.starts("cpu-small")) == 2)
+            assert wait_for(lambda: len(daemon.loop.state.starts("cpu-small")) == 2)
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
         events = [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START]
     assert [(event.tier, event.replica) for event in events] == [("cpu-small", "r0")] * 2
@@ -365,15 +365,15 @@ def test_starts_of_a_tier_that_is_watched_no_more_bring_it_not_back(tmp_path: Pa
     with HistoryStore(folder / "history.db") as store:
         store.add_event(timeline.start_event("gold", start), timeline.start_event("cpu-small", start))
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        assert start in daemon.turns.watcher.starts("cpu-small")
-        assert "gold" not in daemon.turns.watcher.minutes
+        assert start in daemon.loop.state.starts("cpu-small")
+        assert "gold" not in daemon.loop.state.minutes
 
 
 def test_the_start_of_a_process_that_runs_for_months_is_known_and_booked_not_each_time_anew(tmp_path: Path) -> None:
     with engines() as served:
         served[0].pages = tuple(born(body, time.time() - 40 * 86_400) for body in pages())
         with running(write(tmp_path, configuration(served))) as daemon:
-            (known,) = wait_for(lambda: daemon.turns.watcher.starts("cpu-small"))
+            (known,) = wait_for(lambda: daemon.loop.state.starts("cpu-small"))
     assert known.lead_seconds == pytest.approx(40)
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
         assert [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START] == []

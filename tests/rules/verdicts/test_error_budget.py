@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 from daemon_runs import PLAN, configuration, write
 from engine_server import engines
+from evaluation_steps import EvaluationSteps
 from judging_samples import START, each, minute, minutes, view
 from making import snapshot
 
 from agent.config.load import load
-from agent.daemon.assembly import assemble
+from agent.daemon.factory import assemble
 from agent.history.errors import HistoryErrorKind, trouble
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from rules.evaluator import tier_rules
-from rules.evaluator.step import ClosedMinute, Evaluator
+from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import plan_version
@@ -139,7 +140,7 @@ def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> 
 
 
 def test_a_budget_that_is_known_goes_on_with_the_minutes_that_follow() -> None:
-    watcher = Evaluator({"t": tier()})
+    watcher = EvaluationSteps({"t": tier()})
     watcher.restore_error_budget("t", of(each(10, lambda n: minute(n, slow=18))))
     for scrape in range(9):
         watcher.apply_snapshot("t", "a", snapshot(START + 600 + 15 * scrape))
@@ -163,12 +164,12 @@ def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_befor
         with HistoryStore(file) as store:
             store.book([MinuteRecord(tier="cpu-small", plan_version=plan_version(planned), slice=one) for one in made])
         parts = assemble(loaded, clock=lambda: now)
-        found = whole(parts.turns.watcher.minutes["cpu-small"].budget, now=now)
+        found = whole(parts.loop.state.minutes["cpu-small"].budget, now=now)
         assert (found.n, found.best) == (1800, 0)
         plan.write_text(re.sub("ttft_p99_seconds: 2.0", "ttft_p99_seconds: 0.26", plan.read_text()), encoding="utf-8")
         stricter = assemble(load(path), parts, clock=lambda: now)
         stricter.inherit_state(parts, now)
-        found = whole(stricter.turns.watcher.minutes["cpu-small"].budget, now=now)
+        found = whole(stricter.loop.state.minutes["cpu-small"].budget, now=now)
         assert (found.n, found.best) == (1800, 290)
         stricter.close(now)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import recorded
+from evaluation_steps import EvaluationSteps
 from judging_samples import EDGES, START, view
 from making import cumulative, snapshot
 
@@ -10,7 +11,6 @@ from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import AlertKey, Phase
-from rules.evaluator.step import Evaluator
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Status, Subject
@@ -63,7 +63,7 @@ def test_hits_that_were_lost_are_the_first_cause_of_the_tail_as_they_are_of_the_
 
 def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
     """3 requests a second, all of them in 0.4 s for twelve minutes, then in 0.08 s; 0.26 s are promised."""
-    watcher = Evaluator({"t": view(slo={"ttft_p99_seconds": 0.26})})
+    watcher = EvaluationSteps({"t": view(slo={"ttft_p99_seconds": 0.26})})
     seen: list[tuple[float, str]] = []
     for seconds in range(0, 1260, 15):
         slow = min(seconds, 720) * 3

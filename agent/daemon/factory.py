@@ -1,0 +1,267 @@
+"""Factory of the daemon's parts from a configuration.
+
+It starts nothing but the discovery of pods and the back-fill. Parts are imported on demand, so a role loads only what
+it needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.config.keys import Config
+from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
+from agent.daemon.assembly import Assembly
+from agent.files import DataDir
+from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader
+from agent.http_client.connection import PageFetcher
+from agent.pipeline.change_log import ChangeLog
+from agent.pipeline.interfaces import Sink, Source
+from agent.pipeline.loop import EvaluationLoop
+from agent.pipeline.runtime_state import DAY_SECONDS, RuntimeState
+from agent.scrape.scrapers import Scrapers
+from agent.sources.scrape import ScrapeSource
+from agent.version import VERSION
+from rules.evaluator.external_alerts import ExternalAlert
+from rules.plan.load_bins import TierContext
+from rules.replicas.starts import KEPT_SECONDS
+
+if TYPE_CHECKING:
+    from agent.alerting.service import AlertingService
+    from agent.forecasting.service import ForecastService
+    from agent.history.service import HistoryService
+    from agent.kubernetes.discovered_targets import PodSource
+    from agent.replay.back_fill import BackFillService
+    from agent.reporting.service import ReportService
+
+
+Assemble = Callable[[LoadedConfig, Assembly | None], Assembly]
+"""Signature of `assemble`, or of its replacement in a demo or test."""
+
+
+def assemble(
+    loaded: LoadedConfig,
+    before: Assembly | None = None,
+    *,
+    clock: Callable[[], float] = time.time,
+    gpu_source: GpuReader | None = None,
+) -> Assembly:
+    """Return all parts of a configuration. History and GPUs of `before` are reused if their configuration is the same.
+
+    Raise ConfigError or HistoryError if the history cannot be opened; then nothing was made and `before` is unchanged.
+    """
+    # Before the history is opened: an unusable token file then leaves nothing to close.
+    alerting = _alerting(loaded.config, clock)
+    pods, known = _pods(loaded, before, clock)
+    with ExitStack() as undone:
+        history = _history(loaded, before)
+        if history is not None and (before is None or history is not before.history):
+            undone.callback(history.close)
+        if pods is not None and not known:
+            undone.callback(pods.stop)
+            pods.start()
+        assembly = _build(loaded, before, (history, alerting, pods), clock, gpu_source)
+        undone.pop_all()
+    return assembly
+
+
+def _build(
+    given: LoadedConfig,
+    before: Assembly | None,
+    parts: tuple[HistoryService | None, AlertingService | None, PodSource | None],
+    clock: Callable[[], float],
+    gpu_source: GpuReader | None,
+) -> Assembly:
+    history, alerting, pods = parts
+    loaded = given if pods is None else pods.add_discovered_targets(given)
+    contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
+    source, agent_tiers = _source(loaded, contexts, before, pods, clock, gpu_source)
+    runtime, log = RuntimeState(agent_tiers), ChangeLog(log_targets=loaded.config.role != "fleet")
+    loop = EvaluationLoop(source=source, tiers=contexts, clock=clock)
+    loop.sinks = (runtime, log, *_output_sinks(loop, runtime, versions, history, alerting))
+    assembly = Assembly(
+        loaded=loaded,
+        loop=loop,
+        runtime=runtime,
+        log=log,
+        versions=versions,
+        history=history,
+        alerting=alerting,
+        pods=pods,
+        forecasts=_forecasts(loaded.config, before),
+        reports=_reports(loaded.config, before),
+        given=given,
+    )
+    if before is None:
+        _resume(assembly, clock())
+    if before is None or before.given is not given:
+        # New pods are no reason to read weeks of history again.
+        assembly.upkeep(clock())
+    assembly.mark_history_unavailable(clock())
+    assembly.back_fill = _back_fill(assembly, before, clock)
+    return assembly
+
+
+def _output_sinks(
+    loop: EvaluationLoop,
+    runtime: RuntimeState,
+    versions: dict[str, str],
+    history: HistoryService | None,
+    alerting: AlertingService | None,
+) -> Iterator[Sink]:
+    """Yield the sinks for alerts and history, in this order: the history stores the alerts that changed."""
+    changed: Callable[[], tuple[ExternalAlert, ...]] = tuple
+    if alerting is not None:
+        from agent.alerting.sink import AlertingSink
+
+        sink = AlertingSink(alerting, loop.source, loop.state, loop.evaluator.tiers, lambda: runtime.past)
+        changed = sink.pop_changed
+        yield sink
+    if history is not None:
+        from agent.history.sink import HistorySink
+
+        yield HistorySink(history, loop.source, versions, changed)
+
+
+def _source(
+    loaded: LoadedConfig,
+    contexts: dict[str, TierContext],
+    before: Assembly | None,
+    pods: PodSource | None,
+    clock: Callable[[], float],
+    gpu_source: GpuReader | None,
+) -> tuple[Source, frozenset[str]]:
+    """Return the source of a configuration, and the tiers that other agents export."""
+    earlier = before.loop.source if before is not None else None
+    if loaded.config.role == "fleet":
+        from agent.sources.store import StoreSource, build_store_source
+
+        store = build_store_source(loaded, contexts, earlier if isinstance(earlier, StoreSource) else None)
+        return store, store.agent_tiers
+    targets = loaded.config.list_targets()
+    gpus = None
+    if before is not None and isinstance(earlier, ScrapeSource) and before.loaded.config.gpus == loaded.config.gpus:
+        gpus = earlier.gpus
+    source = ScrapeSource(
+        targets,
+        Scrapers(targets, clock=clock),
+        gpus or GpuCollector(gpu_source or _gpu_source(loaded.config)),
+        pods,
+        clock,
+        whole_tiers=loaded.config.tier_verdicts,
+    )
+    return source, frozenset()
+
+
+def _pods(loaded: LoadedConfig, before: Assembly | None, clock: Callable[[], float]) -> tuple[PodSource | None, bool]:
+    """Return the pod discovery, and whether it is already running."""
+    if loaded.config.discovery.kubernetes is None:
+        return None, False
+    from agent.kubernetes.discovered_targets import has_same_discovery, pods_of
+
+    if before is not None and before.pods is not None and has_same_discovery(before.loaded.config, loaded.config):
+        return before.pods, True
+    return pods_of(loaded.config, clock), False
+
+
+def _resume(assembly: Assembly, now: float) -> None:
+    """Restore the state of an earlier run from the history."""
+    history, loop = assembly.history, assembly.loop
+    if history is None:
+        return
+    earlier = history.load_previous_run(now - DAY_SECONDS, now)
+    assembly.runtime.past, assembly.runtime.events = list(earlier.past), earlier.events
+    if assembly.alerting is not None:
+        assembly.alerting.foreign.resume(earlier.foreign, now)
+    else:
+        # Without a receiver the end of these alerts would never arrive.
+        ended = [replace(one, ended_at=one.heard_at) for one in earlier.foreign if one.ended_at is None]
+        history.turn((), {}, ended, ())
+    loop.restore_starts(history.load_previous_run(now - KEPT_SECONDS, now).events)
+    assembly.event(now, "start", f"sizewatch {VERSION} began to watch {loop.source.describe()}")
+    loop.restore_findings(earlier.unfinished, earlier.past, now, earlier.seen)
+    assembly.load_error_budgets(loop.source.tiers, now)
+
+
+def _alerting(config: Config, clock: Callable[[], float]) -> AlertingService | None:
+    keys = config.alerting
+    if keys.path == "rules" and keys.receiver is None:
+        return None
+    from agent.alerting.service import AlertingService
+
+    return AlertingService(keys, clock)
+
+
+def _forecasts(config: Config, before: Assembly | None) -> ForecastService | None:
+    """Return the forecast service, that of the previous configuration if any. Each request holds all its parameters."""
+    if config.history_path is None or not config.forecast.enabled:
+        return None
+    if before is not None and before.forecasts is not None:
+        return before.forecasts
+    from agent.forecasting.service import ForecastService
+
+    return ForecastService()
+
+
+def _reports(config: Config, before: Assembly | None) -> ReportService | None:
+    """Return the report service, that of the previous configuration if the data directory is the same."""
+    if config.report_folder is None:
+        return None
+    assert config.data_dir is not None
+    folder = Path(config.data_dir).absolute()
+    if before is not None and before.reports is not None and before.reports.data_dir == folder:
+        return before.reports
+    from agent.reporting.service import ReportService
+
+    return ReportService(folder)
+
+
+def _back_fill(assembly: Assembly, before: Assembly | None, clock: Callable[[], float]) -> BackFillService | None:
+    """Return the running back fill of role fleet, that of the previous configuration if it fills the same."""
+    loaded, history = assembly.loaded, assembly.history
+    if loaded.config.role != "fleet" or history is None or not loaded.config.fleet.back_fill_seconds:
+        return None
+    from agent.replay.back_fill import BackFillService
+
+    if before is not None and before.back_fill is not None and before.back_fill.fills(loaded):
+        before.back_fill.done = assembly.on_back_fill_done
+        return before.back_fill
+    begun = BackFillService(loaded, history, clock, assembly.on_back_fill_done)
+    begun.start()
+    return begun
+
+
+def _gpu_source(config: Config) -> GpuReader | None:
+    kubernetes = config.discovery.kubernetes
+    if kubernetes is not None and kubernetes.scope == "pod" and config.gpus.source == "nvml":
+        # NVML shows a sidecar the whole node, without the owner of each GPU.
+        return None
+    if config.gpus.source == "nvml":
+        from agent.gpu.nvml_reader import NvmlReader
+
+        return NvmlReader()
+    if config.gpus.exporter is not None:
+        exporter, connection = config.gpus.exporter
+        return ExporterPage(PageFetcher(connection.options(config.timeout_seconds())), exporter)
+    return None
+
+
+def _history(loaded: LoadedConfig, before: Assembly | None) -> HistoryService | None:
+    if loaded.config.history_path is None:
+        return None
+    if before is not None and before.loaded.config.data_dir == loaded.config.data_dir:
+        return before.history
+    from agent.history.service import HistoryService
+    from agent.history.store import HistoryStore
+
+    path = Path(loaded.config.history_path)
+    ours = DataDir(path.parent, loaded.path)
+    try:
+        return HistoryService(lambda: HistoryStore(path), ours.close)
+    except BaseException:
+        ours.close()
+        raise

@@ -1,0 +1,145 @@
+"""Source of roles node and sidecar: scrape every target and read the GPUs of this machine, once per cycle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.gpu.collector import GpuCollector, GpuReadings
+from agent.gpu.owners import GpuAssignment, assign_gpus
+from agent.pipeline.interfaces import Source
+from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from exporters.status.records import ExportScope
+from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
+from rules.telemetry import gpu_windows
+from rules.verdicts.verdict import Subject
+
+if TYPE_CHECKING:
+    # A node without discovery must not load the Kubernetes client.
+    from agent.kubernetes.discovered_targets import PodSource
+
+NO_GPUS = GpuAssignment(gpus=())
+
+
+class ScrapeSource:
+    """Targets and GPUs of one configuration.
+
+    `whole_tiers` says whether results of whole tiers are exported and alerted on. It is false where a node has only some
+    of a tier's replicas; role fleet then exports the tier.
+    """
+
+    is_leader = True
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        scrapers: Scrapers,
+        gpus: GpuCollector,
+        pods: PodSource | None = None,
+        clock: Callable[[], float] = time.time,
+        whole_tiers: bool = True,
+    ) -> None:
+        self.targets = tuple(targets)
+        self.gpus = gpus
+        self.pods = pods
+        self._scrapers = scrapers
+        self._clock = clock
+        self._whole_tiers = whole_tiers
+        self._errors: dict[ReplicaKey, str] = {}
+
+    @property
+    def tiers(self) -> frozenset[str]:
+        """Return the tiers of the targets."""
+        return frozenset(target.tier for target in self.targets)
+
+    def observe(self, now: float) -> Iterator[Observation]:
+        """Yield one observation, dated after the last scrape. A failed target or GPU loses only its own part."""
+        running = self._scrapers.start_scrapes()
+        # Read the GPUs during the scrapes: the waits for a hung driver and a hung target then overlap.
+        readings = self.gpus.turn(now)
+        results = self._scrapers.collect_results(running)
+        owners = self.assign_gpus()
+        gpus = {key: self._replica_gpus(owned, readings) for key, owned in owners.items()}
+        yield Observation(
+            now=self._clock(),
+            scrapes=tuple(
+                self._scrape(target.key, results[target.key], owners[target.key], gpus[target.key])
+                for target in self.targets
+            ),
+            gpus=gpus,
+            gpu_problems=readings.problems,
+        )
+
+    def take_windows(self, result: StepResult) -> None:
+        """Do nothing: an observation depends on no other."""
+
+    def assign_gpus(self) -> dict[ReplicaKey, GpuAssignment]:
+        """Return the GPUs of every target, and of replicas that other agents scrape."""
+        assign = assign_gpus if self.pods is None else self.pods.assign_gpus
+        return assign(self.targets, self.gpus.latest)
+
+    def _replica_gpus(self, owned: GpuAssignment, readings: GpuReadings) -> ReplicaGpus:
+        return ReplicaGpus(
+            readouts=tuple(self.gpus.latest[gpu] for gpu in owned.gpus),
+            windows={gpu: readings.windows[gpu] for gpu in owned.gpus if gpu in readings.windows},
+            missing=owned.missing,
+        )
+
+    def _scrape(self, key: ReplicaKey, result: ScrapeResult, owned: GpuAssignment, gpus: ReplicaGpus) -> ReplicaScrape:
+        snapshot, error = result.snapshot, result.error
+        if snapshot is not None:
+            self._errors.pop(key, None)
+        elif error is not None:
+            self._errors[key] = str(error)
+        pod = self.pods.times(key) if self.pods is not None else None
+        if snapshot is not None and self.pods is not None:
+            snapshot = replace(snapshot, pod=pod)
+        return ReplicaScrape(
+            tier=key[0],
+            replica=key[1],
+            t=result.t,
+            snapshot=snapshot,
+            error=self._errors.get(key, ""),
+            failure=error.kind.value if error is not None else "",
+            seconds=result.seconds,
+            starting=self.pods is not None and self.pods.starting(key),
+            pod_created=pod.asked_at if pod is not None else None,
+            gpu_window=gpu_windows.sum_gpus(gpus.windows.values()),
+            gpu_problem=self.gpus.trouble(key, owned, result.t),
+        )
+
+    def describe(self) -> str:
+        """Return the number of targets."""
+        return f"{len(self.targets)} targets"
+
+    def is_monitored(self, subject: Subject) -> bool:
+        """Return whether a target belongs to a tier or replica."""
+        return any(subject in (Subject(tier=t.tier), Subject(tier=t.tier, replica=t.replica)) for t in self.targets)
+
+    def export_scope(self, tier: str) -> ExportScope:
+        """Return whether this agent exports whole tiers."""
+        return ExportScope.ALL if self._whole_tiers else ExportScope.REPLICAS
+
+    def store_health(self) -> None:
+        """Return None: there is no store."""
+
+    def inherit(self, before: Source) -> None:
+        """Take over the known errors. Close the connections of the source before, and its GPUs if these are others."""
+        if not isinstance(before, ScrapeSource):
+            before.close()
+            return
+        keys = {target.key for target in self.targets}
+        self._errors = {key: text for key, text in before._errors.items() if key in keys}
+        self.gpus.keep(keys)
+        before._scrapers.close()
+        if before.gpus is not self.gpus:
+            before.gpus.close()
+
+    def close(self) -> None:
+        """Close the connections and the GPU library."""
+        try:
+            self._scrapers.close()
+        finally:
+            self.gpus.close()

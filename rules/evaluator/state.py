@@ -1,0 +1,148 @@
+"""State of the evaluation between two steps. Only `rules.evaluator.step` and the restore functions change it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from rules.evaluator import long_rules, tier_rules
+from rules.evaluator.alert_state import AlertKey, AlertState
+from rules.evaluator.observation import AGGREGATE, ClosedMinute, ReplicaKey, TierAggregate
+from rules.evaluator.tier_rules import TierMinutes, TierSize
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.replicas import track
+from rules.replicas.starts import ReplicaStart
+from rules.replicas.state import ReplicaState
+from rules.telemetry import windows
+from rules.telemetry.windows import Window
+from rules.verdicts.error_budget import Budget
+from rules.verdicts.finding import Finding, RuleState
+from rules.verdicts.projection import Projection
+from rules.verdicts.verdict import RuleResult, Subject
+
+RuleKey = tuple[str, Subject]
+"""Rule name and its subject."""
+
+
+@dataclass(slots=True)
+class EvaluatorState:
+    """Mutable dictionaries of frozen records, changed in place: a copy per step would not fit a node agent's memory.
+
+    `long_term` holds the latest results of the rules over days, `tier_results` the latest of the other tier rules.
+    `closed_minutes`, `due_tiers`, `new_results` and `removed_rules` wait for the next step. `now` is the time of the
+    last one (unix seconds).
+    """
+
+    replicas: dict[ReplicaKey, ReplicaState] = field(default_factory=dict)
+    minutes: dict[str, TierMinutes] = field(default_factory=dict)
+    rules: dict[RuleKey, RuleState] = field(default_factory=dict)
+    alerts: dict[AlertKey, AlertState] = field(default_factory=dict)
+    projections: dict[str, Projection] = field(default_factory=dict)
+    long_term: dict[RuleKey, RuleResult] = field(default_factory=dict)
+    tier_results: dict[str, tuple[RuleResult, ...]] = field(default_factory=dict)
+    closed_minutes: list[ClosedMinute] = field(default_factory=list)
+    due_tiers: set[str] = field(default_factory=set)
+    new_results: tuple[RuleResult, ...] = ()
+    removed_rules: dict[RuleKey, RuleState] = field(default_factory=dict)
+    now: float | None = None
+
+    def open_findings(self) -> tuple[Finding, ...]:
+        """Return the findings that have not ended."""
+        return tuple(state.episode for state in self.rules.values() if state.episode is not None)
+
+    def is_aggregated(self, tier: str) -> bool:
+        """Return whether a store adds up the tier's minutes."""
+        return tier in self.minutes and self.minutes[tier].each is not None
+
+    def set_aggregated(self, tiers: Set[str]) -> None:
+        """Change the tiers that a store began or ceased to add up."""
+        for tier in (*self.minutes, *sorted(tiers - self.minutes.keys())):
+            minutes = self.minutes.get(tier, TierMinutes())
+            if (minutes.each is not None) != (tier in tiers):
+                self.minutes[tier] = replace(minutes, each=() if tier in tiers else None)
+
+    def starts(self, tier: str) -> tuple[ReplicaStart, ...]:
+        """Return the known starts of a tier's replicas, oldest first."""
+        return self.minutes.get(tier, TierMinutes()).starts
+
+    def restore_starts(self, tier: str, starts: Iterable[ReplicaStart]) -> None:
+        """Add starts of a tier, also from an earlier run. A known start adds nothing."""
+        for start in starts:
+            self.minutes[tier] = tier_rules.add_start(self.minutes.get(tier, TierMinutes()), start)
+
+    def restore_error_budget(self, tier: str, budget: Budget) -> None:
+        """Replace a tier's error budget by the one that the history has."""
+        self.minutes[tier] = replace(self.minutes.get(tier, TierMinutes()), budget=budget)
+
+    def set_long_term_results(self, results: Iterable[RuleResult]) -> None:
+        """Set results of rules over days. The next step evaluates them; they last until they are replaced."""
+        fresh = tuple(results)
+        self.long_term |= {(result.rule, result.subject): result for result in fresh}
+        self.new_results = (*self.new_results, *long_rules.long_only_results(fresh))
+
+    def set_projections(self, projections: Mapping[str, Projection]) -> None:
+        """Replace the forecasts by tier. The next step evaluates them."""
+        self.projections = dict(projections)
+
+    def close_minute(self, replica: ReplicaState, minute: Window, context: TierContext) -> None:
+        """Add a complete minute of a replica. A tier that a store adds up takes its minutes from there."""
+        tier = replica.tier
+        if self.is_aggregated(tier):
+            return
+        before = self.minutes.get(tier, TierMinutes())
+        self.minutes[tier] = tier_rules.add_minute(before, minute, replica.name, context, self._tier_size(tier))
+        kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.told, minute.start, minute.end))
+        self._add_closed(tier, replica.name, self.minutes[tier].slices[-1], kept)
+
+    def close_open_minute(self, replica: ReplicaState, context: TierContext) -> None:
+        """Close the minute of a replica that is not over."""
+        if replica.open:
+            self.close_minute(replica, windows.sum_windows(replica.open), context)
+
+    def add_aggregate(self, tier: str, aggregate: TierAggregate, context: TierContext) -> None:
+        """Add a minute of a tier that a store adds up."""
+        before, size = self.minutes.get(tier, TierMinutes()), self._tier_size(tier)
+        self.minutes[tier] = tier_rules.add_aggregated_minute(before, aggregate.groups, aggregate.each, context, size)
+        self.due_tiers.add(tier)
+        for window in aggregate.groups:
+            self._add_closed(tier, AGGREGATE, window, True)
+
+    def _add_closed(self, tier: str, replica: str, window: BinnedWindow, kept: bool) -> None:
+        self.closed_minutes.append(ClosedMinute(tier=tier, replica=replica, slice=window, kept=kept))
+        self.due_tiers.add(tier)
+
+    def pop_closed_minutes(self) -> tuple[ClosedMinute, ...]:
+        """Return the minutes that were closed since the last call."""
+        closed, self.closed_minutes = tuple(self.closed_minutes), []
+        return closed
+
+    def remove_replicas(self, keys: Container[ReplicaKey]) -> None:
+        """Remove replicas. The next step closes their findings."""
+        self.replicas = {key: replica for key, replica in self.replicas.items() if key not in keys}
+        for key in list(self.rules):
+            if key[1].replica is not None and (key[1].tier, key[1].replica) in keys:
+                self.removed_rules[key] = self.rules.pop(key)
+
+    def inherit(self, before: EvaluatorState, keys: Container[ReplicaKey], tiers: Mapping[str, TierContext]) -> None:
+        """Take over the state of the previous configuration for the replicas `keys` and their `tiers`.
+
+        A tier continues even if all its replicas are new. The next step closes the findings of everything else.
+        """
+        self.replicas = {key: replica for key, replica in before.replicas.items() if key in keys}
+        for tier in tiers.keys() & before.minutes.keys():
+            self.minutes[tier] = tier_rules.rebin_minutes(before.minutes[tier], tiers[tier])
+        self.rules = {key: state for key, state in before.rules.items() if _is_monitored(key[1], keys, tiers)}
+        self.long_term = {k: v for k, v in before.long_term.items() if k[1].tier in tiers} | self.long_term
+        self.new_results = (*(one for one in before.new_results if one.subject.tier in tiers), *self.new_results)
+        self.alerts, self.now = dict(before.alerts), before.now
+        self.projections = {tier: one for tier, one in before.projections.items() if tier in tiers}
+        self.removed_rules = before.removed_rules | {k: v for k, v in before.rules.items() if k not in self.rules}
+
+    def _tier_size(self, tier: str) -> TierSize | None:
+        if self.now is None:
+            return None
+        return TierSize(now=self.now, replicas=sum(1 for name, _ in self.replicas if name == tier))
+
+
+def _is_monitored(subject: Subject, keys: Container[ReplicaKey], tiers: Container[str]) -> bool:
+    return subject.tier in tiers if subject.replica is None else (subject.tier, subject.replica) in keys

@@ -1,0 +1,61 @@
+"""The sink of the history: what it writes in a cycle, and what it logs when that fails."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from making import START, window
+
+from agent.history.errors import HistoryError, HistoryErrorKind
+from agent.history.service import HistoryService
+from agent.history.sink import HistorySink
+from agent.history.store import HistoryStore
+from rules.evaluator.observation import ClosedMinute, StepResult
+from rules.plan import load_bins
+
+TARGET = SimpleNamespace(key=("t", "r"), pool="decode")
+SOURCE: Any = SimpleNamespace(targets=(TARGET,))
+
+
+def closed(number: int, kept: bool = True) -> ClosedMinute:
+    whole = window(START + 60.0 * number, counters={"requests_finished": 5.0})
+    return ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(whole, None, "r"), kept=kept)
+
+
+def test_minutes_are_written_at_the_end_of_a_cycle_with_their_pool_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    sink = HistorySink(HistoryService(lambda: HistoryStore(path)), SOURCE, {"t": "v1"})
+    sink.accept(StepResult(now=START + 60, minutes=(closed(0),)))
+    sink.accept(StepResult(now=START + 120, minutes=(closed(1), closed(2, kept=False))))
+    sink.end_cycle(START + 180)
+    sink.end_cycle(START + 240)
+    sink.close()
+    with HistoryStore.open_reader(path) as reader:
+        minutes = reader.minutes("t", 0.0, START + 600, "v1")
+    assert [one.window.start for one in minutes] == [START, START + 60]
+
+
+def test_a_history_that_cannot_be_written_is_one_line_and_its_recovery_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="agent.history.sink")
+    store = HistoryStore(tmp_path / "history.db")
+    sink = HistorySink(HistoryService(lambda: store), SOURCE, {})
+    book = store.book
+
+    def full(*several: Any) -> None:
+        raise HistoryError(HistoryErrorKind.FULL, "no space left")
+
+    for cycle in range(5):
+        monkeypatch.setattr(store, "book", full if cycle in (1, 2) else book)
+        sink.accept(StepResult(now=START, minutes=(closed(cycle),)))
+        sink.end_cycle(START + 360)
+    sink.close()
+    said = [record.getMessage().partition(" error=")[0] for record in caplog.records]
+    assert said == ["history write failed, buffering in memory", "history write recovered"]
+    with HistoryStore.open_reader(tmp_path / "history.db") as reader:
+        assert len(reader.minutes("t", 0.0, START + 600)) == 5

@@ -1,0 +1,57 @@
+"""Evaluation loops as the daemon makes them, without history and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.daemon.status_builder import StatusInputs, status
+from agent.gpu.collector import GpuCollector
+from agent.pipeline.change_log import ChangeLog
+from agent.pipeline.interfaces import Sink
+from agent.pipeline.loop import EvaluationLoop
+from agent.pipeline.runtime_state import RuntimeState
+from agent.scrape.scrapers import Scrapers, Target
+from agent.sources.scrape import ScrapeSource
+from agent.sources.store import StoreSource
+from exporters.status.records import AgentHealth, AgentStatus
+from rules.plan.load_bins import TierContext
+
+
+@dataclass(slots=True)
+class LoopParts:
+    """A loop, its source and its runtime state."""
+
+    loop: EvaluationLoop
+    source: Any
+    runtime: RuntimeState
+
+    def status(self, now: float, role: str = "node") -> AgentStatus:
+        inputs = StatusInputs(role=role, started_at=0.0, health=AgentHealth(), simulated="", step13={})
+        return status(self.loop, self.runtime, inputs, now)
+
+
+def scrape_loop(
+    targets: Sequence[Target],
+    tiers: Mapping[str, TierContext],
+    scrapers: Scrapers,
+    clock: Callable[[], float],
+    gpus: GpuCollector | None = None,
+) -> LoopParts:
+    """The loop of role node."""
+    source = ScrapeSource(targets, scrapers, gpus or GpuCollector(None), clock=clock)
+    runtime = RuntimeState()
+    loop = EvaluationLoop(source=source, tiers=tiers, sinks=(runtime, ChangeLog()), clock=clock)
+    return LoopParts(loop, source, runtime)
+
+
+def store_loop(
+    source: StoreSource, tiers: Mapping[str, TierContext], clock: Callable[[], float], *sinks: Sink
+) -> LoopParts:
+    """The loop of role fleet."""
+    runtime = RuntimeState(source.agent_tiers)
+    loop = EvaluationLoop(
+        source=source, tiers=tiers, sinks=(runtime, ChangeLog(log_targets=False), *sinks), clock=clock
+    )
+    return LoopParts(loop, source, runtime)
