@@ -20,10 +20,9 @@ from agent.config.files import load_plan
 from agent.demo.simulation.folder import PLAN
 from agent.history.chunks import ChunkRow, decode_chunk, encode_chunk
 from agent.history.codec import NO_BIN, bin_code, encode_window
-from agent.history.rows import DEMAND_UPSERT, RowKey, demand_values
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
+from agent.history.write_buffer import DEMAND_UPSERT, MinuteRecord, RowKey, demand_values
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.confidence import Certainty

@@ -18,8 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.http_server.credentials import Authenticator
-from agent.http_server.options import WEBHOOK_BYTES
-from agent.http_server.webhook import WebhookRejection
+from agent.http_server.options import WEBHOOK_BYTES, WebhookRejection
 from exporters.status.records import WebhookHealth
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 

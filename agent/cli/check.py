@@ -12,7 +12,7 @@ from agent.config.load import LoadedConfig, build_tier_contexts, find, load, pla
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.history import reader
-from agent.history.capacities import measured_views
+from agent.history.daily_queries import measured_views
 from agent.history.schema import HOURS, MINUTES
 from agent.history.service import check_tier
 from agent.history.store import HistoryStore

@@ -15,7 +15,7 @@ from agent.errors import SizewatchError
 from exporters.docs.generated_files import ARTEFACTS, RenderInputs
 from exporters.docs.runbook_blocks import RunbookError
 from exporters.prometheus_rules.engine_only import EngineRulesOptions, engine_only_text
-from exporters.prometheus_rules.engine_queries import UnsupportedSeriesError
+from exporters.prometheus_rules.engine_rules import UnsupportedSeriesError
 
 FINE, FINDING = 0, 1
 

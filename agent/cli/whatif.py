@@ -16,8 +16,7 @@ from agent.config.load import LoadedConfig, build_tier_contexts, find, load, pla
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.history import reader
-from agent.history.capacities import measured_views
-from agent.history.daily_queries import Material, material
+from agent.history.daily_queries import Material, material, measured_views
 from agent.history.store import HistoryStore
 from exporters.documents.what_if import whatif_text
 from exporters.documents.what_if_json import whatif_json

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from agent.doctor.check_result import CheckResult, fail, warn
 from agent.doctor.machine_probes import is_idle_file
 from agent.files import LOCKS, holder
-from agent.history.backup import missing_bytes
-from agent.history.schema import VERSION
+from agent.history.schema import VERSION, missing_bytes
 
 if TYPE_CHECKING:
     from agent.doctor.machine_probes import HistoryProbe

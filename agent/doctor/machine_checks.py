@@ -13,8 +13,7 @@ from pathlib import Path
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, HistoryProbe, PortProbe, ProcessProbe
-from agent.history.backup import name_of
-from agent.history.schema import VERSION
+from agent.history.schema import VERSION, name_of
 from rules.telemetry.snapshots import GpuReadout
 
 SPARE_FILES = 64

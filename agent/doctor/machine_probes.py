@@ -29,8 +29,8 @@ from agent.gpu.collector import ExporterPage, GpuReader
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 from agent.gpu.nvml_device import NvmlRefusedError, ask
 from agent.gpu.nvml_reader import NvmlReader
-from agent.history.backup import list_copies
 from agent.history.errors import HistoryError, HistoryOpenError
+from agent.history.schema import list_copies
 from agent.history.store import HistoryStore
 from agent.http_client.connection import PageFetcher
 from agent.http_server.connections import TlsAdapter

@@ -17,7 +17,7 @@ from agent.forecasting.input_series import history_path, input_from_csv
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.requests import build_request
 from agent.forecasting.tier_forecast import TierForecast
-from agent.history.capacities import measured_views
+from agent.history.daily_queries import measured_views
 from agent.history.store import HistoryStore
 from exporters.autoscaling.formats import manifest_text
 from exporters.autoscaling.records import ObjectReference, Scaling, Secret

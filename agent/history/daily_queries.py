@@ -1,28 +1,26 @@
-"""The hours of a tier, asked of the history for whoever looks back days.
+"""Queries over days: hours for the rules over days, sums for what-ifs, and the measured capacity of each tier.
 
-Owns how they are asked for: piece by piece, each made smaller before the next is read, so that weeks of a busy tier fit into
-memory and a turn that wants to book waits for a day's reading at most. The judgement is `rules.evaluator.long_rules`'s.
-
-What a what-if is answered from, asked of the history: the sums of the report, and the slices whose load is known best.
-
-Owns the questions and their order. Most of a week is read as hours by load bin; the busiest hours once more as quarters of an
-hour by replica, for a peak is higher than any hour's mean. It judges nothing.
+Days are read piece by piece, so that weeks of a busy tier fit into memory and a writer waits for one day at most. A
+what-if reads hours by load bin, and the busiest hours as quarters by replica: a peak is higher than an hour's mean.
+Capacity is read over whole UTC days up to the last midnight, by daemon and commands alike, so that all use one number.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.history.errors import HistoryOpenError
 from agent.history.reader import Reader
 from rules.evaluator import long_rules
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
+from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, Window
+from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import RuleResult
 from rules.what_if.prompts import PromptVariation, find_prompt_variation
 
@@ -132,3 +130,23 @@ def _middle(window: Window) -> float:
 
 def _hour(window: Window) -> float:
     return _middle(window) // HOUR_SECONDS * HOUR_SECONDS
+
+
+def read_capacity(store: Reader, view: TierContext, version: str, now: float) -> Capacity | None:
+    """Return the capacity of one replica at the last midnight (UTC) before `now` (unix seconds), from hours under the present plan.
+
+    None where neither plan nor production tells. Raises HistoryTrouble.
+    """
+    until = now // DAY_SECONDS * DAY_SECONDS
+    begins = (until - age * DAY_SECONDS for age in range(DAYS, 0, -1))
+    return capacity_now(view, (store.bins(view.tier, begin, begin + DAY_SECONDS, version) for begin in begins))
+
+
+def measured_views(
+    store: Reader, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+) -> dict[str, TierContext]:
+    """Return the views with the capacity that production showed by `now`; tiers without a plan as they are."""
+    return {
+        tier: with_capacity(view, read_capacity(store, view, versions[tier], now)) if tier in versions else view
+        for tier, view in views.items()
+    }

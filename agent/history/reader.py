@@ -21,8 +21,8 @@ from typing import Any, Self, TypeVar
 
 from agent.history import codec, compaction
 from agent.history.errors import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
-from agent.history.rows import DEMAND_SELECT, REQUESTS_SELECT, TOLD_SELECT, minute_sums, numbers, requests_of
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable, format_of, has
+from agent.history.write_buffer import DEMAND_SELECT, REQUESTS_SELECT, TOLD_SELECT, minute_sums, numbers, requests_of
 from exporters.render.text import quote_external_text
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent

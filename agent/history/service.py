@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from agent.history import capacities, daily_queries
+from agent.history import daily_queries
+from agent.history import daily_queries as capacities
 from agent.history.codec import Span
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.reader import Reader

@@ -1,7 +1,7 @@
 """Writing the history: the three sums, demand, episodes, events, kept values, and what is thrown away.
 
 Owns every change of the file after it was made; each method is one transaction, committed to the disk before it
-returns, or nothing. What is asked of the file is `agent.history.reader`'s, what a row holds `agent.history.rows`'s.
+returns, or nothing. What is asked of the file is `agent.history.reader`'s, what a row holds `agent.history.write_buffer`'s.
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from agent.history import codec, compaction, schema
 from agent.history.codec import Span, decode_window, encode_window, slice_of
 from agent.history.errors import HistoryErrorKind, translate_sqlite_errors, trouble
 from agent.history.reader import Reader
-from agent.history.rows import DEMAND_UPSERT, RowKey, demand_values, group_by_row, group_by_tier_minute, sum_row
 from agent.history.schema import DAY, HOURS, KEEP_SECONDS, SUMS, SumTable
-from agent.history.write_buffer import MinuteRecord
+from agent.history.write_buffer import (
+    DEMAND_UPSERT,
+    MinuteRecord,
+    RowKey,
+    demand_values,
+    group_by_row,
+    group_by_tier_minute,
+    sum_row,
+)
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import arrivals

@@ -1,14 +1,8 @@
-"""What the web server is told: where it listens, with which certificate, who may read.
+"""Options of the web server, the host names it answers to, and the protocol of a webhook receiver.
 
-Owns the options and their making from the configuration. It opens no file: `agent.http_server.credentials` and
-`agent.http_server.connections` do, and name the key that is wrong.
-
-By which names a page that is open to everybody on this machine may be called.
-
-Owns the question against DNS rebinding: a page of a stranger in a browser on this machine whose name suddenly leads to 127.0.0.1
-reads what is served there as its own. It needs a name for that, so addresses and localhost are fine and other names must be
-configured. Nothing is asked where credentials are, where other machines are served anyway, and over TLS: no certificate of ours
-is for a stranger's name.
+The host check prevents DNS rebinding: a browser page whose name suddenly resolves to 127.0.0.1 could read what is
+served there. Addresses and localhost are allowed, other names must be configured. There is no check with credentials,
+when other machines are served, or over TLS: no certificate of ours is for a stranger's name.
 """
 
 from __future__ import annotations
@@ -16,6 +10,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from agent.config.keys import Web
@@ -110,3 +105,28 @@ def is_wrong_host(options: WebOptions, host: str) -> bool:
     except ValueError:
         return True
     return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRejection:
+    """Answer other than 200: its status line and one sentence. `reason` labels the metric of refusals."""
+
+    status: str
+    reason: str
+    text: str
+
+
+class WebhookEndpoint(Protocol):
+    """Receiver of the alerts that a request carries. Its own credentials count, not those of the pages."""
+
+    @property
+    def challenges(self) -> tuple[str, ...]:
+        """Values of the WWW-Authenticate header."""
+
+    def refuses(
+        self, authorization: str, content_type: str, content_encoding: str, length: str
+    ) -> WebhookRejection | None:
+        """Return why a request is refused before its body is read, or None."""
+
+    def take(self, body: bytes) -> WebhookRejection | None:
+        """Accept the alerts of a body. Return why it is refused, or None."""

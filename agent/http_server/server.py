@@ -21,10 +21,17 @@ from agent.errors import ConfigError
 from agent.http_server.connection_pool import MOST_BODY_BYTES
 from agent.http_server.connections import CLIENT_VERIFIED, HURRY, HttpServer, TlsAdapter
 from agent.http_server.credentials import read_gate
-from agent.http_server.options import HEALTH, WEBHOOK, WEBHOOK_BYTES, WebOptions, is_wrong_host
+from agent.http_server.options import (
+    HEALTH,
+    WEBHOOK,
+    WEBHOOK_BYTES,
+    WebhookEndpoint,
+    WebhookRejection,
+    WebOptions,
+    is_wrong_host,
+)
 from agent.http_server.reports import Reply, is_report, report_reply
 from agent.http_server.reports import text_reply as _text
-from agent.http_server.webhook import WebhookEndpoint, WebhookRejection
 from exporters.metrics import exposition
 from exporters.status import page
 from exporters.status.records import AgentStatus

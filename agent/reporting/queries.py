@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.history import daily_queries
-from agent.history.capacities import measured_views
+from agent.history.daily_queries import measured_views
 from agent.history.reader import Reader
 from exporters.report.inputs import Prewarming, ReportInputs, TierPast
 from rules.catalogue.registry import BY_NAME as RULES

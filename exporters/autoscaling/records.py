@@ -1,6 +1,6 @@
 """Inputs of autoscaler manifests: the record `Scaling`, its validation, object names and the gauge's PromQL.
 
-Each autoscaler has a module (`exporters.autoscaling.keda`, `.hpa`, `.cronjob`, `.aibrix`) and a row in
+Each autoscaler has a module (`exporters.autoscaling.hpa`, `.hpa`, `.cronjob`, `.aibrix`) and a row in
 `exporters.autoscaling.formats`. No replica count is written to a cluster by sizewatch itself (DESIGN 3.13).
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from exporters.grafana import gpu_panels, plan_panels
 from exporters.grafana import queries as q
+from exporters.grafana.queries import ABOUT_TIERS, COST_UID, marks
 from exporters.grafana.queries import TIERS as W
 from exporters.grafana.records import (
     AMBER,
@@ -23,7 +24,6 @@ from exporters.grafana.records import (
     rising_thresholds,
     signal_unit,
 )
-from exporters.grafana.templating import ABOUT_TIERS, COST_UID, marks
 from exporters.metrics import names
 
 TIER = "{{cluster}} {{tier}}"

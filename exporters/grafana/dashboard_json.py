@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from exporters.grafana.field_config import CUSTOM, column_overrides, line_overrides, mappings, thresholds
 from exporters.grafana.records import (
     AT_LEAST,
+    CUSTOM,
     Annotation,
     Dashboard,
     Panel,
@@ -19,6 +19,10 @@ from exporters.grafana.records import (
     Section,
     Variable,
     colour_text,
+    column_overrides,
+    line_overrides,
+    mappings,
+    thresholds,
 )
 
 Json = dict[str, Any]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from exporters.grafana import forecast_dashboard, gpu_panels, plan_panels
 from exporters.grafana import queries as q
+from exporters.grafana.queries import ABOUT_TIERS, COST_UID, FLEET_UID, TIER_UID, marks, tier_link
 from exporters.grafana.records import (
     COUNT,
     MONEY,
@@ -25,7 +26,6 @@ from exporters.grafana.records import (
     rising_thresholds,
     signal_unit,
 )
-from exporters.grafana.templating import ABOUT_TIERS, COST_UID, FLEET_UID, TIER_UID, marks, tier_link
 from exporters.metrics import names
 
 W = q.TIERS

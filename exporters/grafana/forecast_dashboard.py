@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from exporters.grafana import plan_panels
 from exporters.grafana import queries as q
+from exporters.grafana.queries import ABOUT_A_TIER, FORECAST_UID, SeriesScope, marks
 from exporters.grafana.queries import TIER as W
-from exporters.grafana.queries import SeriesScope
 from exporters.grafana.records import (
     COUNT,
     RATIO,
@@ -26,7 +26,6 @@ from exporters.grafana.records import (
     rising_thresholds,
     signal_unit,
 )
-from exporters.grafana.templating import ABOUT_A_TIER, FORECAST_UID, marks
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 from rules.replicas.starts import ENOUGH

@@ -1,4 +1,4 @@
-"""PromQL for panels: deduplicated agent metrics per tier over Grafana's rate window.
+"""PromQL, variables and annotations of panels: deduplicated agent metrics per tier over Grafana's rate window.
 
 Two agents may export the same replica, so each series counts once. Sums never span tiers, and pools stay apart if a
 request passes through both. Replicas of different releases stay apart in quantiles, as bucket edges may differ. No
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from exporters.grafana.records import AMBER, BLUE, RED, Annotation, Variable, limit
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
+from rules.verdicts.verdict import SEVERITY, Status
 
 CLUSTER = "cluster"
 """External label of some installations. Grouping by an absent label is harmless."""
@@ -157,3 +159,84 @@ def cost_per_million_tokens(where: SeriesScope) -> str:
     """Return money by generated tokens, divided once (DESIGN 3.14)."""
     tokens = total(where, "generation_tokens", BY_TIER)
     return f"1e6 / 3600 * ({money_per_hour(where)} > 0)\n/ on ({', '.join(BY_TIER)}) group_left ()\n({tokens} > 0)"
+
+
+FLEET_UID, TIER_UID, REPLICA_UID = "sizewatch-fleet", "sizewatch-tier", "sizewatch-replica"
+COST_UID, FORECAST_UID, ITSELF_UID = "sizewatch-cost", "sizewatch-forecast", "sizewatch-itself"
+
+_UP, _INFO = names.TARGET_UP.name, names.REPLICA_INFO.name
+_OF_CLUSTER = f'{CLUSTER}=~"$cluster"'
+
+CLUSTERS = Variable(name="cluster", title="Cluster", source=_UP, label=CLUSTER, many=True, everything=".*")
+"""Cluster variable. All also matches series without the label."""
+
+MODELS = Variable(
+    name="model",
+    title="Model",
+    source=f"{_INFO}{{{_OF_CLUSTER}}}",
+    label=names.MODEL,
+    many=True,
+    everything=".*",
+)
+"""Model variable. It narrows the selectable tiers."""
+
+_TIERS = f'{_INFO}{{{_OF_CLUSTER}, model=~"$model"}}'
+SEVERAL_TIERS = Variable(name="tier", title="Tier", source=_TIERS, label=names.TIER, many=True)
+ONE_TIER = Variable(name="tier", title="Tier", source=_TIERS, label=names.TIER, many=False)
+REPLICA = Variable(
+    name="replica",
+    title="Replica",
+    source=f'{_UP}{{{_OF_CLUSTER}, tier="$tier"}}',
+    label=names.REPLICA,
+    many=True,
+    everything=".*",
+)
+INSTANCE = Variable(
+    name="instance", title="Agent", source=names.BUILD_INFO.name, label="instance", many=True, everything=".*"
+)
+
+ABOUT_TIERS = (CLUSTERS, MODELS, SEVERAL_TIERS)
+ABOUT_A_TIER = (CLUSTERS, MODELS, ONE_TIER)
+
+
+SAME_SOURCE = "${datasource:queryparam}&"
+"""Address part that keeps the data source of a variable."""
+
+
+def tier_link(uid: str) -> str:
+    """Return the address of a dashboard for the tier of a table row."""
+    return f"/d/{uid}?{SAME_SOURCE}${{cluster:queryparam}}&var-tier=${{__data.fields.Tier}}&${{__url_time_range}}"
+
+
+def marks(where: SeriesScope) -> tuple[Annotation, ...]:
+    """Return annotations for certain findings and engine restarts."""
+    restarts = where.selector(names.exported("restarts"))
+    return (
+        _episodes(where, "Critical findings", RED, f"== {SEVERITY[Status.CRITICAL]}"),
+        _episodes(where, "Warnings", AMBER, f"== {SEVERITY[Status.WARNING]}"),
+        Annotation(
+            title="Restarts",
+            expr=aggregate("max", (CLUSTER, *names.OF_REPLICA), f"increase({restarts}[{WINDOW}])") + " > 0",
+            colour=BLUE,
+            heading="Engine restarted",
+            text="{{tier}} {{replica}}",
+        ),
+    )
+
+
+def _episodes(where: SeriesScope, title: str, colour: str, condition: str) -> Annotation:
+    labels = (CLUSTER, *names.VERDICT.labels)
+    verdict = aggregate("max", labels, where.selector(names.VERDICT.name))
+    certain = aggregate("max", labels, where.selector(names.VERDICT_CERTAIN.name))
+    return Annotation(
+        title=title,
+        expr=f"{verdict} {condition}\nand\n{certain} == 1",
+        colour=colour,
+        heading="{{rule}}",
+        text="{{tier}} {{replica}}",
+    )
+
+
+def divergence(rule: str) -> float:
+    """Return the factor by which a latency may exceed the benchmark at equal load."""
+    return limit(rule, "factor")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from exporters.grafana import gpu_panels, memory_panels, plan_panels, request_panels
 from exporters.grafana import queries as q
+from exporters.grafana.queries import ABOUT_A_TIER, REPLICA, REPLICA_UID, marks
 from exporters.grafana.queries import REPLICAS as W
 from exporters.grafana.records import (
     AMBER,
@@ -27,7 +28,6 @@ from exporters.grafana.records import (
     rising_thresholds,
     signal_unit,
 )
-from exporters.grafana.templating import ABOUT_A_TIER, REPLICA, REPLICA_UID, marks
 from exporters.metrics import names
 
 EACH = q.BY_REPLICA

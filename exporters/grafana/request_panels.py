@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exporters.grafana import queries as q
-from exporters.grafana.queries import SeriesScope
+from exporters.grafana.queries import SeriesScope, divergence
 from exporters.grafana.records import RATIO, LineStyle, Panel, PanelType, Query, signal_text, signal_unit
-from exporters.grafana.templating import divergence
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from exporters.grafana import plan_panels
 from exporters.grafana import queries as q
 from exporters.grafana.queries import AGENTS as W
+from exporters.grafana.queries import INSTANCE, ITSELF_UID
 from exporters.grafana.records import (
     AMBER,
     ANSWERS,
@@ -28,7 +29,6 @@ from exporters.grafana.records import (
     Steps,
     ThresholdStep,
 )
-from exporters.grafana.templating import INSTANCE, ITSELF_UID
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 from exporters.prometheus_rules.self_monitoring import TURN_AGE_SECONDS

@@ -6,9 +6,9 @@ Panels come from the modules by subject. A new panel is an entry here.
 from __future__ import annotations
 
 from exporters.grafana import forecast_dashboard, gpu_panels, memory_panels, plan_panels, request_panels
+from exporters.grafana.queries import ABOUT_A_TIER, TIER_UID, marks
 from exporters.grafana.queries import TIER as W
 from exporters.grafana.records import Dashboard, Section
-from exporters.grafana.templating import ABOUT_A_TIER, TIER_UID, marks
 
 TIER = Dashboard(
     uid=TIER_UID,

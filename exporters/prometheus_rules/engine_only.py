@@ -16,8 +16,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from exporters.prometheus_rules.engine_queries import UnsupportedSeriesError, engine_named
-from exporters.prometheus_rules.engine_rules import ROWS, WHY_NOT, RenderedRule, TierScope, alert, last_minutes
+from exporters.prometheus_rules.engine_rules import (
+    ROWS,
+    WHY_NOT,
+    RenderedRule,
+    TierScope,
+    UnsupportedSeriesError,
+    alert,
+    engine_named,
+    last_minutes,
+)
 from exporters.prometheus_rules.engine_slo import slo_burn
 from exporters.prometheus_rules.rule_files import Alert, Group, Record, alerting_url, common_labels, duration, rule_file
 from rules.catalogue.registry import BY_NAME, RULES

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 
 from exporters.alertmanager.payload import runbook_url
 from exporters.prometheus_rules.alerts import KEEP, hold_seconds
-from exporters.prometheus_rules.engine_queries import EngineSelector, UnsupportedSeriesError, edge_above, le
-from exporters.prometheus_rules.engine_rules import RenderedRule, TierScope, lower_bound_rule, record_rule
+from exporters.prometheus_rules.engine_rules import (
+    EngineSelector,
+    RenderedRule,
+    TierScope,
+    UnsupportedSeriesError,
+    edge_above,
+    le,
+    lower_bound_rule,
+    record_rule,
+)
 from exporters.prometheus_rules.rule_files import Alert, Record, common_labels, duration, first_step
 from rules.methods.burn_rate import RUNGS
 from rules.verdicts.context import SEPARATE

@@ -11,8 +11,8 @@ import numpy as np
 
 from agent.forecasting.messages import ForecastRequest
 from agent.history.codec import NO_BIN
-from agent.history.rows import RowKey
 from agent.history.store import HistoryStore
+from agent.history.write_buffer import RowKey
 from forecast.series.binned import Series
 from rules.plan.capacity import stated_capacity
 from rules.telemetry.arrivals import MinuteSums

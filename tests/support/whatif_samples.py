@@ -12,8 +12,7 @@ from report_samples import measured
 
 import agent.demo
 from agent.config.files import load_plan
-from agent.demo.simulation.engine import PREFILL_EXPONENT, Conditions, SimulatedEngine
-from agent.demo.simulation.loads import Z99, Loads
+from agent.demo.simulation.engine import PREFILL_EXPONENT, Z99, Conditions, Loads, SimulatedEngine
 from agent.demo.simulation.tier_run import build_window
 from rules.plan import load_bins
 from rules.plan.curve import Curve

@@ -22,11 +22,10 @@ from paths import ROOT
 from agent.forecasting.history_input import demand_series, settled_time
 from agent.history import schema
 from agent.history.errors import HistoryOpenError
-from agent.history.rows import COLUMNS
 from agent.history.schema import APPLICATION_ID, DAY, TABLES, VERSION
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord, WriteBuffer
+from agent.history.write_buffer import COLUMNS, MinuteRecord, WriteBuffer
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.telemetry import arrivals

@@ -16,8 +16,8 @@ from waiting import CEILING_SECONDS
 
 from agent.errors import ConfigError
 from agent.files import LOCK_FILE, DataDir, open_new_file
-from agent.history.backup import back_up, name_of
 from agent.history.errors import HistoryOpenError
+from agent.history.schema import back_up, name_of
 from agent.history.store import HistoryStore
 from agent.reporting import storage
 from agent.reporting.storage import STATE_FILE, ReportState, write_atomically

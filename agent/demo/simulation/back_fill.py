@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.demo.simulation import ground_truth
+from agent.demo.simulation import scenario
 from agent.demo.simulation.evaluation import CascadeRun, SimulatedEvaluation
 from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, TierScenario, stories, weekday
 from agent.demo.simulation.tier_run import TierRun
@@ -99,7 +99,7 @@ class HistorySimulation:
         self._store.save_episode(*(one for tier in self._tiers.values() for one in tier.judging.open))
         tallies = {name: tier.run.tally for name, tier in self._tiers.items()}
         about = {"seed": self._seed, "begin": self._begin, "end": self._end}
-        return ground_truth.document(self._stories, tallies, [self._outage], **about)
+        return scenario.document(self._stories, tallies, [self._outage], **about)
 
     def _hour(self, hour: float, until: float, began: str) -> None:
         watched = not self._out(hour)

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from agent.demo.simulation.engine import SimulatedEngine
-from agent.demo.simulation.ground_truth import TierTotals
-from agent.demo.simulation.scenario import CASCADE_SECONDS, QUARTER, Restart, TierScenario, conditions
+from agent.demo.simulation.scenario import CASCADE_SECONDS, QUARTER, Restart, TierScenario, TierTotals, conditions
 from rules.evaluator import timeline
 from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind

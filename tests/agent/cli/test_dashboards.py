@@ -11,8 +11,8 @@ import pytest
 
 from exporters.grafana.dashboard_json import COLUMNS, dashboard_json
 from exporters.grafana.files import DASHBOARDS
+from exporters.grafana.queries import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID
 from exporters.grafana.records import Dashboard, Panel, PanelType, ThresholdStep
-from exporters.grafana.templating import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID
 from rules.catalogue.registry import BY_NAME
 
 MODELS: dict[str, dict[str, Any]] = {one.uid: dashboard_json(one) for one in DASHBOARDS}

@@ -33,7 +33,7 @@ from agent.config.weaknesses import mistakes, weaknesses
 from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ScrapeError
-from agent.history import backup
+from agent.history import schema
 from agent.history.store import HistoryStore
 from agent.http_client.connection import PageFetcher
 from agent.http_client.transport import TargetOptions
@@ -113,7 +113,7 @@ def no_room_for_the_copy(folder: Path) -> Iterator[Keys]:
     (folder / "d" / "history.db").write_bytes(gzip.decompress((FORMATS / "format-2.db.gz").read_bytes()))
     (folder / "d" / "history.db").chmod(0o600)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backup, "ROOM", 10.0**9)
+        patch.setattr(schema, "ROOM", 10.0**9)
         yield {"data_dir": "d"}
 
 

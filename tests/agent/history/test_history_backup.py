@@ -8,7 +8,8 @@ import pytest
 from history_samples import START, booking, finished
 from test_demand import old_file, version
 
-from agent.history import backup, schema
+from agent.history import schema
+from agent.history import schema as backup
 from agent.history.codec import encode_window
 from agent.history.errors import HistoryError, HistoryErrorKind
 from agent.history.schema import DAY, VERSION

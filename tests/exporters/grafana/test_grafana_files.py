@@ -12,9 +12,8 @@ from paths import ROOT
 from promql_parser import parse
 
 from exporters.docs.generated_files import ARTEFACTS
-from exporters.grafana.alerts import FIRES, FOUND, QUERY, uid
 from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FOLDER, INPUT
+from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FIRES, FOLDER, FOUND, INPUT, QUERY, uid
 from exporters.prometheus_rules.alerts import alert_groups
 from exporters.prometheus_rules.rule_files import Alert
 

@@ -7,10 +7,9 @@ import random
 import pytest
 
 from agent.config.files import load_plan
-from agent.demo.simulation.engine import Conditions, SimulatedEngine
+from agent.demo.simulation.engine import LENGTH_EDGES, Conditions, LogNormal, SimulatedEngine
 from agent.demo.simulation.folder import PLAN
 from agent.demo.simulation.live_fleet import text
-from agent.demo.simulation.loads import LENGTH_EDGES, LogNormal
 from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, Pattern, ScriptedDemand, stories, weekday
 from agent.demo.simulation.tier_run import TierRun
 from agent.scrape.scrapers import PageReader
