@@ -1,11 +1,7 @@
-"""Exact bounds from the standard library alone: one-sided confidence bounds of shares and counts, bounds of a mean.
+"""Exact one-sided confidence bounds of shares, counts and means, and Pearson's chi-square.
 
-Owns the two special functions they need (incomplete beta and gamma, by series and continued fraction). A verdict is
-`certain` only by these bounds; a new kind of evidence gets its bound here.
-
-How evenly counts are spread: more evenly than chance allows, or less; by Pearson's chi-square.
-
-Owns the statistic and its distribution. What is counted, and what an answer means, is for whoever asks.
+The standard library suffices: the incomplete beta and gamma functions come from a continued fraction and a series. A
+verdict is `certain` by these bounds only.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ CONFIDENCE = 0.999
 
 _TINY = 1e-300
 _TERMS = 500
+_GAMMA_TERMS = 100_000
 
 _STEPS, _HALVED, _PRECISION = 200, 8, 1e-12
 """At most so many steps of a solution, every eighth of them a halving, to this share of the value."""
@@ -30,9 +27,9 @@ _NONE = -800.0
 
 
 def binomial_lower_bound(k: float, n: float, confidence: float = CONFIDENCE) -> float:
-    """The lower Clopper-Pearson bound of a share, k of n observed (Clopper and Pearson 1934); 0 for k = 0.
+    """Return the lower Clopper-Pearson bound of a share, k of n observed (Clopper and Pearson 1934); 0 for k = 0.
 
-    Fractions of observations are rounded down: the bound stays a bound. Raises ValueError unless 0 <= k <= n.
+    Fractions of observations are rounded down: the bound stays a bound. Raise ValueError unless 0 <= k <= n.
     """
     k, n = math.floor(k + 1e-9), math.floor(n + 1e-9)
     if not 0 <= k <= n:
@@ -45,12 +42,12 @@ def binomial_lower_bound(k: float, n: float, confidence: float = CONFIDENCE) -> 
 
 
 def binomial_tail(k: int, n: int, p: float) -> float:
-    """P(X >= k) for X ~ Binomial(n, p), 1 <= k <= n: the incomplete beta function I_p(k, n - k + 1)."""
+    """Return P(X >= k) for X ~ Binomial(n, p), 1 <= k <= n: the incomplete beta function I_p(k, n - k + 1)."""
     return _incomplete_beta(k, n - k + 1, p)
 
 
 def poisson_lower_bound(k: float, confidence: float = CONFIDENCE) -> float:
-    """The lower bound of a Poisson mean from k observed events (Garwood 1936); 0 for k = 0."""
+    """Return the lower bound of a Poisson mean from k observed events (Garwood 1936); 0 for k = 0."""
     k = math.floor(k + 1e-9)
     if k <= 0:
         return 0.0
@@ -58,12 +55,11 @@ def poisson_lower_bound(k: float, confidence: float = CONFIDENCE) -> float:
 
 
 def mean_bounds(quantiles: Mapping[float, float], maximum: float | None = None) -> tuple[float, float | None]:
-    """Return between which values the mean of something never negative lies, whatever its distribution.
+    """Return bounds of the mean of non-negative values with the given quantiles, for any distribution.
 
-    `quantiles` are values by share (0-1), at least one, rising together; `maximum` is the largest value that occurs. At
-    least 1 - q of all lies at or above the quantile q, and at most so much above it: each step between two shares is
-    counted with its lower end, and with its upper end. The upper bound is None without a maximum: the longest 1 % of
-    requests can hold any number of tokens. Raises ValueError where there is no quantile.
+    `quantiles` are rising values by share (0-1); `maximum` is the largest value. At least 1 - q of all values lie at or
+    above the quantile q. Each step between two shares counts with its lower end, and with its upper end. Without a
+    maximum the upper bound is None. Raise ValueError without a quantile.
     """
     if not quantiles:
         raise ValueError("no quantile")
@@ -76,10 +72,10 @@ def mean_bounds(quantiles: Mapping[float, float], maximum: float | None = None) 
 
 
 def _solve(tail: Callable[[float], float], target: float, high: float) -> float:
-    """The argument in [0, high] at which a rising tail probability reaches `target`; the lower end, so that the bound holds.
+    """Return the argument in [0, high] at which a rising tail probability reaches `target`, by its lower end.
 
-    False position on logarithms with the Illinois correction (Dowell and Jarratt 1971), halved now and then: 8 to 20 steps for
-    counts from 100 to a million, where halving alone takes 60. Every turn asks for such bounds.
+    False position on logarithms with the Illinois correction (Dowell and Jarratt 1971) takes 8 to 20 steps for counts
+    from 100 to a million; bisection takes 60.
     """
 
     def off(place: float) -> float:
@@ -111,7 +107,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function (DLMF 8.17.22) by Lentz's method."""
+    """Return the continued fraction of the incomplete beta function (DLMF 8.17.22) by Lentz's method."""
     c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
     result = d
     for m in range(1, _TERMS):
@@ -126,16 +122,20 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     return result
 
 
-def _lower_gamma(k: int, x: float) -> float:
-    """P(X >= k) for X ~ Poisson(x): 1 - sum over i < k, by the terms above k where those are fewer (DLMF 8.11.4)."""
+def _lower_gamma(a: float, x: float) -> float:
+    """Return the regularised lower gamma function P(a, x) by its series (DLMF 8.7.1): P(X >= a) for X ~ Poisson(x)."""
     if x <= 0:
         return 0.0
-    term = math.exp(k * math.log(x) - x - math.lgamma(k + 1))
-    total, i = term, k
-    while term > total * 1e-14 and i < k + 100_000:
-        i += 1
-        term *= x / i
+    # So far above its mean nothing is left of the upper tail in a double.
+    if x > a + 40 * math.sqrt(a) + 100:
+        return 1.0
+    term = math.exp(a * math.log(x) - x - math.lgamma(a + 1))
+    total = term
+    for n in range(1, _GAMMA_TERMS):
+        term *= x / (a + n)
         total += term
+        if term < total * 1e-15:
+            break
     return min(1.0, total)
 
 
@@ -148,9 +148,6 @@ class Certainty(StrEnum):
     LIKELY = "likely"
 
 
-_GAMMA_TERMS = 10_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChiSquare:
     """A statistic and its degrees of freedom; statistics of separate times add up."""
@@ -160,17 +157,17 @@ class ChiSquare:
 
     @property
     def probability_below(self) -> float:
-        """The probability that chance alone gives a smaller statistic; 1 without any degree of freedom."""
+        """Return the probability of a smaller statistic by chance; 1 without any degree of freedom."""
         return chi_square_below(self.statistic, self.freedom) if self.freedom else 1.0
 
     @property
     def probability_above(self) -> float:
-        """The probability that chance alone gives a larger one."""
+        """Return the probability of a larger statistic by chance."""
         return 1.0 - self.probability_below if self.freedom else 1.0
 
 
 def check_uniformity(rows: Iterable[Sequence[float]]) -> ChiSquare:
-    """Each row of counts against an equal share of its sum; rows that hold nothing or one count say nothing."""
+    """Return the test of each row of counts against equal shares. Rows without counts or with one count are left out."""
     statistic, freedom = 0.0, 0
     for row in rows:
         mean = math.fsum(row) / len(row) if row else 0.0
@@ -197,23 +194,7 @@ def check_homogeneity(first: Sequence[float], second: Sequence[float]) -> ChiSqu
 
 
 def chi_square_below(x: float, freedom: int) -> float:
-    """P(X <= x) for X ~ chi-square: the regularised lower gamma function P(freedom / 2, x / 2) by its series (DLMF 8.7.1).
-
-    Raises ValueError unless x >= 0 and freedom >= 1.
-    """
+    """Return P(X <= x) for X ~ chi-square. Raise ValueError unless x >= 0 and freedom >= 1."""
     if x < 0 or freedom < 1:
         raise ValueError(f"{x} with {freedom} degrees of freedom is no chi-square")
-    a, half = freedom / 2, x / 2
-    if half <= 0:
-        return 0.0
-    # So far above its mean nothing is left of the upper tail in a double.
-    if half > a + 40 * math.sqrt(a) + 100:
-        return 1.0
-    term = math.exp(a * math.log(half) - half - math.lgamma(a + 1))
-    total = term
-    for n in range(1, _GAMMA_TERMS):
-        term *= half / (a + n)
-        total += term
-        if term < total * 1e-15:
-            break
-    return min(1.0, total)
+    return _lower_gamma(freedom / 2, x / 2)

@@ -1,7 +1,6 @@
-"""The arithmetic of sizing: how many requests, GPUs, bytes, tokens and what price follow from a few numbers.
+"""Formulas of sizing, each with its source.
 
-Owns formulas only, each with its source, so that a plan, a verdict and a report reckon alike. It reads no plan and no
-window. A formula that two places need belongs here, with its worked example as a test.
+To add a formula that two places need: a function here, with its worked example as a test.
 """
 
 from __future__ import annotations
@@ -10,39 +9,39 @@ import math
 
 
 def littles_ceiling_rps(c_max: float, slo_seconds: float) -> float:
-    """The requests per second at which `c_max` requests in the system take `slo_seconds` each (Little's law).
+    """Return the rps at which `c_max` requests in the system take `slo_seconds` each (Little's law).
 
-    Guide 8.3: a plausibility figure and no capacity; 48 / 2 s = 24 rps where 12 were measured. Raises ValueError
-    unless both are above 0.
+    Guide 8.3: a plausibility figure and no capacity; 48 / 2 s = 24 rps where 12 were measured. Raise ValueError unless
+    both are above 0.
     """
     _positive(c_max=c_max, slo_seconds=slo_seconds)
     return c_max / slo_seconds
 
 
 def safe_queue_depth(slo_seconds: float, arrival_rps: float) -> float:
-    """Queued requests from which on the objective is surely missed: wait x arrivals (guide 9.4, Little's law).
+    """Return the queue that surely misses the objective: wait x arrivals (guide 9.4, Little's law).
 
-    2 s at 50 rps are 100; the guide's breaker stands at 80 to 90 % of it. Raises ValueError unless both are above 0.
+    2 s at 50 rps are 100; the guide's breaker is at 80 to 90 % of it. Raise ValueError unless both are above 0.
     """
     _positive(slo_seconds=slo_seconds, arrival_rps=arrival_rps)
     return slo_seconds * arrival_rps
 
 
 def expected_tokens_per_round(acceptance: float, drafts: int) -> float:
-    """Tokens one verification pass yields: 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a), a per-token acceptance.
+    """Return tokens per verification pass: 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a), a per-token acceptance.
 
-    Leviathan et al. 2023 (arXiv 2211.17192), equation 1; what the guide's 6.6 describes in words. 0.8 with 5 drafts
-    gives 3.69. Raises ValueError unless 0 <= acceptance <= 1 and drafts >= 0.
+    Leviathan et al. 2023 (arXiv 2211.17192), equation 1; guide 6.6. 0.8 with 5 drafts gives 3.69. Raise ValueError
+    unless 0 <= acceptance <= 1 and drafts >= 0.
     """
     _acceptance(acceptance, drafts, least=0)
     return math.fsum(acceptance**i for i in range(drafts + 1))
 
 
 def acceptance_from_mean_accepted(mean_accepted_per_draft: float, drafts: int) -> float:
-    """The per-token acceptance a with a + a^2 + ... + a^k = accepted draft tokens per round (DESIGN 3.7), by bisection.
+    """Return the per-token acceptance a with a + a^2 + ... + a^k = accepted draft tokens per round (DESIGN 3.7).
 
-    Accepted / drafted is not it: after the first refused token the rest of the round is thrown away, so 0.8 with 5
-    drafts shows as 2.69 / 5 = 0.54. Exact at 0 and k. Raises ValueError unless 0 <= mean <= drafts and drafts >= 1.
+    Accepted / drafted differs: after the first refused token the rest of the round is lost, so 0.8 with 5 drafts shows
+    as 2.69 / 5 = 0.54. Exact at 0 and k. Raise ValueError unless 0 <= mean <= drafts and drafts >= 1.
     """
     _acceptance(0.0, drafts, least=1)
     if not 0 <= mean_accepted_per_draft <= drafts:
@@ -63,10 +62,11 @@ def acceptance_from_mean_accepted(mean_accepted_per_draft: float, drafts: int) -
 def speculation_speed_up(
     tokens_per_round: float, drafts: float, draft_step_seconds: float, verify_step_seconds: float
 ) -> float:
-    """Tokens per second with speculation by those without: tokens a round / (1 + drafts x draft step / verification).
+    """Return tokens per second with speculation by those without: tokens a round / (1 + drafts x draft step /
+    verification).
 
-    Leviathan et al. 2023 (arXiv 2211.17192), theorem 3.8: a round takes `drafts` draft steps and one verification, which
-    takes as long as a plain step. 0.8 accepted of 5 drafts at a tenth of a step each: 3.69 / 1.5 = 2.46. Raises ValueError
+    Leviathan et al. 2023 (arXiv 2211.17192), theorem 3.8: a round takes `drafts` draft steps and one verification,
+    which takes as long as a plain step. 0.8 of 5 drafts at a tenth of a step each: 3.69 / 1.5 = 2.46. Raise ValueError
     unless tokens and verification are above 0 and drafts and the draft step are at least 0.
     """
     _positive(tokens_per_round=tokens_per_round, verify_step_seconds=verify_step_seconds)
@@ -76,11 +76,10 @@ def speculation_speed_up(
 
 
 def cost_per_million_tokens(gpu_hours: float, price: float, tokens: float) -> float:
-    """Price of a million generated tokens: GPU-hours x price of one / tokens measured in them x 1e6 (DESIGN 3.14).
+    """Return the price of a million generated tokens: GPU-hours x price / tokens x 1e6 (DESIGN 3.14).
 
-    The guide's 9.2 divides by utilisation too; that holds for tokens at full capacity. Measured tokens are already
-    fewer where GPUs idled. Raises ValueError for negative GPU-hours or price, and for tokens not above 0: what
-    nobody generated has no price per token.
+    Guide 9.2 divides by utilisation too, for tokens at full capacity. Measured tokens are already fewer while GPUs
+    idle. Raise ValueError for negative GPU-hours or price, and for tokens not above 0.
     """
     _positive(tokens=tokens)
     if not (0 <= gpu_hours < math.inf and 0 <= price < math.inf):

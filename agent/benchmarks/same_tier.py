@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 
 from agent.benchmarks.curves import ImportedCurve
 from agent.benchmarks.points import BenchmarkMeasurement
-from rules.plan.model_names import same_model
-from rules.plan.schema import TierPlan
+from rules.plan.schema import TierPlan, same_model
 
 Difference = tuple[str, str, str]
 """Location of the run, the measured value, and the path in the tier with its value."""

@@ -38,9 +38,9 @@ from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.gpu.owners import owners
 from rules.catalogue.registry import margin_of
-from rules.plan.check_case import Severity
 from rules.plan.checks import PlanWarning as PlanFinding
 from rules.plan.checks import check_plan
+from rules.plan.mistakes import Severity
 
 if TYPE_CHECKING:
     from agent.doctor.discovery import DiscoveryProbe

@@ -20,8 +20,7 @@ from rules.engines.coverage import FULL_PLAN, Use, engine_signals, explain_famil
 from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable
 from rules.evaluator.benchmark_check import ASKED
-from rules.plan.model_names import same_model
-from rules.plan.schema import TierPlan
+from rules.plan.schema import TierPlan, same_model
 from rules.telemetry.families import BY_NAME, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.readings import read, window_since_start

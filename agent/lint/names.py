@@ -89,8 +89,8 @@ _SAMPLES = frozenset(
 """Names that current releases print, histograms with their part."""
 
 _PREFIXES = tuple(
-    {row.prefix for engine in ENGINES for row in engine.ignored} - set(_NAMESPACES)
-    | {row.prefix for exporter in EXPORTERS for row in exporter.ignored}
+    {prefix for engine in ENGINES for prefix, _ in engine.ignored} - set(_NAMESPACES)
+    | {prefix for exporter in EXPORTERS for prefix, _ in exporter.ignored}
     | {marker.source for engine in ENGINES for marker in engine.markers}
 )
 """Beginnings of names that the tables list without reading them."""

@@ -99,7 +99,7 @@ def engines_page() -> str:
     parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES]
     parts += [part for engine in ENGINES for part in _engine(engine)]
     parts += ["## On the page of any engine", "Left alone, by the start of the name:"]
-    parts.append(table(("names", "why"), ((f"`{one.prefix}...`", one.why) for one in ALONGSIDE)))
+    parts.append(table(("names", "why"), ((f"`{prefix}...`", why) for prefix, why in ALONGSIDE)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -115,7 +115,7 @@ def _engine(engine: EngineTable) -> Iterator[str]:
         yield table(("signal", "why"), told)
     if engine.ignored:
         yield "Left alone, by the start of the name:"
-        yield table(("names", "why"), ((f"`{one.prefix}...`", one.why) for one in engine.ignored))
+        yield table(("names", "why"), ((f"`{prefix}...`", why) for prefix, why in engine.ignored))
 
 
 def _row(row: SourceRow) -> tuple[str, ...]:

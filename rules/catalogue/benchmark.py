@@ -1,44 +1,25 @@
-"""The catalogue's rows that compare production with the benchmark (guide 9.1, step 13), with all their thresholds.
-
-Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one is a row here, its runbook section, and its tests.
-"""
+"""Rules that compare production with the benchmark at equal load (guide 9.1, step 13)."""
 
 from __future__ import annotations
 
+from rules.catalogue.thresholds import ALLOWED_SLOW, MINIMUM_REQUESTS, SUPPORTED_REQUESTS
 from rules.methods.events import judge_excess
 from rules.methods.load import beyond_so_far, judge_beyond
 from rules.methods.means import judge_mean
 from rules.methods.tails import judge_tail
-from rules.plan.curve import CERTAIN_REQUESTS
 from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold
+from rules.verdicts.rule import Rule, Severity, Threshold
 
 STEP_13 = "guide 9.1, step 13"
-DIVERGENCE_WINDOW = 900.0
-DIVERGENCE_MINIMUM = 180.0
-MINIMUM_REQUESTS = Threshold(value=100, unit="requests", source="1 % of fewer is less than one request")
-SUPPORTED_REQUESTS = Threshold(
-    value=CERTAIN_REQUESTS, unit="requests", source="DESIGN 3.3: a point with fewer supports at most `likely`"
-)
-ALLOWED_SLOW = Threshold(value=0.01, unit="ratio", source="a P99 allows 1 % (DESIGN 3.3)")
-
-_TAIL_ACTIONS = (
-    "Look at the causes below in order; a cause with evidence comes before a new plan",
-    "If the workload changed, go back to step 1: measure lengths and arrival pattern again, and benchmark with them",
-    "If the benchmark is the first suspect, repeat it open loop with at least 300 requests a point",
-)
 
 
 def _tail(name: str, stem: str, title: str) -> Rule:
     return Rule(
         name=name,
         method=judge_tail,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
-        window_seconds=DIVERGENCE_WINDOW,
-        minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
-            "factor": Threshold(value=1.3, unit="ratio", source=f"{STEP_13}: more than 30 % above the benchmark"),
+            "factor": Threshold(1.3, "ratio", f"{STEP_13}: more than 30 % above the benchmark"),
             "allowed_share": ALLOWED_SLOW,
             "minimum_requests": MINIMUM_REQUESTS,
             "supported_requests": SUPPORTED_REQUESTS,
@@ -50,7 +31,11 @@ def _tail(name: str, stem: str, title: str) -> Rule:
         per_request=stem != "itl",
         title=title,
         meaning="More requests are slower than the benchmark allows at the same load: the plan's latency no longer holds.",
-        actions=_TAIL_ACTIONS,
+        actions=(
+            "Look at the causes below in order; a cause with evidence comes before a new plan",
+            "If the workload changed, go back to step 1: measure lengths and arrival pattern again, and benchmark with them",
+            "If the benchmark is the first suspect, repeat it open loop with at least 300 requests a point",
+        ),
     )
 
 
@@ -61,16 +46,12 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuUtilizationShortfall",
         method=judge_mean,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
-        window_seconds=DIVERGENCE_WINDOW,
-        minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
-            "points": Threshold(value=0.20, unit="ratio", source=f"{STEP_13}: more than 20 points below"),
+            "points": Threshold(0.20, "ratio", f"{STEP_13}: more than 20 points below"),
             "supported_requests": SUPPORTED_REQUESTS,
         },
         signal="gpu_utilization",
-        unit="ratio",
         family="gpu_utilization",
         metric="gpu_utilization",
         title="GPU utilisation below the benchmark at equal load",
@@ -85,21 +66,15 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="PrefixHitDivergence",
         method=judge_mean,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
-        window_seconds=DIVERGENCE_WINDOW,
-        minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
             "points": Threshold(
-                value=0.20,
-                unit="ratio",
-                source=f"{STEP_13} names the hit rate without a number; its 20 points are used",
+                0.20, "ratio", f"{STEP_13} names the hit rate without a number; its 20 points are used"
             ),
             "minimum_requests": MINIMUM_REQUESTS,
             "supported_requests": SUPPORTED_REQUESTS,
         },
         signal="prefix_hit_ratio",
-        unit="ratio",
         family="prefix_hit_ratio",
         metric="prefix_hit_ratio",
         title="Prefix cache hit rate below the benchmark at equal load",
@@ -113,19 +88,13 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="EvictionDivergence",
         method=judge_excess,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
-        window_seconds=DIVERGENCE_WINDOW,
-        minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
-            "points": Threshold(
-                value=0.05, unit="ratio", source="guide 9.3: eviction rate below 5 %; so much above plan"
-            ),
+            "points": Threshold(0.05, "ratio", "guide 9.3: eviction rate below 5 %; so much above plan"),
             "minimum_requests": MINIMUM_REQUESTS,
             "supported_requests": SUPPORTED_REQUESTS,
         },
         signal="eviction_rate",
-        unit="ratio",
         family="eviction_rate",
         metric="eviction_rate",
         title="Evictions above the benchmark at equal load",
@@ -141,13 +110,10 @@ ROWS: tuple[Rule, ...] = (
         name="LoadBeyondBenchmark",
         method=judge_beyond,
         interim=beyond_so_far,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
-        window_seconds=DIVERGENCE_WINDOW,
-        minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
-            "minutes": Threshold(value=3, unit="minutes", source="DESIGN 3.3: three separate minutes"),
-            "share": Threshold(value=0.5, unit="ratio", source="most of the last quarter of the hold (DESIGN 3.3)"),
+            "minutes": Threshold(3, "minutes", "DESIGN 3.3: three separate minutes"),
+            "share": Threshold(0.5, "ratio", "most of the last quarter of the hold (DESIGN 3.3)"),
         },
         signal="completed_rps",
         unit="per_second",

@@ -1,48 +1,92 @@
-"""The catalogue's rows about choices that were made when the tier was set up: formats, leads, speculation, adapters.
-
-Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one is a row here, its runbook section, and its tests.
-"""
+"""Rules about prefix caching, adapters, speculation, number formats and tiers (guide 6.5, 7.2, 9.3, 9.5)."""
 
 from __future__ import annotations
 
-from rules.catalogue.benchmark import MINIMUM_REQUESTS
-from rules.catalogue.workload import HOUR
+from rules.catalogue.thresholds import MINIMUM_REQUESTS, TTFT_SLO
 from rules.methods.adapters import judge_adapters
+from rules.methods.bands import judge_band
 from rules.methods.configuration import judge_cold_start, judge_precision
+from rules.methods.prefix_routing import judge_replicas
 from rules.methods.speculation import SUSPICION, judge_economics
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold
+from rules.methods.tiers import judge_tiers
+from rules.telemetry.windows import HOUR_SECONDS
+from rules.verdicts.rule import Condition, Rule, Severity, Threshold
 
 CAPABILITY = "compute capability"
 
-_LOSS = (
-    "Draft fewer tokens a round, or turn speculation off: measure TPOT and tokens per second with and without it",
-    "Check that the draft model belongs to this target model and to the present prompts",
-)
-
-
-def _since(value: float, text: str) -> Threshold:
-    return Threshold(value=value, unit=CAPABILITY, source=text)
-
-
 ROWS: tuple[Rule, ...] = (
+    Rule(
+        name="PrefixHitLow",
+        method=judge_band,
+        loudness=Severity.TICKET,
+        thresholds={
+            "below": Threshold(0.30, "ratio", "guide 9.3: below 30 % on a workload with known prefix reuse"),
+            "minimum_requests": Threshold(10_000, "tokens", "some tens of prompts of the shortest kind"),
+        },
+        signal="prefix_hit_ratio",
+        family="prefix_hit_ratio",
+        needs="workload.prefix_hit_ratio",
+        condition=Condition.SERVING,
+        about="Prompt tokens found in the prefix cache",
+        title="Prefix cache hit rate low",
+        meaning="The plan knows that prompts share prefixes, and the cache does not find them: routing sends them astray, or the "
+        "cache is too small.",
+        actions=(
+            "Check that prefix caching is on and that requests of one prefix reach one replica",
+            "Compare the replicas' own hit rates: all low at once is routing or prompts, one alone is that replica",
+            "Enlarge the cache if blocks are evicted before they come back (KvEviction, KvResidencyShort)",
+        ),
+    ),
+    Rule(
+        name="PrefixRoutingBroken",
+        method=judge_replicas,
+        loudness=Severity.TICKET,
+        window_seconds=3600,
+        thresholds={
+            "points": Threshold(
+                0.20, "ratio", "guide 9.1, step 13 names the hit rate without a number; its 20 points are used"
+            ),
+            "near": Threshold(
+                1.5,
+                "ratio",
+                "guide 7.2: about 1/N; measured on vLLM 0.32: 0.41 of 0.97 over three replicas, 1.3 times 1/N",
+            ),
+            "spread": Threshold(1.5, "ratio", "a replica with more than half as much again is chosen by something"),
+            "length_change": Threshold(
+                1.2, "ratio", "mean prompts of one mix differ by less from minute to minute (recordings)"
+            ),
+            "eviction_rate": Threshold(0.05, "ratio", "guide 9.3: eviction rate below 5 %"),
+            "warm_up_seconds": Threshold(
+                300, "seconds", "measured on vLLM 0.32: a new replica's hits are back after 80 s"
+            ),
+            "minimum_requests": Threshold(50, "requests", "of fewer, a prompt moves the rate by points"),
+            "chance": Threshold(0.01, "ratio", "so rarely a routing by prefix is as even as one in turn (chi-square)"),
+            "evened": Threshold(
+                0.05, "ratio", "shares that even out by less (coefficient of variation) are the same ones"
+            ),
+        },
+        signal="prefix_hit_ratio",
+        family="prefix_queried_tokens",
+        title="Routing destroys prefix locality",
+        meaning="Requests no longer reach the replica that holds their prefix: every replica computes every prefix, and the "
+        "hit rate falls to about one replica's divided by their number.",
+        actions=(
+            "Look at what changed in the router or load balancer when the rate fell; restore routing by prefix",
+            "Cap the share of one replica and let what is above overflow: a popular prefix must not make a hot spot",
+            "Where the router cannot do it, plan without the hits: benchmark again",
+        ),
+    ),
     Rule(
         name="AdapterCachePressure",
         method=judge_adapters,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
-        window_seconds=900,
-        minimum_seconds=180,
         thresholds={
             "held_share": Threshold(
-                value=0.1,
-                unit="ratio",
-                source="a tenth of the TTFT objective on average is one request in ten that loses all of it",
+                0.1, "ratio", "a tenth of the TTFT objective on average is one request in ten that loses all of it"
             ),
-            "waiting": Threshold(value=0.5, unit="adapters", source="half of the time some adapter waits for its turn"),
+            "waiting": Threshold(0.5, "adapters", "half of the time some adapter waits for its turn"),
             "minimum_requests": MINIMUM_REQUESTS,
-            "ttft_slo_seconds": Threshold(
-                value=2.0, unit="seconds", source="guide 8.3's objective, where the plan has none"
-            ),
+            "ttft_slo_seconds": TTFT_SLO,
         },
         signal="adapters_active",
         unit="seconds",
@@ -57,52 +101,87 @@ ROWS: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        name="SpeculationAcceptanceLow",
+        method=judge_band,
+        loudness=Severity.TICKET,
+        thresholds={
+            "below": Threshold(0.60, "ratio", "guide 9.3: above 60 % (per token: DESIGN 3.7)"),
+            "critical_below": Threshold(
+                0.50, "ratio", "guide 9.3: below 50 % it adds overhead without benefit (per token)"
+            ),
+            "minimum_requests": Threshold(200, "rounds", "so many rounds make an acceptance"),
+        },
+        signal="speculative_acceptance",
+        condition=Condition.SERVING,
+        about="Drafted tokens accepted, of those tried,",
+        title="Speculative acceptance low",
+        meaning="The draft model no longer guesses what the target model says: rounds are spent on tokens that are thrown away.",
+        actions=(
+            "Compare traffic with what the draft model was chosen for; shorten the draft (fewer tokens a round) first",
+            "Switch speculation off where it stays below the critical limit: it costs more than it yields",
+            "See SpeculationUneconomic for what it is worth at the present batch",
+        ),
+    ),
+    Rule(
         name="SpeculationUneconomic",
         method=judge_economics,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
         window_seconds=300,
         minimum_seconds=60,
         thresholds={
-            "break_even": Threshold(
-                value=1.0, unit="ratio", source="DESIGN 3.7; Leviathan et al. 2023, theorem 3.8: below it, it loses"
-            ),
-            "minimum_rounds": Threshold(
-                value=300, unit="rounds", source="as many as a benchmark point's requests (DESIGN 3.3)"
-            ),
+            "break_even": Threshold(1.0, "ratio", "DESIGN 3.7; Leviathan et al. 2023, theorem 3.8: below it, it loses"),
+            "minimum_rounds": Threshold(300, "rounds", "as many as a benchmark point's requests (DESIGN 3.3)"),
             "perfect": Threshold(
-                value=0.99,
-                unit="ratio",
-                source="guide 6.6 calls 70-90 % achievable; vLLM PR 44487: more can be repeated text",
+                0.99, "ratio", "guide 6.6 calls 70-90 % achievable; vLLM PR 44487: more can be repeated text"
             ),
-            "perfect_rounds": Threshold(
-                value=1000, unit="rounds", source="ten refusals are expected even at 99 %: no chance"
-            ),
+            "perfect_rounds": Threshold(1000, "rounds", "ten refusals are expected even at 99 %: no chance"),
         },
         signal="tokens_per_round",
-        unit="ratio",
         about="the speed-up by speculation",
         title="Speculation costs more than it yields",
         meaning="The tokens a round yields do not pay for its drafts, so decoding without speculation would be faster; or "
         "they are accepted so well that the text must repeat itself.",
         actions=(
-            *_LOSS,
+            "Draft fewer tokens a round, or turn speculation off: measure TPOT and tokens per second with and without it",
+            "Check that the draft model belongs to this target model and to the present prompts",
             *SUSPICION,
+        ),
+    ),
+    Rule(
+        name="MixedTierLoadBalancing",
+        method=judge_tiers,
+        loudness=Severity.TICKET,
+        thresholds={
+            "unequal": Threshold(1.3, "ratio", "guide 9.1, step 13: 30 % apart is another tier than the one beside it"),
+            "follow": Threshold(
+                0.5, "ratio", "half way, by logarithm, between an equal share and what the tiers can take"
+            ),
+            "lengths": Threshold(1.5, "ratio", "guide 9.5: routed by characteristics, requests differ between tiers"),
+            "sets_p99": Threshold(0.5, "ratio", "guide 9.5: the slower tier sets the P99: most of it"),
+            "minimum_requests": Threshold(30, "requests", "of each tier in the last minutes; fewer share by chance"),
+        },
+        signal="completed_rps",
+        family="requests_finished",
+        title="Equal load on unequal tiers",
+        meaning="Requests of one model are spread over tiers of different speed as if they were one: the slower tier sets the "
+        "P99 of all of them, and the faster one is idle beside it.",
+        actions=(
+            "Weight the tiers by their usable requests a second, or send each kind of request to the tier that suits it",
+            "Keep latency-sensitive requests off the slower tier; give it batch work and what fits its memory",
+            "Size and alert each tier on its own: a fleet average hides both",
         ),
     ),
     Rule(
         name="QuantizationMismatch",
         method=judge_precision,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
-        window_seconds=900,
         minimum_seconds=60,
         thresholds={
-            "fp4": _since(10.0, "Blackwell's are the first tensor cores with FP4 (guide 4.3: NVFP4)"),
-            "fp8": _since(8.9, "guide 9.5: FP8 is Hopper's and Blackwell's; Ada (8.9) has it too"),
-            "int8": _since(7.5, "Turing's are the first data-centre tensor cores with INT8"),
-            "bf16": _since(8.0, "Ampere's are the first tensor cores with BF16"),
-            "fp16": _since(7.0, "Volta's are the first tensor cores"),
+            "fp4": Threshold(10.0, CAPABILITY, "Blackwell's are the first tensor cores with FP4 (guide 4.3: NVFP4)"),
+            "fp8": Threshold(8.9, CAPABILITY, "guide 9.5: FP8 is Hopper's and Blackwell's; Ada (8.9) has it too"),
+            "int8": Threshold(7.5, CAPABILITY, "Turing's are the first data-centre tensor cores with INT8"),
+            "bf16": Threshold(8.0, CAPABILITY, "Ampere's are the first tensor cores with BF16"),
+            "fp16": Threshold(7.0, CAPABILITY, "Volta's are the first tensor cores"),
         },
         signal="tpot_mean_seconds",
         unit=CAPABILITY,
@@ -119,15 +198,12 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="ColdStartLate",
         method=judge_cold_start,
-        scope=Scope.TIER,
         loudness=Severity.TICKET,
-        window_seconds=HOUR,
+        window_seconds=HOUR_SECONDS,
         minimum_seconds=60,
         thresholds={
             "factor": Threshold(
-                value=1.0,
-                unit="ratio",
-                source="guide 9.5: the pre-warm lead follows the tier's own measured cold start",
+                1.0, "ratio", "guide 9.5: the pre-warm lead follows the tier's own measured cold start"
             ),
         },
         signal="cold_start_seconds",

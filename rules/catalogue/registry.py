@@ -1,42 +1,34 @@
-"""The catalogue: one row a rule. The only place where a threshold stands; the rows are in `rules.catalogue` by subject.
+"""Registry of the rules of all subjects.
 
-A row says what is judged, how, against what, how long it must hold, how loud it is, what it means and what to do. The way
-of judging is named by `Way` and lives in `rules.evaluator.judgements` or `rules.methods.availability`. A rule's name is its
-`alertname` and its runbook heading: a public contract. The order is that of answers and of the runbook.
-
-NAMES holds the names in that order. A name that has no row yet is reserved.
+A rule's name is its alert name and its heading in the runbook: a public contract.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rules.catalogue import benchmark, configuration, errors, fleet, hardware, latency, memory, routing, workload
+from rules.catalogue import (
+    availability,
+    benchmark,
+    configuration,
+    demand,
+    guardrails,
+    hardware,
+    memory,
+    objectives,
+    utilization,
+    workload,
+)
 from rules.plan.replica_count import NO_OVERRIDES, Margin, margin_from_rule
 from rules.verdicts.rule import Rule
 
-NAMES: tuple[str, ...] = (
-    *("TtftDivergence", "TpotDivergence", "ItlDivergence", "GpuUtilizationShortfall", "PrefixHitDivergence"),
-    *("EvictionDivergence", "LoadBeyondBenchmark", "WorkloadDrift", "BenchmarkNotRepresentative"),
-    *("GpuMemoryLow", "GpuMemoryHigh", "KvCacheNearCeiling", "KvCacheUnderused", "KvEviction", "KvCacheCascade"),
-    *("KvResidencyShort", "KvTransferSlow", "GpuComputeLow", "GpuSaturated", "UtilizationTrap", "NoHeadroom"),
-    *("TokensPerGpuHourFalling", "QueueGrowing", "QueueAlwaysEmpty", "PastTheKnee", "TtftSloBurn", "TpotSloBurn"),
-    *("AvailabilityBurn", "RequestsRefused"),
-    *("TtftTail", "TpotTail", "PrefixHitLow", "PrefixRoutingBroken", "AdapterCachePressure"),
-    *("SpeculationAcceptanceLow", "SpeculationUneconomic", "MixedTierLoadBalancing", "QuantizationMismatch"),
-    *("ColdStartLate", "GuardrailMissing", "OutputLengthDrift", "RunawayGeneration", "QueueBreakerOff", "PdRatioOff"),
-    "ExpertImbalance",
-    *("GpuXid", "GpuThrottling", "GpuEccErrors", "TierDown", "TargetDown", "TelemetryStale", "UnknownTooLong"),
-    *("AgentDown", "ForecastDegraded", "DemandExceedsCapacity"),
+SUBJECTS = (
+    *(benchmark, workload, memory, utilization, objectives),
+    *(configuration, guardrails, hardware, availability, demand),
 )
+"""Modules that hold the rows, in the order of the runbook. A module's rows have the runbook's order too."""
 
-
-SUBJECTS = (benchmark, configuration, errors, fleet, hardware, latency, memory, routing, workload)
-"""The modules that hold the rows."""
-
-RULES: tuple[Rule, ...] = tuple(
-    sorted((row for subject in SUBJECTS for row in subject.ROWS), key=lambda row: NAMES.index(row.name))
-)
+RULES: tuple[Rule, ...] = tuple(row for subject in SUBJECTS for row in subject.ROWS)
 
 BY_NAME = {rule.name: rule for rule in RULES}
 

@@ -85,7 +85,8 @@ def _use(
     special = _special(engine, names[0])
     if special:
         return FamilyUse(name=printed, type=type_, use=Use.MAPPED, text=special)
-    if rows and not typed and not _twin(engine, names[0]):
+    # A name may also be ignored under another type (METRICS trap 20).
+    if rows and not typed and not any(prefix == names[0] for prefix, _ in engine.ignored):
         text = f"a {type_} here, a {_type(rows[0])} in every release that was scanned"
         return FamilyUse(name=printed, type=type_, use=Use.UNKNOWN, text=text)
     reason = _reason(engine, names[0])
@@ -96,11 +97,6 @@ def _use(
 
 def _family_of(sample: str) -> str:
     return sample.removesuffix("_sum").removesuffix("_count")
-
-
-def _twin(engine: EngineTable, name: str) -> bool:
-    """Return whether the name is also ignored under another type (METRICS trap 20)."""
-    return any(row.prefix == name for row in engine.ignored)
 
 
 def _type(row: SourceRow) -> str:
@@ -122,11 +118,13 @@ def _reason(engine: EngineTable, name: str) -> str:
     prefix wins."""
     if name.endswith(CREATED):
         return "tells when its family began to count"
-    for reasons in (engine.ignored, ALONGSIDE):
-        fitting = [row for row in reasons if name.startswith(row.prefix)]
-        if fitting:
-            return max(fitting, key=lambda row: len(row.prefix)).why
-    return ""
+    return longest_prefix_reason(name, engine.ignored) or longest_prefix_reason(name, ALONGSIDE)
+
+
+def longest_prefix_reason(name: str, ignored: Iterable[tuple[str, str]]) -> str:
+    """Return the reason of the longest prefix that fits a name, "" for none."""
+    fitting = [row for row in ignored if name.startswith(row[0])]
+    return max(fitting, key=lambda row: len(row[0]))[1] if fitting else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ is in lower case.
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
+from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow, add_prefix
 from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 SINCE, BEFORE = "1.6.1", "0.8.0"
 
-ALWAYS = "dynamo_frontend_disconnected_clients"
+ALWAYS = "disconnected_clients"
 """Only family that every release prints before the first request."""
-STARTED = "dynamo_frontend_requests_started_total"
+STARTED = "requests_started_total"
 """Newer than cancellations and rejections: on a page with it, their absence is zero."""
 
 BROKEN = Match(label="error_type", values=("internal", "response_timeout", "unavailable"), optional=True)
@@ -28,72 +28,48 @@ WRONG = Match(label="error_type", values=("validation", "not_found", "not_implem
 CANCELLED = "model_cancellation_total"
 
 
-def _frontend(
-    kind: FamilyKind,
-    family: str,
-    source: str,
-    note: str = "",
-    *,
-    where: tuple[str, str] | None = None,
-    matches: tuple[Match, ...] = (),
-    part: str = "",
-    plus: str = "",
-    lazy: bool = False,
-    zero_with: str = "",
-) -> SourceRow:
-    return SourceRow(
-        family=family,
-        source=f"dynamo_frontend_{source}",
-        kind=kind,
-        where=(where,) if where else (),
-        matches=matches,
-        part=part,
-        plus=(f"dynamo_frontend_{plus}",) if plus else (),
-        lazy=lazy,
-        zero_with=zero_with,
-        since=SINCE,
-        note=note,
-    )
-
-
 FRONTEND_ROWS: tuple[SourceRow, ...] = (
-    _frontend(C, "requests_arrived", "requests_started_total", "refused ones included"),
-    _frontend(
+    SourceRow(C, "requests_arrived", "requests_started_total", note="refused ones included"),
+    SourceRow(
         C,
         "requests_finished",
         "requests_total",
-        "successes, and requests that their clients left",
-        where=("status", "success"),
-        plus=CANCELLED,
+        note="successes, and requests that their clients left",
+        where=(("status", "success"),),
+        plus=(CANCELLED,),
         lazy=True,
         zero_with=ALWAYS,
     ),
-    _frontend(
+    SourceRow(
         C,
         "requests_failed",
         "requests_total",
-        where=("status", "error"),
+        where=(("status", "error"),),
         matches=(BROKEN,),
         lazy=True,
         zero_with=ALWAYS,
     ),
-    _frontend(C, "http_requests_refused", "requests_total", matches=(WRONG,), lazy=True),
-    _frontend(C, "requests_aborted", CANCELLED, zero_with=STARTED),
-    _frontend(C, "admission_rejections", "model_rejection_total", "no worker had room", zero_with=STARTED),
-    _frontend(C, "prompt_tokens", "input_sequence_tokens", "of requests that had a first token", part="sum"),
-    _frontend(C, "generation_tokens", "output_tokens_total", "as they are streamed"),
-    _frontend(C, "prefix_hit_tokens", "cached_tokens", "0 also where the engine does not tell them", part="sum"),
-    _frontend(C, "prefix_queried_tokens", "input_sequence_tokens", part="sum"),
-    _frontend(H, "ttft_seconds", "time_to_first_token_seconds", "from the HTTP handler's start; the first edge is 0"),
-    _frontend(H, "itl_seconds", "inter_token_latency_seconds", "per token: the tokens of one event share its time"),
-    _frontend(H, "e2e_seconds", "request_duration_seconds", "failed ones included; edges 0 2 4 8 ... 510 s"),
-    _frontend(H, "prompt_tokens_per_request", "input_sequence_tokens", "observed at the first token"),
-    _frontend(H, "generation_tokens_per_request", "output_sequence_tokens", "of requests with at least one token"),
-    _frontend(G, "requests_running", "active_requests", "in the system: those that wait in router or engine too"),
-    _frontend(G, "requests_running", "inflight_requests", "its old name"),
+    SourceRow(C, "http_requests_refused", "requests_total", matches=(WRONG,), lazy=True),
+    SourceRow(C, "requests_aborted", CANCELLED, zero_with=STARTED),
+    SourceRow(C, "admission_rejections", "model_rejection_total", note="no worker had room", zero_with=STARTED),
+    SourceRow(C, "prompt_tokens", "input_sequence_tokens", note="of requests that had a first token", part="sum"),
+    SourceRow(C, "generation_tokens", "output_tokens_total", note="as they are streamed"),
+    SourceRow(C, "prefix_hit_tokens", "cached_tokens", note="0 also where the engine does not tell them", part="sum"),
+    SourceRow(C, "prefix_queried_tokens", "input_sequence_tokens", part="sum"),
+    SourceRow(
+        H, "ttft_seconds", "time_to_first_token_seconds", note="from the HTTP handler's start; the first edge is 0"
+    ),
+    SourceRow(
+        H, "itl_seconds", "inter_token_latency_seconds", note="per token: the tokens of one event share its time"
+    ),
+    SourceRow(H, "e2e_seconds", "request_duration_seconds", note="failed ones included; edges 0 2 4 8 ... 510 s"),
+    SourceRow(H, "prompt_tokens_per_request", "input_sequence_tokens", note="observed at the first token"),
+    SourceRow(H, "generation_tokens_per_request", "output_sequence_tokens", note="of requests with at least one token"),
+    SourceRow(G, "requests_running", "active_requests", note="in the system: those that wait in router or engine too"),
+    SourceRow(G, "requests_running", "inflight_requests", note="its old name"),
 )
 
-_FRONTEND_REASONS: tuple[tuple[str, str], ...] = (
+_FRONTEND_IGNORED: tuple[tuple[str, str], ...] = (
     ("dynamo_frontend_inflight_requests", "deprecated twin of active_requests"),
     (
         "dynamo_frontend_queued_requests",
@@ -129,8 +105,8 @@ DYNAMO_FRONTEND = EngineTable(
     name="dynamo",
     generation="frontend",
     title="Dynamo",
-    signatures=(ALWAYS, "dynamo_frontend_requests_total"),
-    rows=FRONTEND_ROWS,
+    signatures=(f"dynamo_frontend_{ALWAYS}", "dynamo_frontend_requests_total"),
+    rows=add_prefix("dynamo_frontend_", FRONTEND_ROWS, SINCE),
     fact_gauges=(
         ("max_model_len", "dynamo_frontend_model_context_length"),
         ("block_size", "dynamo_frontend_model_kv_cache_block_size"),
@@ -139,7 +115,7 @@ DYNAMO_FRONTEND = EngineTable(
         ("max_num_batched_tokens", "dynamo_frontend_model_max_num_batched_tokens"),
     ),
     model_label="model",
-    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _FRONTEND_REASONS),
+    ignored=_FRONTEND_IGNORED,
     not_exposed=(
         (
             "tpot_seconds",
@@ -184,15 +160,15 @@ def _worker(
     until: str = "",
 ) -> SourceRow:
     return SourceRow(
-        family=family,
-        source=f"dynamo_component_{source}",
-        kind=kind,
+        kind,
+        family,
+        f"dynamo_component_{source}",
+        until or SINCE,
+        until,
         across=across,
         where=(GENERATE,) if generate else (),
         part=part,
         zero_with=f"dynamo_component_{zero_with}" if zero_with else "",
-        since=until or SINCE,
-        until=until,
         note=note,
     )
 
@@ -228,7 +204,7 @@ WORKER_ROWS: tuple[SourceRow, ...] = (
     ),
 )
 
-_WORKER_REASONS: tuple[tuple[str, str], ...] = (
+_WORKER_IGNORED: tuple[tuple[str, str], ...] = (
     ("dynamo_component_uptime_seconds", "how long the worker's runtime is up"),
     ("dynamo_component_request_bytes", "volume of requests"),
     ("dynamo_component_response_bytes", "volume of answers"),
@@ -254,7 +230,7 @@ DYNAMO_WORKER = EngineTable(
         ("num_gpu_blocks", "dynamo_component_kvstats_total_blocks"),
     ),
     model_label="model",
-    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _WORKER_REASONS),
+    ignored=_WORKER_IGNORED,
     not_exposed=tuple(
         (family, _FROM_ENGINE)
         for family in (

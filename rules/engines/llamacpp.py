@@ -10,7 +10,7 @@ model.
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Marker, SourceRow
+from rules.engines.table import EngineTable, LabelAggregation, Marker, SourceRow
 from rules.telemetry.families import FamilyKind
 
 C, G = FamilyKind.COUNTER, FamilyKind.GAUGE
@@ -18,74 +18,60 @@ COMPUTED, CACHED = "llamacpp_prompt_tokens_total", "llamacpp_prompt_tokens_cache
 BOTH = "cached and computed ones: prompt_tokens_total does not count those that it found in a slot's cache"
 
 ROWS: tuple[SourceRow, ...] = (
-    SourceRow(family="prompt_tokens", source=CACHED, kind=C, plus=(COMPUTED,), since="2026.8", note=BOTH),
-    SourceRow(family="prompt_tokens_computed", source=COMPUTED, kind=C, since="2024.3"),
-    SourceRow(family="prefix_hit_tokens", source=CACHED, kind=C, since="2026.8"),
-    SourceRow(family="prefix_queried_tokens", source=CACHED, kind=C, plus=(COMPUTED,), since="2026.8", note=BOTH),
+    SourceRow(C, "prompt_tokens", CACHED, "2026.8", plus=(COMPUTED,), note=BOTH),
+    SourceRow(C, "prompt_tokens_computed", COMPUTED, "2024.3"),
+    SourceRow(C, "prefix_hit_tokens", CACHED, "2026.8"),
+    SourceRow(C, "prefix_queried_tokens", CACHED, "2026.8", plus=(COMPUTED,), note=BOTH),
     SourceRow(
-        family="generation_tokens",
-        source="llamacpp_tokens_predicted_total",
-        kind=C,
-        since="2024.3",
+        C,
+        "generation_tokens",
+        "llamacpp_tokens_predicted_total",
+        "2024.3",
         note="all of a request's at once, when it finishes",
     ),
     SourceRow(
-        family="generation_seconds",
-        source="llamacpp_tokens_predicted_seconds_total",
-        kind=C,
-        since="2024.3",
+        C,
+        "generation_seconds",
+        "llamacpp_tokens_predicted_seconds_total",
+        "2024.3",
         note="first to last token, when the request finishes (PR 5937)",
     ),
     SourceRow(
-        family="spec_drafts",
-        source="llamacpp_spec_decode_num_drafts_total",
-        kind=C,
-        since="2026.8",
-        note="PR 26389; zero without speculation",
+        C, "spec_drafts", "llamacpp_spec_decode_num_drafts_total", "2026.8", note="PR 26389; zero without speculation"
     ),
-    SourceRow(family="spec_draft_tokens", source="llamacpp_spec_decode_num_draft_tokens_total", kind=C, since="2026.8"),
+    SourceRow(C, "spec_draft_tokens", "llamacpp_spec_decode_num_draft_tokens_total", "2026.8"),
+    SourceRow(C, "spec_accepted_tokens", "llamacpp_spec_decode_num_accepted_tokens_total", "2026.8"),
     SourceRow(
-        family="spec_accepted_tokens", source="llamacpp_spec_decode_num_accepted_tokens_total", kind=C, since="2026.8"
-    ),
-    SourceRow(
-        family="spec_accepted_at_position",
-        source="llamacpp_spec_decode_num_accepted_tokens_per_pos_total",
-        kind=C,
+        C,
+        "spec_accepted_at_position",
+        "llamacpp_spec_decode_num_accepted_tokens_per_pos_total",
+        "2026.8",
         by="position",
-        since="2026.8",
         note="tools/server/server-context.cpp (PR 26389): absent before the first request that speculated",
     ),
+    SourceRow(G, "requests_running", "llamacpp_requests_processing", "2024.3", note="busy slots"),
+    SourceRow(G, "requests_waiting", "llamacpp_requests_deferred", "2024.3", note="put off until a slot is free"),
     SourceRow(
-        family="requests_running", source="llamacpp_requests_processing", kind=G, since="2024.3", note="busy slots"
-    ),
-    SourceRow(
-        family="requests_waiting",
-        source="llamacpp_requests_deferred",
-        kind=G,
-        since="2024.3",
-        note="put off until a slot is free",
-    ),
-    SourceRow(
-        family="kv_utilization",
-        source="llamacpp_kv_cache_usage_ratio",
-        kind=G,
+        G,
+        "kv_utilization",
+        "llamacpp_kv_cache_usage_ratio",
+        "2024.3",
+        "2024.9",
         across=LabelAggregation.MEAN,
-        since="2024.3",
-        until="2024.9",
         note="examples/server/server.cpp, until PR 13660 of May 2025",
     ),
     SourceRow(
-        family="kv_utilization_max",
-        source="llamacpp_kv_cache_usage_ratio",
-        kind=G,
+        G,
+        "kv_utilization_max",
+        "llamacpp_kv_cache_usage_ratio",
+        "2024.3",
+        "2024.9",
         across=LabelAggregation.MAX,
-        since="2024.3",
-        until="2024.9",
         note="the same",
     ),
 )
 
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("llamacpp_prompt_tokens_seconds", "tokens a second since the last reader asked: reading it empties its window"),
     ("llamacpp_predicted_tokens_seconds", "tokens a second since the last reader asked: reading it empties its window"),
     ("llamacpp_prompt_seconds_total", "time spent on prompts, summed; a share of the time to first token"),
@@ -140,6 +126,6 @@ LLAMACPP = EngineTable(
         Marker(source="llamacpp_n_decode_total", since="2024.9"),
         Marker(source="llamacpp_spec_decode_num_drafts_total", since="2026.8"),
     ),
-    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS),
+    ignored=IGNORED,
     not_exposed=NOT_EXPOSED,
 )

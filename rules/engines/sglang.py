@@ -11,7 +11,7 @@ row for a rename, a marker if its page is recognisable, and its number in `scann
 from __future__ import annotations
 
 from rules.engines.sglang_ignored import IGNORED, NOT_EXPOSED
-from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow, http_status_row
+from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow, add_prefix, http_status_row
 from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
@@ -41,47 +41,14 @@ GENERATING = Match(
 """Endpoints of generating requests. The page also counts /health and /metrics."""
 
 
-def _row(
-    kind: FamilyKind,
-    family: str,
-    source: str,
-    since: str,
-    until: str = "",
-    *,
-    across: LabelAggregation = LabelAggregation.SUM,
-    where: tuple[str, str] | None = None,
-    matches: tuple[Match, ...] = (),
-    part: str = "",
-    lazy: bool = False,
-    zero_with: str = "",
-    factor: float = 1.0,
-    note: str = "",
-) -> SourceRow:
-    return SourceRow(
-        family=family,
-        source=f"sglang_{source}",
-        kind=kind,
-        across=across,
-        where=(where,) if where else (),
-        matches=matches,
-        part=part,
-        lazy=lazy,
-        zero_with=f"sglang_{zero_with}" if zero_with else "",
-        factor=factor,
-        since=since,
-        until=until,
-        note=note,
-    )
-
-
 def _http(family: str, status: str) -> SourceRow:
     code = http_status_row("status_code", status)
     note = "generating endpoints only; in 0.5.23 counted up to 2 s after the end of the answer"
-    return _row(C, family, "http_responses_total", "0.5.7", matches=(GENERATING, *code), lazy=True, note=note)
+    return SourceRow(C, family, "http_responses_total", "0.5.7", matches=(GENERATING, *code), lazy=True, note=note)
 
 
 COUNTERS: tuple[SourceRow, ...] = (
-    _row(
+    SourceRow(
         C,
         "requests_finished",
         "num_requests_total",
@@ -89,7 +56,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="spec_accept_length",
         note="streamed or not, however they ended; not those aborted while still queued",
     ),
-    _row(
+    SourceRow(
         C,
         "requests_finished",
         "e2e_request_latency_seconds",
@@ -98,7 +65,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         part="count",
         note="before there was a counter: one observation a finished request",
     ),
-    _row(
+    SourceRow(
         C,
         "requests_arrived",
         "http_requests_total",
@@ -107,7 +74,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         lazy=True,
         note="counted on arrival, generating endpoints only; one HTTP request with several prompts is one",
     ),
-    _row(
+    SourceRow(
         C,
         "requests_aborted",
         "num_aborted_requests_total",
@@ -119,7 +86,7 @@ COUNTERS: tuple[SourceRow, ...] = (
     _http("http_requests_refused", "4"),
     _http("http_requests_failed", "5"),
     _http("admission_rejections", "503"),
-    _row(
+    SourceRow(
         C,
         "prompt_tokens",
         "prompt_tokens_total",
@@ -127,7 +94,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="token_usage",
         note="cached tokens included; counted when a request finishes",
     ),
-    _row(
+    SourceRow(
         C,
         "prompt_tokens_computed",
         "uncached_prompt_tokens_histogram",
@@ -135,7 +102,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         part="sum",
         note="counted with prompt_tokens_total; realtime_tokens_total moves earlier and counts retracted work again",
     ),
-    _row(
+    SourceRow(
         C,
         "generation_tokens",
         "generation_tokens_total",
@@ -143,7 +110,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="token_usage",
         note="counted when a request finishes, streamed or not: long outputs come at once",
     ),
-    _row(
+    SourceRow(
         C,
         "preemptions",
         "num_retracted_requests_total",
@@ -151,7 +118,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="max_total_num_tokens",
         note="SGLang says retraction; appears with the first one",
     ),
-    _row(
+    SourceRow(
         C,
         "prefix_queried_tokens",
         "prefill_effective_tokens_total",
@@ -159,7 +126,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         matches=(PREFILLED,),
         note="counted when a prompt is prefilled, beside its first token; retracted requests only once",
     ),
-    _row(
+    SourceRow(
         C,
         "prefix_queried_tokens",
         "prompt_tokens_total",
@@ -167,8 +134,8 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="spec_accept_length",
         note="before: when a request finishes, as its cached tokens",
     ),
-    _row(C, "prefix_hit_tokens", "prefill_effective_tokens_total", "0.5.23", matches=(HITS,)),
-    _row(
+    SourceRow(C, "prefix_hit_tokens", "prefill_effective_tokens_total", "0.5.23", matches=(HITS,)),
+    SourceRow(
         C,
         "prefix_hit_tokens",
         "cached_tokens_total",
@@ -176,7 +143,7 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="spec_accept_length",
         note="cache_source: a request adds to device, host and storage_*, or (without details) to total, never to both",
     ),
-    _row(
+    SourceRow(
         C,
         "kv_transfer_failures",
         "num_transfer_failed_reqs_total",
@@ -184,14 +151,14 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="kv_transfer_latency_ms_bucket",
         note="with separate prefill and decode servers",
     ),
-    _row(
+    SourceRow(
         C,
         "engine_steps",
         "cuda_graph_passes_total",
         "0.5.7",
         note="forward passes, with a CUDA graph or without; up to 0.5.10 decoding ones only",
     ),
-    _row(
+    SourceRow(
         C,
         "expert_balance_sum",
         "eplb_balancedness",
@@ -199,11 +166,13 @@ COUNTERS: tuple[SourceRow, ...] = (
         part="sum",
         note="a summary; of each forward pass the mean over layers, GPUs' mean by largest count of tokens; where reported",
     ),
-    _row(C, "expert_balance_passes", "eplb_balancedness", "0.5.7", part="count", note="appears with the first pass"),
+    SourceRow(
+        C, "expert_balance_passes", "eplb_balancedness", "0.5.7", part="count", note="appears with the first pass"
+    ),
 )
 
 HISTOGRAMS: tuple[SourceRow, ...] = (
-    _row(
+    SourceRow(
         H,
         "ttft_seconds",
         "time_to_first_token_seconds",
@@ -211,45 +180,45 @@ HISTOGRAMS: tuple[SourceRow, ...] = (
         matches=(STREAMED,),
         note="from 0.5.23 told apart: streamed ones only; nothing below 0.1 s from 0.4.6 on, before from 1 ms to 30 s",
     ),
-    _row(
+    SourceRow(
         H,
         "tpot_seconds",
         "request_time_per_output_token_seconds",
         "0.5.23",
         note="(finished - first token) / (tokens - 1), streamed or not",
     ),
-    _row(
+    SourceRow(
         H,
         "itl_seconds",
         "inter_token_latency_seconds",
         "0.4.6",
         note="per token: n tokens that come at once are n observations of a share of 1/n",
     ),
-    _row(H, "e2e_seconds", "e2e_request_latency_seconds", "0.4.1", note="streamed or not"),
-    _row(H, "queue_seconds", "queue_time_seconds", "0.5.3", note="below 0.1 s in one bucket up to 0.5.10"),
-    _row(
+    SourceRow(H, "e2e_seconds", "e2e_request_latency_seconds", "0.4.1", note="streamed or not"),
+    SourceRow(H, "queue_seconds", "queue_time_seconds", "0.5.3", note="below 0.1 s in one bucket up to 0.5.10"),
+    SourceRow(
         H,
         "prefill_seconds",
         "per_stage_req_latency_seconds",
         "0.5.3",
-        where=("stage", "prefill_forward"),
+        where=(("stage", "prefill_forward"),),
         note="last scheduling to first token; up to 0.5.7, of a prompt in chunks only the last chunk",
     ),
-    _row(
+    SourceRow(
         H,
         "prompt_tokens_per_request",
         "prompt_tokens_histogram",
         "0.5.3",
         note="nothing below 100 tokens by default; before 0.5.23 needs --collect-tokens-histogram",
     ),
-    _row(
+    SourceRow(
         H,
         "generation_tokens_per_request",
         "generation_tokens_histogram",
         "0.5.3",
         note="first edge 100 tokens by default; lower ones (--generation-tokens-buckets) bound TPOT closer",
     ),
-    _row(
+    SourceRow(
         H,
         "kv_transfer_seconds",
         "kv_transfer_latency_ms",
@@ -260,9 +229,9 @@ HISTOGRAMS: tuple[SourceRow, ...] = (
 )
 
 GAUGES: tuple[SourceRow, ...] = (
-    _row(G, "requests_running", "num_running_reqs", "0.4.1", matches=(ALL_PRIORITIES,)),
-    _row(G, "requests_waiting", "num_queue_reqs", "0.4.1", matches=(ALL_PRIORITIES,)),
-    _row(
+    SourceRow(G, "requests_running", "num_running_reqs", "0.4.1", matches=(ALL_PRIORITIES,)),
+    SourceRow(G, "requests_waiting", "num_queue_reqs", "0.4.1", matches=(ALL_PRIORITIES,)),
+    SourceRow(
         G,
         "kv_utilization",
         "token_usage",
@@ -270,8 +239,8 @@ GAUGES: tuple[SourceRow, ...] = (
         across=LabelAggregation.MEAN,
         note="the fullest pool (full attention, sliding window, Mamba); cached tokens that may be evicted do not count",
     ),
-    _row(G, "kv_utilization_max", "token_usage", "0.4.1", across=LabelAggregation.MAX),
-    _row(
+    SourceRow(G, "kv_utilization_max", "token_usage", "0.4.1", across=LabelAggregation.MAX),
+    SourceRow(
         G,
         "spec_accept_length",
         "spec_accept_length",
@@ -279,9 +248,11 @@ GAUGES: tuple[SourceRow, ...] = (
         across=LabelAggregation.MEAN,
         note="of the last log interval, bonus token included; 0 without speculation",
     ),
-    _row(G, "spec_accept_rate", "spec_accept_rate", "0.5.4", across=LabelAggregation.MEAN, note="accepted / drafted"),
-    _row(G, "spec_steps", "spec_num_steps", "0.5.23", across=LabelAggregation.MAX),
-    _row(
+    SourceRow(
+        G, "spec_accept_rate", "spec_accept_rate", "0.5.4", across=LabelAggregation.MEAN, note="accepted / drafted"
+    ),
+    SourceRow(G, "spec_steps", "spec_num_steps", "0.5.23", across=LabelAggregation.MAX),
+    SourceRow(
         G,
         "engine_startup_seconds",
         "startup_time_seconds",
@@ -290,7 +261,7 @@ GAUGES: tuple[SourceRow, ...] = (
         matches=(Match(label="phase", values=("scheduler_e2e", "tokenizer_e2e")),),
         note="the longer of its two processes, which start side by side",
     ),
-    _row(G, "engine_startup_seconds", "engine_startup_time", "0.5.3", "0.5.10", across=LabelAggregation.MAX),
+    SourceRow(G, "engine_startup_seconds", "engine_startup_time", "0.5.3", "0.5.10", across=LabelAggregation.MAX),
 )
 
 SGLANG = EngineTable(
@@ -307,7 +278,7 @@ SGLANG = EngineTable(
         "sglang_e2e_request_latency_seconds_count",
     ),
     wrappers=("ray_", "kserve_"),
-    rows=(*COUNTERS, *HISTOGRAMS, *GAUGES),
+    rows=add_prefix("sglang_", (*COUNTERS, *HISTOGRAMS, *GAUGES)),
     repeats=("pid", "tp_rank", "pp_rank", "moe_ep_rank"),
     info=("sglang_cache_config_info",),
     fact_gauges=(

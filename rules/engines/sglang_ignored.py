@@ -5,9 +5,7 @@ Every SGLang family has a row here or in `rules.engines.sglang`; a test checks e
 
 from __future__ import annotations
 
-from rules.engines.table import IgnoredFamily
-
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("python_", "the interpreter's own"),
     ("process_", "the process's own"),
     ("sglang_cache_hit_rate", "of the last prefill batch, 0 after a decode log interval; the token counters are used"),
@@ -90,8 +88,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("sglang_encoder_", "encoders of images and sound are not judged"),
     ("sglang_diffusion_", "diffusion models are not judged"),
 )
-
-IGNORED: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
 
 NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("adapter_evictions", "SGLang counts no adapter loads or evictions"),

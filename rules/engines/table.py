@@ -8,8 +8,8 @@ precedence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 
 from rules.telemetry.families import FamilyKind
@@ -52,7 +52,7 @@ def http_status_row(label: str, status: str) -> tuple[Match, ...]:
     return Match(label=label, values=(status,), starts=True), Match(label=label, values=("499",), without=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SourceRow:
     """Source of a family. The first alternative row with its source on the page wins.
 
@@ -66,9 +66,12 @@ class SourceRow:
     scanned releases that print it.
     """
 
+    kind: FamilyKind
     family: str
     source: str
-    kind: FamilyKind
+    since: str = ""
+    until: str = ""
+    _: KW_ONLY
     across: LabelAggregation = LabelAggregation.SUM
     where: tuple[tuple[str, str], ...] = ()
     matches: tuple[Match, ...] = ()
@@ -80,8 +83,6 @@ class SourceRow:
     none: float | None = None
     factor: float = 1.0
     factor_fact: str = ""
-    since: str
-    until: str = ""
     note: str = ""
 
     @property
@@ -96,50 +97,18 @@ class SourceRow:
         return all(labels.get(key) == value for key, value in self.where) and all(m.fits(labels) for m in self.matches)
 
 
-def source_row(
-    kind: FamilyKind,
-    family: str,
-    source: str,
-    since: str,
-    until: str = "",
-    *,
-    across: LabelAggregation = LabelAggregation.SUM,
-    where: tuple[str, str] | None = None,
-    matches: tuple[Match, ...] = (),
-    by: str = "",
-    part: str = "",
-    lazy: bool = False,
-    zero_with: str = "",
-    none: float | None = None,
-    factor_fact: str = "",
-    note: str = "",
-) -> SourceRow:
-    """Return a row as tables write it: common fields by position, others by name."""
-    return SourceRow(
-        family=family,
-        source=source,
-        kind=kind,
-        across=across,
-        where=(where,) if where else (),
-        matches=matches,
-        by=by,
-        part=part,
-        lazy=lazy,
-        zero_with=zero_with,
-        none=none,
-        factor_fact=factor_fact,
-        since=since,
-        until=until,
-        note=note,
+def add_prefix(prefix: str, rows: Iterable[SourceRow], since: str = "") -> tuple[SourceRow, ...]:
+    """Return the rows with a prefix before each sample name. `since` is for rows without a release."""
+    return tuple(
+        replace(
+            row,
+            source=f"{prefix}{row.source}",
+            plus=tuple(f"{prefix}{name}" for name in row.plus),
+            zero_with=f"{prefix}{row.zero_with}" if row.zero_with else "",
+            since=row.since or since,
+        )
+        for row in rows
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IgnoredFamily:
-    """Ignored families of the page with the reason. `prefix` matches the start of the mapped name."""
-
-    prefix: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +152,7 @@ class EngineTable:
     scanned: tuple[str, ...] = ()
     markers: tuple[Marker, ...] = ()
     always: tuple[str, ...] = ()
-    ignored: tuple[IgnoredFamily, ...] = ()
+    ignored: tuple[tuple[str, str], ...] = ()
     not_exposed: tuple[tuple[str, str], ...] = ()
     itl_is_per_token: bool = False
 
@@ -198,7 +167,7 @@ class EngineTable:
         return f"{self.title} {self.release_line}"
 
 
-_REASONS: tuple[tuple[str, str], ...] = (
+ALONGSIDE: tuple[tuple[str, str], ...] = (
     ("dynamo_component_", "Dynamo's count around the engine; the engine's own is used"),
     ("dynamo_component_model_load_time_seconds", "how long loading the model took: a part of a cold start"),
     ("dynamo_component_router_", "Dynamo's router"),
@@ -220,5 +189,3 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("nv_gpu_", "Triton's view of the GPU, which is read from the GPU itself"),
     ("nv_energy_consumption", "Triton's view of the GPU, which is read from the GPU itself"),
 )
-
-ALONGSIDE: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)

@@ -8,7 +8,7 @@ although no name says so. Durations and output lengths cover successful requests
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
+from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
 from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
@@ -23,35 +23,22 @@ OVERLOADED = ("overloaded",)
 
 def _failed(family: str, errors: tuple[str, ...], note: str) -> SourceRow:
     matches = (Match(label="err", values=errors),)
-    return SourceRow(
-        family=family,
-        source=FAILURE,
-        kind=C,
-        matches=matches,
-        lazy=True,
-        zero_with=ARRIVED,
-        since="2.0",
-        note=note,
-    )
+    return SourceRow(C, family, FAILURE, "2.0", matches=matches, lazy=True, zero_with=ARRIVED, note=note)
 
 
 ROWS: tuple[SourceRow, ...] = (
     SourceRow(
-        family="requests_arrived",
-        source=ARRIVED,
-        kind=C,
-        since="2.0",
-        note="at the start of each, those that are refused afterwards included",
+        C, "requests_arrived", ARRIVED, "2.0", note="at the start of each, those that are refused afterwards included"
     ),
     SourceRow(
-        family="requests_finished",
-        source=FAILURE,
-        kind=C,
+        C,
+        "requests_finished",
+        FAILURE,
+        "2.0",
         matches=(Match(label="err", values=LEFT),),
         plus=(SUCCESS,),
         lazy=True,
         zero_with=ARRIVED,
-        since="2.0",
         note="successes, and requests that their clients left",
     ),
     _failed("requests_failed", ENDED_BADLY, "a forward pass failed, or the stream ended before the text did"),
@@ -59,72 +46,68 @@ ROWS: tuple[SourceRow, ...] = (
     _failed("http_requests_refused", REFUSED, "a request that cannot be served; not those refused as too many"),
     _failed("admission_rejections", OVERLOADED, "more than --max-concurrent-requests at once"),
     SourceRow(
-        family="prompt_tokens",
-        source="tgi_request_input_length",
-        kind=C,
+        C,
+        "prompt_tokens",
+        "tgi_request_input_length",
+        "2.0",
         part="sum",
-        since="2.0",
         note="of requests that were taken on, before they are queued; not without a tokenizer in the router",
     ),
     SourceRow(
-        family="generation_tokens",
-        source="tgi_request_generated_tokens",
-        kind=C,
+        C,
+        "generation_tokens",
+        "tgi_request_generated_tokens",
+        "2.0",
         part="sum",
-        since="2.0",
         note="all of a request's at once, when it succeeds",
     ),
     SourceRow(
-        family="spec_drafts",
-        source=SKIPPED,
-        kind=C,
+        C,
+        "spec_drafts",
+        SKIPPED,
+        "2.0",
         part="count",
-        since="2.0",
         note="steps of requests, the prefill among them: a round each where it speculates",
     ),
     SourceRow(
-        family="spec_accepted_tokens",
-        source=SKIPPED,
-        kind=C,
+        C,
+        "spec_accepted_tokens",
+        SKIPPED,
+        "2.0",
         part="sum",
-        since="2.0",
         note="tokens of a step but its first; zero where it does not speculate",
     ),
     SourceRow(
-        family="whole_per_token_seconds",
-        source="tgi_request_mean_time_per_token_duration",
-        kind=H,
-        since="2.0",
+        H,
+        "whole_per_token_seconds",
+        "tgi_request_mean_time_per_token_duration",
+        "2.0",
         note="inference time / tokens: the prefill is in it, so it is above the time per output token after the first",
     ),
-    SourceRow(family="e2e_seconds", source="tgi_request_duration", kind=H, since="2.0", note="to the last token sent"),
-    SourceRow(family="queue_seconds", source="tgi_request_queue_duration", kind=H, since="2.0"),
+    SourceRow(H, "e2e_seconds", "tgi_request_duration", "2.0", note="to the last token sent"),
+    SourceRow(H, "queue_seconds", "tgi_request_queue_duration", "2.0"),
     SourceRow(
-        family="inference_seconds",
-        source="tgi_request_inference_duration",
-        kind=H,
-        since="2.0",
-        note="from its first batch to its last token",
+        H, "inference_seconds", "tgi_request_inference_duration", "2.0", note="from its first batch to its last token"
     ),
     SourceRow(
-        family="prompt_tokens_per_request",
-        source="tgi_request_input_length",
-        kind=H,
-        since="2.0",
+        H,
+        "prompt_tokens_per_request",
+        "tgi_request_input_length",
+        "2.0",
         note="of requests as they come, not as they finish; 100 edges up to the longest prompt allowed",
     ),
-    SourceRow(family="generation_tokens_per_request", source="tgi_request_generated_tokens", kind=H, since="2.0"),
+    SourceRow(H, "generation_tokens_per_request", "tgi_request_generated_tokens", "2.0"),
     SourceRow(
-        family="requests_running",
-        source="tgi_batch_current_size",
-        kind=G,
-        since="2.0",
+        G,
+        "requests_running",
+        "tgi_batch_current_size",
+        "2.0",
         note="set before each decode; a request in its prefill is in no gauge",
     ),
-    SourceRow(family="requests_waiting", source="tgi_queue_size", kind=G, across=LabelAggregation.SUM, since="2.0"),
+    SourceRow(G, "requests_waiting", "tgi_queue_size", "2.0", across=LabelAggregation.SUM),
 )
 
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("tgi_batch_current_max_tokens", "tokens that the batch may come to, not those that it holds"),
     ("tgi_batch_next_size", "requests a prefill: 1024 edges; the batch's size is used"),
     ("tgi_batch_concat", "how often batches were joined, and how long it took"),
@@ -164,6 +147,6 @@ TGI = EngineTable(
     signatures=(ARRIVED, SUCCESS, "tgi_queue_size", "tgi_batch_max_total_tokens"),
     rows=ROWS,
     fact_gauges=(("max_batch_total_tokens", "tgi_batch_max_total_tokens"),),
-    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS),
+    ignored=IGNORED,
     not_exposed=NOT_EXPOSED,
 )

@@ -10,7 +10,7 @@ quantile, so no signal reads them. nv_trt_llm_* are as of the engine's last step
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
+from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
 from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
@@ -26,26 +26,20 @@ def _of_triton(
 ) -> SourceRow:
     reason = (Match(label="reason", values=reasons, optional="OTHER" in reasons),) if reasons else ()
     return SourceRow(
-        family=family,
-        source=f"nv_inference_{source}",
-        kind=kind,
-        matches=(GENERATES, *reason),
-        factor=factor,
-        since="23.04",
-        note=note,
+        kind, family, f"nv_inference_{source}", "23.04", matches=(GENERATES, *reason), factor=factor, note=note
     )
 
 
 def _lengths(family: str, source: str, part: str = "") -> SourceRow:
     note = "of each request that ended; not in older builds"
     kind = C if part else H
-    return SourceRow(family=family, source=source, kind=kind, matches=(GENERATES,), part=part, since="24.11", note=note)
+    return SourceRow(kind, family, source, "24.11", matches=(GENERATES,), part=part, note=note)
 
 
 def _gauge(
     family: str, source: str, where: tuple[str, str], note: str, across: LabelAggregation = LabelAggregation.SUM
 ) -> SourceRow:
-    return SourceRow(family=family, source=source, kind=G, across=across, where=(where,), since="23.10", note=note)
+    return SourceRow(G, family, source, "23.10", across=across, where=(where,), note=note)
 
 
 FRACTION = ("kv_cache_block_type", "fraction")
@@ -66,12 +60,12 @@ ROWS: tuple[SourceRow, ...] = (
         factor=0.001,
     ),
     SourceRow(
-        family="engine_startup_seconds",
-        source="nv_model_load_duration_secs",
-        kind=G,
+        G,
+        "engine_startup_seconds",
+        "nv_model_load_duration_secs",
+        "24.11",
         across=LabelAggregation.MAX,
         matches=(GENERATES,),
-        since="24.11",
         note="loading the model: a part of a cold start",
     ),
     _gauge("requests_running", REQUESTS, ("request_type", "scheduled"), "active = scheduled + waiting"),
@@ -81,7 +75,7 @@ ROWS: tuple[SourceRow, ...] = (
 )
 
 _SUMS = "a sum of microseconds: a mean, no quantile; "
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("nv_inference_request_duration_us", f"{_SUMS}Triton prints no distribution of it"),
     ("nv_inference_queue_duration_us", f"{_SUMS}of Triton's own queue, not of the engine's"),
     ("nv_inference_compute_", f"{_SUMS}of a pass through a model"),
@@ -131,6 +125,6 @@ TRITON = EngineTable(
     signatures=(REQUESTS,),
     signature_labels=("model", "request_type"),
     rows=ROWS,
-    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS),
+    ignored=IGNORED,
     not_exposed=NOT_EXPOSED,
 )

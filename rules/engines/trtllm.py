@@ -15,7 +15,14 @@ all releases print the families with the prefix `trtllm_`.
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow, http_status_row
+from rules.engines.table import (
+    EngineTable,
+    LabelAggregation,
+    Match,
+    SourceRow,
+    add_prefix,
+    http_status_row,
+)
 from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
@@ -32,57 +39,27 @@ NEWER = "not in the first builds of 1.3"
 STEPS = "needs enable_iter_perf_stats"
 
 
-def _row(
-    kind: FamilyKind,
-    family: str,
-    source: str,
-    note: str = "",
-    *,
-    across: LabelAggregation = LabelAggregation.SUM,
-    where: tuple[str, str] | None = None,
-    matches: tuple[Match, ...] = (),
-    by: str = "",
-    plus: str = "",
-    lazy: bool = False,
-    zero_with: str = "",
-    factor_fact: str = "",
-) -> SourceRow:
-    return SourceRow(
-        family=family,
-        source=f"trtllm_{source}",
-        kind=kind,
-        across=across,
-        where=(where,) if where else (),
-        matches=matches,
-        by=by,
-        plus=(f"trtllm_{plus}",) if plus else (),
-        lazy=lazy,
-        zero_with=f"trtllm_{zero_with}" if zero_with else "",
-        factor_fact=factor_fact,
-        since=SINCE,
-        note=note,
-    )
-
-
 def _ended(family: str, reason: str, note: str = "") -> SourceRow:
     where = ("finished_reason", reason)
-    return _row(C, family, "request_success_total", note, where=where, lazy=True, zero_with=CONFIG)
+    return SourceRow(C, family, "request_success_total", note=note, where=(where,), lazy=True, zero_with=CONFIG)
 
 
 def _answered(family: str, digit: str) -> SourceRow:
-    return _row(C, family, "request_error_total", NEWER, matches=http_status_row("http_code", digit), lazy=True)
+    return SourceRow(
+        C, family, "request_error_total", note=NEWER, matches=http_status_row("http_code", digit), lazy=True
+    )
 
 
 def _ratio(family: str, across: LabelAggregation) -> SourceRow:
-    return _row(G, family, "kv_cache_utilization", f"used / all blocks; {STEPS}", across=across)
+    return SourceRow(G, family, "kv_cache_utilization", note=f"used / all blocks; {STEPS}", across=across)
 
 
 ROWS: tuple[SourceRow, ...] = (
-    _row(
+    SourceRow(
         C,
         "requests_finished",
         "request_success_total",
-        "stop, length, cancelled: no errors",
+        note="stop, length, cancelled: no errors",
         matches=(IN_TIME,),
         lazy=True,
         zero_with=CONFIG,
@@ -93,54 +70,77 @@ ROWS: tuple[SourceRow, ...] = (
     _answered("http_requests_refused", "4"),
     _answered("http_requests_failed", "5"),
     _answered("admission_rejections", "503"),
-    _row(C, "prompt_tokens", "prompt_tokens_total", "at a request's end; cached ones included", zero_with=CONFIG),
-    _row(C, "generation_tokens", "generation_tokens_total", "at a request's end; not with n > 1", zero_with=CONFIG),
-    _row(C, "prefix_hit_tokens", CACHED, NEWER),
-    _row(C, "prefix_hit_tokens", REUSED, f"blocks; {STEPS}", zero_with=MISSED, factor_fact="block_size"),
-    _row(
+    SourceRow(
+        C, "prompt_tokens", "prompt_tokens_total", note="at a request's end; cached ones included", zero_with=CONFIG
+    ),
+    SourceRow(
+        C, "generation_tokens", "generation_tokens_total", note="at a request's end; not with n > 1", zero_with=CONFIG
+    ),
+    SourceRow(C, "prefix_hit_tokens", CACHED, note=NEWER),
+    SourceRow(C, "prefix_hit_tokens", REUSED, note=f"blocks; {STEPS}", zero_with=MISSED, factor_fact="block_size"),
+    SourceRow(
         C,
         "prefix_queried_tokens",
         CACHED,
-        "all prompt tokens, where the cached ones are counted in tokens",
+        note="all prompt tokens, where the cached ones are counted in tokens",
         matches=(NONE,),
-        plus="prompt_tokens_total",
+        plus=("prompt_tokens_total",),
         lazy=True,
     ),
-    _row(
-        C, "prefix_queried_tokens", MISSED, f"blocks; {STEPS}", plus=REUSED, zero_with=REUSED, factor_fact="block_size"
+    SourceRow(
+        C,
+        "prefix_queried_tokens",
+        MISSED,
+        note=f"blocks; {STEPS}",
+        plus=(REUSED,),
+        zero_with=REUSED,
+        factor_fact="block_size",
     ),
-    _row(C, "spec_drafts", DRAFTED, f"each round drafts a first token; {NEWER}", where=("token_position", "0")),
-    _row(C, "spec_draft_tokens", DRAFTED, f"at a request's end; {NEWER}"),
-    _row(C, "spec_draft_tokens", DRAFTED_BY_STEP, STEPS),
-    _row(C, "spec_accepted_tokens", ACCEPTED, "the bonus token left out", zero_with=DRAFTED),
-    _row(C, "spec_accepted_tokens", "spec_decode_num_accepted_tokens_total", STEPS, zero_with=DRAFTED_BY_STEP),
-    _row(C, "spec_accepted_at_position", ACCEPTED, NEWER, by="token_position"),
-    _row(C, "kv_transfer_failures", "kv_transfer_failure_total", "Dynamo's, with prefill and decode apart"),
-    _row(H, "ttft_seconds", "time_to_first_token_seconds", "from arrival; written when the request ends"),
-    _row(H, "tpot_seconds", "time_per_output_token_seconds", "(last - first token) / (tokens - 1); none for one token"),
-    _row(H, "e2e_seconds", "e2e_request_latency_seconds"),
-    _row(H, "queue_seconds", "request_queue_time_seconds", "nothing below 0.3 s"),
-    _row(H, "prefill_seconds", "request_prefill_time_seconds"),
-    _row(H, "decode_seconds", "request_decode_time_seconds"),
-    _row(H, "inference_seconds", "request_inference_time_seconds"),
-    _row(H, "kv_transfer_seconds", "kv_transfer_latency_seconds", "Dynamo's, with prefill and decode apart"),
-    _row(G, "requests_running", "num_requests_running", f"active, scheduled in this step or not; {STEPS}"),
-    _row(G, "requests_waiting", "num_requests_waiting", STEPS),
+    SourceRow(
+        C, "spec_drafts", DRAFTED, note=f"each round drafts a first token; {NEWER}", where=(("token_position", "0"),)
+    ),
+    SourceRow(C, "spec_draft_tokens", DRAFTED, note=f"at a request's end; {NEWER}"),
+    SourceRow(C, "spec_draft_tokens", DRAFTED_BY_STEP, note=STEPS),
+    SourceRow(C, "spec_accepted_tokens", ACCEPTED, note="the bonus token left out", zero_with=DRAFTED),
+    SourceRow(
+        C, "spec_accepted_tokens", "spec_decode_num_accepted_tokens_total", note=STEPS, zero_with=DRAFTED_BY_STEP
+    ),
+    SourceRow(C, "spec_accepted_at_position", ACCEPTED, note=NEWER, by="token_position"),
+    SourceRow(C, "kv_transfer_failures", "kv_transfer_failure_total", note="Dynamo's, with prefill and decode apart"),
+    SourceRow(H, "ttft_seconds", "time_to_first_token_seconds", note="from arrival; written when the request ends"),
+    SourceRow(
+        H,
+        "tpot_seconds",
+        "time_per_output_token_seconds",
+        note="(last - first token) / (tokens - 1); none for one token",
+    ),
+    SourceRow(H, "e2e_seconds", "e2e_request_latency_seconds"),
+    SourceRow(H, "queue_seconds", "request_queue_time_seconds", note="nothing below 0.3 s"),
+    SourceRow(H, "prefill_seconds", "request_prefill_time_seconds"),
+    SourceRow(H, "decode_seconds", "request_decode_time_seconds"),
+    SourceRow(H, "inference_seconds", "request_inference_time_seconds"),
+    SourceRow(H, "kv_transfer_seconds", "kv_transfer_latency_seconds", note="Dynamo's, with prefill and decode apart"),
+    SourceRow(G, "requests_running", "num_requests_running", note=f"active, scheduled in this step or not; {STEPS}"),
+    SourceRow(G, "requests_waiting", "num_requests_waiting", note=STEPS),
     _ratio("kv_utilization", LabelAggregation.MEAN),
     _ratio("kv_utilization_max", LabelAggregation.MAX),
-    _row(
-        G, "prefix_hit_gauge", "kv_cache_hit_rate", f"of blocks, since the start; {STEPS}", across=LabelAggregation.MEAN
+    SourceRow(
+        G,
+        "prefix_hit_gauge",
+        "kv_cache_hit_rate",
+        note=f"of blocks, since the start; {STEPS}",
+        across=LabelAggregation.MEAN,
     ),
-    _row(
+    SourceRow(
         G,
         "spec_accept_length",
         "spec_decode_acceptance_length",
-        f"of the last step only, bonus token included; {STEPS}",
+        note=f"of the last step only, bonus token included; {STEPS}",
         across=LabelAggregation.MEAN,
     ),
 )
 
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("python_", "the interpreter's own"),
     ("process_", "the process's own"),
     ("http_", "the HTTP layer's own; trtllm-serve leaves it empty"),
@@ -207,7 +207,7 @@ TRTLLM = EngineTable(
     ),
     signature_labels=("model_name", "engine_type"),
     wrappers=("ray_", "kserve_"),
-    rows=ROWS,
+    rows=add_prefix("trtllm_", ROWS, SINCE),
     info=(
         f"trtllm_{CONFIG}",
         "trtllm_parallel_config_info",
@@ -220,7 +220,7 @@ TRTLLM = EngineTable(
     ),
     model_label="model_name",
     scanned=(SINCE,),
-    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS),
+    ignored=IGNORED,
     not_exposed=NOT_EXPOSED,
 )
 
@@ -232,11 +232,11 @@ ENDED = "request_success_total"
 def _plain_finished(family: str, reason: str, other: bool = False) -> SourceRow:
     """Return a row for requests that ended for a reason, or for any `other` one."""
     match = Match(label="finished_reason", values=(reason,), without=other)
-    return SourceRow(family=family, source=ENDED, kind=PLAIN_C, matches=(match,), lazy=True, since="1.0.0")
+    return SourceRow(PLAIN_C, family, ENDED, "1.0.0", matches=(match,), lazy=True)
 
 
 def _seconds(family: str, source: str, note: str = "") -> SourceRow:
-    return SourceRow(family=family, source=source, kind=PLAIN_H, since="1.0.0", note=note)
+    return SourceRow(PLAIN_H, family, source, "1.0.0", note=note)
 
 
 PLAIN_ROWS: tuple[SourceRow, ...] = (
@@ -262,9 +262,9 @@ TRTLLM_PLAIN = EngineTable(
     signature_labels=("model_name", "engine_type", "finished_reason"),
     rows=PLAIN_ROWS,
     ignored=(
-        IgnoredFamily(prefix="python_", why="the interpreter's own"),
-        IgnoredFamily(prefix="process_", why="the process's own"),
-        IgnoredFamily(prefix="http_", why="the HTTP layer's own; trtllm-serve leaves it empty"),
+        ("python_", "the interpreter's own"),
+        ("process_", "the process's own"),
+        ("http_", "the HTTP layer's own; trtllm-serve leaves it empty"),
     ),
     not_exposed=tuple(
         (family, _FIVE)

@@ -11,11 +11,11 @@ Every V0 family has a row or a reason here; a test checks its pages.
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Marker, SourceRow, source_row
+from rules.engines.table import EngineTable, LabelAggregation, Marker, SourceRow
 from rules.engines.vllm_v1 import GENERATING
 from rules.telemetry.families import FamilyKind
 
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("python_", "the interpreter's own"),
     ("process_", "the process's own; its start time is used"),
     ("http_", "the HTTP layer's own; its request counter is used"),
@@ -38,8 +38,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("vllm_spec_decode_num_", "sums of running totals (vLLM PR 15415); the acceptance rate is used"),
 )
 
-IGNORED: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
-
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 RUNNING = "vllm_num_requests_running"
@@ -49,20 +47,27 @@ EVERY_FINISH = "vllm_request_success_total"
 def _finished(family: str, reason: str) -> SourceRow:
     note = "a reason appears with its first request, the counter with its first"
     where = ("finished_reason", reason)
-    return source_row(C, family, EVERY_FINISH, "0.5.0", where=where, lazy=True, zero_with=RUNNING, note=note)
+    return SourceRow(C, family, EVERY_FINISH, "0.5.0", where=(where,), lazy=True, zero_with=RUNNING, note=note)
 
 
 def _http(family: str, status: str) -> SourceRow:
     note = (
         "prometheus-fastapi-instrumentator, in vllm/entrypoints/openai/api_server.py: a status before its first answer"
     )
-    return source_row(
-        C, family, "http_requests_total", "0.6.6", where=("status", status), matches=(GENERATING,), lazy=True, note=note
+    return SourceRow(
+        C,
+        family,
+        "http_requests_total",
+        "0.6.6",
+        where=(("status", status),),
+        matches=(GENERATING,),
+        lazy=True,
+        note=note,
     )
 
 
 ROWS: tuple[SourceRow, ...] = (
-    source_row(
+    SourceRow(
         C,
         "requests_finished",
         EVERY_FINISH,
@@ -76,16 +81,16 @@ ROWS: tuple[SourceRow, ...] = (
     _http("http_requests_ok", "2xx"),
     _http("http_requests_refused", "4xx"),
     _http("http_requests_failed", "5xx"),
-    source_row(
+    SourceRow(
         C,
         "prompt_tokens",
         "vllm_prompt_tokens_total",
         "0.5.0",
         note="cached tokens included, and tokens prefilled again after a preemption",
     ),
-    source_row(C, "generation_tokens", "vllm_generation_tokens_total", "0.5.0"),
-    source_row(C, "preemptions", "vllm_num_preemptions_total", "0.5.0", note="by recomputing and by swapping out"),
-    source_row(
+    SourceRow(C, "generation_tokens", "vllm_generation_tokens_total", "0.5.0"),
+    SourceRow(C, "preemptions", "vllm_num_preemptions_total", "0.5.0", note="by recomputing and by swapping out"),
+    SourceRow(
         C,
         "engine_steps",
         "vllm_iteration_tokens_total",
@@ -93,40 +98,38 @@ ROWS: tuple[SourceRow, ...] = (
         part="count",
         note="a histogram despite its name; the log of an idle server, every 10 s, counts and refreshes gauges too",
     ),
-    source_row(
+    SourceRow(
         H,
         "ttft_seconds",
         "vllm_time_to_first_token_seconds",
         "0.5.0",
         note="edges end at 10 s; a request that was preempted and recomputed is observed again",
     ),
-    source_row(
+    SourceRow(
         H,
         "itl_seconds",
         "vllm_time_per_output_token_seconds",
         "0.5.0",
         note="is ITL, one a decode step of a request; edges end at 2.5 s",
     ),
-    source_row(
+    SourceRow(
         H,
         "e2e_seconds",
         "vllm_e2e_request_latency_seconds",
         "0.5.0",
         note="edges ended at 60 s, in 0.5 they began at 1 s",
     ),
-    source_row(
+    SourceRow(
         H, "queue_seconds", "vllm_request_queue_time_seconds", "0.6.6", note="first scheduling; nothing below 0.3 s"
     ),
-    source_row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.6.6"),
-    source_row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.6.6"),
-    source_row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.6.6"),
-    source_row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.5.0"),
-    source_row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.5.0", note="one a sequence"),
-    source_row(G, "requests_running", RUNNING, "0.5.0"),
-    source_row(
-        G, "requests_waiting", "vllm_num_requests_waiting", "0.5.0", note="those swapped out are not among them"
-    ),
-    source_row(
+    SourceRow(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.6.6"),
+    SourceRow(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.6.6"),
+    SourceRow(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.6.6"),
+    SourceRow(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.5.0"),
+    SourceRow(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.5.0", note="one a sequence"),
+    SourceRow(G, "requests_running", RUNNING, "0.5.0"),
+    SourceRow(G, "requests_waiting", "vllm_num_requests_waiting", "0.5.0", note="those swapped out are not among them"),
+    SourceRow(
         G,
         "kv_utilization",
         "vllm_gpu_cache_usage_perc",
@@ -134,8 +137,8 @@ ROWS: tuple[SourceRow, ...] = (
         across=LabelAggregation.MEAN,
         note="a ratio despite its name",
     ),
-    source_row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.5.0", across=LabelAggregation.MAX),
-    source_row(
+    SourceRow(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.5.0", across=LabelAggregation.MAX),
+    SourceRow(
         G,
         "prefix_hit_gauge",
         "vllm_gpu_prefix_cache_hit_rate",
@@ -144,7 +147,7 @@ ROWS: tuple[SourceRow, ...] = (
         none=-1.0,
         note="of blocks, averaged since the start, of the first pipeline stage's scheduler; -1 without prefix caching",
     ),
-    source_row(
+    SourceRow(
         G,
         "spec_accept_rate",
         "vllm_spec_decode_draft_acceptance_rate",
@@ -152,7 +155,7 @@ ROWS: tuple[SourceRow, ...] = (
         across=LabelAggregation.MEAN,
         note="accepted / drafted since the start; only with speculation configured",
     ),
-    source_row(
+    SourceRow(
         G,
         "adapters_running",
         "vllm_lora_requests_info",
@@ -161,7 +164,7 @@ ROWS: tuple[SourceRow, ...] = (
         by="running_lora_adapters",
         note="value is the time of the last update; old label sets never go away: only the newest series counts",
     ),
-    source_row(
+    SourceRow(
         G,
         "adapters_waiting",
         "vllm_lora_requests_info",

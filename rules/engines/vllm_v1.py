@@ -10,10 +10,10 @@ the doctor. A test checks that every page's families have a row.
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Marker, Match, SourceRow, source_row
+from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow
 from rules.telemetry.families import FamilyKind
 
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("python_", "the interpreter's own"),
     ("process_", "the process's own; its start time is used"),
     ("http_", "the HTTP layer's own; its request counter is used"),
@@ -51,8 +51,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("vllm_websocket_", "the realtime API's connections"),
 )
 
-IGNORED: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
-
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 
@@ -70,16 +68,16 @@ GENERATING = Match(
 
 
 def _finished(family: str, reason: str, since: str) -> SourceRow:
-    return source_row(C, family, "vllm_request_success_total", since, where=("finished_reason", reason))
+    return SourceRow(C, family, "vllm_request_success_total", since, where=(("finished_reason", reason),))
 
 
 def _http(family: str, status: str) -> SourceRow:
-    return source_row(
+    return SourceRow(
         C,
         family,
         "http_requests_total",
         "0.8.5",
-        where=("status", status),
+        where=(("status", status),),
         matches=(GENERATING,),
         lazy=True,
         note="prometheus-fastapi-instrumentator: absent before the first request, a status before its first answer; "
@@ -88,7 +86,7 @@ def _http(family: str, status: str) -> SourceRow:
 
 
 ROWS: tuple[SourceRow, ...] = (
-    source_row(
+    SourceRow(
         C,
         "requests_finished",
         "vllm_request_success_total",
@@ -102,21 +100,21 @@ ROWS: tuple[SourceRow, ...] = (
     _http("http_requests_ok", "2xx"),
     _http("http_requests_refused", "4xx"),
     _http("http_requests_failed", "5xx"),
-    source_row(
+    SourceRow(
         C, "admission_rejections", "vllm_admission_rejections_total", "0.32.0", note="no engine label; answered 503"
     ),
-    source_row(C, "prompt_tokens", "vllm_prompt_tokens_total", "0.8.5", note="cached tokens included"),
-    source_row(
+    SourceRow(C, "prompt_tokens", "vllm_prompt_tokens_total", "0.8.5", note="cached tokens included"),
+    SourceRow(
         C,
         "prompt_tokens_computed",
         "vllm_prompt_tokens_by_source_total",
         "0.18.1",
-        where=("source", "local_compute"),
+        where=(("source", "local_compute"),),
     ),
-    source_row(C, "generation_tokens", "vllm_generation_tokens_total", "0.8.5"),
-    source_row(C, "preemptions", "vllm_num_preemptions_total", "0.8.5"),
-    source_row(C, "prefix_queried_tokens", "vllm_prefix_cache_queries_total", "0.9.2"),
-    source_row(
+    SourceRow(C, "generation_tokens", "vllm_generation_tokens_total", "0.8.5"),
+    SourceRow(C, "preemptions", "vllm_num_preemptions_total", "0.8.5"),
+    SourceRow(C, "prefix_queried_tokens", "vllm_prefix_cache_queries_total", "0.9.2"),
+    SourceRow(
         C,
         "prefix_queried_tokens",
         "vllm_gpu_prefix_cache_queries_total",
@@ -125,8 +123,8 @@ ROWS: tuple[SourceRow, ...] = (
         factor_fact="block_size",
         note="counted in blocks in 0.8.5; deprecated in 0.9, hidden in 0.11, gone in 0.12",
     ),
-    source_row(C, "prefix_hit_tokens", "vllm_prefix_cache_hits_total", "0.9.2"),
-    source_row(
+    SourceRow(C, "prefix_hit_tokens", "vllm_prefix_cache_hits_total", "0.9.2"),
+    SourceRow(
         C,
         "prefix_hit_tokens",
         "vllm_gpu_prefix_cache_hits_total",
@@ -135,45 +133,45 @@ ROWS: tuple[SourceRow, ...] = (
         factor_fact="block_size",
         note="blocks, as the queries",
     ),
-    source_row(C, "external_prefix_queried_tokens", "vllm_external_prefix_cache_queries_total", "0.12.0"),
-    source_row(C, "external_prefix_hit_tokens", "vllm_external_prefix_cache_hits_total", "0.12.0"),
-    source_row(C, "spec_drafts", "vllm_spec_decode_num_drafts_total", "0.8.5", note="only with speculation configured"),
-    source_row(C, "spec_draft_tokens", "vllm_spec_decode_num_draft_tokens_total", "0.8.5"),
-    source_row(C, "spec_accepted_tokens", "vllm_spec_decode_num_accepted_tokens_total", "0.8.5"),
-    source_row(
+    SourceRow(C, "external_prefix_queried_tokens", "vllm_external_prefix_cache_queries_total", "0.12.0"),
+    SourceRow(C, "external_prefix_hit_tokens", "vllm_external_prefix_cache_hits_total", "0.12.0"),
+    SourceRow(C, "spec_drafts", "vllm_spec_decode_num_drafts_total", "0.8.5", note="only with speculation configured"),
+    SourceRow(C, "spec_draft_tokens", "vllm_spec_decode_num_draft_tokens_total", "0.8.5"),
+    SourceRow(C, "spec_accepted_tokens", "vllm_spec_decode_num_accepted_tokens_total", "0.8.5"),
+    SourceRow(
         C,
         "spec_accepted_at_position",
         "vllm_spec_decode_num_accepted_tokens_per_pos_total",
         "0.8.5",
         by="position",
     ),
-    source_row(C, "kv_transfer_failures", "vllm_nixl_num_failed_transfers_total", "0.12.0"),
-    source_row(C, "kv_transfer_failures", "vllm_mooncake_num_failed_transfers_total", "0.33.0"),
-    source_row(
+    SourceRow(C, "kv_transfer_failures", "vllm_nixl_num_failed_transfers_total", "0.12.0"),
+    SourceRow(C, "kv_transfer_failures", "vllm_mooncake_num_failed_transfers_total", "0.33.0"),
+    SourceRow(
         C, "engine_steps", "vllm_iteration_tokens_total", "0.8.5", part="count", note="a histogram despite its name"
     ),
-    source_row(
+    SourceRow(
         H,
         "ttft_seconds",
         "vllm_time_to_first_token_seconds",
         "0.8.5",
         note="one a request at its first output, aborted ones included; bucket edges grew in spring 2025",
     ),
-    source_row(
+    SourceRow(
         H,
         "tpot_seconds",
         "vllm_request_time_per_output_token_seconds",
         "0.11.0",
         note="per finished request; 0 for one-token outputs",
     ),
-    source_row(
+    SourceRow(
         H,
         "itl_seconds",
         "vllm_inter_token_latency_seconds",
         "0.10.2",
         note="one a decode output event: several tokens under speculation",
     ),
-    source_row(
+    SourceRow(
         H,
         "itl_seconds",
         "vllm_time_per_output_token_seconds",
@@ -181,51 +179,51 @@ ROWS: tuple[SourceRow, ...] = (
         "0.10.2",
         note="was ITL under another name; deprecated 0.11, hidden 0.12, gone 0.15.1",
     ),
-    source_row(H, "e2e_seconds", "vllm_e2e_request_latency_seconds", "0.8.5"),
-    source_row(
+    SourceRow(H, "e2e_seconds", "vllm_e2e_request_latency_seconds", "0.8.5"),
+    SourceRow(
         H,
         "queue_seconds",
         "vllm_request_queue_time_seconds",
         "0.8.5",
         note="first queueing only; nothing below 0.3 s; the sum can be corrupt (vLLM issue 49135)",
     ),
-    source_row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.8.5"),
-    source_row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.8.5"),
-    source_row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.8.5"),
-    source_row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.8.5"),
-    source_row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.8.5"),
-    source_row(H, "kv_transfer_seconds", "vllm_nixl_xfer_time_seconds", "0.12.0"),
-    source_row(H, "kv_transfer_seconds", "vllm_mooncake_xfer_time_seconds", "0.33.0"),
-    source_row(
+    SourceRow(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.8.5"),
+    SourceRow(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.8.5"),
+    SourceRow(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.8.5"),
+    SourceRow(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.8.5"),
+    SourceRow(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.8.5"),
+    SourceRow(H, "kv_transfer_seconds", "vllm_nixl_xfer_time_seconds", "0.12.0"),
+    SourceRow(H, "kv_transfer_seconds", "vllm_mooncake_xfer_time_seconds", "0.33.0"),
+    SourceRow(
         H,
         "kv_residency_seconds",
         "vllm_kv_block_lifetime_seconds",
         "0.12.0",
         note="only with --kv-cache-metrics; 1 % of blocks",
     ),
-    source_row(G, "requests_running", "vllm_num_requests_running", "0.8.5"),
-    source_row(
+    SourceRow(G, "requests_running", "vllm_num_requests_running", "0.8.5"),
+    SourceRow(
         G,
         "requests_waiting",
         "vllm_num_requests_waiting",
         "0.8.5",
         note="from between 0.15.1 and 0.20.2 capacity + deferred, before that the waiting queue",
     ),
-    source_row(
+    SourceRow(
         G,
         "requests_waiting_capacity",
         "vllm_num_requests_waiting_by_reason",
         "0.20.2",
-        where=("reason", "capacity"),
+        where=(("reason", "capacity"),),
     ),
-    source_row(
+    SourceRow(
         G,
         "requests_waiting_deferred",
         "vllm_num_requests_waiting_by_reason",
         "0.20.2",
-        where=("reason", "deferred"),
+        where=(("reason", "deferred"),),
     ),
-    source_row(
+    SourceRow(
         G,
         "kv_utilization",
         "vllm_kv_cache_usage_perc",
@@ -233,10 +231,10 @@ ROWS: tuple[SourceRow, ...] = (
         across=LabelAggregation.MEAN,
         note="a ratio despite its name; one series a process (`pid`) in 0.9 to 0.11: the maximum counts",
     ),
-    source_row(G, "kv_utilization", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=LabelAggregation.MEAN),
-    source_row(G, "kv_utilization_max", "vllm_kv_cache_usage_perc", "0.9.2", across=LabelAggregation.MAX),
-    source_row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=LabelAggregation.MAX),
-    source_row(
+    SourceRow(G, "kv_utilization", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=LabelAggregation.MEAN),
+    SourceRow(G, "kv_utilization_max", "vllm_kv_cache_usage_perc", "0.9.2", across=LabelAggregation.MAX),
+    SourceRow(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=LabelAggregation.MAX),
+    SourceRow(
         G,
         "adapters_running",
         "vllm_lora_requests_info",
@@ -245,7 +243,7 @@ ROWS: tuple[SourceRow, ...] = (
         by="running_lora_adapters",
         note="value is the time of the last update; old label sets never go away: only the newest series counts",
     ),
-    source_row(
+    SourceRow(
         G,
         "adapters_waiting",
         "vllm_lora_requests_info",
@@ -253,13 +251,13 @@ ROWS: tuple[SourceRow, ...] = (
         across=LabelAggregation.NEWEST_NAMES,
         by="waiting_lora_adapters",
     ),
-    source_row(
+    SourceRow(
         G,
         "engine_awake",
         "vllm_engine_sleep_state",
         "0.12.0",
         across=LabelAggregation.MEAN,
-        where=("sleep_state", "awake"),
+        where=(("sleep_state", "awake"),),
     ),
 )
 

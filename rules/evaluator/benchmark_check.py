@@ -19,7 +19,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.work import Capacity
-from rules.verdicts.hold import watched_seconds
+from rules.verdicts.context import watched_seconds
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 FIRST_WEEK_SECONDS = 7 * 86400.0

@@ -12,10 +12,9 @@ from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import MINUTE_SECONDS
-from rules.verdicts.context import RuleContext, TierWindows
+from rules.verdicts.context import RuleContext, TierWindows, too_many_holes, too_short
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import RuleState
-from rules.verdicts.hold import too_many_holes, too_short
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Verdict

@@ -23,9 +23,8 @@ from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
-from rules.verdicts.context import SEPARATE, TierWindows, read_plan_value
+from rules.verdicts.context import SEPARATE, TierWindows, read_plan_value, seldom_scraped, too_short
 from rules.verdicts.error_budget import Budget
-from rules.verdicts.hold import seldom_scraped, too_short
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict

@@ -19,9 +19,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from rules.gpu_sources.devices import BY_CODE, FAULTS, Device, code, label, pod_of, readout, sort_by_index, whole_number
-from rules.gpu_sources.exporter import MEAN, MIB, Field, GpuExporter, GpuExporterPage, IgnoredGpuFamily, Sample, Ticks
+from rules.gpu_sources.exporter import MEAN, MIB, Field, GpuExporter, GpuExporterPage, Sample, Ticks
 
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("gpu_nodes_total", "the GPUs are counted by their series"),
     ("gpu_health", "the exporter's own verdict, by thresholds of its own; the errors it is made of are used"),
     ("gpu_clock", "a clock at one instant; how long it was held down is used"),
@@ -62,8 +62,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("process_", "the exporter's own"),
     ("promhttp_", "the exporter's own"),
 )
-
-IGNORED: tuple[IgnoredGpuFamily, ...] = tuple(IgnoredGpuFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
 
 
 TICKS = "gpu_violation_current_accumulated_counter"

@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterable, Mapping
 
 from rules.gpu_sources.devices import BY_CODE, FAULTS, Device, code, label, pod_of, readout, sort_by_index, whole_number
-from rules.gpu_sources.exporter import MIB, Field, GpuExporter, GpuExporterPage, IgnoredGpuFamily, Sample
+from rules.gpu_sources.exporter import MIB, Field, GpuExporter, GpuExporterPage, Sample
 
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("DCGM_EXP_XID_ERRORS_COUNT", "a count over a sliding window (5 min): it goes down, so it is no counter"),
     ("DCGM_EXP_CLOCK_EVENTS_COUNT", "a count over a sliding window (5 min): it goes down, so it is no counter"),
     (
@@ -70,8 +70,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("process_", "the exporter's own"),
     ("promhttp_", "the exporter's own"),
 )
-
-IGNORED: tuple[IgnoredGpuFamily, ...] = tuple(IgnoredGpuFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
 
 
 PREFIX = "DCGM_FI_"

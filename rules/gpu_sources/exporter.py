@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from rules.engines.coverage import FamilyUse, Use
+from rules.engines.coverage import FamilyUse, Use, longest_prefix_reason
 from rules.telemetry.snapshots import GpuReadout
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -49,14 +49,6 @@ class Field:
 
 MEAN = "mean"
 """Value of `Field.many`: the mean over the GPU's series."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IgnoredGpuFamily:
-    """Ignored families of the page with the reason. `prefix` matches the start of the name; the longest prefix wins."""
-
-    prefix: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +91,7 @@ class GpuExporter:
     fields: tuple[Field, ...]
     also_read: Mapping[str, str]
     """Further names that are read, and their use."""
-    ignored: tuple[IgnoredGpuFamily, ...]
+    ignored: tuple[tuple[str, str], ...]
     not_exposed: Mapping[str, str]
     """Our names that no page of it can give, with the reason."""
     keeps_values: bool = False
@@ -126,8 +118,7 @@ def _use(exporter: GpuExporter, read: Mapping[str, list[str]], printed: str, typ
         return FamilyUse(name=printed, type=type_, use=Use.MAPPED, families=ours, text=", ".join(ours))
     if name in exporter.also_read:
         return FamilyUse(name=printed, type=type_, use=Use.MAPPED, text=exporter.also_read[name])
-    fitting = [row for row in exporter.ignored if name.startswith(row.prefix)]
-    if fitting:
-        why = max(fitting, key=lambda row: len(row.prefix)).why
+    why = longest_prefix_reason(name, exporter.ignored)
+    if why:
         return FamilyUse(name=printed, type=type_, use=Use.IGNORED, text=why)
     return FamilyUse(name=printed, type=type_, use=Use.UNKNOWN, text="not in the table")

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Mapping
 
 from rules.gpu_sources.devices import Device, label, readout, sort_by_index, whole_number
-from rules.gpu_sources.exporter import Field, GpuExporter, GpuExporterPage, IgnoredGpuFamily, Sample
+from rules.gpu_sources.exporter import Field, GpuExporter, GpuExporterPage, Sample
 
-_REASONS: tuple[tuple[str, str], ...] = (
+IGNORED: tuple[tuple[str, str], ...] = (
     ("nvidia_smi_accounting_", "a setting"),
     ("nvidia_smi_c2c_mode", "links to the processor are not judged"),
     ("nvidia_smi_clocks_current_", "a clock at one instant; how long it was held down is used"),
@@ -77,8 +77,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("process_", "the exporter's own"),
     ("promhttp_", "the exporter's own"),
 )
-
-IGNORED: tuple[IgnoredGpuFamily, ...] = tuple(IgnoredGpuFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
 
 
 PREFIX = "nvidia_smi_"

@@ -20,8 +20,14 @@ from rules.plan.load_bins import BinnedWindow, group_by_load_bin
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import ratio
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.verdicts.context import RuleContext, is_persistent, select_comparable, supports_certain, worst_gap
-from rules.verdicts.hold import watched_seconds
+from rules.verdicts.context import (
+    RuleContext,
+    is_persistent,
+    select_comparable,
+    supports_certain,
+    watched_seconds,
+    worst_gap,
+)
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 EVENTS, REQUESTS = "preemptions", "requests_finished"

@@ -22,8 +22,15 @@ from rules.plan.load_bins import BinnedWindow
 from rules.telemetry.arrivals import count_arrivals
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import number
-from rules.verdicts.context import SEPARATE, RuleContext, find_growing_queues, worst_gap
-from rules.verdicts.hold import part_seen, scraped_by_the_minute, watched_seconds
+from rules.verdicts.context import (
+    SEPARATE,
+    RuleContext,
+    find_growing_queues,
+    part_seen,
+    scraped_by_the_minute,
+    watched_seconds,
+    worst_gap,
+)
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status
 

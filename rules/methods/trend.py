@@ -21,8 +21,7 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.wording import number, spread
-from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, too_early, worst_gap
-from rules.verdicts.hold import part_seen
+from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, part_seen, too_early, worst_gap
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 

@@ -23,8 +23,7 @@ from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.telemetry.work import weighing_words, work_of
-from rules.verdicts.context import RuleContext
-from rules.verdicts.hold import watched_seconds
+from rules.verdicts.context import RuleContext, watched_seconds
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 

@@ -1,7 +1,6 @@
-"""What the plan's benchmark says of a load of one replica, as a reading: between which of its points, and what in between.
+"""Readings of the plan's benchmark at a load of one replica, interpolated between its points.
 
-Owns the way from `rules.plan.curve` to a reading with bounds. It draws on from no last point, and knows nothing of production:
-the two are laid side by side by `rules.what_if.answer`. Another quantity is a row of NAMES.
+Production is compared elsewhere (`rules.what_if.answer`). To add a quantity: a row of NAMES.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ NAMES = (
 
 
 def read_benchmark(view: TierContext, name: str, rps: float) -> SignalValue:
-    """A quantity at completed requests per second of one replica: interpolated, within the two points around it.
+    """Return a quantity at completed requests per second of one replica, between the two points around it.
 
-    `outside_benchmark` above its last point, `not_in_plan` where it was not measured. Below the first point it is at most
-    that. Raises KeyError for a name that is not in NAMES.
+    The gap is `outside_benchmark` above the last point, `not_in_plan` if not measured. Below the first point, its value
+    is the upper bound. Raise KeyError for a name that is not in NAMES.
     """
     if name not in NAMES:
         raise KeyError(f"{name} is nothing that is predicted; known: {', '.join(NAMES)}")
@@ -63,8 +62,11 @@ def _in_system(curve: Curve, bin: int, rps: float) -> SignalValue:
 
 
 def find_benchmark_crossing(view: TierContext, name: str, limit: float) -> tuple[float, bool] | Missing:
-    """The load of one replica at which a measured quantity crosses a limit, and whether it does: False where the last point
-    that has it still keeps it, whose load it then is. 0 where no measured load keeps it; `not_in_plan` where none has it."""
+    """Return the load of one replica at which a quantity crosses a limit, and whether it does.
+
+    Without a crossing the load is that of the last point with the quantity. It is 0 if no measured load keeps the
+    limit.
+    """
     curve = view.curve
     if curve is None:
         return NO_CURVE

@@ -1,7 +1,7 @@
-"""Capacity: the completed requests per second that one replica carries within its SLO now (DESIGN 1, capacity).
+"""Capacity: completed requests per second that one replica carries within its SLO (DESIGN 1, capacity).
 
-Owns the record, the capacity that a plan gives, and how daily estimates become one number that does not swing. The estimate
-from production is `rules.measured_capacity`'s. Whatever counts replicas or divides by what a replica can take reads this.
+This module has the plan's capacity and the damping of daily estimates. `rules.resize.measured_capacity` estimates from
+production.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ EVIDENCE_DAYS = 7
 
 
 def planned_capacity(plan: TierPlan) -> Capacity | None:
-    """Return the capacity of the plan, as nobody has confirmed it yet. None where curve and SLO give none, and nobody does.
+    """Return the capacity of the plan, not yet confirmed by production. Return None if neither curve nor plan gives
+    one.
 
-    A benchmark that broke the SLO is an upper bound: nothing says yet whether production carries as much.
+    A benchmark that broke the SLO is an upper bound: production may carry less.
     """
     point = operating_point(plan)
     if point is None:
@@ -51,11 +52,9 @@ def planned_capacity(plan: TierPlan) -> Capacity | None:
 
 
 def damp_capacity(daily: Sequence[Capacity | None]) -> Capacity | None:
-    """Return the capacity to use from the estimates of successive days, the newest last.
+    """Return the capacity to use from daily estimates, newest last. Return None if the newest day has no estimate.
 
-    It follows each day's estimate, but falls by at most MOST_FALL of its value a day and rises by at most MOST_RISE. It begins
-    with the oldest as it is: what all of them agree on is taken at once, also a rise that the days between did not complete.
-    Days before the first estimate count for nothing. None where the newest day has no estimate.
+    It starts at the oldest estimate and follows each day's by at most MOST_FALL and MOST_RISE of its value.
     """
     newest = daily[-1] if daily else None
     if newest is None:
@@ -94,9 +93,9 @@ def stated_capacity(rps: float, reason: str, lengths: CapacityLengths = UNTOLD) 
 
 
 def capacity_lengths(plan: TierPlan, curve: Curve | None, point: OperatingPoint | None) -> CapacityLengths:
-    """Return the lengths that an operating point was measured at: the curve's there, else those of the workload.
+    """Return the request lengths of an operating point: the curve's, else the workload's.
 
-    What production measured counts requests as long as the workload's: one report wrote both. The curve keeps its own.
+    A point from production counts requests of the workload's lengths, because one report wrote both.
     """
     load, limits = plan.workload, plan.guardrails
     of_production = plan.operating_point is not None and plan.operating_point.source == "production"
@@ -119,7 +118,7 @@ def _exactly(mean: float | None) -> MeanTokens | None:
 
 
 def _planned(lengths: TokenQuantiles | None, longest: float | None) -> MeanTokens | None:
-    """The workload's mean; without it what its quantiles and the guardrail allow."""
+    """Return the workload's mean, or the bounds that its quantiles and the guardrail allow."""
     if lengths is None or lengths.mean is not None:
         return _exactly(lengths.mean) if lengths else None
     shares = {0.5: lengths.p50, 0.95: lengths.p95, 0.99: lengths.p99}

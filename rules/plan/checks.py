@@ -1,8 +1,7 @@
-"""What is to be said of a valid plan: grave mistakes first, then what weakens it, then what it lacks.
+"""Checks of a valid plan: mistakes first, then weaknesses, then missing parts.
 
-Owns the list CHECKS, one function a weakness; it changes nothing, and a plan with findings is judged all the same. A
-new weakness is a function that yields (place, severity, text) and a row in CHECKS; a rule that needs a part of the
-plan is named in that part's row of PARTS or MEASURED. Mistakes are `rules.plan.mistakes`'s.
+A plan with warnings is still evaluated. To add a check: a function and a row of CHECKS. A rule that needs a part of the
+plan is named in PARTS or MEASURED.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rules.plan.capacity import capacity_lengths
-from rules.plan.check_case import SEVERITIES, Case, Found, Severity, case_of
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED
 from rules.plan.envelope import metric_value
-from rules.plan.mistakes import MISTAKES
+from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity, case_of
 from rules.plan.replica_count import Margin, count_fleet_of, fleet_terms
 from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
@@ -60,8 +58,7 @@ CURVE_RULES = (*(rule for _, rule in MEASURED), "LoadBeyondBenchmark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanWarning:
-    """`path` is the place in the plan. A `mistake` fails the check, a `warning` weakens verdicts or the fleet, an `info`
-    is good to know."""
+    """Warning at a `path` of the plan. A `mistake` fails the check, a `warning` weakens verdicts or the fleet."""
 
     path: str
     text: str
@@ -90,7 +87,6 @@ def _gravest_first(found: list[PlanWarning]) -> tuple[PlanWarning, ...]:
 
 
 def _underived(case: Case) -> Found:
-    """Why curve and SLO give no operating point, or only a lower bound."""
     if not case.points:
         return
     if case.curve is None:
@@ -154,7 +150,7 @@ def _generator_limited(case: Case) -> Found:
 
 
 def _repeated_prompts(case: Case) -> Found:
-    """A benchmark that sends one set of prompts at every rate is answered by a cache that production never has."""
+    """Yield a warning if the benchmark found prompts in a prefix cache that production never has."""
     hits = [point.prefix_hit_ratio for point in case.points if point.prefix_hit_ratio is not None]
     planned = case.tier.workload.prefix_hit_ratio if case.tier.workload else None
     if hits and max(hits) > (planned or 0.0) + UNPLANNED_HITS:
@@ -164,7 +160,7 @@ def _repeated_prompts(case: Case) -> Found:
 
 
 def _lengths(case: Case) -> Found:
-    """Use of the fleet is work: tokens against those that the capacity was measured at (DESIGN 3.12)."""
+    """Yield unknown or other lengths: fleet utilisation is relative to those of the capacity (DESIGN 3.12)."""
     if case.point is None:
         return
     measured = capacity_lengths(case.tier, case.curve, case.point)

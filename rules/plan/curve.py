@@ -1,8 +1,7 @@
-"""The benchmark curve: where a load lies on it, what was measured there, and the load that still keeps the SLO.
+"""Benchmark curve: its load bins, the measurements in them, and the highest load within the SLO.
 
-Owns the load bins, "beyond the benchmark" and the derivation of C_max (guide 8.3; DESIGN 3.4, and the H100 sweeps of
-PEERS 3.3: completed requests saturate, the knee is a cliff, generator-limited points are flat). It judges nothing; a
-new quantity that points carry gets its row in `rules.plan.envelope`.
+C_max follows guide 8.3 and DESIGN 3.4. The H100 sweeps of PEERS 3.3 show that completed requests saturate, the knee is
+a cliff and generator-limited points are flat.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LIMITED = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePosition:
-    """Where a load lies: in a bin, or beyond what was measured. `reason` is a sentence either way."""
+    """Position of a load: its bin, or beyond the measured loads, with a sentence."""
 
     bin: int | None
     beyond: bool
@@ -41,10 +40,7 @@ class CurvePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What the benchmark measured at the lower and the upper point of a bin, and in between at the asked load.
-
-    `requests` is the smaller count behind the two points; 0 where a point does not say.
-    """
+    """Benchmark values at both points of a bin and in between. `requests` is the smaller count of the points, or 0."""
 
     lower: float
     interpolated: float
@@ -87,7 +83,7 @@ class Curve:
 
     @classmethod
     def from_plan(cls, tier: TierPlan) -> Curve | None:
-        """The tier's curve; None where the plan has none, or only censored points."""
+        """Return the tier's curve. Return None without uncensored points."""
         if tier.curve is None or all(point.censored for point in tier.curve.points):
             return None
         ordered = sort_by_load(tier.curve)
@@ -105,23 +101,23 @@ class Curve:
 
     @property
     def top_rps(self) -> float:
-        """Completed rps of the last uncensored point: the highest load the benchmark vouches for."""
+        """Return the completed rps of the last uncensored point, the highest load that the benchmark covers."""
         return self.points[-1].completed_rps
 
     @property
     def top_concurrency(self) -> float | None:
-        """Requests in the system at that point, given or estimated."""
+        """Return the requests in the system at that point, measured or estimated."""
         return self.concurrencies[-1] if self.concurrencies else None
 
     @property
     def minimum_requests(self) -> int:
-        """The fewest requests behind any point; 0 where one does not say."""
+        """Return the fewest requests of any point, 0 if a point has no count."""
         return min(point.requests or 0 for point in self.points)
 
     def place(self, rps: float, in_system: float | None) -> CurvePosition:
-        """The bin of one replica's load: completed requests per second, and requests in the system (running + waiting).
+        """Return the position of one replica's load: completed rps, and running + waiting requests if known.
 
-        `in_system` None: not known. Raises ValueError for a negative or non-finite load.
+        Raise ValueError for a negative or non-finite load.
         """
         if not all(0 <= value < math.inf for value in (rps, in_system or 0)):
             raise ValueError(f"{rps} completed rps with {in_system} requests in the system is no load")
@@ -136,12 +132,12 @@ class Curve:
         return CurvePosition(bin=place, beyond=False, reason=self._described(place))
 
     def expectation(self, bin: int, metric: str, rps: float, in_system: float | None = None) -> Expectation | None:
-        """What to expect of `metric` in a bin at `rps` completed; None where a point of the bin lacks the metric.
+        """Return the expected values of a metric in a bin. Return None if a point of the bin lacks the metric.
 
-        Latencies are interpolated by their logarithm, the rest linearly; below the first point the first point counts.
-        In a saturated bin rps says nothing: there `in_system` places the load, and without it the upper point counts.
-        `lower` and `upper` are by load, so for a ratio that falls with load `upper` is the smaller. Raises KeyError for
-        an unknown metric, IndexError for an unknown bin.
+        Latencies are interpolated by their logarithm, others linearly; below the first point the first point counts. In
+        a saturated bin `in_system` places the load; without it the upper point counts. `lower` and `upper` are by load,
+        so for a ratio that falls with load `upper` is the smaller. Raise KeyError for an unknown metric, IndexError for
+        an unknown bin.
         """
         if not 0 <= bin < len(self.points):
             raise IndexError(f"the curve has bins 0 to {len(self.points) - 1}, not {bin}")
@@ -158,11 +154,10 @@ class Curve:
         )
 
     def usable(self, slo: Slo) -> OperatingPoint | None:
-        """C_max and usable rps under an SLO; None where the curve lacks a metric of it, or no measured load keeps it.
+        """Return C_max and usable rps under an SLO. Return None if a metric is missing or no measured load keeps it.
 
-        The load at which the first limited metric crosses its limit, by log interpolation between the points around it;
-        concurrency and completed rps are read there, linearly. A censored point only ever says that the knee is
-        before it: its latency is a lower bound.
+        The first limited metric to cross its limit decides, by log interpolation. Concurrency and completed rps there
+        are linear. The latency of a censored point is a lower bound: it only shows that the knee is before it.
         """
         ends = []
         for metric in LIMITED:
@@ -183,7 +178,7 @@ class Curve:
         )
 
     def value_at(self, metric: str, point: OperatingPoint) -> float | None:
-        """The expected value of a metric at an operating point; None where the curve does not reach or carry it."""
+        """Return the expected value of a metric at an operating point, None if the curve lacks it."""
         place = self.place(point.usable_rps, point.c_max)
         found = None if place.bin is None else self.expectation(place.bin, metric, point.usable_rps, point.c_max)
         return found.interpolated if found else None
@@ -205,7 +200,7 @@ class Curve:
         return self.points[bin].completed_rps < self.points[bin - 1].completed_rps * (1 + SATURATED_GAIN)
 
     def _stretch(self, place: int) -> tuple[int, int]:
-        """First and last point of the saturated stretch that holds a point; the point itself twice where none does."""
+        """Return the first and last point of the saturated stretch around a point."""
         first = last = place
         while self._saturated(first):
             first -= 1
@@ -234,9 +229,10 @@ class Curve:
         return min(max((load - low) / (high - low), 0.0), 1.0) if high > low else 1.0
 
     def _within(self, metric: str, limit: float) -> tuple[float, bool]:
-        """Up to which point (fractional index, -1: none) a metric keeps its limit, and whether it was seen to break it.
+        """Return the last point (fractional index, -1: none) within a limit, and whether the metric exceeded the limit
+        later.
 
-        The answer ends before a point that lacks the metric: nobody measured that the SLO holds there.
+        The search ends before a point without the metric: nobody measured it there.
         """
         before: float | None = None
         for index, point in enumerate(self.points):
@@ -251,10 +247,9 @@ class Curve:
 
 
 def operating_point(tier: TierPlan) -> OperatingPoint | None:
-    """Return the tier's operating point. None where neither the curve nor the plan gives one.
+    """Return the tier's operating point from curve and SLO, or the plan's own. Return None if neither exists.
 
-    Curve and SLO give it. A point in the plan replaces it where production measured it, where it is lower (the operator's
-    word), and where the curve gives none.
+    The plan's own point takes precedence if production measured it, if it is lower, or without a curve.
     """
     curve, given = Curve.from_plan(tier), tier.operating_point
     derived = curve.usable(tier.slo) if curve else None

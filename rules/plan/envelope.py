@@ -1,8 +1,6 @@
-"""The points of a benchmark as one rising line: their order by load, the monotone envelope, the load they stood for.
+"""Points of a benchmark as one rising line: order by load, monotone envelope, concurrency.
 
-Owns METRICS (what a point carries and how it behaves with load) and the three steps from points as written to points
-as compared with. It knows no SLO and no production load; `rules.plan.curve` asks the questions. A new measured quantity is a
-field of `rules.plan.schema.Point` and a row in METRICS.
+To add a measured quantity: a field of `rules.plan.schema.Point` and a row of METRICS.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from rules.plan.schema import BenchmarkCurve, Point
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveMetric:
-    """How a quantity behaves between points: `log` interpolates its logarithm; `rises`: it never falls with load."""
+    """Behaviour between points: `log` interpolates the logarithm, `rises` never falls with load."""
 
     log: bool
     rises: bool
@@ -47,7 +45,7 @@ METRICS = {
 
 
 def metric_value(point: Point, metric: str) -> float | None:
-    """What a point says of a metric of METRICS, None where it was not measured; KeyError for any other name."""
+    """Return a metric of a point, None if not measured. Raise KeyError for a name that is not in METRICS."""
     if metric not in METRICS:
         raise KeyError(f"{metric} is nothing a benchmark point carries; known: {', '.join(METRICS)}")
     value: float | None = getattr(point, metric)
@@ -55,7 +53,7 @@ def metric_value(point: Point, metric: str) -> float | None:
 
 
 def interpolate(lower: float, upper: float, share: float, *, log: bool) -> float:
-    """The value `share` (0 to 1) of the way from lower to upper, by logarithms where `log` (both above 0)."""
+    """Return the value at `share` (0 to 1) from lower to upper, by logarithms with `log` (both above 0)."""
     # The ends are returned as they are: rounding must not push a value out of its bracket.
     if share <= 0 or lower == upper:
         return lower
@@ -66,9 +64,9 @@ def interpolate(lower: float, upper: float, share: float, *, log: bool) -> float
 
 
 def sort_by_load(curve: BenchmarkCurve) -> tuple[Point, ...]:
-    """The points by rising load, by what the generator controlled where every point says it.
+    """Return the points by rising load, by the generator's setting if every point has it.
 
-    Completed rps alone cannot order them: past the knee it stays, or falls, while the load still grows.
+    Completed rps cannot order them: past the knee it stays or falls while the load grows.
     """
     controlled = ("requested_rps", "concurrency") if curve.loop == "open" else ("concurrency", "requested_rps")
     for name in controlled:
@@ -78,10 +76,9 @@ def sort_by_load(curve: BenchmarkCurve) -> tuple[Point, ...]:
 
 
 def monotone_envelope(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points with completed rps and every rising metric replaced by its maximum over this and all lower loads.
+    """Return the points with completed rps and each rising metric as maximum over this and all lower loads.
 
-    A latency measured at a lower load can be had at a higher one too, so a dip is luck or noise; the envelope is the
-    cautious side: it expects more, never less. What a point does not carry stays absent.
+    A latency of a lower load can occur at a higher one too, so a dip is luck or noise. Missing values stay missing.
     """
     highest: dict[str, float] = {}
     rising = ("completed_rps", *(name for name, metric in METRICS.items() if metric.rises))
@@ -94,10 +91,10 @@ def monotone_envelope(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def concurrencies(points: Sequence[Point], output_tokens: float | None) -> tuple[tuple[float, ...] | None, bool]:
-    """Requests in the system at each point, never falling, and whether the benchmark itself gave them.
+    """Return the requests in the system at each point, never falling, and whether the benchmark measured them.
 
-    Otherwise Little's law, rps x time in system, with the time estimated from the medians: TTFT + TPOT x (tokens - 1);
-    tokens are the point's own output tokens per request, else `output_tokens`. None where a point lacks its part.
+    Otherwise they follow from Little's law with the medians: rps x (TTFT + TPOT x (tokens - 1)). Tokens are the point's
+    own, else `output_tokens`. The first result is None if a point lacks a part.
     """
     given = [point.concurrency for point in points if point.concurrency is not None]
     if len(given) == len(points):

@@ -1,13 +1,7 @@
-"""Slices: windows put where they can be compared, with the load they had.
+"""Windows placed on the benchmark curve by their load, and sums of them by load bin.
 
-Owns the placing of a replica's windows on the benchmark curve and what the judgements share: the view of a tier's plan
-and the sum of slices by load bin. It compares nothing.
-
-Backlogs: minutes whose requests did not meet the load that the minute completed.
-
-Completed requests per second saturate (DESIGN 3.4): an engine that jams completes few and would pass for lightly loaded.
-Owns how a replica's minute is taken off the curve while its queue grows, and until the queue that an overload left is
-worked off. It sees the minutes of one replica in order; sums of them, as the history keeps, stay as they are.
+Completed requests per second saturate (DESIGN 3.4): an engine that jams completes few and looks lightly loaded. A
+replica's minute is therefore off the curve while its queue grows, and until the queue of an overload is worked off.
 """
 
 from __future__ import annotations
@@ -49,22 +43,21 @@ class TierContext:
 
     @property
     def serves_whole_requests(self) -> bool:
-        """Return whether each replica does all of a request: not where prefill and decode are served apart, by the
-        plan or by the targets.
+        """Return whether each replica does all of a request, neither prefill nor decode alone.
 
-        Of other replicas no load of whole requests says what one can take.
+        Otherwise no load in whole requests is the capacity of a replica.
         """
         planned = self.plan is None or self.plan.pools == ("mixed",)
         return planned and not APART & set(self.pools.values())
 
     @property
     def capacity(self) -> Capacity | None:
-        """What one replica can take now; None where neither plan nor production tells."""
+        """Return the present capacity of one replica, None if neither plan nor production gives it."""
         return self.basis.capacity
 
 
 def with_capacity(view: TierContext, capacity: Capacity | None) -> TierContext:
-    """The same view with the capacity that production showed; the plan's stays where `capacity` is None."""
+    """Return the context with production's capacity, or unchanged for None."""
     return view if capacity is None else replace(view, basis=replace(view.basis, capacity=capacity))
 
 
@@ -75,29 +68,24 @@ def build_tier_context(
     limits: Mapping[str, Mapping[str, float]] | None = None,
     pools: Mapping[str, str] | None = None,
 ) -> TierContext:
-    """The view of a tier from its plan."""
-    known = TierContext(
-        tier=tier,
-        plan=None,
-        curve=None,
-        basis=PlanFacts(),
-        itl_comparable=itl_comparable,
-        limits=limits or {},
-        pools=pools or {},
-    )
-    if plan is None:
-        return known
-    return replace(
-        known,
-        plan=plan,
-        curve=Curve.from_plan(plan),
-        basis=PlanFacts(
+    """Return the context of a tier from its plan."""
+    basis = PlanFacts()
+    if plan is not None:
+        basis = PlanFacts(
             gpus_per_replica=plan.gpu.per_replica,
             gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
             ttft_slo_seconds=plan.slo.ttft_p99_seconds,
             tpot_slo_seconds=plan.slo.tpot_p99_seconds,
             capacity=planned_capacity(plan),
-        ),
+        )
+    return TierContext(
+        tier=tier,
+        plan=plan,
+        curve=Curve.from_plan(plan) if plan else None,
+        basis=basis,
+        itl_comparable=itl_comparable,
+        limits=limits or {},
+        pools=pools or {},
     )
 
 
@@ -120,36 +108,30 @@ class BinnedWindow:
 
     @property
     def outside(self) -> str:
-        """Why it cannot be compared with the benchmark, "" where it can, or where it had no load to compare."""
+        """Return why a load is outside the benchmark, "" if it is inside or unknown."""
         return self.beyond or self.backlog
 
 
 def bin_window(window: Window, curve: Curve | None, replica: str | None, bin: int | None = None) -> BinnedWindow:
-    """A slice of a window; `bin` is given where the window is already the sum of one bin (history)."""
+    """Return a window with its load. `bin` is given where the window is already the sum of one bin (history)."""
     rps = replica_rate(window, "requests_finished")
     in_system = _in_system(window)
+    placed = BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
     if curve is None or rps is None or bin is not None:
-        return BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
+        return placed
     found = curve.place(rps, in_system)
     counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
     if counted is not None and len({curve.place(rps, end).bin for end in (counted.minimum, counted.maximum)}) > 1:
         # The bounds of Little's law leave open where it lies.
-        return BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system)
+        return placed
     if found.beyond and in_system is not None and _by_few_samples(window):
         # One sample of n requests has a standard deviation of sqrt(n) (Poisson): one of them is allowed.
         found = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
-    return BinnedWindow(
-        replica=replica,
-        window=window,
-        rps=rps,
-        in_system=in_system,
-        bin=found.bin,
-        beyond=found.reason if found.beyond else "",
-    )
+    return replace(placed, bin=found.bin, beyond=found.reason if found.beyond else "")
 
 
 def _in_system(window: Window) -> float | None:
-    """Mean running + waiting requests of one replica, by Little's law for the time of which the gauges do not tell.
+    """Return the mean running + waiting requests of one replica, by Little's law where gauges have gaps.
 
     Gauges of unequal coverage would not add up, so both must be there.
     """
@@ -164,8 +146,7 @@ def _in_system(window: Window) -> float | None:
 
 
 def _by_few_samples(window: Window) -> bool:
-    """Return whether the gauges of requests in the system were looked at seldom, and nothing else tells how many there
-    were."""
+    """Return whether rare gauge samples are the only source of the requests in the system."""
     running = window.gauges.get(IN_SYSTEM[0])
     return (
         running is not None
@@ -184,7 +165,7 @@ class LoadBin:
 
     @property
     def seconds(self) -> float:
-        """Covered replica-seconds."""
+        """Return the covered replica-seconds."""
         return math.fsum(s.window.covered_seconds for s in self.slices)
 
     def parts(self, family: str) -> tuple[Histogram, ...]:
@@ -194,7 +175,7 @@ class LoadBin:
         return math.fsum(s.window.counters.get(family, 0.0) for s in self.slices)
 
     def gauge(self, family: str) -> tuple[float, float]:
-        """Time integral of a gauge and the seconds it covers."""
+        """Return the time integral of a gauge and its covered seconds."""
         gauges = [s.window.gauges[family] for s in self.slices if family in s.window.gauges]
         return math.fsum(g.integral for g in gauges), math.fsum(g.seconds for g in gauges)
 
@@ -219,7 +200,7 @@ def sum_by_bin(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
 
 
 def group_by_load_bin(slices: Iterable[BinnedWindow], curve: Curve) -> dict[int, LoadBin]:
-    """The slices inside the curve, grouped by load bin."""
+    """Return the windows inside the curve by load bin."""
     grouped: dict[int, list[BinnedWindow]] = {}
     for one in slices:
         if one.bin is not None and 0 <= one.bin < len(curve.points):
@@ -250,10 +231,10 @@ AFTER_SECONDS = 90.0
 
 
 def mark_backlog(one: BinnedWindow, before: BinnedWindow | None) -> BinnedWindow:
-    """A replica's minute, taken off the curve where a backlog rules its latencies; `before` is the minute before it.
+    """Return a replica's minute without its bin if a backlog dominates its latencies.
 
-    Growing: waiting is above the minute before and more arrived than finished; that is load beyond the benchmark. Worked
-    off: the first tokens of this minute are those of requests that an overload left waiting.
+    The queue grows: more requests wait than in the minute `before`, and more arrived than finished. That is load beyond
+    the benchmark. The queue is worked off: first tokens of this minute belong to requests of an overload.
     """
     queue = waiting_gauge(one.window)
     if queue is None or (one.bin is None and not one.beyond):
@@ -277,12 +258,12 @@ def mark_backlog(one: BinnedWindow, before: BinnedWindow | None) -> BinnedWindow
 
 
 def waiting_gauge(window: Window) -> GaugeSum | None:
-    """Requests that wait for capacity; held-back ones (adapters, KV loads) are no queue where the engine tells them apart."""
+    """Return the gauge of requests that wait for capacity, without held-back ones if the engine separates them."""
     return window.gauge("requests_waiting_capacity") or window.gauge("requests_waiting")
 
 
 def _growing(one: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:
-    """Of a queue that was growing already, both minutes count together: what is added in one may only level off."""
+    """Return how a queue grows, "" if it does not. Two minutes of a growing queue count together."""
     mean = queue.integral / queue.seconds
     earlier = waiting_gauge(before.window) if before is not None else None
     if mean < QUEUE or (earlier is not None and mean <= earlier.integral / earlier.seconds):
@@ -298,16 +279,16 @@ def _growing(one: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) ->
 
 
 def _begun(window: Window) -> float:
-    """Requests that got their first token; those that finished, where the engine does not tell."""
+    """Return the requests with a first token, or the finished ones if the engine has no TTFT."""
     parts = window.histograms.get("ttft_seconds")
     return math.fsum(p.n for p in parts) if parts else window.counters.get("requests_finished", 0.0)
 
 
 def describe_growth(slices: Sequence[BinnedWindow], now: float) -> str:
-    """The sentence on a queue of one replica that grew over the whole hold, "" where it did not (DESIGN 3.4).
+    """Return a sentence about a queue of one replica that grew over the whole hold, or "" (DESIGN 3.4).
 
-    In every third more arrived than finished and more waited than in the third before, and the last waits twice as many
-    as the first: what comes and goes in a busy queue does not.
+    In every third more arrived than finished and more waited than before. The last third has twice the first's queue: a
+    busy queue fluctuates less.
     """
     thirds = _thirds(slices, now)
     first, second, third = (mean_waiting(group) for group in thirds)
@@ -320,8 +301,7 @@ def describe_growth(slices: Sequence[BinnedWindow], now: float) -> str:
 
 
 def thirds_seen(slices: Sequence[BinnedWindow], now: float) -> bool:
-    """Return whether something is known of the queue in every third of the hold: else nobody can tell that it did not
-    grow."""
+    """Return whether the queue is known in every third of the hold; otherwise growth cannot be excluded."""
     return all(mean_waiting(group) is not None for group in _thirds(slices, now))
 
 
@@ -335,7 +315,7 @@ def _thirds(slices: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindo
 
 
 def mean_waiting(slices: Sequence[BinnedWindow]) -> float | None:
-    """Mean waiting requests of one replica; None where the gauges tell of less than half of what was seen."""
+    """Return the mean waiting requests of one replica, None if the gauges cover less than half of the time."""
     gauges = [gauge for s in slices if (gauge := waiting_gauge(s.window)) is not None]
     seconds = math.fsum(g.seconds for g in gauges)
     if seconds <= 0 or seconds < math.fsum(s.window.covered_seconds for s in slices) / 2:

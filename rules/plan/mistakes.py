@@ -1,23 +1,25 @@
-"""Grave mistakes of a plan that is valid in form: values from which a wrong size follows.
+"""Mistakes of a valid plan: values from which a wrong size follows.
 
-Owns the list MISTAKES, one function a mistake; limits of single values are `rules.plan.plausible_ranges`'s. Each sentence says
-what is wrong, by which numbers, and what to write instead. A plan with mistakes is still judged: a daemon must not stop for it.
+Each sentence names the numbers and what to write instead. A plan with mistakes is still evaluated: a daemon must not
+stop for it. Limits of single values are in `rules.plan.plausible_ranges`.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import Literal
 
 from rules.engines.registry import ENGINES
-from rules.plan.check_case import Case, Found
-from rules.plan.curve import LIMITED
+from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
 from rules.plan.plausible_ranges import implausible
-from rules.plan.schema import Point
+from rules.plan.replica_count import NO_MARGIN, Margin
+from rules.plan.schema import Point, TierPlan
 
 FEW_FOR_A_P99 = 100
 """With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""
@@ -48,6 +50,30 @@ FALLS = 2.0
 
 TIMES = ((60.0, "minute"), (3600.0, "hour"), (86_400.0, "day"))
 
+Severity = Literal["mistake", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("mistake", "warning", "info")
+"""Severities in the order of the output. A `mistake` fails the check."""
+
+Found = Iterator[tuple[str, Severity, str]]
+"""Place in the tier, severity and sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Tier under check with its points as written, and the curve and operating point that follow from them."""
+
+    tier: TierPlan
+    points: tuple[Point, ...]
+    curve: Curve | None
+    point: OperatingPoint | None
+    margin: Margin
+
+
+def case_of(tier: TierPlan, margin: Margin = NO_MARGIN) -> Case:
+    """Return the tier with its curve and its operating point."""
+    points = tier.curve.points if tier.curve else ()
+    return Case(tier=tier, points=points, curve=Curve.from_plan(tier), point=operating_point(tier), margin=margin)
+
 
 def _implausible(case: Case) -> Found:
     for path, text in implausible(case.tier):
@@ -63,7 +89,7 @@ def _unknown_engine(case: Case) -> Found:
 
 
 def _slo_below_curve(case: Case) -> Found:
-    """No load keeps the objective: the tier has no capacity at all."""
+    """Yield objectives that no measured load keeps: the tier has no capacity."""
     if case.curve is None:
         return
     lowest = case.curve.points[0]
@@ -77,7 +103,7 @@ def _slo_below_curve(case: Case) -> Found:
 
 
 def _falling_latency(case: Case) -> Found:
-    """A latency that falls from point to point while the load rises: its column is in the wrong order."""
+    """Yield latencies that fall from point to point while the load rises: the column has a wrong order."""
     if case.tier.curve is None:
         return
     points = sort_by_load(case.tier.curve)
@@ -95,7 +121,7 @@ def _falling_latency(case: Case) -> Found:
 
 
 def _impossible_load(case: Case) -> Found:
-    """Little's law inside the benchmark: rps x time in system is the number of requests at once."""
+    """Yield a benchmark that breaks Little's law: rps x time in system is the number of requests at once."""
     ratios = [ratio for point in case.points if (ratio := _at_once(case, point)) is not None]
     if not ratios or (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
         return
@@ -110,7 +136,7 @@ def _at_once(case: Case, point: Point) -> float | None:
 
 
 def _other_lengths(case: Case) -> Found:
-    """Output tokens a request, by the curve and by the workload."""
+    """Yield output tokens per request that differ between curve and workload."""
     tokens = case.tier.workload.generation_tokens if case.tier.workload else None
     planned, which = (tokens.mean, "mean") if tokens and tokens.mean else (tokens.p50 if tokens else None, "P50")
     given = [p.output_tokens_per_second / p.completed_rps for p in case.points if p.output_tokens_per_second]
@@ -130,7 +156,7 @@ def _of_the_fleet(case: Case, factor: float) -> str:
 
 
 def _other_rate(case: Case) -> Found:
-    """A peak that the planned fleet misses by far: requests of another span of time."""
+    """Yield a peak far above the planned fleet: probably requests of another span of time."""
     rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
     if not (rates and rates.peak and fleet and case.point):
         return
@@ -150,7 +176,7 @@ def _other_rate(case: Case) -> Found:
 
 
 def _unmeasured_capacity(case: Case) -> Found:
-    """A given operating point that counts, far above every load that the benchmark completed."""
+    """Yield a given operating point far above every load of the benchmark."""
     given = case.point if case.point and case.point.given else None
     if given is None or case.curve is None or given.usable_rps <= FAR_ABOVE * case.curve.top_rps:
         return
@@ -164,7 +190,7 @@ def _unmeasured_capacity(case: Case) -> Found:
 
 
 def _refused_traffic(case: Case) -> Found:
-    """A limit of the gateway below the lengths that the tier was sized for."""
+    """Yield gateway limits below the planned lengths."""
     guards, workload = case.tier.guardrails, case.tier.workload
     for kind in ("prompt", "generation"):
         limit = getattr(guards, f"max_{kind}_tokens", None)
@@ -178,7 +204,7 @@ def _refused_traffic(case: Case) -> Found:
 
 
 def _untold_p99(case: Case) -> Found:
-    """The capacity rests on points of too few requests to have a P99."""
+    """Yield a capacity from points with too few requests for a P99."""
     if case.curve is None:
         return
     around = [point for point in _around(case) if point.requests is not None]
@@ -192,7 +218,7 @@ def _untold_p99(case: Case) -> Found:
 
 
 def _around(case: Case) -> tuple[Point, ...]:
-    """The points between which the operating point lies: the lowest where no load keeps the SLO."""
+    """Return the points around the operating point, the lowest point if no load keeps the SLO."""
     assert case.curve is not None
     derived = case.curve.usable(case.tier.slo)
     if derived is None:

@@ -1,8 +1,6 @@
-"""The range in which each value of a plan is plausible, and the unit that a value outside it was probably written in.
+"""Plausible ranges of plan values, and the unit in which a value outside its range was probably written.
 
-Owns the table LIMITS and its sentences. It knows one value at a time; what two values say of each other is
-`rules.plan.mistakes`'s. A new limit is a row with its source. A limit is wide: a row must hold for every tier that runs
-somewhere, and catch a value in another unit.
+A range must hold for every tier that exists and catch values in another unit. To add a range: a row with its source.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rules.plan.envelope import sort_by_load
+from rules.plan.money import HOURS_A_MONTH
 from rules.plan.schema import TierPlan
 
-HOURS_A_MONTH = 730.0
 HOURS_A_YEAR = 8766.0
 
 DOLLAR_SIZED = frozenset({"USD", "EUR", "GBP", "CHF", "CAD", "AUD", "NZD", "SGD"})
@@ -135,7 +133,7 @@ EVICTIONS = Limit(
 
 
 def implausible(tier: TierPlan) -> Iterator[tuple[str, str]]:
-    """Path in the tier and sentence of every value outside its range."""
+    """Yield path and sentence of every value outside its range."""
     batch = tier.workload is not None and tier.workload.archetype == "batch"
     for limit in LIMITS:
         # Nobody waits for the first token of a batch (guide 1): its objective may be as long as anybody likes.

@@ -1,8 +1,4 @@
-"""How many replicas a demand needs: the one count that pre-warming, report, `whatif`, rules and pages share (DESIGN 3.13).
-
-Owns the formula, its margin and the record of a count. What a replica carries is `rules.plan.capacity`'s; which demand is asked
-about is the caller's (a forecast quantile, a peak that was seen, what arrives now).
-"""
+"""Replica count for a demand, shared by pre-warming, report, `whatif`, rules and pages (DESIGN 3.13)."""
 
 from __future__ import annotations
 
@@ -26,10 +22,10 @@ NO_OVERRIDES: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """How much room a count leaves.
+    """Room that a replica count leaves.
 
-    `target_utilization` (above 0, at most 1) is the share of capacity that the demand may use. A tier of `survives_loss_from`
-    replicas or more also carries the demand with one replica lost; 0: never asked.
+    `target_utilization` (above 0, at most 1) is the share of capacity that the demand may use. A tier of
+    `survives_loss_from` replicas or more also carries the demand with one replica lost (0: never).
     """
 
     target_utilization: float = 1.0
@@ -55,9 +51,9 @@ class HeadroomRule(Protocol):
 
 
 def margin_from_rule(rule: HeadroomRule, overrides: Mapping[str, Mapping[str, float]]) -> Margin:
-    """Return the margin of a tier: NoHeadroom's own limits, or the overrides of the tier's configuration.
+    """Return the margin of a tier from NoHeadroom's limits and the tier's overrides.
 
-    A limit above 1 lets a tier be fuller than full without a finding. Counts then fill replicas, and no more than that.
+    A limit above 1 allows overfull tiers; counts then fill replicas and no more.
     """
     return Margin(
         target_utilization=min(1.0, rule.limit("above", overrides)),
@@ -66,10 +62,10 @@ def margin_from_rule(rule: HeadroomRule, overrides: Mapping[str, Mapping[str, fl
 
 
 def count_replicas(demand_rps: float, capacity_rps: float, margin: Margin = NO_MARGIN) -> int:
-    """Return the fewest replicas that carry a demand (requests per second of the tier) with the margin; 0 for no demand.
+    """Return the fewest replicas for a demand (rps of the tier) with the margin; 0 for no demand.
 
-    ceil(demand / (capacity x target utilisation)); from `survives_loss_from` replicas on at least ceil(demand / capacity) + 1.
-    Raises ValueError for a demand below 0 or a capacity that is not above 0.
+    ceil(demand / (capacity x target utilisation)); from `survives_loss_from` replicas on at least ceil(demand /
+    capacity) + 1. Raise ValueError for a demand below 0 or a capacity that is not above 0.
     """
     if not (0 <= demand_rps < math.inf and 0 < capacity_rps < math.inf):
         raise ValueError(f"{demand_rps} requests per second cannot be served by replicas of {capacity_rps} each")
@@ -81,11 +77,11 @@ def count_replicas(demand_rps: float, capacity_rps: float, margin: Margin = NO_M
 
 
 def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, margin: Margin, minimum: int = 1) -> int:
-    """Return Step 11 (guide 9.1): the replicas to deploy for a peak (requests per second of the tier).
+    """Return Step 11 (guide 9.1): the replicas for a peak (rps of the tier).
 
-    The larger of ceil(peak x safety factor / capacity) and `count_replicas` of the peak; at least `minimum`. The guide rounds
-    before the factor: ceil(peak / capacity) x factor. Both give 13 for 120 rps, 12 a replica and 1.3; for 160 rps the guide's
-    order buys 19, of which one carries nothing. Raises ValueError unless rates are above 0 and the factor is at least 1.
+    The larger of ceil(peak x safety factor / capacity) and `count_replicas`, at least `minimum`. The guide rounds
+    before the factor; for 160 rps, 12 a replica and 1.3 it buys 19, of which one carries nothing. Raise ValueError
+    unless rates are above 0 and the factor is at least 1.
     """
     if not (0 < peak_rps < math.inf and 1 <= safety_factor < math.inf):
         raise ValueError(f"a peak of {peak_rps} rps with a safety factor of {safety_factor} needs no fleet")
@@ -94,9 +90,9 @@ def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, marg
 
 
 def fleet_terms(plan: TierPlan) -> tuple[float, int]:
-    """Return the safety factor and the minimum warm count of a plan; 1 where it has none.
+    """Return the safety factor and the minimum warm count of a plan, 1 by default.
 
-    Without a safety factor the margin alone counts: the guide's 50 % are for new deployments.
+    The guide's 50 % are for new deployments, so the default is the margin alone.
     """
     fleet = plan.fleet
     safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
@@ -126,17 +122,17 @@ class ReplicaCount:
 
     @property
     def utilization(self) -> float:
-        """Demand by the capacity of all replicas, 0-1 and above."""
+        """Return demand by the capacity of all replicas (0-1 and above)."""
         return self.demand_rps / (self.replicas * self.capacity.rps)
 
     @property
     def utilization_one_lost(self) -> float | None:
-        """The same with one replica fewer; None where none would be left."""
+        """Return the utilisation with one replica fewer, None if none would be left."""
         return self.demand_rps / ((self.replicas - 1) * self.capacity.rps) if self.replicas > 1 else None
 
     @property
     def bounds_text(self) -> str:
-        """Between which counts the answer lies, in words; "" where both bounds of the capacity give this count."""
+        """Return the range of counts in words, "" if both bounds of the capacity give this count."""
         if self.fewest == self.most == self.replicas:
             return ""
         least = self.fewest if self.fewest is not None else max(1, self.minimum)
@@ -144,7 +140,7 @@ class ReplicaCount:
 
     @property
     def arithmetic_text(self) -> str:
-        """The count with its numbers, in words."""
+        """Return the count with its numbers in words."""
         target = f" at up to {self.margin.target_utilization:.3g} of it" if self.margin.target_utilization < 1 else ""
         text = f"{number(self.demand_rps, 'per_second')} at {number(self.capacity.rps, 'per_second')} a replica{target}"
         if 0 < self.margin.survives_loss_from <= self.replicas:
@@ -155,9 +151,9 @@ class ReplicaCount:
 
 
 def replica_count(demand_rps: float, capacity: Capacity, margin: Margin, minimum: int = 1) -> ReplicaCount:
-    """Return the count for a demand (requests per second of the tier), with the counts at both bounds of the capacity.
+    """Return the count for a demand (rps of the tier), also at both bounds of the capacity.
 
-    Raises ValueError for a demand that is not a number from 0 on.
+    Raise ValueError for a negative or non-finite demand.
     """
 
     def at(rps: float | None) -> int | None:

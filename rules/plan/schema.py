@@ -1,8 +1,6 @@
-"""The sizing plan: what was promised, tier by tier, as strict frozen records, and the schema people write it by.
+"""Schema of the sizing plan: keys, units, ranges and `parse_plan`.
 
-Owns the keys of a plan, their units and ranges, and the one door into them, `parse_plan`. It reads no file and judges
-nothing: `rules.plan.curve` reads the benchmark curve, `rules.plan.checks` says what weakens a plan. A new key is a field
-here with its unit in its name and a description; then `docs/plan.schema.json` is written anew (its test says how).
+To add a key: a field with its unit in its name and a description, then `sizewatch render`.
 """
 
 from __future__ import annotations
@@ -222,10 +220,9 @@ class Plan(_PlanSection):
 
 
 def parse_plan(data: object) -> Plan:
-    """The plan in `data`, as a YAML or JSON parser returns it.
+    """Return the plan in parsed YAML or JSON.
 
-    Raises PlanProblems with every problem at once: unknown and missing keys, wrong types, values out of range, and
-    values that contradict each other wherever they stand.
+    Raise InvalidPlanError with every problem at once: unknown and missing keys, wrong types, ranges and contradictions.
     """
     contradictions = cross_problems(data)
     try:
@@ -237,16 +234,25 @@ def parse_plan(data: object) -> Plan:
     return plan
 
 
+def same_model(one: str, other: str) -> bool:
+    """Return whether two model names are equal, without organisation or folder and without regard to case."""
+    return _base_name(one) == _base_name(other)
+
+
+def _base_name(model: str) -> str:
+    return model.casefold().rstrip("/").rpartition("/")[2]
+
+
 def plan_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a plan file; what two keys say of each other only `parse_plan` checks."""
+    """Return the JSON Schema (2020-12) of a plan file. Contradictions between keys are checked by `parse_plan` only."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
     return {**head, **Plan.model_json_schema(schema_generator=_KeysAsTheyAre), "title": "sizewatch sizing plan"}
 
 
 def plan_version(tier: TierPlan) -> str:
-    """Twelve hexadecimal digits that change when the tier's plan changes.
+    """Return twelve hexadecimal digits that change with the tier's plan.
 
-    Neither the order of keys, nor a default written out, nor an optional key that a later release adds changes it.
+    Key order, written defaults and optional keys of later releases do not change them.
     """
     content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

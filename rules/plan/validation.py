@@ -1,8 +1,6 @@
-"""Why a plan cannot be used, in words: one sentence a problem, beginning with the path of the place to mend.
+"""Problems of an invalid plan in words: one sentence each, with the path of the place first.
 
-Owns the table from the validation library's error kinds to plain words, and the checks between values of one file.
-It never raises; `rules.plan.schema.parse_plan` collects what it says. A contradiction between keys of one mapping is a row in
-RISING; any other is a function listed in `cross_problems`.
+To add a contradiction within one mapping: a row of RISING. Others are functions that `cross_problems` calls.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ _LARGEST_TOLD = 10**_MOST_DIGITS
 
 
 def path_text(path: Sequence[str | int]) -> str:
-    """The path of a place in a plan: `tiers.h100.curve.points[0].completed_rps`; `plan` for the whole."""
+    """Return the path of a place in a plan: `tiers.h100.curve.points[0].completed_rps`; `plan` for the whole."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -67,7 +65,7 @@ def path_text(path: Sequence[str | int]) -> str:
 
 
 def _shown(key: str) -> str:
-    """A key as it may stand in a message: on one line, and not longer than anybody reads."""
+    """Return a key for a message, on one line and shortened."""
     return _spelt(key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 1]}…")
 
 
@@ -76,19 +74,19 @@ def _spelt(text: str) -> str:
 
 
 def _whole(number: int) -> str:
-    """A whole number as it may stand in a message; of one of thousands of digits Python refuses to make a text."""
+    """Return a whole number for a message. Python refuses to print one with thousands of digits."""
     return repr(number) if abs(number) < _LARGEST_TOLD else f"a number of more than {_MOST_DIGITS} digits"
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
-    """Every problem the validation found, in the order of the file's keys as the schema lists them."""
+    """Return every problem of the validation, in the order of the schema's keys."""
     # A list whose entries are all wrong is also called too short: that would be a second complaint about one mistake.
     entries = (e for e in error.errors(include_url=False) if not (e["type"] == "too_short" and e["input"]))
     return tuple(_problem(entry, model) for entry in entries)
 
 
 def cross_problems(data: object) -> tuple[str, ...]:
-    """Every contradiction between values that are each fine, so also in a file that has other problems."""
+    """Return every contradiction between values, also for a file with other problems."""
     found = []
     for path, part in _walk(data, ()):
         if isinstance(part, Mapping):
@@ -173,7 +171,7 @@ def _suggestion(path: Path, model: type[BaseModel]) -> str:
 
 
 def _keys_at(path: Path, model: type[BaseModel]) -> list[str]:
-    """The keys the schema knows at a path; the annotations are the schema, so a new key is known here at once."""
+    """Return the keys of the schema at a path, from the annotations."""
     here: Any = model
     for part in path:
         if isinstance(here, type) and issubclass(here, BaseModel):
@@ -218,7 +216,7 @@ def _falling(path: Path, part: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def impossible_means(path: Path, tier: Mapping[Any, Any]) -> Iterator[str]:
-    """Means of lengths that no distribution with the quantiles (and the guardrail) beside them has."""
+    """Yield means of lengths that no distribution with the given quantiles (and guardrail) has."""
     workload, guardrails = (_mapping(tier.get(name)) for name in ("workload", "guardrails"))
     for kind, guardrail in LENGTHS:
         lengths = _mapping(workload.get(kind))
@@ -236,7 +234,7 @@ def impossible_means(path: Path, tier: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _tokens(value: object) -> float | None:
-    """A number that sums can hold; of a whole number of 400 digits none can be made."""
+    """Return a number small enough to add, None for others such as 400 digits."""
     return float(value) if isinstance(value, int | float) and _is_number(value) and abs(value) < _MOST_TOKENS else None
 
 
@@ -245,7 +243,7 @@ def _mapping(part: object) -> Mapping[Any, Any]:
 
 
 def _repeated(path: Path, points: Sequence[object]) -> Iterator[str]:
-    """A load measured twice has no place on a curve: which of the two is expected there?"""
+    """Yield loads that are given twice: their place on the curve is ambiguous."""
     seen: dict[tuple[object, ...], int] = {}
     for place, point in enumerate(points):
         if not isinstance(point, Mapping):

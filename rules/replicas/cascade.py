@@ -1,8 +1,7 @@
-"""The KV cache memory-pressure cascade as a state machine over one replica's scrapes (guide 7.4, figure 7.4).
+"""State machine of the KV cache memory-pressure cascade over one replica's scrapes (guide 7.4, figure 7.4).
 
-Owns the stages and the conditions between them. It sees observations in order, never windows added up: the cascade is
-in the slopes. Thresholds come in as `Limits` from the catalogue. Preemptions alone are no cascade: healthy servers
-preempt too, and a queue or a slow first token with an empty KV cache is something else.
+It reads scrapes in order, because the slopes show the cascade. Preemptions alone are no cascade: healthy servers
+preempt too.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ STAGES = {0: "none", 1: "filling", 2: "evicting", 3: "queueing", 4: "user-visibl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeThresholds:
-    """Thresholds of the cascade; each one's source stands in the catalogue row."""
+    """Thresholds of the cascade; their sources are in the catalogue."""
 
     filling_level: float
     full_level: float
@@ -32,10 +31,10 @@ class CascadeThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeSample:
-    """One scrape: gauges at its instant, increases since the scrape before, `dt` seconds earlier.
+    """Gauges of one scrape and increases since the scrape `dt` seconds earlier.
 
-    `slow_first_tokens` are the first tokens later than the TTFT SLO (best estimate) of `first_tokens`.
-    `request_seconds` is the mean duration of the requests that finished, None where none did.
+    `slow_first_tokens` of `first_tokens` are later than the TTFT SLO (best estimate). `request_seconds` is the mean
+    duration of finished requests, None without any.
     """
 
     t: float
@@ -45,7 +44,6 @@ class CascadeSample:
     waiting: float
     preemptions: float
     finished: float
-    generated: float
     first_tokens: float
     slow_first_tokens: float
     request_seconds: float | None
@@ -53,10 +51,10 @@ class CascadeSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeState:
-    """Where the replica stands. `stage` 0 is none; `since` is when the present stage was entered, `onset` the first.
+    """Cascade of a replica: `stage` (0: none) since `since`, first stage since `onset`, stage 4 since `breach_at`.
 
-    `breach_at` is when users first felt it (stage 4). `confirmed` says that more than one scrape showed stage 2 or worse,
-    or that users felt what an earlier one had announced. `recent` are the observations of the look-back.
+    `confirmed`: two scrapes showed stage 2 or worse, or stage 4 followed an earlier stage. `recent` are the samples of
+    the look-back.
     """
 
     stage: int = 0
@@ -72,7 +70,7 @@ class CascadeState:
 
 
 def step_cascade(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
-    """The state after one more scrape. Stages only rise until the pressure has been gone for `calm_seconds`."""
+    """Return the state after one more scrape. Stages only rise until the pressure was gone for `calm_seconds`."""
     state = _remember(state, now, limits)
     climbs = len(state.recent) > 1 and now.level > state.recent[-2].level
     state = replace(state, climbing_seconds=state.climbing_seconds + now.dt if climbs else 0.0)
@@ -94,12 +92,12 @@ def step_cascade(state: CascadeState, now: CascadeSample, limits: CascadeThresho
 
 
 def interrupt_cascade(state: CascadeState) -> CascadeState:
-    """After a gap or a restart: the stage stands, slopes start anew."""
+    """Return the state after a gap or a restart: same stage, no slopes."""
     return replace(state, recent=(), climbing_seconds=0.0, calm_seconds=0.0)
 
 
 def _calmer(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
-    """After a scrape at which no stage's condition holds: over once it has been calm for long enough."""
+    """Return the state after a scrape without any stage's condition. It ends after enough calm."""
     if state.stage == 0:
         return state
     calm = _calm(state, now, limits)
@@ -108,7 +106,7 @@ def _calmer(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) 
 
 
 def _remember(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
-    """The look-back reaches over at least two intervals: one rise is a step, two are a slope."""
+    """Add a sample. The look-back covers at least two intervals: one rise is a step, two are a slope."""
     oldest = now.t - max(limits.look_back_seconds, 2 * now.dt) - now.dt / 2
     recent = (*(o for o in state.recent if o.t >= oldest), now)
     duration = _request_seconds(state.request_seconds, now.request_seconds)
@@ -116,7 +114,7 @@ def _remember(state: CascadeState, now: CascadeSample, limits: CascadeThresholds
 
 
 def _request_seconds(before: float | None, now: float | None) -> float | None:
-    """Longer requests count at once, shorter ones by half: those that finish first are the short ones of a mixed lot."""
+    """Return the new mean: longer requests count fully, shorter ones by half. Short requests of a mix finish first."""
     if before is None or now is None:
         return now if before is None else before
     return now if now > before else (before + now) / 2
@@ -127,7 +125,7 @@ def _over(state: CascadeState) -> CascadeState:
 
 
 def _stage(state: CascadeState, limits: CascadeThresholds) -> tuple[int, str]:
-    """The highest stage whose condition holds at this scrape, with the numbers that say so."""
+    """Return the highest stage whose condition holds, with its numbers."""
     for stage, condition in ((4, _user_visible), (3, _queueing), (2, _evicting), (1, _filling)):
         why = condition(state, limits)
         if why:
@@ -146,7 +144,7 @@ def _filling(state: CascadeState, limits: CascadeThresholds) -> str:
 
 
 def _evicting(state: CascadeState, limits: CascadeThresholds) -> str:
-    """While ever more requests come, after filling or with a queue: evictions of a full batch that stays are no cascade."""
+    """Return the evictions of a growing load. Evictions of a full but constant batch are no cascade."""
     now = state.recent[-1]
     preempted, finished = _sum(state, "preemptions"), _sum(state, "finished")
     on_the_way = (state.stage >= 1 or now.waiting > 0) and _still_growing(state, limits)
@@ -158,7 +156,7 @@ def _evicting(state: CascadeState, limits: CascadeThresholds) -> str:
 
 
 def _queueing(state: CascadeState, limits: CascadeThresholds) -> str:
-    """Half of the objective spent waiting in a queue that grows, or all of it in any queue."""
+    """Return a wait of half the objective in a growing queue, or of all of it in any queue."""
     now = state.recent[-1]
     if now.level < limits.pressed_level or now.waiting <= 0:
         return ""
@@ -173,9 +171,9 @@ def _queueing(state: CascadeState, limits: CascadeThresholds) -> str:
 
 
 def _user_visible(state: CascadeState, limits: CascadeThresholds) -> str:
-    """First tokens later than the objective, with the cache pressed at some scrape of the look-back.
+    """Return first tokens later than the objective, with a pressed cache at some scrape of the look-back.
 
-    Not at this very one: those who just finished or were evicted have freed blocks when the late ones get their tokens.
+    At the scrape itself, finished or evicted requests may already have freed blocks.
     """
     now = state.recent[-1]
     on_the_way = state.stage > 0 or bool(_queueing(state, limits))
@@ -191,10 +189,10 @@ def _user_visible(state: CascadeState, limits: CascadeThresholds) -> str:
 
 
 def _fills_within_a_request(state: CascadeState, limits: CascadeThresholds) -> bool:
-    """Nobody who is in will leave before it is full, and more come than go (DESIGN 3.9: the slope leads, not evictions).
+    """Return whether the cache fills before a request leaves, while more come than go (DESIGN 3.9).
 
-    A cache that was full before does not fill: then evictions and the queue tell. A load that rises and stops just where
-    the cache is full looks the same until it stops: that is why filling is `likely` and never an alert.
+    A cache that was already full does not fill. A load that stops just at a full cache looks the same until it stops,
+    so filling is `likely` and never an alert.
     """
     now = state.recent[-1]
     if state.request_seconds is None or now.level < limits.filling_level or len(state.recent) < 2:
@@ -205,20 +203,20 @@ def _fills_within_a_request(state: CascadeState, limits: CascadeThresholds) -> b
 
 
 def time_to_full(state: CascadeState) -> float:
-    """Seconds until the KV cache is full at the present slope; inf where it does not climb."""
+    """Return the seconds until the KV cache is full at the present slope; inf without a rise."""
     rise = slope([(o.t, o.level) for o in state.recent])
     return (1 - state.recent[-1].level) / rise if rise > 0 else math.inf
 
 
 def expected_wait_seconds(state: CascadeState) -> float:
-    """What a request that joins the queue now will wait: waiting / rate at which requests finish (Little's law)."""
+    """Return the wait of a request that joins the queue now: waiting / finish rate (Little's law)."""
     seconds = sum(o.dt for o in state.recent)
     finished = max(_sum(state, "finished"), 0.5)
     return state.recent[-1].waiting * seconds / finished
 
 
 def _growing(state: CascadeState, limits: CascadeThresholds) -> bool:
-    """By the slope of the look-back, notably more requests in the system: a full batch fluctuates by some."""
+    """Return whether the requests in the system grow by more than a full batch fluctuates."""
     seconds = state.recent[-1].t - state.recent[0].t
     growth = slope([(o.t, o.running + o.waiting) for o in state.recent]) * seconds
     now = state.recent[-1]
@@ -226,7 +224,7 @@ def _growing(state: CascadeState, limits: CascadeThresholds) -> bool:
 
 
 def _still_growing(state: CascadeState, limits: CascadeThresholds) -> bool:
-    """Growing, and still at the last scrape: a load that rose to a new level and stays there has stopped."""
+    """Return whether the load grows and also grew in the last scrape."""
     if len(state.recent) < 2:
         return False
     before, now = state.recent[-2:]
@@ -234,9 +232,9 @@ def _still_growing(state: CascadeState, limits: CascadeThresholds) -> bool:
 
 
 def _calm(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> float:
-    """Seconds of calm in this scrape: all of it below pressure, a quarter while the cache is nearly full or evicts.
+    """Return the calm seconds of a scrape: all of it without pressure, a quarter while nearly full or evicting.
 
-    None while users wait: preemptions alone are no cascade, neither to begin nor to go on.
+    It is 0 while users wait: preemptions alone neither begin nor continue a cascade.
     """
     if now.slow_first_tokens >= 0.5 or (now.waiting > 0 and expected_wait_seconds(state) >= _half(limits)):
         return 0.0
@@ -253,7 +251,7 @@ def _sum(state: CascadeState, name: str) -> float:
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """Least-squares slope per second; 0 with fewer than two points."""
+    """Return the least-squares slope per second; 0 with fewer than two points."""
     if len(points) < 2:
         return 0.0
     mt = sum(t for t, _ in points) / len(points)

@@ -1,7 +1,7 @@
-"""Quantiles of a tier's starts, one set for each kind of timing (`rules.replicas.starts.Timing`): kinds are never put together.
+"""Quantiles of a tier's starts by kind of timing (`rules.replicas.starts.Timing`).
 
-A start that was timed from process start is shorter than the same start timed from the request for its pod. A quantile over
-both is of neither. Quantiles are by nearest rank: the P95 of fewer than `ENOUGH` starts is the slowest of them.
+Kinds are never mixed: a start timed from process start is shorter than the same start timed from the request for its
+pod. The P95 of fewer than `ENOUGH` starts is the slowest of them.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class StartQuantiles:
 
     @property
     def quantile(self) -> str:
-        """What `p95_seconds` is, in words."""
+        """Return the name of `p95_seconds` in words."""
         return "P95" if self.has_p95 else "the slowest"
 
     @property
     def sentence(self) -> str:
-        """All of it in words, without a full stop."""
+        """Return count and quantiles in words, without a full stop."""
         p50, p95 = (number(seconds, "seconds") for seconds in (self.p50_seconds, self.p95_seconds))
         if self.count == 1:
             return f"one start timed {FROM_TO[self.timing]}: {p95}{self._bounds}"
@@ -62,14 +62,14 @@ class StartQuantiles:
 
 
 def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles, ...]:
-    """The quantiles of each kind of timing that the starts have, in the order of `Timing`."""
+    """Return the quantiles of each kind of timing, in the order of `Timing`."""
     every = tuple(starts)
     kinds = ((timing, tuple(one for one in every if one.source is timing)) for timing in Timing)
     return tuple(_quantiles(timing, several) for timing, several in kinds if several)
 
 
 def unseen_quantile(starts: Iterable[ReplicaStart], timing: Timing) -> tuple[float, int] | None:
-    """The P95 of what timings of this kind leave out, by the starts of which both are known, and how many these are."""
+    """Return the P95 of the part that this kind of timing omits, and the number of starts with both times."""
     parts = [part for one in starts if (part := one.unseen_seconds(timing)) is not None]
     return (nearest_rank(parts, LEAD_QUANTILE), len(parts)) if parts else None
 

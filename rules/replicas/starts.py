@@ -1,8 +1,7 @@
-"""Starts: when one replica was gone, when its process started, when it was ready, when it served; and how long that took.
+"""Starts of a replica: end of the old process, process start, ready, first served request, and their durations.
 
-Owns the record of one start, its bounds, the pure step that finds a start between two scrapes, and the list of a tier's
-starts. A page that tells its own times is believed; else only the silence around the start is known. How a tier's cold
-start follows from its starts is `forecast.capacity.cold_start`'s, whether it is too long `rules.methods.configuration`'s.
+A page's own times take precedence; otherwise the silence around the start bounds it. `forecast.capacity.cold_start`
+computes a tier's cold start from them.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ FINISHED = "requests_finished"
 
 
 class Timing(StrEnum):
-    """Which part of a cold start was timed, by which clock. Only `POD` is the whole; kinds are never put together."""
+    """Timed part of a cold start and its clock. Only `POD` is the whole; kinds are never mixed."""
 
     POD = "pod"  # from the pod's making, which is the request for the replica, to Ready
     UNREADY = "pod_unready"  # from the pod's making to the first page; Ready was not seen
@@ -58,14 +57,13 @@ class Timing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStart:
-    """One start of a replica; all times are unix seconds, None where nothing tells them.
+    """Start of a replica; all times are unix seconds, None if unknown.
 
-    `alive_at` is the last good page of the process before, `silent_since` the first scrape that failed, `started_at` and
-    `ready_at` what the page tells of its process, `seen_at` the first good page of it. `waited` says that requests were
-    there already and none was served yet, `served_at` when the first of these was seen as served. `engine_seconds` is what
-    the engine says of its own start. `asked_at`, `scheduled_at`, `container_at` and `pod_ready_at` are those of its pod
-    (`rules.telemetry.snapshots`); `unready` says that it answers and that its pod is not Ready yet. Without `alive_at` and
-    `silent_since` the process was met when it was already running.
+    `alive_at` is the last good page of the old process, `silent_since` the first failed scrape, `seen_at` the first
+    good page. Without `alive_at` and `silent_since` the process was already running. `started_at`, `ready_at` and
+    `engine_seconds` are the page's. `waited`: requests were there and none was served; `served_at` is when the first of
+    them was. `asked_at`, `scheduled_at`, `container_at` and `pod_ready_at` are the pod's (`rules.telemetry.snapshots`).
+    `unready`: it answers and its pod is not Ready yet.
     """
 
     replica: str
@@ -85,17 +83,17 @@ class ReplicaStart:
 
     @property
     def t(self) -> float:
-        """When it was ready, as well as that is known."""
+        """Return the best known time (unix seconds) of ready."""
         return self.seen_at if self.ready_at is None else self.ready_at
 
     @property
     def is_final(self) -> bool:
-        """Return whether nothing more will be learnt of it."""
+        """Return whether nothing more will be known of the start."""
         return (not self.waited or self.served_at is not None) and not self.unready
 
     @property
     def has_observed_begin(self) -> bool:
-        """Return whether it was seen to come, so that `seen_at` bounds it."""
+        """Return whether the begin was observed, so that `seen_at` bounds it."""
         return self.alive_at is not None or self.silent_since is not None
 
     @property
@@ -105,7 +103,7 @@ class ReplicaStart:
 
     @property
     def source(self) -> Timing:
-        """The kind of timing that `seconds` is of: the widest that is known."""
+        """Return the kind of timing of `seconds`, the widest that is known."""
         if self.asked_at is not None:
             return Timing.UNREADY if self.pod_ready_at is None else Timing.POD
         if self.started_at is not None:
@@ -114,10 +112,11 @@ class ReplicaStart:
 
     @property
     def seconds(self) -> Reading:
-        """Return how long the cold start took. From process start to ready where the page tells both, up to the first
-        good page
-        where it tells the process start only; else at most from the last page of the process before. The upper bound
-        reaches to the first request served if requests were there when it was ready: time without any is no cold start.
+        """Return the duration of the cold start.
+
+        From process start to ready by the page, or to the first good page; else at most from the old process's last
+        page. If requests waited, the upper bound reaches to the first served request: time without requests is no cold
+        start.
         """
         until = self.seen_at if self.served_at is None else self.served_at
         if self.asked_at is not None:
@@ -134,8 +133,9 @@ class ReplicaStart:
         return Reading(value=None, low=low, high=None if silence is None else max(low, silence), n=1.0)
 
     def _since_asked(self, asked_at: float, until: float) -> Reading:
-        """From the pod's making, which is when it was asked for, to Ready, which is when traffic may come. Where it was not
-        seen to become Ready: at least to the first page, for it was not Ready then, at most to the first request served.
+        """Return the duration from the pod's creation to Ready.
+
+        Without Ready: at least to the first page, at most to the first served request.
         """
         if self.pod_ready_at is not None:
             took = max(0.0, self.pod_ready_at - asked_at)
@@ -145,7 +145,7 @@ class ReplicaStart:
         return Reading(value=None, low=low, high=high, n=1.0)
 
     def unseen_seconds(self, timing: Timing) -> float | None:
-        """What a timing of this kind leaves out of this start, in seconds. None where not both, whole and part, are known."""
+        """Return the seconds that this kind of timing omits. Return None unless part and whole are known."""
         took = self.ready_at - self.started_at if self.ready_at is not None and self.started_at is not None else None
         part = {Timing.PROCESS: took, Timing.ENGINE: self.engine_seconds}.get(timing)
         whole = self.seconds.value if self.source is Timing.POD else None
@@ -153,16 +153,16 @@ class ReplicaStart:
 
     @property
     def lead_seconds(self) -> float:
-        """The one number of it that quantiles are made of: the value, else the upper bound, else the lower one."""
+        """Return the value for quantiles: best estimate, else upper bound, else lower bound."""
         found = self.seconds
         return next(each for each in (found.value, found.high, found.low, 0.0) if each is not None)
 
     @property
     def seconds_since_gone(self) -> Reading | None:
-        """From the moment it was gone to ready; None where it was not seen to go (another process took over at once).
+        """Return the duration from gone to ready. Return None if another process took over at once.
 
-        It was gone between its last good page and the first failed scrape, and ready between what the page tells (an engine
-        makes its metrics before it answers) and the first good page.
+        It was gone between its last good page and the first failed scrape. It was ready between the page's own time and
+        the first good page.
         """
         if self.alive_at is None or self.silent_since is None:
             return None
@@ -171,7 +171,7 @@ class ReplicaStart:
 
     @property
     def _silence(self) -> float | None:
-        """The upper bound that a silence is, where it was short enough to have been a start."""
+        """Return the silence as upper bound, None if too long for a start."""
         gone = self.seconds_since_gone
         if gone is None or gone.high is None or gone.high > SILENCE_LIMIT_SECONDS:
             return None
@@ -179,10 +179,9 @@ class ReplicaStart:
 
 
 def detect_start(track: ScrapeTrack, page: Snapshot, replica: str) -> ReplicaStart | None:
-    """The start of the page's process, if this is its first page and anything tells how long it took.
+    """Return the start of a page's process, if it is its first page and its duration is known at least in part.
 
-    `track` is the replica's as it was before this page. A process that was already running when it was met counts by what
-    its own page tells.
+    `track` is the replica's before this page. A process that was already running counts by its own page.
     """
     if track.seen is not None and page.t <= track.seen:
         return None
@@ -203,7 +202,7 @@ def detect_start(track: ScrapeTrack, page: Snapshot, replica: str) -> ReplicaSta
 
 
 def _told(page: Snapshot, replica: str) -> ReplicaStart:
-    """What the page says of its process. Where it tells no process start, `started_at` is when its metrics were made."""
+    """Return the page's data of its process. Without a process start, `started_at` is when its metrics were made."""
     started, ready = page.started_at, page.ready_at
     if started is not None and ready is not None and ready <= started:
         started = None
@@ -223,8 +222,7 @@ def _told(page: Snapshot, replica: str) -> ReplicaStart:
 
 
 def _older(told: ReplicaStart, came: float) -> bool:
-    """Return whether the process was there before it was waited for: the network was away, or the address leads to
-    several."""
+    """Return whether the process is older than the wait for it: a network failure, or one address for several."""
     known = told.started_at if told.ready_at is None else told.ready_at
     return known is not None and known <= came
 
@@ -235,7 +233,7 @@ def _waits(page: Snapshot) -> bool:
 
 
 def update_start(start: ReplicaStart | None, page: Snapshot) -> ReplicaStart | None:
-    """The replica's start after a further page of the same process; the same object where nothing new is learnt."""
+    """Return the start after another page of the process, or the same object without news."""
     if start is None or start.is_final:
         return start
     if start.unready and page.pod is not None and page.pod.ready_at is not None:
@@ -247,9 +245,9 @@ def update_start(start: ReplicaStart | None, page: Snapshot) -> ReplicaStart | N
 
 
 def add_start(known: tuple[ReplicaStart, ...], start: ReplicaStart) -> tuple[ReplicaStart, ...]:
-    """A tier's starts with one more, oldest first; the same object where it is known already, too old or not settled.
+    """Add a start, oldest first. Return the same object if it is known, too old or not final.
 
-    Age counts from the newest start: of a tier that runs for months without one, the last ones stay what is known best.
+    Age counts from the newest start: a tier without starts for months keeps its last ones.
     """
     since = max(one.t for one in (*known, start)) - KEPT_SECONDS
     if not start.is_final or start.t <= since or any(_same(start, one) for one in known):
@@ -258,7 +256,7 @@ def add_start(known: tuple[ReplicaStart, ...], start: ReplicaStart) -> tuple[Rep
 
 
 def _same(one: ReplicaStart, other: ReplicaStart) -> bool:
-    """Return whether both are of one process: an agent that starts anew meets the processes that it watched before."""
+    """Return whether both are of one process: an agent that restarts finds known processes."""
     if one.replica != other.replica:
         return False
     if one.started_at is not None and other.started_at is not None:
@@ -269,15 +267,14 @@ def _same(one: ReplicaStart, other: ReplicaStart) -> bool:
 
 
 def nearest_rank(values: Sequence[float], q: float) -> float:
-    """The quantile `q` (0-1] as one of the values: the smallest that at least that share does not exceed (Hyndman and Fan
-    1996, definition 1). Raises ValueError on none."""
+    """Return quantile `q` (0-1] as one of the values (Hyndman and Fan 1996, definition 1). Raise ValueError for none."""
     if not values:
         raise ValueError("no values, no quantile")
     return sorted(values)[max(0, math.ceil(q * len(values) - 1e-9) - 1)]
 
 
 def describe_start(start: ReplicaStart) -> str:
-    """What a person is told of one start."""
+    """Return a sentence about one start."""
     gone, took, engine = start.seconds_since_gone, _process(start), start.engine_seconds
     if start.asked_at is not None:
         return _pod(start, start.asked_at)
@@ -297,7 +294,7 @@ def describe_start(start: ReplicaStart) -> str:
 
 
 def _pod(start: ReplicaStart, asked_at: float) -> str:
-    """The pod's way, each step counted from the moment it was asked for: the engine's readiness is not its pod's."""
+    """Return the pod's steps, each counted from its creation. The engine's readiness is not its pod's."""
     steps = (
         ("on a node", start.scheduled_at),
         ("container started", start.container_at),
@@ -321,14 +318,14 @@ _START = TypeAdapter(ReplicaStart)
 
 
 def to_text(start: ReplicaStart) -> str:
-    """The start as JSON, as events keep it."""
+    """Return the start as JSON for the history's events."""
     return json.dumps(
         {name: value for name, value in asdict(start).items() if value is not None and value is not False}
     )
 
 
 def from_text(text: str) -> ReplicaStart:
-    """The start in a text. Raises ValueError where it holds none."""
+    """Return the start of a JSON text. Raise ValueError for an invalid one."""
     try:
         return _START.validate_python(json.loads(text))
     except RecursionError:

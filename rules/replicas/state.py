@@ -1,8 +1,4 @@
-"""One replica between two scrapes: what must be remembered of it, and what a page or a failed scrape makes of that.
-
-Owns the record and its pure steps: the track, the cascade, the minute that is not yet over, how long the page has not
-moved. What the rules say of it is `rules.methods.availability`.
-"""
+"""State of one replica between two scrapes, and its steps for a page or a failed scrape."""
 
 from __future__ import annotations
 
@@ -22,10 +18,11 @@ from rules.telemetry.windows import Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """`open` are the windows of the minute that is not yet over; `stale_seconds` how long the page has not moved though
-    it claims work; `trouble` why the last scrape gave no page; `gpu_problem` what is wrong with reading its GPUs.
-    `unslopable` is why the cascade has no slope yet, `start` how its present process started, as far as that is known.
-    `told` is what was told of it by a clock that has gone back or ahead since, `since` when the clock's present way began.
+    """State of one replica: scrape track, cascade, the windows of the `open` minute and its present `start`.
+
+    `stale_seconds` is how long the page did not move although it claims work. `trouble` is the error of the last
+    scrape, `gpu_problem` that of its GPUs. `unslopable` is why the cascade has no slope. `told` are the spans already
+    recorded before the clock jumped, `since` is when the clock's present run began.
     """
 
     tier: str
@@ -45,9 +42,9 @@ class ReplicaState:
 def apply_snapshot(
     replica: ReplicaState, snapshot: Snapshot, limits: CascadeThresholds, extra: Window | None = None
 ) -> tuple[ReplicaState, Window | None, Window | None]:
-    """A good page: the replica after it, its window if there is one, and the minute that it closed.
+    """Return the replica after a good page, its window if any, and the minute that it closed.
 
-    `extra` holds what other sources (its GPUs) say about the same time; it adds families and no coverage.
+    `extra` has other sources (GPUs) of the same time; it adds families and no coverage.
     """
     before = replica.track.seen
     start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
@@ -66,7 +63,7 @@ def apply_snapshot(
 def apply_failed_scrape(
     replica: ReplicaState, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
 ) -> tuple[ReplicaState, Window | None, Window | None]:
-    """A failed scrape at `t`; `trouble` says in words what went wrong."""
+    """Return the replica after a failed scrape at `t` with its error text, its window, and the minute that it closed."""
     before = replica.track.seen
     track, window = record_failure(replica.track, t, reason)
     cascade = interrupt_cascade(replica.cascade)
@@ -77,7 +74,7 @@ def apply_failed_scrape(
 
 
 def _begun_anew(replica: ReplicaState, before: float | None) -> tuple[ReplicaState, Window | None, Window | None]:
-    """Without a window. Where the clock went back behind `before`, the minute that was open is over."""
+    """Return the replica without a window. A clock that went back behind `before` closes the open minute."""
     seen = replica.track.seen
     if seen is None or (before is not None and seen >= before):
         return replica, None, None
@@ -89,7 +86,7 @@ def _begun_anew(replica: ReplicaState, before: float | None) -> tuple[ReplicaSta
 
 
 def _with(window: Window, extra: Window) -> Window:
-    """GPU sums carry their own seconds; only families are added."""
+    """Return the window with the families of `extra`. GPU sums carry their own seconds."""
     return replace(
         window,
         counters={**extra.counters, **window.counters},
@@ -133,7 +130,6 @@ def _observation(now: Snapshot, window: Window, limits: CascadeThresholds) -> Ca
         waiting=waiting,
         preemptions=window.counters.get("preemptions", 0.0),
         finished=window.counters.get("requests_finished", 0.0),
-        generated=window.counters.get("generation_tokens", 0.0),
         first_tokens=slow.n,
         slow_first_tokens=slow.low,
         request_seconds=histograms.mean(e2e) if e2e else None,

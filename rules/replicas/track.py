@@ -1,12 +1,7 @@
-"""One replica's way from scrapes to windows: what to do about a failed scrape, a restart, a clock that jumped.
+"""Scrapes of one replica to windows: failed scrapes, restarts and clock jumps.
 
-Owns the record of the last good page and the windows that a scrape, good or failed, yields. Pure: the page and the time
-come in. A failed scrape is a gap at once; when the target answers again and is still the same process, the counters it
-kept are booked late, so that a missed scrape loses coverage for a while and no request for good.
-
-Spans of time, few and in order: what of a time was told already, where a clock shows it twice.
-
-Owns their union and the bound on their number. It does not know what was told in them.
+A failed scrape is a gap at once. If the same process answers again, its counters are booked late: a missed scrape loses
+coverage and no requests. Spans of time record what was booked when a clock repeats a time.
 """
 
 from __future__ import annotations
@@ -26,8 +21,10 @@ BRIDGE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeTrack:
-    """`last` is the last good page, `seen` the last scrape of any outcome, `misses` the failed ones since, the first of
-    them at `silent_since`. `unscraped_seconds` lie between the last two good pages, 0 where they are bridged."""
+    """Last good page, last scrape of any outcome, and failed scrapes since (the first at `silent_since`).
+
+    `unscraped_seconds` lie between the last two good pages, 0 if bridged.
+    """
 
     last: Snapshot | None = None
     seen: float | None = None
@@ -37,7 +34,10 @@ class ScrapeTrack:
 
 
 def record_success(track: ScrapeTrack, page: Snapshot) -> tuple[ScrapeTrack, Window | None]:
-    """A good page. No window from the first page, nor where the clock stood still or went back (that page starts anew)."""
+    """Return the track after a good page, and its window.
+
+    The first page has none, nor a page after a clock that stopped or went back.
+    """
     after = ScrapeTrack(last=page, seen=page.t, misses=0)
     if track.seen is None or page.t <= track.seen:
         return after, None
@@ -56,21 +56,19 @@ def record_success(track: ScrapeTrack, page: Snapshot) -> tuple[ScrapeTrack, Win
 
 
 def is_unwatched(window: Window) -> bool:
-    """Return whether nobody asked in it, though a scrape is due every minute at most: the process was suspended, or
-    the clock was
-    set ahead and that time never was."""
+    """Return whether the agent did not scrape in the window: it was suspended, or its clock was set ahead."""
     return window.covered_seconds == 0 and window.span > BRIDGE_SECONDS and not window.counters
 
 
 def _first(track: ScrapeTrack, seen: float, page: Snapshot) -> Window:
-    """The first page after failed scrapes only: a start, if the process became ready while it was waited for."""
+    """Return the window of the first page after failed scrapes, a start if the process became ready meanwhile."""
     gap = windows.gap_window(seen, page.t, Gap.SCRAPE_FAILED)
     waited = track.silent_since is not None and page.ready_at is not None and page.ready_at > track.silent_since
     return replace(gap, counters=windows.cold_start(page)) if waited else gap
 
 
 def _late(window: Window, seen: float) -> Window:
-    """After failed scrapes: the gaps stand up to `seen`, the counters of the whole silence come now, gauges do not."""
+    """Return a window after failed scrapes: gaps up to `seen`, the counters of the whole silence, no gauges."""
     return replace(
         window,
         expected_seconds=window.end - seen,
@@ -80,9 +78,9 @@ def _late(window: Window, seen: float) -> Window:
 
 
 def record_failure(track: ScrapeTrack, t: float, reason: Gap = Gap.SCRAPE_FAILED) -> tuple[ScrapeTrack, Window | None]:
-    """A scrape that failed at `t`: a gap since the last scrape, None before any scrape.
+    """Return the track after a failed scrape at `t`, and a gap since the last scrape if there was one.
 
-    Where the clock stood still or went back there is no gap either, and what was known of the pages before is forgotten.
+    After a clock that stopped or went back there is no gap and no earlier page.
     """
     misses = track.misses + 1
     if track.seen is not None and t <= track.seen:
@@ -100,7 +98,7 @@ MOST = 64
 
 
 def add_spans(spans: Spans, several: Iterable[tuple[float, float]]) -> Spans:
-    """With several more; what touches is one. One without length adds nothing."""
+    """Add spans of positive length; touching ones become one."""
     joined: list[tuple[float, float]] = []
     for begin, end in sorted((*spans, *(one for one in several if one[0] < one[1]))):
         if joined and begin <= joined[-1][1]:
@@ -117,7 +115,6 @@ def _without_smallest_holes(spans: list[tuple[float, float]]) -> Spans:
 
 
 def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:
-    """Return whether at least half of (begin, end] lies in the spans: what their edge cuts belongs where most of it
-    is."""
+    """Return whether at least half of (begin, end] lies in the spans."""
     inside = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in spans)
     return 0.0 < inside >= (end - begin) / 2

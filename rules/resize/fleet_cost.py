@@ -1,11 +1,7 @@
-"""Steps 11 and 12 again (guide 9.1): replicas, GPUs and cost per million tokens, planned, measured and proposed.
+"""Replicas, GPUs and costs of a fleet: planned, measured, proposed, and in a what-if (guide 9.1, Steps 11 and 12).
 
-Owns which numbers go into the formulas of `rules.sizing` and where each came from, so that a report can show the arithmetic
-and not only its result. It proposes nothing: `rules.resize.proposal` does. Another line of the arithmetic is an `Arithmetic` here.
-
-What so many replicas cost an hour, a month and a million output tokens, and what that is against now.
-
-Owns the money of a what-if. Measured tokens are divided by once (DESIGN 3.14): utilisation is in them already.
+Each number carries its source, so that a report shows the arithmetic. Measured tokens are divided by once: they include
+the utilisation (DESIGN 3.14).
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rules.plan.load_bins import TierContext
-from rules.plan.money import HOURS_A_DAY
+from rules.plan.money import HOURS_A_DAY, HOURS_A_MONTH
 from rules.plan.replica_count import Margin, ReplicaCount, count_fleet_of, fleet_terms, replica_count
 from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary
@@ -24,7 +20,7 @@ from rules.telemetry.work import Capacity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormulaTerm:
-    """One number that goes into a formula: its name, value, unit, and where it came from."""
+    """Number of a formula with its name, unit and source."""
 
     name: str
     value: float
@@ -34,7 +30,7 @@ class FormulaTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """A formula in words with its terms and its result."""
+    """Formula in words with its terms and its result."""
 
     formula: str
     terms: tuple[FormulaTerm, ...]
@@ -43,9 +39,10 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetProposal:
-    """Step 11 for one peak and one capacity: `replicas` to deploy, `count` what the peak needs without the plan's safety factor.
+    """Step 11 for one peak and one capacity: `replicas` to deploy, `count` without the plan's safety factor.
 
-    `fewest` and `most` are the replicas at the bounds of the capacity (None: open)."""
+    `fewest` and `most` are the replicas at the bounds of the capacity (None: open).
+    """
 
     count: ReplicaCount
     replicas: int
@@ -58,8 +55,10 @@ class FleetProposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCost:
-    """Step 12 for one fleet: `replicas` on average, GPU-hours and money a day (None: no price), and of a million output tokens
-    (None: none were generated, or there is no price). `utilization` is the share of capacity that it assumes or shows."""
+    """Step 12 for one fleet: mean `replicas`, GPU-hours and money a day, and money per million output tokens.
+
+    Money is None without a price or tokens. `utilization` is the assumed or measured share of capacity.
+    """
 
     name: str
     replicas: float
@@ -108,7 +107,7 @@ def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capa
 
 
 def planned_cost(view: TierContext) -> FleetCost | None:
-    """What the plan pays and what a million output tokens were to cost, at the planned utilisation of its usable load."""
+    """Return the cost of the planned fleet at the planned utilisation of its usable load."""
     plan = view.plan
     if plan is None or plan.fleet is None:
         return None
@@ -119,35 +118,25 @@ def planned_cost(view: TierContext) -> FleetCost | None:
 
 
 def measured_cost(seen: ProductionSummary, utilization: float | None) -> FleetCost | None:
-    """What the replicas that were seen cost and made. Measured tokens are divided by once (DESIGN 3.14)."""
+    """Return the cost of the observed replicas and their tokens."""
     if seen.view.plan is None or seen.total is None or seen.mean_ready_replicas <= 0:
         return None
-    tokens = seen.total.counters.get("generation_tokens", 0.0)
-    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.mean_ready_replicas if tokens else 0.0
-    made = tokens / hours if hours > 0 else None
-    return _costed("measured", seen.view.plan, seen.mean_ready_replicas, made, utilization, "generated tokens, counted")
+    made, source = tokens_per_hour(seen), "generated tokens, counted"
+    return _costed("measured", seen.view.plan, seen.mean_ready_replicas, made, utilization, source)
 
 
 def proposed_cost(
     seen: ProductionSummary, replicas: int, measured: FleetCost | None, utilization: float | None
 ) -> FleetCost | None:
-    """The proposed fleet with the traffic that was seen: the same tokens from other replicas.
-
-    A fleet that is scaled with its traffic is on average smaller than its plan; the proposed one is taken to be scaled alike.
-    """
+    """Return the cost of the proposed fleet with the measured tokens, scaled with traffic as the present fleet is."""
     plan = seen.view.plan
     if plan is None or measured is None:
         return None
     warm = plan.fleet.minimum_warm if plan.fleet and plan.fleet.minimum_warm else 0
     planned = plan.fleet.instances if plan.fleet else seen.mean_ready_replicas
     mean = max(float(warm), replicas * min(1.0, seen.mean_ready_replicas / planned))
-    tokens = seen.total.counters.get("generation_tokens", 0.0) if seen.total else 0.0
-    hours = (
-        seen.total.seconds_of("generation_tokens") / 3600 / seen.mean_ready_replicas if seen.total and tokens else 0.0
-    )
-    made = tokens / hours if hours > 0 else None
     used = utilization * seen.mean_ready_replicas / mean if utilization is not None and mean > 0 else None
-    return _costed("proposed", plan, mean, made, used, "generated tokens, counted")
+    return _costed("proposed", plan, mean, tokens_per_hour(seen), used, "generated tokens, counted")
 
 
 def _costed(
@@ -188,20 +177,15 @@ def _tokens_at_usable(view: TierContext) -> float | None:
 
 
 def find_peak_rps(seen: ProductionSummary, workload: WorkloadNow) -> tuple[float, str] | None:
-    """The peak to size for, and where it came from: what arrived; None where that is not known."""
+    """Return the peak of the arrivals and its source, None if unknown."""
     if workload.peak_rps is None or workload.peak_rps <= 0:
         return None
     return workload.peak_rps, f"three stretches of five minutes in {seen.observed_seconds / 86400:.1f} days seen"
 
 
-HOURS_A_MONTH = 365 * 24 / 12
-"""730: a twelfth of a year, as clouds reckon."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What `replicas` cost, running all the time. Money is None where the plan has no price; of a million output tokens also
-    where none were seen. `tokens_per_hour` are the whole tier's."""
+    """Cost of `replicas` that run all the time. Money is None without a price. `tokens_per_hour` are the tier's."""
 
     replicas: float
     gpu_hours_per_hour: float
@@ -213,7 +197,7 @@ class Bill:
 
 
 def tokens_per_hour(seen: ProductionSummary) -> float | None:
-    """Output tokens that the tier made in an hour, on average over the seconds that were seen; None where none were counted."""
+    """Return the tier's output tokens per observed hour, None without any."""
     if seen.total is None or seen.mean_ready_replicas <= 0:
         return None
     tokens = seen.total.counters.get("generation_tokens", 0.0)
@@ -222,7 +206,7 @@ def tokens_per_hour(seen: ProductionSummary) -> float | None:
 
 
 def compute_bill(plan: TierPlan, replicas: float, tokens: float | None) -> Bill:
-    """The cost of so many replicas that make so many output tokens an hour. Raises ValueError for fewer than none."""
+    """Return the cost of replicas with their output tokens an hour. Raise ValueError for negative replicas."""
     if replicas < 0:
         raise ValueError(f"{replicas} replicas cost nothing and are none")
     gpus = replicas * plan.gpu.per_replica

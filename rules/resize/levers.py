@@ -1,7 +1,6 @@
-"""The utilization trap's levers (guide 9.2): which of them is worth how much on this tier, and when it idles.
+"""Levers of the utilization trap (guide 9.2) with their worth on one tier, and its utilisation by hour of the week.
 
-Owns the arithmetic of each lever over the hours that were seen, and the profile of a week. They overlap: their sums mean nothing.
-What is paid per replica is `rules.plan.money`'s. Another lever is a function here and a row of LEVERS.
+Levers overlap, so their sum has no meaning. To add a lever: a function here and a row of LEVERS.
 """
 
 from __future__ import annotations
@@ -34,8 +33,10 @@ SIMPLE = 0.40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourOfWeek:
-    """An hour of the week by the local clock (`weekday` 0 is Monday): mean fleet utilisation and replicas beyond those that
-    the target would need, over the `count` hours that were seen; None where none was."""
+    """Hour of the week by the local clock (`weekday` 0 is Monday), mean of the `count` hours seen (None: none).
+
+    `idle_replicas` are those beyond the number at the target utilisation.
+    """
 
     weekday: int
     hour: int
@@ -46,10 +47,9 @@ class HourOfWeek:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """`replicas` on average that it would free or fill, in GPU-hours and money a day (None: the plan has no price).
+    """Lever with the mean `replicas` that it frees or fills, in GPU-hours and money a day (None: no price).
 
-    `basis` says how it was reckoned, `certainty` whether from what was seen or by a rule of thumb; `missing` why it could not
-    be reckoned ("" where it was).
+    `basis` explains the calculation. `missing` is why there is none.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Lever:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverCase:
-    """What levers are reckoned from: hours of at least one replica, each with its utilisation (None: not known)."""
+    """Input of the levers: hours of at least one replica with their utilisation (None: unknown)."""
 
     seen: ProductionSummary
     usable: Capacity
@@ -74,12 +74,12 @@ class LeverCase:
 
 
 def read_target_utilization(seen: ProductionSummary) -> float:
-    """The fleet utilisation that a tier should have, 0-1: the threshold of UtilizationTrap."""
+    """Return the target of fleet utilisation, 0-1 (UtilizationTrap)."""
     return RULES["UtilizationTrap"].limit("target", seen.view.limits)
 
 
 def list_used_hours(seen: ProductionSummary) -> tuple[tuple[Window, float | None], ...]:
-    """The hours under the present plan with the fleet utilisation of each."""
+    """Return the hours under the present plan with their fleet utilisation."""
     found = []
     for hour in seen.plan_hours:
         value = read(BY_NAME["fleet_utilization"], hour, seen.view.basis)
@@ -88,7 +88,7 @@ def list_used_hours(seen: ProductionSummary) -> tuple[tuple[Window, float | None
 
 
 def group_by_hour_of_week(seen: ProductionSummary, zone: str) -> tuple[HourOfWeek, ...]:
-    """All 168 hours of the week, Monday 0:00 first, by the clock of `zone` (an IANA name)."""
+    """Return all 168 hours of the week from Monday 0:00 on, by the clock of `zone` (an IANA name)."""
     clock, target = ZoneInfo(zone), read_target_utilization(seen)
     grouped: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for hour, used in list_used_hours(seen):
@@ -112,7 +112,7 @@ def _of_week(day: int, hour: int, several: Sequence[tuple[float, float]]) -> Hou
 
 
 def list_levers(seen: ProductionSummary, usable: Capacity, sized: FleetProposal) -> tuple[Lever, ...]:
-    """Every lever of LEVERS for the tier, the one that is worth most first."""
+    """Return every lever of a tier, the one that is worth most first."""
     fleet = seen.view.plan.fleet if seen.view.plan else None
     case = LeverCase(
         seen=seen,
@@ -127,7 +127,7 @@ def list_levers(seen: ProductionSummary, usable: Capacity, sized: FleetProposal)
 
 
 def _batch_fill(case: LeverCase) -> Lever:
-    """Idle replica-hours, hour by hour, those of the minimum warm count too: they are as warm and as paid for."""
+    """Return the idle replica-hours, including the minimum warm count: it is warm and paid for too."""
     known = [(hour, used) for hour, used in case.hours if used is not None]
     if not known:
         return _unknown("Offline batch fill", "no hour's fleet utilisation is known")
@@ -138,7 +138,7 @@ def _batch_fill(case: LeverCase) -> Lever:
 
 
 def _schedule(case: LeverCase) -> Lever:
-    """Ready replicas beyond what each hour's busiest five minutes needed: the most that any schedule could save."""
+    """Return ready replicas beyond the need of each hour's busiest five minutes, the bound of any schedule."""
     peaks = _peaks(case.seen.rates)
     saved, counted = 0.0, 0
     for hour, _ in case.hours:
@@ -171,7 +171,7 @@ def _needed(case: LeverCase, peak: float) -> int:
 
 
 def _colocation(case: LeverCase) -> Lever:
-    """Replicas beyond the target on average that nobody keeps warm on purpose: another model's work fits into them."""
+    """Return the mean replicas beyond the target that are not kept warm on purpose."""
     if not case.seen.plan_hours:
         return _unknown("Model colocation", "no hour under the present plan was seen")
     used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.view.basis)

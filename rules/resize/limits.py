@@ -1,8 +1,6 @@
-"""Whether a smaller fleet keeps every limit: latency, KV cache and queue, also with one replica lost.
+"""Limits of a smaller fleet: latency, KV cache and queue, also with one replica lost.
 
-Owns what is seen of each limit as an amount of the whole tier, which fewer replicas have to share, and the limit of one replica.
-How many replicas the demand needs is `rules.plan.replica_count`'s; this only ever asks for more. Another limit is a row of
-`loads_of`.
+Each limit is an amount of the whole tier that its replicas share. To add a limit: a row of `loads_of`.
 """
 
 from __future__ import annotations
@@ -16,20 +14,20 @@ from rules.plan.benchmark_reading import read_benchmark
 from rules.plan.curve import operating_point
 from rules.plan.replica_count import Margin, ReplicaCount
 from rules.resize.production_summary import ProductionSummary
+from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity
 
 KV = "kv_utilization"
-IN_SYSTEM = ("requests_running", "requests_waiting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierLoad:
-    """An amount of the whole tier that its replicas share, and how much of it one replica may have.
+    """Amount of the whole tier that its replicas share, and the limit of one replica, both in `unit`.
 
-    `unit` is that of both. KV cache use adds up over replicas as full caches: 13 at 60 % are 7.8.
+    KV cache use adds up as full caches: 13 replicas at 60 % are 7.8.
     """
 
     name: str
@@ -38,7 +36,7 @@ class TierLoad:
     unit: str
 
     def share(self, replicas: float) -> float:
-        """What one of so many replicas has of it."""
+        """Return the amount of each of so many replicas."""
         return self.amount / replicas
 
 
@@ -54,15 +52,14 @@ def loads_of(seen: ProductionSummary, capacity: Capacity, count: ReplicaCount) -
         )
     ]
     fullest = RULES["UtilizationTrap"].limit("fullest_hours", limits)
+    ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
     full = _fullest(seen.hours, (KV,), fullest)
     if full is not None:
-        ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
         found.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
     measured = read_benchmark(seen.view, KV, capacity.rps)
     if isinstance(measured, Reading) and measured.value and full is None:
         # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.
         amount = measured.value * count.demand_rps / capacity.rps
-        ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
         found.append(TierLoad(name="KV cache in use (benchmark)", amount=amount, limit=ceiling, unit="ratio"))
     point, in_system = operating_point(plan) if plan else None, _fullest(seen.hours, IN_SYSTEM, fullest)
     if point is not None and point.c_max is not None and in_system is not None:
@@ -95,22 +92,14 @@ def fewest_within_limits(loads: Iterable[TierLoad], replicas: int, most: int, ma
 def find_exceeded_limit(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> str:
     """Return the first limit that so many replicas exceed, in words; "" where they keep all."""
     left = max(1, serving(replicas, margin))
-    for one in loads:
-        if one.share(left) > one.limit * (1 + 1e-9):
-            return f"{one.name} would be {_words(one, left)}{_lost(left, replicas)}"
-    return ""
+    exceeded = (one for one in loads if one.share(left) > one.limit * (1 + 1e-9))
+    return next(limits_text(exceeded, replicas, margin), "")
 
 
 def limits_text(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> Iterator[str]:
     """Yield where each limit stands with so many replicas, in words."""
     left = max(1, serving(replicas, margin))
     for one in loads:
-        yield f"{one.name} would be {_words(one, left)}{_lost(left, replicas)}"
-
-
-def _words(one: TierLoad, replicas: int) -> str:
-    return f"{number(one.share(replicas), one.unit)} of at most {number(one.limit, one.unit)}"
-
-
-def _lost(left: int, replicas: int) -> str:
-    return f" with one of {replicas} lost" if left < replicas else f" with {replicas}"
+        share, limit = number(one.share(left), one.unit), number(one.limit, one.unit)
+        fleet = f"one of {replicas} lost" if left < replicas else f"{replicas}"
+        yield f"{one.name} would be {share} of at most {limit} with {fleet}"

@@ -1,7 +1,6 @@
-"""Capacity as production shows it: one estimate from a week's load bins, and the capacity now from two weeks of days.
+"""Capacity measured in production: an estimate from a week's load bins, and the present capacity from two weeks.
 
-Owns the way from production's own curve and the benchmark's to `Capacity`. Nothing else estimates what a replica can take.
-How estimates of successive days become one number is `rules.plan.capacity.damp_capacity`'s.
+Nothing else estimates capacity. `rules.plan.capacity.damp_capacity` joins estimates of successive days.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ NEAR = 0.9
 
 
 def capacity_now(view: TierContext, days: Iterable[Iterable[BinnedWindow]]) -> Capacity | None:
-    """Return the capacity of one replica from the last DAYS days, oldest first, each as slices by load bin under the present plan.
+    """Return the capacity of one replica from the last DAYS days, oldest first, each as windows by load bin.
 
-    Each of the last EVALUATIONS days gets an estimate from the EVIDENCE_DAYS that end with it; `damp_capacity` joins them.
+    Each of the last EVALUATIONS days has an estimate from the EVIDENCE_DAYS that end with it.
     """
     if not view.serves_whole_requests:
         return planned_capacity(view.plan) if view.plan else None
@@ -71,12 +70,12 @@ def capacity_now(view: TierContext, days: Iterable[Iterable[BinnedWindow]]) -> C
 
 
 def estimate_capacity(view: TierContext, bins: Sequence[BinnedWindow]) -> Capacity | None:
-    """Return what a replica can take by one sum a load bin. None where neither production nor the plan tells.
+    """Return the capacity from one sum per load bin. Return None if neither production nor plan gives one.
 
-    Where production broke the SLO above a load that kept it, the knee lies between the two, and the plan's own value stands
-    if it does too. Else the plan stands as far as production reached; where production is slower than the benchmark at
-    equal load, beyond chance, the benchmark's curve is first scaled by how much. A load that broke the SLO below one that
-    kept it was broken by something else than load: a cascade, a restart.
+    If production broke the SLO above a load that kept it, the knee is between the two; the plan's value counts if it is
+    too. Otherwise the plan counts as far as production reached. If production is slower than the benchmark at equal
+    load, beyond chance, the benchmark's curve is scaled first. A broken SLO below a load that kept it has another cause
+    than load.
     """
     whole = windows.sum_families((one.window for one in bins), WORK_FAMILIES) if bins else None
     present = present_lengths(whole) if whole is not None else UNTOLD
@@ -92,7 +91,7 @@ def estimate_capacity(view: TierContext, bins: Sequence[BinnedWindow]) -> Capaci
 def _estimate(
     view: TierContext, bins: Sequence[BinnedWindow], plan: Capacity | None, present: CapacityLengths
 ) -> Capacity | None:
-    """The same with the plan's capacity in requests of the present lengths."""
+    """Return the estimate, with the plan's capacity in requests of the present lengths."""
     points = production_points(view, bins)
     kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
     above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
@@ -121,7 +120,7 @@ def _estimate(
 
 
 def present_lengths(whole: Window) -> CapacityLengths:
-    """Return the mean lengths of the requests of a window; a part of them that no engine tells is not known."""
+    """Return the mean lengths of a window's requests, unknown where no engine reports them."""
     finished = whole.counters.get("requests_finished", 0.0)
     if finished <= 0:
         return UNTOLD
@@ -139,9 +138,9 @@ def present_lengths(whole: Window) -> CapacityLengths:
 
 
 def at_present_lengths(plan: Capacity, whole: Window, present: CapacityLengths) -> Capacity:
-    """Return the plan's capacity in requests of the `present` lengths, those of `whole`: longer ones are more work (DESIGN 3.12).
+    """Return the plan's capacity in requests of the `present` lengths: longer ones are more work (DESIGN 3.12).
 
-    It stays as it is while the difference is within SAME, or where the lengths of either are not known.
+    It is unchanged within SAME or with unknown lengths.
     """
     work, each = work_of(whole, plan.lengths), replica_rate(whole, "requests_finished")
     if work is None or not each or not work.total.value:
@@ -162,9 +161,9 @@ def at_present_lengths(plan: Capacity, whole: Window, present: CapacityLengths) 
 
 
 def _never_kept(base: Capacity, lowest: ProductionPoint, present: CapacityLengths) -> Capacity:
-    """Return what can be said where no load of production kept the SLO; `lowest` is the lowest that had enough requests.
+    """Return the capacity if no load kept the SLO; `lowest` is the lowest load with enough requests.
 
-    At or below the benchmark's lowest load (bin 0) load is not the cause, and more replicas are no remedy: the plan counts.
+    At or below the benchmark's lowest load (bin 0) load is not the cause, so the plan counts.
     """
     text = f"no load of production kept the SLO, not even {lowest.rps:.3g} rps a replica"
     if lowest.bin == 0:
@@ -196,9 +195,9 @@ def _without_benchmark(points: Sequence[ProductionPoint], kept: ProductionPoint)
 
 
 def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
-    """Return the plan's value, or the higher load at which production kept the SLO; certain where production came near to it.
+    """Return the plan's value, or a higher load that kept the SLO; certain if production came near it.
 
-    The operator's word stands although production kept the SLO above it: there may be reasons that no metric shows.
+    The operator's value counts even then: it may have reasons without a metric.
     """
     best = base.rps if base.source is CapacitySource.OPERATOR else max(base.rps, kept.rps)
     sure = kept.rps >= NEAR * base.rps and kept.kept is SloStatus.KEPT
@@ -250,8 +249,7 @@ def _between(
 
 
 def _crossing(view: TierContext, kept: ProductionPoint, broken: ProductionPoint) -> float:
-    """Return the load at which TTFT or TPOT P99 crosses its limit first, by the logarithms of the best estimates (as
-    `rules.plan.curve` does between points of the benchmark)."""
+    """Return the load at which TTFT or TPOT P99 first crosses its limit, by logarithms of the best estimates."""
     slo = view.plan.slo if view.plan else None
     found = []
     for limit, name in ((slo and slo.ttft_p99_seconds, "ttft_p99"), (slo and slo.tpot_p99_seconds, "tpot_p99")):
@@ -269,7 +267,7 @@ def _best(value: SignalValue) -> float | None:
 
 
 def _is_slower(view: TierContext, bins: Sequence[BinnedWindow]) -> bool:
-    """Return whether more requests than allowed were slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
+    """Return whether production is slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
     for name in SLOWER:
         case = RuleContext(
             rule=RULES[name], catalogue=RULES, view=view, slices=tuple(bins), now=0.0, period_seconds=DAY_SECONDS
@@ -284,8 +282,7 @@ def _is_slower(view: TierContext, bins: Sequence[BinnedWindow]) -> bool:
 
 
 def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float]:
-    """Return the largest ratios of production's P99 (best estimate) to the benchmark's at equal load, of TTFT and of TPOT, over
-    the bins with enough requests; 1 where production is not slower, or no bin can be compared."""
+    """Return production's largest ratios of TTFT and TPOT P99 to the benchmark's at equal load; 1 if not slower."""
     enough = [one for one in points if one.requests >= CERTAIN_REQUESTS]
     ttft = [seen / one.planned_ttft_p99 for one in enough if (seen := _best(one.ttft_p99)) and one.planned_ttft_p99]
     tpot = [seen / one.planned_tpot_p99 for one in enough if (seen := _best(one.tpot_p99)) and one.planned_tpot_p99]
@@ -293,7 +290,7 @@ def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float
 
 
 def _scaled(base: Capacity, view: TierContext, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
-    """Return the benchmark's operating point with every latency as much slower as production is at equal load."""
+    """Return the operating point of the benchmark with latencies scaled to production's."""
     curve, plan, factors = view.curve, view.plan, slower_than_planned(points)
     found: OperatingPoint | None = None
     if curve is not None and plan is not None:
@@ -318,7 +315,7 @@ def _scaled(base: Capacity, view: TierContext, points: Sequence[ProductionPoint]
 
 
 def _slower(point: Point, ttft: float, tpot: float) -> Point:
-    """A point of the benchmark with its latencies so many times as long; events of a stream are as much slower as tokens."""
+    """Return a benchmark point with scaled latencies; ITL scales like TPOT."""
     factors = {"ttft_p99_seconds": ttft, "tpot_p99_seconds": tpot, "itl_p99_seconds": tpot}
     told = {name: value for name in factors if (value := getattr(point, name)) is not None}
     return point.model_copy(update={name: value * factors[name] for name, value in told.items()})

@@ -1,8 +1,6 @@
-"""Production's own latency-throughput curve (guide 8.1, 8.3), out of the sums of load bins.
+"""Latency-throughput curve of production from sums of load bins (guide 8.1, 8.3).
 
-Owns the points with their bounds and whether each keeps the objective. Which load keeps the SLO now follows from them in
-`rules.resize.measured_capacity`. The benchmark's curve is `rules.plan.curve`'s; here it is what production is laid beside. Another
-quantity of a point is a field of `ProductionPoint`.
+To add a quantity: a field of `ProductionPoint`.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ LIMITS = (
 
 
 class SloStatus(StrEnum):
-    """Whether a load keeps the SLO: surely or by the best estimate, or nothing can be said."""
+    """Result of a load against the SLO: certain, likely or unknown."""
 
     KEPT = "kept"
     LIKELY_KEPT = "likely_kept"
@@ -71,7 +69,6 @@ class ProductionPoint:
     requests: float
     ttft_p50: SignalValue
     ttft_p99: SignalValue
-    tpot_p50: SignalValue
     tpot_p99: SignalValue
     output_tokens_per_second: float | None
     kv_utilization: SignalValue
@@ -82,26 +79,27 @@ class ProductionPoint:
 
 
 def production_points(view: TierContext, bins: Iterable[BinnedWindow]) -> tuple[ProductionPoint, ...]:
-    """Return the points that had requests, by rising load, from one sum a load bin; what was beyond the benchmark last."""
+    """Return the points with requests, by rising load, from one sum per load bin; beyond the benchmark last."""
     found = [_point(view, one) for one in bins if one.rps]
     return tuple(sorted(found, key=lambda point: (point.bin is None, point.rps)))
 
 
 def _point(view: TierContext, one: BinnedWindow) -> ProductionPoint:
     window, basis = one.window, view.basis
-    readings = {name: read(BY_NAME[name], window, basis) for name in _READ}
-    rps = one.rps or 0.0
+
+    def reading(name: str) -> SignalValue:
+        return read(BY_NAME[name], window, basis)
+
     return ProductionPoint(
         bin=one.bin,
         outside=one.beyond,
-        rps=rps,
+        rps=one.rps or 0.0,
         in_system=one.in_system,
         requests=window.counters.get("requests_finished", 0.0),
-        ttft_p50=readings["ttft_p50_seconds"],
-        ttft_p99=readings["ttft_p99_seconds"],
-        tpot_p50=readings["tpot_p50_seconds"],
-        tpot_p99=readings["tpot_p99_seconds"],
-        kv_utilization=readings["kv_utilization"],
+        ttft_p50=reading("ttft_p50_seconds"),
+        ttft_p99=reading("ttft_p99_seconds"),
+        tpot_p99=reading("tpot_p99_seconds"),
+        kv_utilization=reading("kv_utilization"),
         output_tokens_per_second=replica_rate(window, "generation_tokens"),
         planned_ttft_p99=_planned(view, one, "ttft_p99_seconds"),
         planned_tpot_p99=_planned(view, one, "tpot_p99_seconds"),
@@ -110,12 +108,11 @@ def _point(view: TierContext, one: BinnedWindow) -> ProductionPoint:
     )
 
 
-_READ = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "kv_utilization")
-
-
 def merge_bins(seen: ProductionSummary, name: str, window: Window) -> SignalValue:
-    """A signal over all load bins. Of a quantile the best estimate is kept between the least and the greatest of the bins',
-    where these hold all requests of the window: no pool has another."""
+    """Return a signal over all load bins.
+
+    A quantile's best estimate stays between those of the bins if they hold all requests.
+    """
     found = read(BY_NAME[name], window, seen.view.basis)
     if not isinstance(found, Reading) or found.value is None or BY_NAME[name].how is not SignalKind.QUANTILE:
         return found
@@ -137,10 +134,10 @@ def _planned(view: TierContext, one: BinnedWindow, metric: str) -> float | None:
 
 
 def check_slo(window: Window, slo: Slo, itl: bool = True) -> SloStatus:
-    """Return whether the requests of a window kept every objective of the SLO that the engine's histograms tell.
+    """Return whether a window's requests kept every objective that the engine's histograms show.
 
-    Surely broken: more than 1 % are slower whatever happened inside the bucket, and beyond chance (99.9 %, one-sided). From
-    fewer than 300 requests nothing follows: their P99 is the third worst (DESIGN 3.3).
+    Broken: more than 1 % are slower for any distribution inside the buckets, beyond chance (99.9 %, one-sided). Fewer
+    than 300 requests give no result: their P99 is the third worst (DESIGN 3.3).
     """
     told = [
         _keeps(window, family, limit)

@@ -1,7 +1,7 @@
-"""What production showed of one tier in a time, as the re-sizing reads it: sums by hour and by load bin, and arrivals.
+"""Summary of one tier's production: sums by hour and load bin, and arrivals.
 
-Owns the record and how weeks of history are put into it piece by piece, so that never more than a day of rows is in memory. It
-judges nothing. What re-sizing needs besides is a field here and a line in `SeenSoFar.add`.
+It is built day by day: memory never holds more than a day of rows. To add a quantity: a field and a line of
+`ProductionSummaryBuilder.add`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WHOLE_MINUTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Requests a second that arrived at the tier in the five minutes from `start` (unix seconds)."""
+    """Arrivals of the tier (rps) in the five minutes from `start` (unix seconds)."""
 
     start: float
     rps: float
@@ -39,11 +39,10 @@ class Rate:
 class ProductionSummary:
     """One tier in [since, until), unix seconds.
 
-    `total` is the sum of everything, the hours that were seen as if they followed each other (None: nothing was booked),
-    `lately` the same of the last days, RECENT_SECONDS at most. `hours` are one window an hour without histograms, whatever plan
-    was valid; `plan_hours` and `bins` (of the last days; one slice a load bin, and one for what was
-    beyond the benchmark) only under the present version of the plan. `rates` are the
-    arrivals; `minutes` of them are known. `versions` are the plan versions, newest last.
+    `total` is the sum of all observed hours, `lately` that of the last RECENT_SECONDS. `hours` are windows of an hour
+    without histograms, under any plan. `plan_hours` and `bins` (recent, one per load bin, one beyond the benchmark) are
+    under the present plan. `rates` are the arrivals in `minutes` known minutes. `versions` are the plan versions,
+    newest last.
     """
 
     view: TierContext
@@ -61,23 +60,23 @@ class ProductionSummary:
 
     @property
     def observed_seconds(self) -> float:
-        """The seconds in which the tier was seen, as far as its replicas were covered."""
+        """Return the seconds in which the tier was observed."""
         return sum(utilization.observed_seconds(hour, HOUR_SECONDS) for hour in self.hours)
 
     @property
     def average_rps(self) -> float | None:
-        """Requests a second that arrived, over the minutes of which it is known."""
+        """Return the mean arrivals (rps) of the known minutes."""
         return self.requests / (self.minutes * MINUTE_SECONDS) if self.minutes else None
 
     @property
     def mean_ready_replicas(self) -> float:
-        """Replicas that were seen, on average over the hours in which any was."""
+        """Return the mean observed replicas of the hours with any."""
         return utilization.mean_ready_replicas(self.hours)
 
 
 @dataclass(slots=True, kw_only=True)
 class ProductionSummaryBuilder:
-    """Collects a `Seen` day by day. Not frozen: it is what `rows in` and `record out` have between them."""
+    """Builder of a `ProductionSummary`, day by day."""
 
     view: TierContext
     since: float
@@ -94,7 +93,7 @@ class ProductionSummaryBuilder:
     def add(
         self, every: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
     ) -> None:
-        """Some hours by load bin (all of them, and those under the present plan), and the minutes of the same time."""
+        """Add hours by load bin (all, and those under the present plan), and the minutes of the same time."""
         slices, present = tuple(every), tuple(of_plan)
         self.total = _added(self.total, slices)
         _into_hours(self.hours, slices)
@@ -118,7 +117,7 @@ class ProductionSummaryBuilder:
                 self.rates.append(Rate(start=start, rps=sum(several) / (len(several) * MINUTE_SECONDS)))
 
     def build(self, versions: tuple[str, ...]) -> ProductionSummary:
-        """The record of what was collected."""
+        """Return the summary of the collected days."""
         hours = tuple(self.hours[start] for start in sorted(self.hours))
         ordered = sorted(self.bins.values(), key=lambda one: (one.bin is None, one.bin or 0))
         return ProductionSummary(
@@ -143,8 +142,7 @@ def _added(known: Window | None, slices: Sequence[BinnedWindow]) -> Window | Non
 
 
 def _without_holes(total: Window | None, hours: tuple[Window, ...]) -> Window | None:
-    """The sum as if its hours followed each other: what a tier did in a second is meant of the seconds that were seen, not of
-    those in which nobody looked."""
+    """Return the sum as if its hours were adjacent: rates are per observed second."""
     if total is None:
         return None
     seconds = math.fsum(hour.span for hour in hours)

@@ -1,9 +1,6 @@
-"""Re-sizing a tier (guide 9.1, Steps 1, 11 and 12) from what production showed, and the proposal: keep, grow, shrink, move.
+"""Re-sizing of a tier from production (guide 9.1, Steps 1, 11 and 12): keep, grow, shrink or move.
 
-Owns the decision and its evidence. What was seen is `rules.resize.production_summary`'s, each step is a module of its own
-beside this one
-(`resize_workload`, `resize_curve`, `resize_fleet`, `resize_levers`), a comparison between tiers `rules.resize.tier_move`'s.
-Nothing is proposed from too little data: the proposal then says what was too little and how much is needed.
+With too little data there is no proposal; it names what is missing and how much is needed.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ EVICTING = ("KvEviction", "EvictionDivergence")
 
 
 class ProposalKind(StrEnum):
-    """What is proposed."""
+    """Kind of a proposal."""
 
     KEEP = "keep"
     GROW = "grow"
@@ -66,7 +63,7 @@ class ProposalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """`replicas` for the plan's `now` (None: nothing is proposed). `needed` says what a recommendation lacks."""
+    """Proposal of `replicas` for the plan's `now` (None: no proposal). `needed` names missing data."""
 
     kind: ProposalKind
     certainty: Certainty
@@ -81,7 +78,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """Steps 1, 11 and 12 of a tier anew; None where a step could not be done."""
+    """Steps 1, 11 and 12 of a tier; None for a step without data."""
 
     seen: ProductionSummary
     workload: WorkloadNow
@@ -102,7 +99,7 @@ Answers = Mapping[str, RuleResult]
 
 
 def index_by_rule(answers: Iterable[RuleResult]) -> Answers:
-    """Of the tier as a whole; a verdict before an unknown."""
+    """Return the results of the tier as a whole by rule, verdicts before unknowns."""
     found: dict[str, RuleResult] = {}
     for answer in answers:
         if answer.subject.replica is None and not isinstance(found.get(answer.rule), Verdict):
@@ -111,7 +108,7 @@ def index_by_rule(answers: Iterable[RuleResult]) -> Answers:
 
 
 def propose_size(seen: ProductionSummary, answers: Answers) -> Resize:
-    """The steps and the proposal from what was seen and what the rules over the same time say of it."""
+    """Return the steps and the proposal from production and the rules' results of the same time."""
     workload, points = measure_workload(seen), production_points(seen.view, seen.bins)
     usable = seen.view.capacity
     plan, peak = seen.view.plan, find_peak_rps(seen, workload)
@@ -184,7 +181,7 @@ def _proposal(
 def _lacking(
     seen: ProductionSummary, plan: TierPlan | None, workload: WorkloadNow, usable: Capacity | None
 ) -> tuple[str, ...]:
-    """What a recommendation lacks, each with how much of it is needed."""
+    """Return the missing data of a proposal, each with the needed amount."""
     hours = seen.observed_seconds / 3600
     found = []
     if hours < TO_GROW_SECONDS / 3600:
@@ -266,8 +263,10 @@ def _fewer(
     evidence: tuple[str, ...],
     kv_fullest: float | None,
 ) -> Proposal:
-    """Fewer, down to where every limit still holds, unless memory or evictions say that the replicas are needed, or a week was
-    not seen."""
+    """Return a proposal of fewer replicas within every limit.
+
+    KV cache, evictions, or less than a week of data keep the present number.
+    """
     if not _long(seen):
         hours, needed = seen.observed_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
         text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"

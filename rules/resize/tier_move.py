@@ -1,7 +1,6 @@
-"""Moving traffic to another tier (guide 9.5, 8.4): only where both serve one model, at matched lengths, and the other has room.
+"""Moves of traffic to a cheaper tier (guide 9.5, 8.4): same model, matching lengths and enough room.
 
-Owns the comparison between tiers; nothing is averaged across them. Numbers at different lengths are different workloads and are
-never compared (guide 8.4).
+Numbers at different lengths are different workloads and are never compared (guide 8.4).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CHEAPER = 0.8
 
 
 def add_tier_moves(several: Sequence[Resize]) -> tuple[Resize, ...]:
-    """The same, and where a cheaper tier has room for a tier's peak, the proposal to move it there (likely at most)."""
+    """Return the proposals, with a move (likely at most) where a cheaper tier has room for a tier's peak."""
     return tuple(_moved(one, [other for other in several if other is not one]) for one in several)
 
 
@@ -56,7 +55,7 @@ def _moved(one: Resize, others: Sequence[Resize]) -> Resize:
 
 
 def _cheaper(one: Resize, other: Resize) -> float | None:
-    """What a million tokens cost on the other tier, where it can take this one's traffic for clearly less."""
+    """Return the other tier's cost of a million tokens if it can take this traffic for clearly less."""
     mine, theirs = one.seen.view.plan, other.seen.view.plan
     if mine is None or theirs is None or mine.model != theirs.model:
         return None

@@ -1,11 +1,6 @@
-"""Step 1 again (guide 9.1): what the traffic is now, beside what the tier was sized for.
+"""Present workload beside the planned one (guide 9.1, Step 1), and guardrails that fit it (guide 9.4).
 
-Owns lengths, average and peak rate and their comparison with the plan's workload. Whether the difference matters is the rule
-WorkloadDrift's; its words come in from outside. Another quantity of the workload is a field of `WorkloadNow`.
-
-Guardrails that would fit what is seen (guide 9.4): 2 to 3 times P95 for lengths, 80 to 90 % of the queue that breaks the SLO.
-
-Owns the numbers for a plan; whether the present ones are wrong is `rules.methods.guardrails`'s, whose thresholds are used here.
+To add a quantity: a field of `WorkloadNow`.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ DRIFTED = 1.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """One quantile of prompts or outputs, in tokens: seen with its bucket's edges, and planned (None: the plan has none)."""
+    """Quantile of prompts or outputs in tokens, observed and planned (None: not in the plan)."""
 
     what: str
     quantile: str
@@ -44,14 +39,14 @@ class Length:
 
     @property
     def factor(self) -> float | None:
-        """Return how many times as long as planned, by the best estimate."""
+        """Return the best estimate of observed by planned length."""
         if not isinstance(self.observed, Reading) or self.observed.value is None or not self.planned:
             return None
         return self.observed.value / self.planned
 
     @property
     def factors(self) -> tuple[float, float | None] | None:
-        """The same between the bounds, the upper one None where it is open."""
+        """Return the bounds of that ratio, the upper one None if open."""
         if not isinstance(self.observed, Reading) or not self.planned:
             return None
         low, high = self.observed.low or 0.0, self.observed.high
@@ -59,7 +54,7 @@ class Length:
 
     @property
     def longer(self) -> bool:
-        """Return whether it is longer than planned by more than DRIFTED, whatever happened inside the bucket."""
+        """Return whether it is surely longer than planned by more than DRIFTED."""
         seen = self.observed
         return isinstance(seen, Reading) and bool(self.planned) and (seen.low or 0.0) > DRIFTED * (self.planned or 0.0)
 
@@ -72,9 +67,11 @@ class Length:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadNow:
-    """`peak_rps` arrived in at least three stretches of five minutes; `highest_rps` in the busiest of them, `p95_rps` in all
-    but one of twenty. Rates are of the whole tier, None where nothing told them. `prompt_mean` and `generation_mean` are
-    tokens a request. `archetype` is the plan's, `towards` what lengths move to ("" where they do not)."""
+    """Present workload: lengths, rates of the whole tier (None: unknown) and mean tokens a request.
+
+    `peak_rps` arrived in at least three stretches of five minutes, `highest_rps` in the busiest, `p95_rps` in all but
+    one of twenty. `archetype` is the plan's, `towards` the one that lengths move to, or "".
+    """
 
     lengths: tuple[Length, ...]
     requests: float
@@ -95,7 +92,7 @@ class WorkloadNow:
 
 
 def measure_workload(seen: ProductionSummary) -> WorkloadNow:
-    """Step 1 from what was seen."""
+    """Return the present workload."""
     plan = seen.view.plan
     planned = plan.workload if plan else None
     rates = planned.requests_per_second if planned else None
@@ -130,7 +127,7 @@ def _length(seen: ProductionSummary, word: str, key: str, name: str) -> Length:
 
 
 def _mean(seen: ProductionSummary, counter: str, family: str) -> float | None:
-    """Tokens a request: the histogram's own mean, else tokens by requests that finished meanwhile."""
+    """Return the tokens a request: the histogram's mean, else tokens by finished requests."""
     if seen.lately is None:
         return None
     told = histograms.mean(seen.lately.histograms.get(family, ()))
@@ -141,15 +138,17 @@ def _mean(seen: ProductionSummary, counter: str, family: str) -> float | None:
 
 
 def _towards(lengths: tuple[Length, ...], archetype: str) -> str:
-    """The archetype that longer prompts, longer outputs or both belong to (guide 1.2)."""
+    """Return the archetype of longer prompts, longer outputs or both (guide 1.2), or ""."""
     found = TOWARDS.get(frozenset(one.what for one in lengths if one.longer), "")
     return "" if found == archetype else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailRange:
-    """A guardrail by its key in the plan: what is planned (None: nothing), and between what it would fit; `proposed` is the
-    middle. `basis` says what it was reckoned from."""
+    """Guardrail by its key in the plan: planned value (None: none), fitting range and `proposed` middle.
+
+    `basis` explains the calculation.
+    """
 
     key: str
     planned: float | None
@@ -160,7 +159,7 @@ class GuardrailRange:
 
 
 def list_guardrail_ranges(seen: ProductionSummary, workload: WorkloadNow) -> tuple[GuardrailRange, ...]:
-    """Every guardrail that can be reckoned from what was seen; lengths need as many requests as the rule does."""
+    """Return every guardrail that can be computed; lengths need as many requests as the rule does."""
     plan = seen.view.plan
     if plan is None:
         return ()
@@ -179,7 +178,7 @@ def list_guardrail_ranges(seen: ProductionSummary, workload: WorkloadNow) -> tup
 def compute_queue_breaker(
     slo_seconds: float, rps: float, planned: float | None, limits: Mapping[str, Mapping[str, float]]
 ) -> GuardrailRange:
-    """The queue at which to shed load: 80 to 90 % of objective x arrivals; 2 s at 50 rps are 100, so 80 to 90."""
+    """Return the queue that sheds load: 80 to 90 % of objective x arrivals (2 s at 50 rps: 80 to 90)."""
     rule, depth = RULES["QueueBreakerOff"], safe_queue_depth(slo_seconds, rps)
     low, high = rule.limit("low", limits) * depth, rule.limit("high", limits) * depth
     return GuardrailRange(

@@ -29,16 +29,16 @@ class Family:
     text: str
 
 
-def _counter(name: str, export: str, text: str) -> Family:
-    return Family(name=name, kind=FamilyKind.COUNTER, export=export, text=text)
+def _counter(name: str, text: str, export: str | None = None) -> Family:
+    return Family(name=name, kind=FamilyKind.COUNTER, export=f"{name}_total" if export is None else export, text=text)
 
 
 def _histogram(name: str, text: str, export: str = "") -> Family:
     return Family(name=name, kind=FamilyKind.HISTOGRAM, export=export or name, text=text)
 
 
-def _gauge(name: str, export: str, text: str) -> Family:
-    return Family(name=name, kind=FamilyKind.GAUGE, export=export, text=text)
+def _gauge(name: str, text: str, export: str | None = None) -> Family:
+    return Family(name=name, kind=FamilyKind.GAUGE, export=name if export is None else export, text=text)
 
 
 PART_OF: tuple[tuple[str, str, str], ...] = (
@@ -57,78 +57,57 @@ PART_OF: tuple[tuple[str, str, str], ...] = (
 both unusable."""
 
 FAMILIES: tuple[Family, ...] = (
+    _counter("requests_finished", "Requests that finished without an error, those that their clients left included"),
+    _counter("requests_arrived", "Requests that arrived, where the engine counts them"),
+    _counter("requests_aborted", "Of the finished ones, aborted: their clients left"),
+    _counter("requests_failed", "Requests that ended by an error of the engine; not among the finished ones"),
+    _counter("requests_ended_by_length", "Of the finished ones, ended at their token limit"),
     _counter(
-        "requests_finished",
-        "requests_finished_total",
-        "Requests that finished without an error, those that their clients left included",
+        "in_system_change",
+        "Net change of running + waiting requests; with the finished ones it gives arrivals",
+        export="",
     ),
-    _counter("requests_arrived", "requests_arrived_total", "Requests that arrived, where the engine counts them"),
-    _counter("requests_aborted", "requests_aborted_total", "Of the finished ones, aborted: their clients left"),
+    _counter("http_requests_ok", "HTTP answers 2xx; minus the finished ones: clients that left"),
+    _counter("http_requests_refused", "HTTP answers 4xx: what cannot be served, or (429) is too much"),
+    _counter("http_requests_failed", "HTTP answers 5xx, those for want of room (503) included"),
+    _counter("admission_rejections", "Requests refused for want of room: by a queue limit, answered 503"),
+    _counter("prompt_tokens", "Prompt tokens, cached ones included"),
+    _counter("prompt_tokens_computed", "Prompt tokens that had to be computed"),
+    _counter("generation_tokens", "Generated tokens"),
+    _counter("generation_seconds", "Time spent generating, summed over requests (llama.cpp)"),
+    _counter("preemptions", "Requests thrown out of the KV cache to be computed again"),
     _counter(
-        "requests_failed",
-        "requests_failed_total",
-        "Requests that ended by an error of the engine; not among the finished ones",
+        "prefix_queried_tokens", "Tokens looked up in the prefix cache", export="prefix_cache_queried_tokens_total"
     ),
-    _counter(
-        "requests_ended_by_length", "requests_ended_by_length_total", "Of the finished ones, ended at their token limit"
-    ),
-    _counter(
-        "in_system_change", "", "Net change of running + waiting requests; with the finished ones it gives arrivals"
-    ),
-    _counter(
-        "http_requests_ok", "http_requests_ok_total", "HTTP answers 2xx; minus the finished ones: clients that left"
-    ),
-    _counter(
-        "http_requests_refused",
-        "http_requests_refused_total",
-        "HTTP answers 4xx: what cannot be served, or (429) is too much",
-    ),
-    _counter(
-        "http_requests_failed", "http_requests_failed_total", "HTTP answers 5xx, those for want of room (503) included"
-    ),
-    _counter(
-        "admission_rejections",
-        "admission_rejections_total",
-        "Requests refused for want of room: by a queue limit, answered 503",
-    ),
-    _counter("prompt_tokens", "prompt_tokens_total", "Prompt tokens, cached ones included"),
-    _counter("prompt_tokens_computed", "prompt_tokens_computed_total", "Prompt tokens that had to be computed"),
-    _counter("generation_tokens", "generation_tokens_total", "Generated tokens"),
-    _counter(
-        "generation_seconds", "generation_seconds_total", "Time spent generating, summed over requests (llama.cpp)"
-    ),
-    _counter("preemptions", "preemptions_total", "Requests thrown out of the KV cache to be computed again"),
-    _counter("prefix_queried_tokens", "prefix_cache_queried_tokens_total", "Tokens looked up in the prefix cache"),
-    _counter("prefix_hit_tokens", "prefix_cache_hit_tokens_total", "Tokens found in the prefix cache"),
+    _counter("prefix_hit_tokens", "Tokens found in the prefix cache", export="prefix_cache_hit_tokens_total"),
     _counter(
         "external_prefix_queried_tokens",
-        "external_prefix_cache_queried_tokens_total",
         "Tokens looked up in the KV connector's cache",
+        export="external_prefix_cache_queried_tokens_total",
     ),
     _counter(
         "external_prefix_hit_tokens",
-        "external_prefix_cache_hit_tokens_total",
         "Tokens found in the KV connector's cache",
+        export="external_prefix_cache_hit_tokens_total",
     ),
     _counter(
         "expert_balance_sum",
-        "expert_balance_sum_total",
         "Mean by largest number of tokens of the GPUs that hold experts (1 is even), summed over passes",
     ),
-    _counter("expert_balance_passes", "expert_balance_passes_total", "Forward passes that this was told of"),
-    _counter("spec_drafts", "spec_drafts_total", "Speculation rounds"),
-    _counter("spec_draft_tokens", "spec_draft_tokens_total", "Tokens drafted"),
-    _counter("spec_accepted_tokens", "spec_accepted_tokens_total", "Drafted tokens accepted"),
+    _counter("expert_balance_passes", "Forward passes that this was told of"),
+    _counter("spec_drafts", "Speculation rounds"),
+    _counter("spec_draft_tokens", "Tokens drafted"),
+    _counter("spec_accepted_tokens", "Drafted tokens accepted"),
     _counter(
         "spec_accepted_at_position",
-        "spec_accepted_tokens_at_position_total",
         "Drafted tokens accepted, by draft position (0 is the first)",
+        export="spec_accepted_tokens_at_position_total",
     ),
-    _counter("kv_transfer_failures", "kv_transfer_failures_total", "KV transfers that failed"),
-    _counter("engine_steps", "engine_steps_total", "Scheduler steps; gauges are refreshed by steps only"),
-    _counter("restarts", "restarts_total", "Restarts seen between two scrapes"),
-    _counter("cold_starts", "cold_starts_total", "Restarts whose cold start could be timed"),
-    _counter("cold_start_seconds", "cold_start_seconds_total", "Process start to ready, summed over these"),
+    _counter("kv_transfer_failures", "KV transfers that failed"),
+    _counter("engine_steps", "Scheduler steps; gauges are refreshed by steps only"),
+    _counter("restarts", "Restarts seen between two scrapes"),
+    _counter("cold_starts", "Restarts whose cold start could be timed"),
+    _counter("cold_start_seconds", "Process start to ready, summed over these"),
     _histogram("ttft_seconds", "Time to first token, from arrival at the engine"),
     _histogram("tpot_seconds", "Time per output token of a request"),
     _histogram(
@@ -144,59 +123,60 @@ FAMILIES: tuple[Family, ...] = (
     _histogram("generation_tokens_per_request", "Output length of finished requests", "request_generation_tokens"),
     _histogram("kv_transfer_seconds", "KV blocks moved between instances"),
     _histogram("kv_residency_seconds", "Life of a KV block before eviction (sampled by the engine)"),
-    _gauge("requests_running", "requests_running", "Requests in the batch"),
-    _gauge("requests_waiting", "requests_waiting", "Requests queued in the engine"),
-    _gauge("requests_waiting_capacity", "requests_waiting_capacity", "Of these, waiting for KV or batch capacity"),
-    _gauge("requests_waiting_deferred", "requests_waiting_deferred", "Of these, held back (adapter slots, KV load)"),
-    _gauge("requests_in_system", "", "Running and waiting requests by Little's law, where the gauges are unknown"),
-    _gauge("kv_utilization", "kv_utilization_ratio", "KV cache blocks in use, mean over data-parallel engines"),
-    _gauge("kv_utilization_max", "kv_utilization_max_ratio", "The same, the fullest data-parallel engine"),
+    _gauge("requests_running", "Requests in the batch"),
+    _gauge("requests_waiting", "Requests queued in the engine"),
+    _gauge("requests_waiting_capacity", "Of these, waiting for KV or batch capacity"),
+    _gauge("requests_waiting_deferred", "Of these, held back (adapter slots, KV load)"),
     _gauge(
-        "prefix_hit_gauge", "prefix_cache_hit_average_ratio", "Prefix cache hits as the engine averages them itself"
+        "requests_in_system", "Running and waiting requests by Little's law, where the gauges are unknown", export=""
     ),
-    _gauge("spec_accept_length", "spec_accept_length_tokens", "Tokens a speculation round yields, as a gauge"),
-    _gauge("spec_accept_rate", "spec_accept_rate_ratio", "Accepted / drafted tokens, as a gauge"),
-    _gauge("spec_steps", "spec_steps", "Draft positions a round, as a gauge"),
+    _gauge("kv_utilization", "KV cache blocks in use, mean over data-parallel engines", export="kv_utilization_ratio"),
+    _gauge("kv_utilization_max", "The same, the fullest data-parallel engine", export="kv_utilization_max_ratio"),
     _gauge(
-        "engine_startup_seconds", "engine_startup_seconds", "How long the running process took to start, as it says"
+        "prefix_hit_gauge",
+        "Prefix cache hits as the engine averages them itself",
+        export="prefix_cache_hit_average_ratio",
     ),
-    _gauge("adapters_running", "adapters_running", "LoRA adapters with running requests"),
-    _gauge("adapters_waiting", "adapters_waiting", "LoRA adapters with waiting requests"),
-    _gauge("engine_awake", "engine_awake", "1 while the engine is awake, 0 in sleep mode"),
-    _counter(
-        "gpu_busy_seconds", "gpu_busy_seconds_total", "Seconds with a kernel running, by the driver's sample buffer"
-    ),
-    _counter("gpu_busy_covered_seconds", "gpu_busy_covered_seconds_total", "Seconds that these samples cover"),
-    _counter("gpu_energy_joules", "gpu_energy_joules_total", "Energy used"),
-    _counter("gpu_energy_covered_seconds", "gpu_energy_covered_seconds_total", "Seconds that this energy covers"),
-    _counter("gpu_throttled_power_seconds", "gpu_throttled_power_seconds_total", "Clocks held down by the power limit"),
-    _counter("gpu_throttled_thermal_seconds", "gpu_throttled_thermal_seconds_total", "Clocks held down by heat"),
+    _gauge("spec_accept_length", "Tokens a speculation round yields, as a gauge", export="spec_accept_length_tokens"),
+    _gauge("spec_accept_rate", "Accepted / drafted tokens, as a gauge", export="spec_accept_rate_ratio"),
+    _gauge("spec_steps", "Draft positions a round, as a gauge"),
+    _gauge("engine_startup_seconds", "How long the running process took to start, as it says"),
+    _gauge("adapters_running", "LoRA adapters with running requests"),
+    _gauge("adapters_waiting", "LoRA adapters with waiting requests"),
+    _gauge("engine_awake", "1 while the engine is awake, 0 in sleep mode"),
+    _counter("gpu_busy_seconds", "Seconds with a kernel running, by the driver's sample buffer"),
+    _counter("gpu_busy_covered_seconds", "Seconds that these samples cover"),
+    _counter("gpu_energy_joules", "Energy used"),
+    _counter("gpu_energy_covered_seconds", "Seconds that this energy covers"),
+    _counter("gpu_throttled_power_seconds", "Clocks held down by the power limit"),
+    _counter("gpu_throttled_thermal_seconds", "Clocks held down by heat"),
     _counter(
         "gpu_throttled_hardware_seconds",
-        "gpu_throttled_hardware_seconds_total",
         "Clocks held down by the board: power brake, external power, hardware slowdown",
     ),
-    _counter(
-        "gpu_throttled_covered_seconds", "gpu_throttled_covered_seconds_total", "Seconds that throttling is known for"
+    _counter("gpu_throttled_covered_seconds", "Seconds that throttling is known for"),
+    _counter("gpu_ecc_uncorrectable_errors", "Memory errors that ECC could not correct"),
+    _counter("gpu_ecc_correctable_errors", "Memory errors that ECC corrected"),
+    _counter("gpu_fault_events", "Faults the driver reported (NVIDIA XID, AMD AFID)"),
+    _counter("gpu_fault_events_by_code", "The same by code, such as xid-79"),
+    _gauge(
+        "gpu_gr_engine_active",
+        "Graphics engine active (DCGM PROF_GR_ENGINE_ACTIVE)",
+        export="gpu_gr_engine_active_ratio",
     ),
-    _counter(
-        "gpu_ecc_uncorrectable_errors", "gpu_ecc_uncorrectable_errors_total", "Memory errors that ECC could not correct"
+    _gauge("gpu_sm_active", "Streaming multiprocessors active (DCGM PROF_SM_ACTIVE)", export="gpu_sm_active_ratio"),
+    _gauge("gpu_gfx_active", "Graphics engine busy (AMD gfx activity)", export="gpu_gfx_active_ratio"),
+    _gauge(
+        "gpu_utilization_sampled", "Utilisation by a plain poll: says little", export="gpu_utilization_sampled_ratio"
     ),
-    _counter("gpu_ecc_correctable_errors", "gpu_ecc_correctable_errors_total", "Memory errors that ECC corrected"),
-    _counter("gpu_fault_events", "gpu_fault_events_total", "Faults the driver reported (NVIDIA XID, AMD AFID)"),
-    _counter("gpu_fault_events_by_code", "gpu_fault_events_by_code_total", "The same by code, such as xid-79"),
-    _gauge("gpu_gr_engine_active", "gpu_gr_engine_active_ratio", "Graphics engine active (DCGM PROF_GR_ENGINE_ACTIVE)"),
-    _gauge("gpu_sm_active", "gpu_sm_active_ratio", "Streaming multiprocessors active (DCGM PROF_SM_ACTIVE)"),
-    _gauge("gpu_gfx_active", "gpu_gfx_active_ratio", "Graphics engine busy (AMD gfx activity)"),
-    _gauge("gpu_utilization_sampled", "gpu_utilization_sampled_ratio", "Utilisation by a plain poll: says little"),
-    _gauge("gpu_memory_used_bytes", "gpu_memory_used_bytes", "GPU memory allocated"),
-    _gauge("gpu_memory_total_bytes", "gpu_memory_total_bytes", "GPU memory installed"),
-    _gauge("gpu_memory_reserved_bytes", "gpu_memory_reserved_bytes", "GPU memory the driver keeps for itself"),
-    _gauge("gpu_temperature_celsius", "gpu_temperature_celsius", "GPU temperature"),
-    _gauge("gpu_power_watts", "gpu_power_watts", "Power by a plain poll, where energy is not supported"),
-    _gauge("gpu_power_limit_watts", "gpu_power_limit_watts", "Enforced power limit"),
-    _gauge("tensor_active", "gpu_tensor_active_ratio", "Tensor pipes active (DCGM PROF_PIPE_TENSOR_ACTIVE)"),
-    _gauge("dram_active", "gpu_dram_active_ratio", "Memory interface active (DCGM PROF_DRAM_ACTIVE)"),
+    _gauge("gpu_memory_used_bytes", "GPU memory allocated"),
+    _gauge("gpu_memory_total_bytes", "GPU memory installed"),
+    _gauge("gpu_memory_reserved_bytes", "GPU memory the driver keeps for itself"),
+    _gauge("gpu_temperature_celsius", "GPU temperature"),
+    _gauge("gpu_power_watts", "Power by a plain poll, where energy is not supported"),
+    _gauge("gpu_power_limit_watts", "Enforced power limit"),
+    _gauge("tensor_active", "Tensor pipes active (DCGM PROF_PIPE_TENSOR_ACTIVE)", export="gpu_tensor_active_ratio"),
+    _gauge("dram_active", "Memory interface active (DCGM PROF_DRAM_ACTIVE)", export="gpu_dram_active_ratio"),
 )
 
 BY_NAME = {family.name: family for family in FAMILIES}

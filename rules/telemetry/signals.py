@@ -113,8 +113,24 @@ def _quantiles(stem: str, unit: Unit, family: str, what: str, qs: tuple[int, ...
     )
 
 
-def _row(name: str, unit: Unit, how: SignalKind, families: tuple[str, ...], text: str) -> Signal:
-    return Signal(name=name, unit=unit, how=how, families=families, text=text)
+def _derived(name: str, unit: Unit, text: str, *families: str) -> Signal:
+    return Signal(name=name, unit=unit, how=SignalKind.DERIVED, families=families, text=text)
+
+
+def _rate(name: str, unit: Unit, text: str, family: str) -> Signal:
+    return Signal(name=name, unit=unit, how=SignalKind.RATE, families=(family,), text=text)
+
+
+def _ratio(name: str, text: str, part: str, whole: str) -> Signal:
+    return Signal(name=name, unit=Unit.RATIO, how=SignalKind.RATIO, families=(part, whole), text=text)
+
+
+def _level(name: str, unit: Unit, text: str, family: str) -> Signal:
+    return Signal(name=name, unit=unit, how=SignalKind.LEVEL, families=(family,), text=text)
+
+
+def _total_level(name: str, text: str) -> Signal:
+    return Signal(name=name, unit=Unit.REQUESTS, how=SignalKind.TOTAL_LEVEL, families=(name,), text=text)
 
 
 SIGNALS: tuple[Signal, ...] = (
@@ -124,219 +140,154 @@ SIGNALS: tuple[Signal, ...] = (
     *_quantiles("e2e", Unit.SECONDS, "e2e_seconds", "Whole request, arrival to last token"),
     *_quantiles("queue", Unit.SECONDS, "queue_seconds", "Time queued before first scheduling", (99,)),
     *_quantiles("prefill", Unit.SECONDS, "prefill_seconds", "First scheduling to first token", (99,)),
-    _row(
+    _derived(
         "tpot_mean_seconds",
         Unit.SECONDS,
-        SignalKind.DERIVED,
-        ("decode_seconds", "generation_tokens_per_request"),
         "Mean time per output token: decode time / (generated tokens - requests), or as near as the engine tells",
+        "decode_seconds",
+        "generation_tokens_per_request",
     ),
-    _row(
+    _derived(
         "arrival_rps",
         Unit.PER_SECOND,
-        SignalKind.DERIVED,
-        ("requests_finished", "in_system_change"),
         "Arrivals, where counted; else finished, failed and refused requests plus the change of requests in the system "
         "(aborted unseen on top)",
+        "requests_finished",
+        "in_system_change",
     ),
-    _row(
-        "completed_rps",
-        Unit.PER_SECOND,
-        SignalKind.RATE,
-        ("requests_finished",),
-        "Requests that finished without an error",
-    ),
-    _row(
+    _rate("completed_rps", Unit.PER_SECOND, "Requests that finished without an error", "requests_finished"),
+    _derived(
         "failed_share",
         Unit.RATIO,
-        SignalKind.DERIVED,
-        ("requests_finished", "requests_failed"),
         "Requests that failed, of those that were neither refused nor are in the system still",
+        "requests_finished",
+        "requests_failed",
     ),
-    _row(
+    _derived(
         "refused_share",
         Unit.RATIO,
-        SignalKind.DERIVED,
-        ("requests_finished", "admission_rejections"),
         "Requests refused for want of room or answered 4xx, of all that came to an end",
+        "requests_finished",
+        "admission_rejections",
     ),
-    _row(
+    _derived(
         "goodput_rps",
         Unit.PER_SECOND,
-        SignalKind.DERIVED,
-        ("requests_finished", "ttft_seconds", "tpot_seconds"),
         "Requests that ended well, within the TTFT and the TPOT SLO; bounds are Frechet's: the joint share is not exposed",
+        "requests_finished",
+        "ttft_seconds",
+        "tpot_seconds",
     ),
-    _row(
-        "prompt_tokens_per_second",
-        Unit.TOKENS_PER_SECOND,
-        SignalKind.RATE,
-        ("prompt_tokens",),
-        "Prompt tokens, cached ones included",
-    ),
-    _row(
-        "generation_tokens_per_second",
-        Unit.TOKENS_PER_SECOND,
-        SignalKind.RATE,
-        ("generation_tokens",),
-        "Generated tokens",
-    ),
+    _rate("prompt_tokens_per_second", Unit.TOKENS_PER_SECOND, "Prompt tokens, cached ones included", "prompt_tokens"),
+    _rate("generation_tokens_per_second", Unit.TOKENS_PER_SECOND, "Generated tokens", "generation_tokens"),
     *_quantiles("prompt_tokens", Unit.TOKENS, "prompt_tokens_per_request", "Prompt length", (50, 95, 99)),
     *_quantiles("generation_tokens", Unit.TOKENS, "generation_tokens_per_request", "Output length", (50, 95, 99)),
-    _row("requests_running", Unit.REQUESTS, SignalKind.TOTAL_LEVEL, ("requests_running",), "Requests in the batch"),
-    _row(
-        "requests_waiting",
-        Unit.REQUESTS,
-        SignalKind.TOTAL_LEVEL,
-        ("requests_waiting",),
-        "Requests queued in the engine",
-    ),
-    _row("kv_utilization", Unit.RATIO, SignalKind.LEVEL, ("kv_utilization",), "KV cache blocks in use"),
-    _row(
-        "eviction_rate",
-        Unit.RATIO,
-        SignalKind.RATIO,
-        ("preemptions", "requests_finished"),
-        "Preemptions per finished request",
-    ),
-    _row(
+    _total_level("requests_running", "Requests in the batch"),
+    _total_level("requests_waiting", "Requests queued in the engine"),
+    _level("kv_utilization", Unit.RATIO, "KV cache blocks in use", "kv_utilization"),
+    _ratio("eviction_rate", "Preemptions per finished request", "preemptions", "requests_finished"),
+    _derived(
         "evictions_per_running_request_per_second",
         Unit.EVENTS_PER_SECOND,
-        SignalKind.DERIVED,
-        ("preemptions", "requests_running"),
         "Preemptions per second and running request (the guide's 7.4 reading)",
+        "preemptions",
+        "requests_running",
     ),
-    _row(
+    _derived(
         "prefix_hit_ratio",
         Unit.RATIO,
-        SignalKind.DERIVED,
-        ("prefix_hit_tokens", "prefix_queried_tokens"),
         "Prompt tokens found in the prefix cache",
+        "prefix_hit_tokens",
+        "prefix_queried_tokens",
     ),
-    _row(
+    _derived(
         "prefix_reuse_ratio",
         Unit.RATIO,
-        SignalKind.DERIVED,
-        ("prompt_tokens_computed", "prompt_tokens"),
         "Share of prefill work avoided: 1 - computed / all prompt tokens",
+        "prompt_tokens_computed",
+        "prompt_tokens",
     ),
-    _row(
+    _derived(
         "speculative_acceptance",
         Unit.RATIO,
-        SignalKind.DERIVED,
-        ("spec_accepted_tokens", "spec_drafts", "spec_draft_tokens"),
         "Accepted tokens of those that were tried, from mean accepted per draft = a + a^2 + ... + a^k",
+        "spec_accepted_tokens",
+        "spec_drafts",
+        "spec_draft_tokens",
     ),
-    _row(
+    _derived(
         "tokens_per_round",
         Unit.TOKENS,
-        SignalKind.DERIVED,
-        ("spec_accepted_tokens", "spec_drafts"),
         "Tokens a verification round yields, the bonus token included",
+        "spec_accepted_tokens",
+        "spec_drafts",
     ),
-    _row(
+    _ratio(
         "expert_balance_ratio",
-        Unit.RATIO,
-        SignalKind.RATIO,
-        ("expert_balance_sum", "expert_balance_passes"),
         "Mean by largest number of tokens of the GPUs that hold experts, mean over layers and forward passes (1 is even)",
+        "expert_balance_sum",
+        "expert_balance_passes",
     ),
-    _row(
-        "adapters_active", Unit.ADAPTERS, SignalKind.LEVEL, ("adapters_running",), "LoRA adapters with running requests"
-    ),
-    _row(
-        "adapter_evictions_per_second",
-        Unit.EVENTS_PER_SECOND,
-        SignalKind.RATE,
-        ("adapter_evictions",),
-        "LoRA adapters paged out",
-    ),
-    _row(
+    _level("adapters_active", Unit.ADAPTERS, "LoRA adapters with running requests", "adapters_running"),
+    _rate("adapter_evictions_per_second", Unit.EVENTS_PER_SECOND, "LoRA adapters paged out", "adapter_evictions"),
+    _derived(
         "gpu_utilization",
         Unit.RATIO,
-        SignalKind.DERIVED,
-        ("gpu_gr_engine_active", "gpu_busy_seconds"),
         "Share of time the GPU had work (graphics engine active, else NVML's utilisation, else AMD's gfx activity)",
+        "gpu_gr_engine_active",
+        "gpu_busy_seconds",
     ),
-    _row(
-        "gpu_memory_utilization",
-        Unit.RATIO,
-        SignalKind.DERIVED,
-        ("gpu_memory_used_bytes", "gpu_memory_total_bytes"),
-        "GPU memory in use",
+    _derived(
+        "gpu_memory_utilization", Unit.RATIO, "GPU memory in use", "gpu_memory_used_bytes", "gpu_memory_total_bytes"
     ),
-    _row("tensor_active", Unit.RATIO, SignalKind.LEVEL, ("tensor_active",), "Tensor pipes active"),
-    _row("dram_active", Unit.RATIO, SignalKind.LEVEL, ("dram_active",), "Memory interface active"),
-    _row(
-        "gpu_power_watts",
-        Unit.WATTS,
-        SignalKind.DERIVED,
-        ("gpu_energy_joules", "gpu_power_watts"),
-        "Mean power of one GPU",
-    ),
-    _row("gpu_temperature_celsius", Unit.CELSIUS, SignalKind.LEVEL, ("gpu_temperature_celsius",), "GPU temperature"),
+    _level("tensor_active", Unit.RATIO, "Tensor pipes active", "tensor_active"),
+    _level("dram_active", Unit.RATIO, "Memory interface active", "dram_active"),
+    _derived("gpu_power_watts", Unit.WATTS, "Mean power of one GPU", "gpu_energy_joules", "gpu_power_watts"),
+    _level("gpu_temperature_celsius", Unit.CELSIUS, "GPU temperature", "gpu_temperature_celsius"),
     *(
-        _row(
-            f"gpu_throttled_{what}_ratio",
-            Unit.RATIO,
-            SignalKind.RATIO,
-            (f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds"),
-            text,
-        )
+        _ratio(f"gpu_throttled_{what}_ratio", text, f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds")
         for what, text in (
             ("power", "Share of time the power limit held clocks down"),
             ("thermal", "Share of time heat held clocks down"),
             ("hardware", "Share of time the board held clocks down (power brake, hardware slowdown)"),
         )
     ),
-    _row(
+    _derived(
         "gpu_throttled_ratio",
         Unit.RATIO,
-        SignalKind.DERIVED,
-        ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds", "gpu_throttled_covered_seconds"),
         "The larger of the two: slower than the GPU that was measured",
+        "gpu_throttled_thermal_seconds",
+        "gpu_throttled_hardware_seconds",
+        "gpu_throttled_covered_seconds",
     ),
-    _row(
+    _rate(
         "gpu_fault_events_per_second",
         Unit.EVENTS_PER_SECOND,
-        SignalKind.RATE,
-        ("gpu_fault_events",),
         "Faults the driver reported (NVIDIA XID, AMD AFID)",
+        "gpu_fault_events",
     ),
-    _row(
+    _rate(
         "gpu_ecc_uncorrectable_errors_per_second",
         Unit.EVENTS_PER_SECOND,
-        SignalKind.RATE,
-        ("gpu_ecc_uncorrectable_errors",),
         "Memory errors that ECC could not correct",
+        "gpu_ecc_uncorrectable_errors",
     ),
-    _row(
+    _derived(
         "fleet_utilization",
         Unit.RATIO,
-        SignalKind.DERIVED,
-        ("requests_finished", "prompt_tokens", "generation_tokens"),
         "Used share of the capacity of the ready replicas, by computed prompt and generated tokens (DESIGN 3.12)",
+        "requests_finished",
+        "prompt_tokens",
+        "generation_tokens",
     ),
-    _row(
-        "tokens_per_gpu_hour",
-        Unit.TOKENS_PER_HOUR,
-        SignalKind.DERIVED,
-        ("generation_tokens",),
-        "Generated tokens per GPU-hour",
-    ),
-    _row(
-        "cost_per_million_tokens",
-        Unit.MONEY,
-        SignalKind.DERIVED,
-        ("generation_tokens",),
-        "GPU-hours x price / generated tokens x 1e6",
-    ),
-    _row(
+    _derived("tokens_per_gpu_hour", Unit.TOKENS_PER_HOUR, "Generated tokens per GPU-hour", "generation_tokens"),
+    _derived("cost_per_million_tokens", Unit.MONEY, "GPU-hours x price / generated tokens x 1e6", "generation_tokens"),
+    _derived(
         "cold_start_seconds",
         Unit.SECONDS,
-        SignalKind.DERIVED,
-        ("cold_start_seconds", "cold_starts"),
         "Process start to ready, of the restarts seen in the window",
+        "cold_start_seconds",
+        "cold_starts",
     ),
     *_quantiles("kv_transfer", Unit.SECONDS, "kv_transfer_seconds", "KV blocks moved between instances", (99,)),
     *_quantiles("kv_residency", Unit.SECONDS, "kv_residency_seconds", "Life of a KV block before eviction", (50,)),

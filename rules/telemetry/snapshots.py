@@ -91,16 +91,14 @@ class GpuName:
     """``counter`` or ``gauge``."""
     unit: str
     meaning: str
-    utilization_kind: str | None = None
-    """For a utilisation: the only ``gpu_utilization_kind`` of a plan that it may be compared with."""
 
 
-def _counter(unit: str, meaning: str, utilization_kind: str | None = None) -> GpuName:
-    return GpuName(kind="counter", unit=unit, meaning=meaning, utilization_kind=utilization_kind)
+def _counter(unit: str, meaning: str) -> GpuName:
+    return GpuName(kind="counter", unit=unit, meaning=meaning)
 
 
-def _gauge(unit: str, meaning: str, utilization_kind: str | None = None) -> GpuName:
-    return GpuName(kind="gauge", unit=unit, meaning=meaning, utilization_kind=utilization_kind)
+def _gauge(unit: str, meaning: str) -> GpuName:
+    return GpuName(kind="gauge", unit=unit, meaning=meaning)
 
 
 GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
@@ -108,7 +106,6 @@ GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
         "gpu_busy_seconds": _counter(
             "seconds",
             "time in which at least one kernel ran; divided by the increase of gpu_busy_covered_seconds: utilisation",
-            "nvml_gpu",
         ),
         "gpu_busy_covered_seconds": _counter("seconds", "time for which gpu_busy_seconds knows whether a kernel ran"),
         "gpu_energy_joules": _counter(
@@ -137,14 +134,14 @@ GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
         "gpu_power_watts": _gauge("watts", "power at the instant of the poll; mean power comes from gpu_energy_joules"),
         "gpu_power_limit_watts": _gauge("watts", "power limit in force"),
         "gpu_gr_engine_active": _gauge(
-            "ratio", "share of time the graphics and compute engine was active, mean over a refresh", "gr_engine_active"
+            "ratio", "share of time the graphics and compute engine was active, mean over a refresh"
         ),
-        "gpu_gfx_active": _gauge("ratio", "share of time the graphics engine of an AMD GPU was busy", "amd_gfx"),
+        "gpu_gfx_active": _gauge("ratio", "share of time the graphics engine of an AMD GPU was busy"),
         "gpu_utilization_sampled": _gauge(
-            "ratio", "share of the driver's last sample period (1/6 to 1 s) in which a kernel ran: one poll", "nvml_gpu"
+            "ratio", "share of the driver's last sample period (1/6 to 1 s) in which a kernel ran: one poll"
         ),
         "gpu_sm_active": _gauge(
-            "ratio", "share of time a multiprocessor had at least one warp, mean over multiprocessors", "sm_active"
+            "ratio", "share of time a multiprocessor had at least one warp, mean over multiprocessors"
         ),
         "tensor_active": _gauge("ratio", "share of cycles the tensor pipe was active, mean over a refresh"),
         "dram_active": _gauge("ratio", "share of cycles the memory interface moved data, mean over a refresh"),

@@ -1,7 +1,7 @@
-"""What every way of judging slices shares: the case, what of it can be compared, and when a finding persists.
+"""Context of a rule, the part of it that compares with the benchmark, and persistence of a finding.
 
-Owns the hold: its last quarter, its separate minutes (hours, over a week), and the rule by which a load outside the
-benchmark silences a comparison. The ways themselves are `rules.methods.tails`, `_means`, `_events` and `_load`.
+A finding persists in the last quarter of the hold and in separate minutes (hours over a week). A result needs enough
+seen time; otherwise it is unknown.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
 from rules.telemetry import windows
+from rules.telemetry.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS, STEP_GAUGES
+from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, SignalValue
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import RuleState
-from rules.verdicts.hold import part_seen, scraped_by_the_minute
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import Action, Status, Subject, Unknown, Verdict
@@ -33,12 +35,12 @@ SEPARATE = 3
 LIKELY_CONFIDENCE = 0.95
 """One-sided confidence that a `likely` finding is no chance: 1 % of few requests is easily exceeded (DESIGN, words)."""
 
-PERIOD_WORDS = {windows.MINUTE_SECONDS: "minutes", 3600.0: "hours"}
+PERIOD_WORDS = {MINUTE_SECONDS: "minutes", HOUR_SECONDS: "hours"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierWindows:
-    """A tier as rules over several see it: its view, and its slices of the same hold."""
+    """Tier in rules that compare tiers: its context and its binned windows of the same hold."""
 
     view: TierContext
     slices: tuple[BinnedWindow, ...]
@@ -46,11 +48,10 @@ class TierWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContext:
-    """One rule about one tier at `now` over the slices of its hold, oldest first, `period_seconds` long each at most.
+    """Input of one rule at `now`: tier, binned windows of the hold (oldest first), period, and further evidence.
 
-    `fleet` are all tiers that are watched, this one among them, for rules that compare tiers; others do not look.
-    `budget` is what burn rates are computed from: it reaches further back than the slices. `projection` is the tier's forecast,
-    None while there is none. `starts` are those of the tier's replicas that are known, oldest first.
+    `fleet` has all tiers, this one included. `budget` reaches further back than the windows. `projection` is the tier's
+    forecast, None without one. `starts` are the known starts of its replicas, oldest first.
     """
 
     rule: Rule
@@ -111,12 +112,12 @@ class RuleContext:
         )
 
     def last_quarter(self, slices: Sequence[BinnedWindow]) -> tuple[BinnedWindow, ...]:
-        """Those wholly in the last quarter of the hold; in a short hold those of its newest period."""
+        """Return the windows wholly in the last quarter of the hold; in a short hold those of its newest period."""
         begin, newest = self._late
         return tuple(s for s in slices if s.window.start >= begin or self._period(s) == newest)
 
     def periods(self, slices: Iterable[BinnedWindow]) -> tuple[tuple[BinnedWindow, ...], ...]:
-        """The slices by minute (hour), oldest first."""
+        """Return the windows by minute (hour), oldest first."""
         grouped: dict[float, list[BinnedWindow]] = {}
         for one in slices:
             grouped.setdefault(self._period(one), []).append(one)
@@ -127,7 +128,7 @@ class RuleContext:
 
 
 def read_plan_value(view: TierContext, path: str) -> object:
-    """A part of the tier's plan by its dotted path; None where any of it is missing."""
+    """Return a part of the tier's plan by its dotted path, None if missing."""
     part: object = view.plan
     for name in path.split("."):
         part = getattr(part, name, None)
@@ -138,7 +139,7 @@ Part = TypeVar("Part")
 
 
 def is_persistent(last: Part | None, each: Iterable[Part | None], exceeds: Callable[[Part], bool]) -> bool:
-    """In the last quarter of the hold, and on their own in at least three separate minutes (DESIGN 3.3)."""
+    """Return whether a finding holds in the last quarter and in at least SEPARATE periods (DESIGN 3.3)."""
     if last is None or not exceeds(last):
         return False
     return sum(1 for part in each if part is not None and exceeds(part)) >= SEPARATE
@@ -151,13 +152,13 @@ def too_early(
     each: Sequence[Part | None],
     exceeds: Callable[[Part], bool],
 ) -> Unknown | None:
-    """Unknown where a finding is there at the end and too few minutes (hours) were seen for it to have persisted; else None.
+    """Return unknown for a finding at the end of the hold with too few periods to have persisted, else None.
 
-    `each` is what the periods of `slices` came to, None where they say nothing. Where enough of them were seen and too few
-    show the finding, it is known not to persist. That does not hold where each rests on a scrape or two.
+    `each` has the result of each period of `slices`, None if it has none. Enough periods without the finding prove that
+    it does not persist, unless they rest on one or two scrapes.
     """
     known = sum(1 for part in each if part is not None)
-    of_minutes = case.period_seconds <= windows.MINUTE_SECONDS
+    of_minutes = case.period_seconds <= MINUTE_SECONDS
     enough = known >= SEPARATE and not (of_minutes and scraped_by_the_minute(slices))
     shown = sum(1 for part in each if part is not None and exceeds(part))
     if enough or shown >= SEPARATE or last is None or not exceeds(last):
@@ -169,7 +170,7 @@ def too_early(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkComparison:
-    """What of a case can be compared with the benchmark: the slices that lie on its curve."""
+    """Part of a context that can be compared with the benchmark: the windows on its curve."""
 
     case: RuleContext
     curve: Curve
@@ -179,7 +180,7 @@ class BenchmarkComparison:
         return self.case.last_quarter(self.slices)
 
     def end_unknown(self, requests: float) -> Unknown | None:
-        """Why the last quarter cannot say whether the finding is still there: silence is no recovery."""
+        """Return why the last quarter cannot confirm the finding: missing data is no recovery."""
         needed = self.case.limit("minimum_requests") / 4
         if requests >= needed:
             return None
@@ -192,11 +193,10 @@ class BenchmarkComparison:
 def select_comparable(
     case: RuleContext, families: Iterable[str] = (), promised: float | None = None
 ) -> BenchmarkComparison | Unknown:
-    """What can be compared, or why nothing can: no plan, no data, a family that is not there, or load outside.
+    """Return the comparable windows, or unknown without a plan, data, a family, or load inside the benchmark.
 
-    Minutes outside the benchmark are left out one by one. Where they are the larger part of the loaded time, the few
-    inside are no picture of the tier (it is on its way into or out of overload), and nothing is compared at all.
-    `promised` is what the plan says where the benchmark does not.
+    If most of the loaded time is outside, the few minutes inside do not represent the tier. `promised` is the plan's
+    value without a benchmark.
     """
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
@@ -219,8 +219,10 @@ def select_comparable(
 
 
 def find_growing_queues(case: RuleContext) -> dict[str | None, str]:
-    """Replicas whose queue grew over the whole hold, with the numbers. Sums over replicas or a week do not show it."""
-    if case.period_seconds > windows.MINUTE_SECONDS:
+    """Return replicas whose queue grew over the whole hold, with the numbers. Sums over replicas or a week do not show
+    it.
+    """
+    if case.period_seconds > MINUTE_SECONDS:
         return {}
     replicas: dict[str | None, list[BinnedWindow]] = {}
     for one in case.slices:
@@ -235,15 +237,83 @@ def _loaded_seconds(slices: Iterable[BinnedWindow]) -> float:
 
 
 def worst_gap(slices: Sequence[BinnedWindow], family: str) -> Gap:
-    """The worst reason for which a family is missing."""
+    """Return the worst reason for a missing family."""
     return windows.explain_missing([s.window for s in slices], family)
 
 
 def expectation_bounds(expected: Expectation) -> tuple[float, float, float]:
-    """Lower end, best value and upper end of what is expected."""
+    """Return lower end, best value and upper end of an expectation."""
     return min(expected.lower, expected.upper), expected.interpolated, max(expected.lower, expected.upper)
 
 
 def supports_certain(case: RuleContext, expected: Expectation) -> bool:
     """Return whether enough requests stand behind both points (DESIGN 3.3)."""
     return expected.requests >= case.limit("supported_requests")
+
+
+def seldom_scraped(slices: Sequence[BinnedWindow]) -> bool:
+    """Return whether most seen time lies in steps so long that no gauge holds in them."""
+    return _mostly(slices, _is_coarse)
+
+
+def scraped_by_the_minute(slices: Sequence[BinnedWindow]) -> bool:
+    """Return whether most minutes rest on one or two scrapes: an event of one minute is complete only in the next.
+
+    The engine's gauges decide: those of GPUs have an interval of their own.
+    """
+    return _mostly(
+        slices,
+        lambda window: (
+            _is_coarse(window)
+            or any(one.seconds > BURST_SECONDS * one.samples for f, one in window.gauges.items() if f in STEP_GAUGES)
+        ),
+    )
+
+
+def _is_coarse(window: Window) -> bool:
+    return window.span > GAUGE_HOLD_SECONDS
+
+
+def _mostly(slices: Sequence[BinnedWindow], so: Callable[[Window], bool]) -> bool:
+    seen = [one.window for one in slices if one.window.covered_seconds > 0]
+    part = math.fsum(window.covered_seconds for window in seen if so(window))
+    return part > math.fsum(window.covered_seconds for window in seen) / 2
+
+
+def watched_seconds(slices: Iterable[BinnedWindow]) -> float:
+    """Return the seconds in which any replica was seen, at most.
+
+    A sum over replicas counts as span x coverage; overlapping windows count once.
+    """
+    stretches: list[tuple[float, float, float]] = []
+    for window in sorted((one.window for one in slices if one.window.covered_seconds > 0), key=lambda w: w.start):
+        begin, end, seen = window.start, window.end, window.span * window.coverage
+        if stretches and begin <= stretches[-1][1]:
+            before = stretches.pop()
+            begin, end, seen = before[0], max(before[1], end), before[2] + seen
+        stretches.append((begin, end, seen))
+    return math.fsum(min(seen, end - begin) for begin, end, seen in stretches)
+
+
+def too_short(rule: Rule, slices: Sequence[BinnedWindow]) -> str:
+    """Return in words how far the windows fall short of the rule's minimum, or ""."""
+    span = max((s.window.end for s in slices), default=0.0) - min((s.window.start for s in slices), default=0.0)
+    return _needed(rule, span) if span < rule.minimum_seconds else ""
+
+
+def too_many_holes(rule: Rule, slices: Sequence[BinnedWindow]) -> str:
+    """Return in words how far the seen time falls short of the rule's minimum, or ""."""
+    seen = watched_seconds(slices)
+    return _needed(rule, seen) if seen < FULL_COVERAGE * rule.minimum_seconds else ""
+
+
+def _needed(rule: Rule, seconds: float) -> str:
+    return f"{seconds:.0f} s seen, {rule.minimum_seconds:.0f} s are needed"
+
+
+def part_seen(part: Iterable[BinnedWindow], whole: Iterable[BinnedWindow]) -> str:
+    """Return how long something was so, of what was watched: "2 of 2 minutes seen", "3 of 150 hours seen"."""
+    some, every = watched_seconds(part), watched_seconds(whole)
+    size, word = (HOUR_SECONDS, "hour") if some >= HOUR_SECONDS else (MINUTE_SECONDS, "minute")
+    first, last = max(1, round(some / size)), max(1, round(every / size))
+    return f"{first} of {last:,} {word}{'' if last == 1 else 's'} seen"

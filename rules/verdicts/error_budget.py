@@ -1,8 +1,7 @@
-"""Error budgets: requests seen and those that broke each objective (slower, or failed), minute by minute, for three days.
+"""Error budgets: requests seen and requests that broke each objective, by minute, for three days.
 
-Owns the compact tally that burn rates are computed from, and its sums over a time. It judges nothing: the rates and
-their limits are `rules.methods.burn_rate`'s. Minutes become rows of five minutes after six hours, so that a tier takes about
-140 kB whatever it serves. A further objective on a latency is a row of OBJECTIVES.
+Minutes become rows of five minutes after six hours: a tier takes about 140 kB. To add an objective on a latency: a row
+of OBJECTIVES. `rules.methods.burn_rate` has the rates.
 """
 
 from __future__ import annotations
@@ -39,10 +38,9 @@ failed)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a tier's requests did to its objectives (seconds, None where it has none), in rows ordered by their start.
+    """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start.
 
-    A value: booking makes another one. Counts are of all replicas together; a tally against another objective is worth
-    nothing, so a changed one begins anew.
+    Counts are of all replicas together. A changed objective starts a new budget.
     """
 
     objectives: tuple[float | None, ...] = (None,) * len(OBJECTIVES)
@@ -50,7 +48,7 @@ class Budget:
     coarse: array[float] = field(default_factory=lambda: array("d"))
 
     def rows(self, since: float, until: float) -> Iterator[array[float]]:
-        """The rows whose middle lies in (since, until], the coarse ones first."""
+        """Yield the rows whose middle lies in (since, until], the coarse ones first."""
         for stored in (self.coarse, self.fine):
             for at in range(0, len(stored), ROW):
                 if since < stored[at] + stored[at + 1] / 2 <= until:
@@ -76,12 +74,12 @@ _SEEN = (*OBJECTIVES, outcomes.FINISHED)
 
 
 def empty_budget(view: TierContext) -> Budget:
-    """The budget of a tier of which nothing was seen yet."""
+    """Return the budget of a tier without requests."""
     return Budget(objectives=(view.basis.ttft_slo_seconds, view.basis.tpot_slo_seconds))
 
 
 def add_minute(budget: Budget, minute: Window) -> Budget:
-    """With one more closed minute of one replica. A minute in which none of it was counted changes nothing."""
+    """Add a closed minute of one replica. A minute without counts changes nothing."""
     seen = max((minute.seconds_of(f) for f in _SEEN if f in minute.histograms or f in minute.counters), default=0.0)
     row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
     if row is None:
@@ -90,10 +88,9 @@ def add_minute(budget: Budget, minute: Window) -> Budget:
 
 
 def restore_budget(view: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
-    """From what the history kept: hours of the whole tier, then minutes of each replica, each oldest first.
+    """Return the budget from the history: hours of the tier, then minutes of each replica, each oldest first.
 
-    Hours are few whatever the number of replicas, and only the windows of days reach that far back: half an hour more or
-    less at their far end does not decide. Minutes are needed for the time that the shorter windows see.
+    Only the windows of days reach back to the hours. The shorter windows need minutes.
     """
     budget = empty_budget(view)
     grouped: dict[float, list[Window]] = {}
@@ -110,7 +107,7 @@ def restore_budget(view: TierContext, hours: Iterable[BinnedWindow], minutes: It
 
 
 def count_slow_requests(budget: Budget, family: str, since: float, until: float) -> SlowRequestCount:
-    """What is known of one objective in (since, until] (unix seconds). Raises ValueError for a family without one."""
+    """Return the counts of one objective in (since, until] (unix seconds). Raise ValueError for an unknown family."""
     column = _HEAD + _EACH * COUNTED.index(family)
     rows = list(budget.rows(since, until))
     n, low, best, high = (math.fsum(row[column + place] for row in rows) for place in range(_EACH))
@@ -143,7 +140,7 @@ def _row(
 
 
 def _added(stored: array[float], row: array[float]) -> array[float]:
-    """Rows in the order of their start, one a start: replicas of one minute are counted together, seen once."""
+    """Add a row in order of start. Rows of one start are added up."""
     made, at = stored[:], len(stored)
     while at and made[at - ROW] > row[0]:
         at -= ROW
@@ -161,7 +158,7 @@ def _together(before: array[float], row: array[float]) -> array[float]:
 
 
 def _coarsened(budget: Budget, now: float) -> Budget:
-    """Minutes older than FINE_SECONDS go into rows of five minutes; what is older than KEPT_SECONDS is forgotten."""
+    """Move minutes older than FINE_SECONDS into rows of five minutes. Drop rows older than KEPT_SECONDS."""
     old = 0
     while old < len(budget.fine) and budget.fine[old] + COARSE_SECONDS < now - FINE_SECONDS:
         old += ROW

@@ -1,7 +1,6 @@
-"""Episodes: when a rule began to fire, how bad it got, when it ended; and spans in which it could not judge.
+"""Findings of a rule, spans in which it was unknown, and the step from one result to the next.
 
-Owns the pure step from one answer to the next. An episode runs from the first warning or critical to the first ok; a
-gap inside does not end it (DESIGN, words). Hold times are in the judgements, not here.
+A finding lasts from the first warning or critical to the first ok. A gap inside does not end it (DESIGN, words).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`worst` is the verdict at its worst (status, then certainty, then stage); `ended_at` None while it lasts."""
+    """Finding of a rule with its `worst` verdict (by status, certainty, stage); `ended_at` is None while it lasts."""
 
     rule: str
     subject: Subject
@@ -42,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownSpan:
-    """A time in which a rule could not judge for one reason; `text` is the latest word on it."""
+    """Span in which a rule was unknown for one reason; `text` is the latest one."""
 
     rule: str
     subject: Subject
@@ -54,8 +53,9 @@ class UnknownSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
-    """Where one rule stands for one subject: its latest answer, the open episode, the open unknown span, and when it
-    last could judge (unix seconds, None if it never could)."""
+    """Latest result of a rule for a subject, its open finding and unknown span, and its last verdict's time (unix
+    seconds).
+    """
 
     answer: RuleResult
     episode: Finding | None = None
@@ -69,55 +69,49 @@ T = TypeVar("T", bound=Finding | UnknownSpan)
 
 
 def step_rule_state(previous: RuleState | None, answer: RuleResult) -> tuple[RuleState, tuple[ClosedSpan, ...]]:
-    """The standing after one more answer, and what ended with it."""
-    episode = previous.episode if previous else None
+    """Return the rule state after one more result, and the spans that ended with it."""
+    finding = previous.episode if previous else None
     unknown = previous.unknown if previous else None
+    ended: tuple[ClosedSpan, ...] = ()
     if isinstance(answer, Unknown):
-        standing, spans = _not_known(answer, episode, unknown)
-        return replace(standing, judged_at=previous.judged_at if previous else None), spans
-    ended: list[ClosedSpan] = []
+        if unknown is None or unknown.reason is not answer.reason:
+            ended = (_ended(unknown, answer.t),) if unknown is not None else ()
+            unknown = UnknownSpan(
+                rule=answer.rule,
+                subject=answer.subject,
+                reason=answer.reason,
+                text=answer.text,
+                started_at=answer.t,
+                ended_at=None,
+            )
+        elif unknown.text != answer.text:
+            unknown = replace(unknown, text=answer.text)
+        judged_at = previous.judged_at if previous else None
+        return RuleState(answer=answer, episode=finding, unknown=unknown, judged_at=judged_at), ended
     if unknown is not None:
-        ended.append(_ended(unknown, answer.t))
+        ended = (_ended(unknown, answer.t),)
     if answer.status in FIRING:
-        return RuleState(answer=answer, episode=_extend(episode, answer), judged_at=answer.t), tuple(ended)
-    if episode is not None:
+        return RuleState(answer=answer, episode=_extend(finding, answer), judged_at=answer.t), ended
+    if finding is not None:
         last = Transition(t=answer.t, status=answer.status, stage=answer.stage, certainty=answer.certainty)
-        ended.append(_ended(replace(episode, transitions=(*episode.transitions, last)), answer.t))
-    return RuleState(answer=answer, judged_at=answer.t), tuple(ended)
+        closed = replace(finding, transitions=(*finding.transitions, last))
+        ended = (*ended, _ended(closed, answer.t))
+    return RuleState(answer=answer, judged_at=answer.t), ended
 
 
-def close_rule_state(standing: RuleState, t: float) -> tuple[ClosedSpan, ...]:
-    """What ends when a subject is watched no more."""
-    open_ones = (standing.episode, standing.unknown)
-    return tuple(_ended(one, t) for one in open_ones if one is not None)
+def close_rule_state(state: RuleState, t: float) -> tuple[ClosedSpan, ...]:
+    """Return the spans that end with the subject."""
+    return tuple(_ended(span, t) for span in (state.episode, state.unknown) if span is not None)
 
 
-def _ended(one: T, t: float) -> T:
-    """Not before it began, also where the clock went back meanwhile."""
-    return replace(one, ended_at=max(t, one.started_at))
+def _ended(span: T, t: float) -> T:
+    """Return the span with its end, not before its begin even if the clock went back."""
+    return replace(span, ended_at=max(t, span.started_at))
 
 
-def _not_known(
-    answer: Unknown, episode: Finding | None, unknown: UnknownSpan | None
-) -> tuple[RuleState, tuple[ClosedSpan, ...]]:
-    if unknown is not None and unknown.reason is answer.reason:
-        told = replace(unknown, text=answer.text) if answer.text != unknown.text else unknown
-        return RuleState(answer=answer, episode=episode, unknown=told), ()
-    fresh = UnknownSpan(
-        rule=answer.rule,
-        subject=answer.subject,
-        reason=answer.reason,
-        text=answer.text,
-        started_at=answer.t,
-        ended_at=None,
-    )
-    ended = (_ended(unknown, answer.t),) if unknown is not None else ()
-    return RuleState(answer=answer, episode=episode, unknown=fresh), ended
-
-
-def _extend(episode: Finding | None, verdict: Verdict) -> Finding:
+def _extend(finding: Finding | None, verdict: Verdict) -> Finding:
     change = Transition(t=verdict.t, status=verdict.status, stage=verdict.stage, certainty=verdict.certainty)
-    if episode is None:
+    if finding is None:
         return Finding(
             rule=verdict.rule,
             subject=verdict.subject,
@@ -126,17 +120,17 @@ def _extend(episode: Finding | None, verdict: Verdict) -> Finding:
             worst=verdict,
             transitions=(change,),
         )
-    last = episode.transitions[-1]
+    last = finding.transitions[-1]
     same = (last.status, last.stage, last.certainty) == (change.status, change.stage, change.certainty)
     return replace(
-        episode,
-        worst=verdict if _badness(verdict) >= _badness(episode.worst) else episode.worst,
-        transitions=episode.transitions if same else _bounded((*episode.transitions, change)),
+        finding,
+        worst=verdict if _badness(verdict) >= _badness(finding.worst) else finding.worst,
+        transitions=finding.transitions if same else _bounded((*finding.transitions, change)),
     )
 
 
 def _bounded(transitions: tuple[Transition, ...]) -> tuple[Transition, ...]:
-    """Without one of the middle where they are too many."""
+    """Drop a transition of the middle if there are too many."""
     half = MOST_TRANSITIONS // 2
     return transitions if len(transitions) <= MOST_TRANSITIONS else (*transitions[:half], *transitions[-half:])
 

@@ -1,7 +1,6 @@
-"""What a forecast hands to the rules: the record `Projection` of one tier, and what may be read from it.
+"""Projection: the forecast of one tier as rules read it.
 
-Owns the type only. Who makes a projection, and by which method, is the forecast's business; what a projection means for a
-tier is judged in `rules.methods.demand`. A new fact about a forecast that a rule needs is a field here.
+`rules.methods.demand` evaluates it.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ class ForecastPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """The forecast of one tier that was made at `made_at` (unix seconds), by the method named `method`.
+    """Forecast of one tier, made at `made_at` (unix seconds) by the method named `method`.
 
-    `horizon_seconds` is its lead: how long the tier's measured cold start takes. `points` are ordered by time. How it did
-    lately on this tier, at this lead: `covered` of `forecasts` past targets were at most their 95 % quantile (targets that
-    do not overlap, so that they can be counted as separate), and `error_ratio` is its error by that of the naive method
-    `naive` over `compared` targets (pinball loss of the 95 % quantile or WAPE: below 1 it is the better one); None while
-    nothing could be compared. Raises ValueError for what no forecast can be.
+    `horizon_seconds` is the tier's measured cold start; `points` are ordered by time. Recent quality at this lead:
+    `covered` of `forecasts` separate past targets were at most their 95 % quantile. `error_ratio` is its error by that
+    of the method `naive` over `compared` targets (pinball loss of the 95 % quantile, or WAPE); None without a
+    comparison. Raise ValueError for an impossible forecast.
     """
 
     tier: str
@@ -56,10 +54,7 @@ class Projection:
             raise ValueError(f"an error ratio of {self.error_ratio} cannot be")
 
     def points_until(self, now: float) -> tuple[ForecastPoint, ...]:
-        """The points from `now` to the lead, the first one at or behind it included: what can still be warmed for.
-
-        Empty where the forecast has been outlived.
-        """
+        """Return the points from `now` to the first one at or behind the lead. Return none for an outdated forecast."""
         coming = [point for point in self.points if point.t >= now]
         within = [point for point in coming if point.t < now + self.horizon_seconds]
         return tuple(coming[: len(within) + 1])

@@ -14,7 +14,7 @@ Method = Callable[[Any], RuleResult]
 
 
 class Condition(StrEnum):
-    """Which minutes of the hold are judged."""
+    """Minutes of the hold that count."""
 
     ANY = "any"
     SERVING = "serving"  # with requests in the system or finished
@@ -31,9 +31,9 @@ class Scope(StrEnum):
     REPLICA = "replica"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Threshold:
-    """A number with its unit and where it comes from."""
+    """Number with its unit and its source."""
 
     value: float
     unit: str
@@ -44,6 +44,7 @@ class Threshold:
 class Rule:
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
 
+    The default hold is 15 minutes, evaluated from three minutes on. `loudness` is the label of its alerts.
     `family` and `metric` name what is read from windows and from the curve. `per_request`: each request is observed once.
     An observation that is made many times a request is not independent, and counts as one. `condition` selects minutes.
     `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about` names the reading in
@@ -53,13 +54,13 @@ class Rule:
 
     name: str
     method: Method
-    scope: Scope
+    scope: Scope = Scope.TIER
     loudness: Severity
-    window_seconds: float
-    minimum_seconds: float
+    window_seconds: float = 900.0
+    minimum_seconds: float = 180.0
     thresholds: Mapping[str, Threshold]
     signal: str
-    unit: str
+    unit: str = "ratio"
     family: str = ""
     metric: str = ""
     per_request: bool = True
@@ -73,5 +74,5 @@ class Rule:
     actions: tuple[str, ...]
 
     def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
-        """A threshold's value, or what the configuration of the tier says instead."""
+        """Return a threshold's value, or the tier's override."""
         return overrides.get(self.name, {}).get(name, self.thresholds[name].value)

@@ -1,8 +1,4 @@
-"""What a rule answers: a verdict, or that it cannot know.
-
-Owns the record types and their order of severity. Judgements make them, episodes and alert states are built from them,
-exporters print them. They hold words for people and readings for programs, never thresholds.
-"""
+"""Results of a rule: verdict or unknown, with status, causes and actions."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ FIRING = frozenset({Status.WARNING, Status.CRITICAL})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a verdict is about: a tier, or one replica of it."""
+    """Subject of a verdict: a tier or one of its replicas."""
 
     tier: str
     replica: str | None = None
@@ -39,7 +35,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A suspected cause with what speaks for it and against it, in words with numbers."""
+    """Suspected cause with evidence for and against it, in words with numbers."""
 
     cause: str
     certainty: Certainty
@@ -49,7 +45,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """Something to do, and the heading of the runbook that says how."""
+    """Recommended action and the runbook heading that explains it."""
 
     text: str
     runbook: str
@@ -57,7 +53,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A rule's answer at an instant (unix seconds). `stage` is used by the cascade only."""
+    """Result of a rule at an instant (unix seconds). Only the cascade has a `stage`."""
 
     t: float
     rule: str
@@ -75,7 +71,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """A rule that could not judge, and why. It leads to no status, is shown and counted."""
+    """Result of a rule without enough data. It has no status, is shown and counted."""
 
     t: float
     rule: str

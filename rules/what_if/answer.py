@@ -1,9 +1,6 @@
-"""What if a tier had another number of replicas, another load or other prompts: what would be seen at the peak, whether
-the SLO would hold, what it would cost, and what would break first.
+"""What-if of a tier: latency, SLO, cost and first limit with other replicas, load or prompts.
 
-Owns the question and the answer. Each part is a module beside this one: `whatif_load` (which load), `whatif_served` and
-`whatif_benchmark` (the two curves), `whatif_prompts` (other prompts), `whatif_predict` (at one load), `whatif_limits`
-(where it ends), `whatif_money`. What the answer supposes is a line of `_assumed`.
+To add an assumption: a line of `_assumed`.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfQuestion:
-    """So many replicas; requests per second of the whole tier (None: the peak that was seen), prompts so many times as long."""
+    """Replicas, load of the whole tier in rps (None: the observed peak) and factor of the prompts' length."""
 
     instances: int
     rps: float | None = None
@@ -54,7 +51,7 @@ class WhatIfQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLoad:
-    """So many replicas at the tier's load, `rps` a replica: what would be seen, whether each objective is kept, and all of them."""
+    """Predictions and objectives for so many replicas at `rps` each."""
 
     replicas: float
     rps: float
@@ -63,14 +60,16 @@ class AtLoad:
     kept: SloStatus
 
     def get_prediction(self, name: str) -> Prediction:
-        """One quantity. Raises KeyError for one that is not predicted."""
+        """Return the prediction of a quantity. Raise KeyError for an unknown one."""
         return {one.name: one for one in self.predicted}[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitHeadroom:
-    """A limit, the load of the whole tier at which these replicas meet it, how far that is above the asked load (0.25: a quarter
-    more), and the fewest replicas that keep it at the asked load. None where no load is known at which it is met."""
+    """Limit with the tier's load that meets it, its headroom above the asked load, and the fewest replicas within it.
+
+    Headroom 0.25 is a quarter more load. Values are None without a known load.
+    """
 
     limit: CapacityLimit
     tier_rps: float | None
@@ -80,9 +79,12 @@ class LimitHeadroom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The answer. `now` is as it was in the busiest hours (None: no replica was seen), `one_lost` with one replica fewer (None: of
-    one). `usable` is what a replica takes now, `utilization` the asked load's share of it, `needed` the replicas for that load
-    (None: other prompts, or of what a replica takes not more than a lower bound is known)."""
+    """Answer of a what-if.
+
+    `now` is the busiest hours' state (None: no replica seen), `one_lost` has one replica fewer (None: of one). `usable`
+    is the capacity, `utilization` the asked load's share of it, `needed` the replicas for that load. They are None with
+    other prompts or a capacity that is only a lower bound.
+    """
 
     tier: str
     question: WhatIfQuestion
@@ -105,13 +107,13 @@ class WhatIf:
 
     @property
     def first_limit(self) -> LimitHeadroom | None:
-        """What would break first."""
+        """Return the limit that breaks first."""
         found = find_first_limit(tuple(one.limit for one in self.met))
         return next((one for one in self.met if one.limit is found), None)
 
 
 def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
-    """Why nothing can be predicted of a tier; "" where something can."""
+    """Return why a tier has no prediction, or ""."""
     plan = seen.view.plan
     if not seen.view.serves_whole_requests:
         return (
@@ -128,8 +130,10 @@ def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> s
 def answer_question(
     seen: ProductionSummary, slices: Iterable[BinnedWindow], hours: Iterable[PromptVariation], question: WhatIfQuestion
 ) -> WhatIf:
-    """The answer from what was seen, the slices whose load is known (of the last days, under the present plan) and the hours
-    that tell what prompts did. Raises ValueError where `not_answerable`."""
+    """Return the answer from production, recent windows under the present plan, and hours with varying prompts.
+
+    Raise ValueError if `explain_unanswerable` has a reason.
+    """
     peak = find_peak(seen)
     rps = question.rps or (peak.rps if peak else 0.0)
     if explain_unanswerable(seen, question) or rps <= 0:
@@ -189,9 +193,7 @@ def _ground(
 
 
 def _slower(seen: ProductionSummary, points: Sequence[ProductionPoint]) -> Mapping[str, float]:
-    """Return how many times the benchmark production is at equal load, at most, by how a quantity's name begins: times
-    of first tokens and
-    of tokens (and of events, which come with tokens), and the KV cache's use."""
+    """Return production's largest ratios to the benchmark at equal load, by the first word of a quantity's name."""
     ttft, tpot = slower_than_planned(points)
     fuller = [1.0]
     for one in points:
@@ -227,21 +229,18 @@ def _unmeasured(one: Prediction) -> bool:
 
 
 def _met(limit: CapacityLimit, instances: int, rps: float) -> LimitHeadroom:
-    load = limit.earliest if limit.breaks else _reach(limit)
+    reach = limit.rps.value if isinstance(limit.rps, Reading) else None
+    load = limit.earliest if limit.breaks else reach
     if load is None:
         return LimitHeadroom(limit=limit, tier_rps=None, headroom=None, fewest=None)
     fewest = math.ceil(round(rps / load, 9)) if load > 0 else None
     return LimitHeadroom(limit=limit, tier_rps=load * instances, headroom=load * instances / rps - 1, fewest=fewest)
 
 
-def _reach(limit: CapacityLimit) -> float | None:
-    return limit.rps.value if isinstance(limit.rps, Reading) else None
-
-
 def _bills(
     seen: ProductionSummary, question: WhatIfQuestion, peak: ObservedPeak | None, rps: float
 ) -> Mapping[str, Bill | None]:
-    """With another peak the whole traffic is taken to be as many times as large."""
+    """Return the bills. Another peak scales the whole traffic."""
     plan: TierPlan | None = seen.view.plan
     if plan is None:
         return {"bill": None, "bill_now": None}

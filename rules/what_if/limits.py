@@ -1,7 +1,6 @@
-"""What would break first as load grows or replicas go: each limit with the load of one replica at which it is met.
+"""Limits that a rising load meets, each with the load of one replica, and the ends of all measurements.
 
-Owns where a quantity crosses a limit, by production where it went that far and by the benchmark beyond, and the ends of what anyone
-measured. Another limit is a row of `limits`. It says nothing of the load that is asked about: whoever words it compares.
+Production counts as far as it went, the benchmark beyond. To add a limit: a row of `list_limits`.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ BENCHMARK_END, PRODUCTION_END, GIVEN = "benchmark_end", "production_end", "plann
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityLimit:
-    """A limit by name (a signal's, or one of the ends) and the completed requests per second of one replica at which it is met.
+    """Limit by name (a signal's or an end) and the completed rps of one replica that meets it.
 
-    `breaks` is False for an end of what was measured: nothing is known to break there. `objective` is the quantity's limit."""
+    `breaks` is False for an end of the measurements. `objective` is the quantity's limit.
+    """
 
     name: str
     objective: float | None
@@ -34,7 +34,7 @@ class CapacityLimit:
 
     @property
     def earliest(self) -> float | None:
-        """The load to reckon with: the best estimate, else the lowest at which it may be met. None where none is known."""
+        """Return the best estimate of the load, else its lower bound, None if unknown."""
         found = self.rps
         if not self.breaks or isinstance(found, Missing):
             return None
@@ -45,7 +45,7 @@ class CapacityLimit:
 
 
 def list_limits(ground: PredictionInputs) -> tuple[CapacityLimit, ...]:
-    """Every limit that the tier has, those that break by rising load first."""
+    """Return every limit of the tier, breaking ones by rising load first."""
     slo = ground.view.plan.slo if ground.view.plan else None
     objectives = [(name, getattr(slo, name)) for name in OBJECTIVES if slo is not None]
     found = [
@@ -105,8 +105,7 @@ def _divided(value: float | None, by: float) -> float | None:
 
 
 def _crossing(ground: PredictionInputs, name: str, objective: float) -> CapacityLimit:
-    """Between the highest load of production that kept the limit and the lowest above it that did not; where production never
-    broke it, by the benchmark, its times as many times as long as production is slower."""
+    """Return the load between production's last kept and first broken one, else the benchmark's, scaled to production."""
     kept, broken = _in_production(ground, name, objective)
     slower = ground.slowness(name)
     planned = find_benchmark_crossing(ground.view, name, objective / slower)
@@ -154,7 +153,7 @@ def _crossing(ground: PredictionInputs, name: str, objective: float) -> Capacity
 
 
 def _in_production(ground: PredictionInputs, name: str, objective: float) -> tuple[LoadBlock | None, LoadBlock | None]:
-    """The highest block of loads that kept a limit, and the lowest above it that did not."""
+    """Return the highest block of loads within a limit, and the lowest above it that broke it."""
     told = [
         (one, is_within_limit(read_window(one.window, name, ground.view.basis), objective))
         for one in ground.served.blocks
@@ -165,7 +164,7 @@ def _in_production(ground: PredictionInputs, name: str, objective: float) -> tup
 
 
 def _cross(ground: PredictionInputs, name: str, objective: float, kept: LoadBlock | None, broken: LoadBlock) -> float:
-    """Between two loads, times by their logarithms, as between two points of a benchmark."""
+    """Return the crossing between two loads, for times by logarithms."""
     if kept is None:
         return broken.rps
     found = (read_window(one.window, name, ground.view.basis) for one in (kept, broken))
@@ -178,7 +177,7 @@ def _cross(ground: PredictionInputs, name: str, objective: float, kept: LoadBloc
 
 
 def _ends(ground: PredictionInputs) -> list[CapacityLimit]:
-    """Beyond what load nobody measured anything; and the plan's own operating point, where it has no benchmark."""
+    """Return the ends of the measurements, and the plan's operating point without a benchmark."""
     found = []
     curve, plan, top = ground.view.curve, ground.view.plan, ground.served.top_rps
     if curve is not None:
@@ -200,5 +199,5 @@ def _end(name: str, rps: float, source: PredictionSource, text: str) -> Capacity
 
 
 def find_first_limit(several: tuple[CapacityLimit, ...]) -> CapacityLimit | None:
-    """The limit that is met at the lowest load; None where none is known."""
+    """Return the limit at the lowest load, None without one."""
     return next((one for one in several if one.earliest is not None), None)

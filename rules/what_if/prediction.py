@@ -1,8 +1,4 @@
-"""A prediction at one load of a replica: by production's own curve and, beside it, by the benchmark's. Never a mix of the two.
-
-Owns the pair, what longer prompts do to each, and whether an objective is kept at that load and by whose word. What would
-break at which load is `rules.what_if.limits`'s.
-"""
+"""Predictions at one load of a replica, from production's curve and from the benchmark's, never mixed."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ NOT_MEASURED = frozenset({Gap.NOT_EXPOSED, Gap.NOT_IN_PLAN})
 
 
 class PredictionSource(StrEnum):
-    """By whose word: what production served, the benchmark, the benchmark with production's slowness, the plan's own number."""
+    """Source of a prediction."""
 
     PRODUCTION = "production"
     BENCHMARK = "benchmark"
@@ -33,8 +29,10 @@ class PredictionSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionInputs:
-    """What predictions stand on: a tier, what it served, prompts `scale` times as long (the mean of them now is `prompts` tokens)
-    with their effects by quantity, and how many times as slow as the benchmark production was at equal load."""
+    """Tier, its production loads, length factor of the prompts (present mean: `prompts` tokens) and their effects.
+
+    `slower` has production's ratios to the benchmark at equal load.
+    """
 
     view: TierContext
     served: ProductionLoads
@@ -44,7 +42,7 @@ class PredictionInputs:
     slower: Mapping[str, float] = field(default_factory=dict)
 
     def effect(self, name: str) -> PromptEffect | None:
-        """What production showed of such prompts; None where it had none as long."""
+        """Return the effect of such prompts in production, None if it had none as long."""
         found = self.effects.get(name)
         if self.scale == 1 or found is None or self.prompts is None:
             return None
@@ -52,23 +50,23 @@ class PredictionInputs:
 
     @property
     def ceiling(self) -> float:
-        """The share of the KV cache from which on requests are evicted sooner or later (KvCacheNearCeiling)."""
+        """Return the share of the KV cache that leads to evictions (KvCacheNearCeiling)."""
         return RULES["KvCacheNearCeiling"].limit("above", self.view.limits)
 
     @property
     def factor(self) -> float:
-        """From so many times the benchmark on production is slower than it (TtftDivergence)."""
+        """Return the ratio to the benchmark that counts as slower (TtftDivergence)."""
         return RULES["TtftDivergence"].limit("factor", self.view.limits)
 
     def slowness(self, name: str) -> float:
-        """Return how many times as slow as the benchmark production was; 1 where that is within what is allowed."""
+        """Return production's ratio to the benchmark, 1 within the allowed factor."""
         found = self.slower.get(name.partition("_")[0], 1.0)
         return found if found > self.factor else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One quantity at one load: as production showed it, and as the benchmark did."""
+    """Quantity at one load by production and by the benchmark."""
 
     name: str
     production: SignalValue
@@ -77,7 +75,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloPrediction:
-    """Whether an objective (seconds, P99) is kept at a load, by whose word, and why so."""
+    """Result of an objective (seconds, P99) at a load, with its source and reason."""
 
     name: str
     objective: float
@@ -87,7 +85,7 @@ class SloPrediction:
 
 
 def predict(ground: PredictionInputs, name: str, rps: float) -> Prediction:
-    """A quantity (by its signal's name) at completed requests per second of one replica."""
+    """Return a quantity (signal name) at completed rps of one replica."""
     by_production = _open(ground, name, rps, ground.served, _of_production(ground, name))
     by_benchmark = _open(ground, name, rps, None, lambda load: read_benchmark(ground.view, name, load))
     return Prediction(name=name, production=by_production, benchmark=by_benchmark)
@@ -98,8 +96,10 @@ def _of_production(ground: PredictionInputs, name: str) -> At:
 
 
 def _open(ground: PredictionInputs, name: str, rps: float, served: ProductionLoads | None, at: At) -> SignalValue:
-    """With the asked prompts. By the law the upper end of a time is open where the KV cache may be full: it knows of no
-    preemption."""
+    """Return a quantity with the asked prompts.
+
+    Without a measured effect, a time has no upper bound where the KV cache may be full: the law ignores preemption.
+    """
     if ground.scale == 1:
         return at(rps)
     effect = ground.effect(name) if served is not None else None
@@ -135,7 +135,7 @@ def _at_most_all(found: Reading) -> Reading:
 
 
 def is_within_limit(found: SignalValue, limit: float) -> SloStatus:
-    """Return whether a reading keeps a limit: whatever lies inside its bounds, or by its best estimate."""
+    """Return whether a reading keeps a limit: certain by its bounds, else likely by its best estimate."""
     if isinstance(found, Missing):
         return SloStatus.NOT_KNOWN
     if found.low is not None and found.low >= limit:
@@ -148,9 +148,11 @@ def is_within_limit(found: SignalValue, limit: float) -> SloStatus:
 
 
 def check_objective(ground: PredictionInputs, name: str, objective: float, rps: float) -> SloPrediction:
-    """Return whether P99 of TTFT, TPOT or ITL keeps its objective at a load: by production where it reaches it, else
-    by the benchmark,
-    which makes nothing sure; with production slower than it at equal load, with latencies as many times as long."""
+    """Return whether a P99 of TTFT, TPOT or ITL keeps its objective at a load.
+
+    Production decides where it reaches the load. Otherwise the benchmark gives a likely result, scaled if production is
+    slower.
+    """
     found = predict(ground, name, rps)
 
     def told(kept: SloStatus, source: PredictionSource, reason: str) -> SloPrediction:
@@ -183,7 +185,7 @@ def check_objective(ground: PredictionInputs, name: str, objective: float, rps: 
 
 
 def _as_production(ground: PredictionInputs, name: str, rps: float, benchmark: SignalValue) -> SignalValue:
-    """The benchmark with other prompts: as production moved with them, where it had such; else by the law."""
+    """Return the benchmark with the measured effect of such prompts, or unchanged."""
     effect = ground.effect(name)
     return (
         benchmark if effect is None else shift_prediction(read_benchmark(ground.view, name, rps), ground.scale, effect)
@@ -198,9 +200,7 @@ def _slowed(found: SignalValue, slower: float) -> SignalValue:
 
 
 def _broke_below(ground: PredictionInputs, name: str, objective: float, rps: float) -> bool:
-    """Return whether the requests just below a load that production did not reach were surely too slow, with prompts
-    no longer than
-    asked for."""
+    """Return whether production broke the objective just below the load, with prompts no longer than asked."""
     if ground.scale < 1:
         return False
     below = ground.served.nearest_at_or_below(rps)
@@ -211,7 +211,7 @@ def _broke_below(ground: PredictionInputs, name: str, objective: float, rps: flo
 
 
 def _why(found: Prediction) -> str:
-    """Why neither tells."""
+    """Return why neither source has a result."""
     texts = []
     for who, value in (("production", found.production), ("benchmark", found.benchmark)):
         if isinstance(value, Missing):

@@ -1,14 +1,7 @@
-"""What production served at which load of one replica: the piece of its own latency-throughput curve around any load.
+"""Production's latency-throughput curve around any load of one replica, and the observed peak.
 
-Owns the pools of requests just below and just above a load, and what they bound. It supposes one thing: that latency never
-falls with load. Then requests served at a load or above it were no quicker than that load is, whatever was pooled, and those
-below no slower. Whole bins as a table are `rules.resize.production_curve`'s. Another quantity needs no line here: it is a
-signal's name.
-
-The load that a what-if asks about: the peak that was seen, when, and from what; and the replicas that carried it.
-
-Owns where a peak comes from, in order: arrivals by five minutes (as Step 11 sizes for), hours where no arrivals are
-kept, the plan's peak where nothing was seen.
+It assumes that latency never falls with load: requests at or above a load were no faster, those below no slower. The
+peak comes from arrivals by five minutes, else from hours, else from the plan.
 """
 
 from __future__ import annotations
@@ -59,12 +52,11 @@ class LoadBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductionLoads:
-    """A tier's slices by rising load, each at one load: completed requests per second of one replica.
+    """A tier's binned windows by rising load of one replica.
 
-    `top_rps` is the highest load at or above which FEWEST requests were served (None: fewer were served at all). `blocks` are
-    the whole range in stretches of about equal width, each with ENOUGH requests (the lowest: FEWEST). `overloaded` requests
-    are left out: they were served with more in the system than the benchmark ever had, and completed requests no
-    longer tell such a load (DESIGN 3.4).
+    `top_rps` is the highest load with FEWEST requests at or above it (None: fewer in all). `blocks` divide the range
+    into stretches of about equal width with ENOUGH requests each (the lowest: FEWEST). `overloaded` requests are left
+    out: more were in the system than the benchmark had, so completed requests do not show the load (DESIGN 3.4).
     """
 
     slices: tuple[BinnedWindow, ...]
@@ -74,9 +66,9 @@ class ProductionLoads:
     overloaded: float
 
     def nearest_at_or_above(self, rps: float) -> LoadBlock | None:
-        """The ENOUGH requests that were served nearest to a load, at it or above it; None where fewer than FEWEST were.
+        """Return the nearest ENOUGH requests at or above a load, None with fewer than FEWEST.
 
-        A load as little above the highest as the benchmark's end allows counts as that.
+        A load within the benchmark's tolerance above the highest counts as the highest.
         """
         top = self.top_rps
         if top is not None and top < rps <= top * (1 + RPS_TOLERANCE):
@@ -84,14 +76,14 @@ class ProductionLoads:
         return _nearest(one for one in self.slices if (one.rps or 0.0) >= rps)
 
     def nearest_at_or_below(self, rps: float) -> LoadBlock | None:
-        """The same at the load or below it."""
+        """Return the nearest ENOUGH requests at or below a load."""
         return _nearest(one for one in reversed(self.slices) if (one.rps or 0.0) <= rps)
 
     def read_at(self, name: str, rps: float) -> SignalValue:
-        """A signal at a load of one replica, with bounds: what was served just below it, and just above it.
+        """Return a signal at a load of one replica, bounded by the requests just below and just above it.
 
-        The best estimate lies between the two by their mean loads, by logarithms (as `rules.plan.curve` does between points).
-        `load_not_reached` where too few requests were served at the load or above it: nothing is drawn on from the last point.
+        The best estimate is interpolated by logarithms. The gap is `load_not_reached` with too few requests at or above
+        the load.
         """
         above, below = self.nearest_at_or_above(rps), self.nearest_at_or_below(rps)
         if above is None:
@@ -114,8 +106,7 @@ class ProductionLoads:
 
 
 def collect_loads(slices: Iterable[BinnedWindow], view: TierContext) -> ProductionLoads:
-    """The slices that had a load, by it. What waited for a load that was over (`rules.plan.load_bins`) was not served at its
-    own."""
+    """Return the windows by load, without those that worked off a backlog."""
     loaded = [one for one in slices if one.rps and not one.backlog and count_requests(one) > 0]
     known = sorted((one for one in loaded if not _overloaded(one, view)), key=lambda one: one.rps or 0.0)
     top = _top(known)
@@ -129,7 +120,7 @@ def collect_loads(slices: Iterable[BinnedWindow], view: TierContext) -> Producti
 
 
 def _overloaded(one: BinnedWindow, view: TierContext) -> bool:
-    """Beyond the benchmark by what is in the system, not by what is completed."""
+    """Return whether the requests in the system, not the completed ones, exceed the benchmark."""
     return bool(one.beyond) and view.curve is not None and (one.rps or 0.0) <= view.curve.top_rps
 
 
@@ -157,8 +148,10 @@ def _blocks(known: Sequence[BinnedWindow]) -> tuple[LoadBlock, ...]:
 
 
 def read_window(window: Window, name: str, basis: PlanFacts) -> SignalValue:
-    """A signal of pooled requests. Of a quantile the bounds are wider than a reading's by chance: those of the ranks between
-    which the quantile of such requests lies (99.9 % each way), not only of these."""
+    """Return a signal of pooled requests.
+
+    Bounds of a quantile include chance: the ranks of the true quantile (99.9 % each side).
+    """
     if name in LEVELS:
         return _mean_level(window, LEVELS[name])
     signal = BY_NAME[name]
@@ -180,7 +173,7 @@ def read_window(window: Window, name: str, basis: PlanFacts) -> SignalValue:
 
 
 def _mean_level(window: Window, families: tuple[str, ...]) -> SignalValue:
-    """The mean of gauges of one replica, added up. The extremes of a gauge are those of instants, and no bounds of it."""
+    """Return the sum of mean gauges of one replica. Extremes of a gauge are instants and no bounds of its mean."""
     total, samples = 0.0, math.inf
     for family in families:
         found = mean_level(window, family)
@@ -191,7 +184,7 @@ def _mean_level(window: Window, families: tuple[str, ...]) -> SignalValue:
 
 
 def count_requests(one: BinnedWindow) -> float:
-    """Requests that finished in a slice."""
+    """Return the finished requests of a binned window."""
     return one.window.counters.get("requests_finished", 0.0)
 
 
@@ -229,8 +222,10 @@ def _between(lower: tuple[float, float | None], upper: tuple[float, float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPeak:
-    """Requests per second of the whole tier; `at` is when it was (unix seconds, None: never seen) over `seconds`, `source` says of
-    what it is the peak. `highest` is the busiest single stretch."""
+    """Peak of the whole tier in rps: when (unix seconds, None: never seen), over how many `seconds`, its source.
+
+    `highest` is the busiest single stretch.
+    """
 
     rps: float
     at: float | None
@@ -240,7 +235,7 @@ class ObservedPeak:
 
 
 def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
-    """The peak of the time; None where neither production nor plan has one."""
+    """Return the peak of production or of the plan, None without either."""
     rates = seen.view.plan.workload.requests_per_second if seen.view.plan and seen.view.plan.workload else None
     by_rate = ((one.rps, one.start) for one in seen.rates)
     found = _third(by_rate, RATE_SECONDS, "reached in three stretches of five minutes", SEPARATE)
@@ -251,7 +246,7 @@ def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
 
 
 def count_replicas_at(seen: ProductionSummary, t: float | None) -> float | None:
-    """Replicas that were seen in the hour of `t`; without it, or where that hour is not known, on average. None: none."""
+    """Return the replicas of the hour of `t`, else their mean; None without any."""
     for one in seen.hours:
         middle = (one.start + one.end) / 2
         if t is not None and middle // HOUR_SECONDS == t // HOUR_SECONDS and one.span > 0:
@@ -260,7 +255,7 @@ def count_replicas_at(seen: ProductionSummary, t: float | None) -> float | None:
 
 
 def _third(several: Iterable[tuple[float, float]], seconds: float, source: str, fewest: int) -> ObservedPeak | None:
-    """Of the busiest three the lowest, so that one burst is no peak; of fewer the lowest of those there are."""
+    """Return the third busiest stretch, so that one burst is no peak, or the lowest of fewer."""
     found = sorted((one for one in several if one[0] > 0), reverse=True)
     if len(found) < fewest:
         return None

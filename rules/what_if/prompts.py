@@ -1,12 +1,10 @@
-"""What longer or shorter prompts would do to a prediction: what production showed when its prompts varied, else bounds.
+"""Effect of longer or shorter prompts: measured in production, else bounded by a law.
 
-Owns both ways. (1) `effects`: in hours of equal load, how a quantity moved with the hour's mean prompt: an exponent with its
-bounds, good for prompts as long as production had. (2) `scaled`: where production did not show such prompts, a law that needs no
-measurement. Prompts s times as long make no request take less than once or more than s x s times the work (linear layers
-grow with the tokens, attention with their square; decoding reads a cache at most s times as long). And a queue whose every piece
-of work takes k times as long is the same queue with its clock k times as slow: T(k work, load x) = k T(work, load k x). So
-the truth lies between T(x) and s^2 T(s^2 x). It gives bounds and no best estimate. Neither knows of preemption: where the KV
-cache would be full, the upper end is open.
+Measured: in hours of equal load, the exponent of a quantity in the mean prompt, valid for prompt lengths that
+production had. Law: prompts s times as long take 1 to s x s times the work (linear layers grow with tokens, attention
+with their square). A queue with k times the work is the same queue with a slower clock: T(k work, load x) = k T(work,
+load k x). The truth lies between T(x) and s^2 T(s^2 x). Both ignore preemption, so the upper bound is open where the KV
+cache is full.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ At = Callable[[float], SignalValue]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptVariation:
-    """One hour in one load bin: mean prompt (tokens), load of a replica, and the means of what is followed."""
+    """One hour in one load bin: mean prompt (tokens), load of a replica, and means by quantity."""
 
     bin: int | None
     prompts: float
@@ -56,8 +54,10 @@ class PromptVariation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptEffect:
-    """A quantity moved with the prompts' length to the power of [low, high], best estimate `value`, in `hours` hours whose mean
-    prompts lay between `shortest` and `longest` tokens."""
+    """Power [low, high] of the prompts' length in a quantity, best estimate `value`, from `hours` hours.
+
+    Their mean prompts were between `shortest` and `longest` tokens.
+    """
 
     value: float
     low: float
@@ -67,12 +67,12 @@ class PromptEffect:
     longest: float
 
     def covers(self, prompts: float) -> bool:
-        """Return whether production had prompts as long as these."""
+        """Return whether production had prompts of this length."""
         return self.shortest <= prompts <= self.longest
 
 
 def find_prompt_variation(one: BinnedWindow) -> PromptVariation | None:
-    """What an hour tells; None of one with fewer than 300 requests, or without lengths."""
+    """Return the means of an hour, None with fewer than 300 requests or without lengths."""
     window, prompts = one.window, histograms.mean(one.window.histograms.get(PROMPTS, ()))
     if not prompts or not one.rps or window.counters.get("requests_finished", 0.0) < CERTAIN_REQUESTS:
         return None
@@ -88,10 +88,10 @@ def _level(window: Window) -> float | None:
 
 
 def estimate_effect(hours: Iterable[PromptVariation], name: str) -> PromptEffect | None:
-    """How a quantity moved with the prompts at equal load; None where prompts varied too little to tell.
+    """Return the effect of prompts at equal load, None if they varied too little.
 
-    Least squares of the logarithms, after what the load explains is taken out of both within each load bin (Frisch and Waugh
-    1933). That nothing else changed together with the prompts is supposed.
+    Least squares of logarithms, after the load's part is removed from both within each load bin (Frisch and Waugh
+    1933). It assumes that nothing else changed with the prompts.
     """
     stem = name if name == KV else name.partition("_")[0]
     known = [(one, value) for one in hours for key, value in one.means if key == stem]
@@ -123,7 +123,7 @@ def _by_bin(known: Sequence[tuple[PromptVariation, float]]) -> list[list[tuple[P
 
 
 def _residuals(group: Sequence[tuple[PromptVariation, float]]) -> list[tuple[float, float]]:
-    """Logarithms of prompts and of the quantity, less what a straight line in the load explains of each."""
+    """Return the logarithms of prompts and quantity less a straight line in the load."""
     loads = [one.rps for one, _ in group]
     lines = [[math.log(one.prompts) for one, _ in group], [math.log(value) for _, value in group]]
     return list(zip(*(_less_line(loads, line) for line in lines), strict=True))
@@ -137,7 +137,7 @@ def _less_line(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
 
 
 def shift_prediction(value: SignalValue, scale: float, by: PromptEffect) -> SignalValue:
-    """A prediction moved by what production showed."""
+    """Return a prediction with the measured effect of the prompts."""
     if isinstance(value, Missing):
         return value
     factors = sorted(scale**power for power in (by.low, by.high))
@@ -150,15 +150,14 @@ def shift_prediction(value: SignalValue, scale: float, by: PromptEffect) -> Sign
 
 
 def grows_with_prompts(name: str) -> float:
-    """The power of the prompts' length that multiplies a quantity under the law: times as the work, the KV cache as its tokens,
-    counts of requests not at all."""
+    """Return the power of the prompts' length in a quantity under the law."""
     return GROWS.get(name, WORK_EXPONENT)
 
 
 def scale_prediction(at: At, rps: float, scale: float, power: float) -> SignalValue:
-    """A quantity at a load with prompts `scale` times as long, by the law above: bounds only; `power` is that of `grows`.
+    """Return bounds of a quantity at a load with prompts `scale` times as long, by the law.
 
-    Missing where its curve does not reach the load.
+    It is missing if the curve does not reach the load.
     """
     work, factor = scale**WORK_EXPONENT, scale**power
     same, other = at(rps), at(rps * work)

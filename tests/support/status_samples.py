@@ -189,7 +189,6 @@ def watched(
         waiting=40,
         preemptions=4,
         finished=30,
-        generated=6000,
         first_tokens=30,
         slow_first_tokens=20,
         request_seconds=9,

@@ -98,9 +98,7 @@ def test_no_runbook_takes_cache_away_from_an_engine_that_lacks_it() -> None:
 
 def test_a_changed_threshold_changes_its_block_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = BY_NAME["TtftDivergence"]
-    changed = replace(
-        rule, thresholds={**rule.thresholds, "factor": Threshold(value=1.75, unit="ratio", source="here")}
-    )
+    changed = replace(rule, thresholds={**rule.thresholds, "factor": Threshold(1.75, "ratio", "here")})
     monkeypatch.setattr(runbook_blocks, "RULES", (changed, *(r for r in RULES if r is not rule)))
     lines, before = fill_runbooks(PAGE).splitlines(), PAGE.splitlines()
     assert [new for new, old in zip(lines, before, strict=True) if new != old] == ["| `factor` | 1.75 | ratio | here |"]

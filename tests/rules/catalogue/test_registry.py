@@ -1,6 +1,6 @@
 import pytest
 
-from rules.catalogue.registry import BY_NAME, NAMES, RULES
+from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator.evaluate import evaluate_replica_rules, evaluate_tier_availability
 from rules.methods.events import judge_excess
 from rules.methods.means import MEANS, judge_mean
@@ -15,16 +15,8 @@ from rules.verdicts.rule import Rule, Scope, Severity
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 
 
-def test_rules_stand_in_the_contracts_order_and_each_once() -> None:
-    names = [rule.name for rule in RULES]
-    assert names == [name for name in NAMES if name in BY_NAME]
-    assert len(set(names)) == len(names)
-    assert len(set(NAMES)) == len(NAMES) == 55
-
-
-@every
-def test_a_name_is_one_of_the_contract(rule: Rule) -> None:
-    assert rule.name in NAMES
+def test_every_rule_has_a_name_of_its_own() -> None:
+    assert len(BY_NAME) == len(RULES) > 0
 
 
 @every

@@ -15,7 +15,7 @@ from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
 from rules.engines.registry import ENGINES
-from rules.engines.table import EngineTable, IgnoredFamily, Marker
+from rules.engines.table import EngineTable, Marker
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.telemetry.families import BY_NAME, stem
 
@@ -102,9 +102,9 @@ def test_every_row_feeds_a_family_of_its_kind() -> None:
 
 
 def test_every_reason_to_leave_a_family_alone_is_one_of_the_engines_own() -> None:
-    prefixes = [row.prefix for row in VLLM_V1.ignored]
+    prefixes = [prefix for prefix, _ in VLLM_V1.ignored]
     assert len(set(prefixes)) == len(prefixes)
-    assert all(row.why for row in VLLM_V1.ignored)
+    assert all(why for _, why in VLLM_V1.ignored)
 
 
 def test_a_family_says_what_it_is_read_as() -> None:
@@ -163,9 +163,7 @@ def test_a_name_without_a_type_is_taken_at_its_word() -> None:
 
 
 def test_the_longest_prefix_gives_the_reason() -> None:
-    engine = replace(
-        VLLM_V1, ignored=(IgnoredFamily(prefix="vllm_x_", why="far"), IgnoredFamily(prefix="vllm_x_y", why="near"))
-    )
+    engine = replace(VLLM_V1, ignored=(("vllm_x_", "far"), ("vllm_x_y", "near")))
     uses = explain_families(engine, {"vllm:x_y_total": "counter", "vllm:x_z": "gauge", "vllm:x": "gauge"})
     assert [use.text for use in uses] == ["near", "far", "not in the table"]
 

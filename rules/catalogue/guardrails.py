@@ -1,0 +1,104 @@
+"""Rules about limits that the gateway enforces before a request costs GPU time (guide 9.4)."""
+
+from __future__ import annotations
+
+from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER
+from rules.methods.drift import judge_drift
+from rules.methods.guardrails import judge_guardrail
+from rules.telemetry.windows import HOUR_SECONDS
+from rules.verdicts.rule import Rule, Severity, Threshold
+
+ROWS: tuple[Rule, ...] = (
+    Rule(
+        name="GuardrailMissing",
+        method=judge_guardrail,
+        loudness=Severity.REPORT,
+        window_seconds=HOUR_SECONDS,
+        thresholds={
+            "least_headroom": Threshold(2.0, "ratio", "guide 9.4: 2-3x the P95 input length"),
+            "most_headroom": Threshold(3.0, "ratio", "guide 9.4: 2-3x the P95 input length; for outputs of the P99"),
+            "minimum_requests": ENOUGH_FOR_P99,
+        },
+        signal="prompt_tokens_p95",
+        unit="tokens",
+        metric="max_tokens",
+        about="the gateway's limits",
+        title="A limit on prompts or outputs is missing, or protects nothing",
+        meaning="One request can take the KV cache of an instance, or hold its place for minutes: only a limit at the "
+        "gateway stops it before it costs anything.",
+        actions=(
+            "Set the limits that the sentence names at the gateway, not in the engine, and write them into the plan",
+            "Let them follow what is seen: P95 of prompts with headroom, never the model's context length",
+            "Where a limit is exceeded, find out why the gateway does not enforce it",
+        ),
+    ),
+    Rule(
+        name="OutputLengthDrift",
+        method=judge_drift,
+        loudness=Severity.TICKET,
+        window_seconds=HOUR_SECONDS,
+        thresholds={
+            "factor": LONGER,
+            "minimum_requests": ENOUGH_FOR_P99,
+        },
+        signal="generation_tokens_p99",
+        unit="tokens",
+        family="generation_tokens_per_request",
+        about="P99 output length",
+        title="The longest answers have become longer",
+        meaning="P99 output length is above the plan's (guide 9.4): long answers hold their place in the batch and their KV "
+        "blocks, and everybody else waits for them.",
+        actions=(
+            "Find out which tenant or prompt makes them: a new use, or a runaway",
+            "Lower the output limit at the gateway where the use does not need it",
+            "If they are meant, put the new P99 into the plan and benchmark again",
+        ),
+    ),
+    Rule(
+        name="RunawayGeneration",
+        method=judge_guardrail,
+        loudness=Severity.TICKET,
+        thresholds={
+            "factor": LONGER,
+            "allowed_share": Threshold(
+                0.01, "ratio", "guide 9.4 gives no number; a planned P99 leaves 1 % of the answers longer than it"
+            ),
+            "minimum_requests": ENOUGH_FOR_P99,
+        },
+        signal="generation_tokens_p99",
+        family="requests_ended_by_length",
+        metric="ended_by_length",
+        about="answers that only their limit ended",
+        title="Answers run until their token limit",
+        meaning="More answers than the plan leaves are longer than its longest and were ended by nothing but their token "
+        "limit: loops, endless lists, a lost stop token, or prompts made for it.",
+        actions=(
+            "Find the tenant or the prompt pattern in the gateway's log, and refuse or reroute it there",
+            "Lower the output limit for that use; a limit for each user's requests per second does not help",
+            "If every use is affected, check chat template and stop tokens of the model that was deployed last",
+        ),
+    ),
+    Rule(
+        name="QueueBreakerOff",
+        method=judge_guardrail,
+        loudness=Severity.REPORT,
+        window_seconds=HOUR_SECONDS,
+        thresholds={
+            "low": Threshold(0.8, "ratio", "guide 9.4: breaker at 80-90 % of objective x arrivals"),
+            "high": Threshold(0.9, "ratio", "guide 9.4: breaker at 80-90 % of objective x arrivals"),
+            "too_deep": Threshold(1.0, "ratio", "guide 9.4: at objective x arrivals the violation is guaranteed"),
+            "too_shallow": Threshold(0.4, "ratio", "half of the guide's 80 %: most of the allowed waiting is refused"),
+        },
+        signal="arrival_rps",
+        unit="requests",
+        metric="queue_breaker",
+        about="the circuit breaker",
+        title="The circuit breaker's depth does not fit objective and arrivals",
+        meaning="Load is shed only after the objective is broken, or long before it would be (Little's law: waiting time x "
+        "arrivals is the queue).",
+        actions=(
+            "Set the breaker to the depth that the sentence names, at the gateway and in the plan",
+            "Do so again whenever the objective or the peak changes",
+        ),
+    ),
+)

@@ -1,0 +1,128 @@
+"""Rules about latency and availability objectives (guide 9.3)."""
+
+from __future__ import annotations
+
+from rules.catalogue.thresholds import ALLOWED_SLOW, MINIMUM_REQUESTS
+from rules.methods.burn_rate import judge_burn
+from rules.methods.errors import judge_availability, judge_refused
+from rules.methods.shape import judge_shape
+from rules.telemetry.outcomes import FAILED, NO_ROOM
+from rules.verdicts.latency_pattern import TPOT_BURN_ACTIONS, TTFT_BURN_ACTIONS, all_levers
+from rules.verdicts.rule import Rule, Severity, Threshold
+
+_LADDER = "SRE workbook ch. 5, table 5-8"
+_RUNGS = (
+    ("page_fast", 14.4, 3600.0, 300.0, "2 % of a month's budget in an hour"),
+    ("page_slow", 6.0, 21_600.0, 1800.0, "5 % in six hours"),
+    ("ticket_fast", 3.0, 86_400.0, 7200.0, "10 % in a day"),
+    ("ticket_slow", 1.0, 259_200.0, 21_600.0, "10 % in three days"),
+)
+
+
+def _ladder() -> dict[str, Threshold]:
+    """Return the pairs of windows with their burn rates, and how many requests they need."""
+    thresholds = {}
+    for rung, burn, long, short, why in _RUNGS:
+        thresholds[f"{rung}_burn"] = Threshold(burn, "times", f"{_LADDER}: {why}")
+        thresholds[f"{rung}_long_seconds"] = Threshold(long, "seconds", _LADDER)
+        thresholds[f"{rung}_short_seconds"] = Threshold(short, "seconds", f"{_LADDER}: 1/12 of the long")
+    thresholds["minimum_requests"] = Threshold(
+        50, "requests", "in either window: of fewer the fast page is a handful of requests"
+    )
+    return thresholds
+
+
+def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
+    return Rule(
+        name=name,
+        method=judge_burn,
+        loudness=Severity.PAGE,
+        minimum_seconds=60.0,
+        thresholds={**_ladder(), "allowed_share": ALLOWED_SLOW},
+        signal=f"{stem}_p99_seconds",
+        family=f"{stem}_seconds",
+        metric=f"{stem}_p99_seconds",
+        needs=f"slo.{stem}_p99_seconds",
+        about=f"requests slower than the {stem.upper()} objective",
+        title=title,
+        meaning="More requests than the objective allows are slower than promised, and the month's error budget is being "
+        "spent faster than it lasts: users feel it.",
+        actions=actions,
+    )
+
+
+def _tail(name: str, stem: str, title: str) -> Rule:
+    return Rule(
+        name=name,
+        method=judge_shape,
+        loudness=Severity.TICKET,
+        thresholds={
+            "allowed_share": ALLOWED_SLOW,
+            "median_share": Threshold(0.5, "ratio", "a median within the objective allows half"),
+            "minimum_requests": MINIMUM_REQUESTS,
+        },
+        signal=f"{stem}_p99_seconds",
+        unit="seconds",
+        family=f"{stem}_seconds",
+        metric=f"{stem}_p99_seconds",
+        needs=f"slo.{stem}_p99_seconds",
+        about=f"{stem.upper()} P99",
+        title=title,
+        meaning="Requests are slower than promised. Whether only the tail is, or everything, tells causes and levers apart.",
+        actions=all_levers(name),
+    )
+
+
+ROWS: tuple[Rule, ...] = (
+    _burn("TtftSloBurn", "ttft", "TTFT objective burning", TTFT_BURN_ACTIONS),
+    _burn("TpotSloBurn", "tpot", "TPOT objective burning", TPOT_BURN_ACTIONS),
+    Rule(
+        name="AvailabilityBurn",
+        method=judge_availability,
+        loudness=Severity.PAGE,
+        minimum_seconds=60.0,
+        thresholds={
+            **_ladder(),
+            "allowed_share": Threshold(0.01, "ratio", "where the plan has no slo.availability: 99 % are promised"),
+        },
+        signal="failed_share",
+        family=FAILED,
+        about="requests that failed",
+        title="Requests fail",
+        meaning="More requests fail (an answer 5xx, an error of the engine) than the promised availability allows. Whoever "
+        "sends them gets no answer. Refused requests, and those that their clients left, are not among them.",
+        actions=(
+            "Find the replica that fails: the cause below names it. Take it out of the routing and restart it",
+            "Read the engine's log from the first failure on: a dead worker, no memory, a transfer that failed",
+            "Ask the replica's /health: an engine whose worker died can serve its metrics page and answer only 500",
+            "If it began with a new release or a new configuration, go back to the one before",
+        ),
+    ),
+    Rule(
+        name="RequestsRefused",
+        method=judge_refused,
+        loudness=Severity.TICKET,
+        thresholds={
+            "no_room_share": Threshold(0.01, "ratio", "as much as the default availability allows to fail"),
+            "bad_share": Threshold(
+                0.05, "ratio", "clients always send some; more is a limit or a client that is wrong"
+            ),
+            "critical_share": Threshold(0.5, "ratio", "most requests of the last quarter are refused"),
+            "minimum_requests": Threshold(100, "requests", "of fewer, one per cent is a single request"),
+        },
+        signal="refused_share",
+        family=NO_ROOM,
+        about="requests that were refused",
+        title="Requests refused",
+        meaning="Requests are turned away: because a queue is full, or because nobody here can serve what they ask for. They "
+        "are demand that the fleet did not serve.",
+        actions=(
+            "Refused for want of room: add replicas of this tier, or raise its minimum warm count before the peak",
+            "If only one replica refuses, look at the routing before you add any",
+            "Answered 4xx: read a few of the answers; prompts too long, a model name or an adapter that is not served",
+            "If a gateway retries refused requests, let it wait longer each time: retries keep the queue full",
+        ),
+    ),
+    _tail("TtftTail", "ttft", "TTFT above its objective: tail or everything"),
+    _tail("TpotTail", "tpot", "TPOT above its objective: tail or everything"),
+)

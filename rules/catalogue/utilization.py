@@ -1,0 +1,203 @@
+"""Rules about compute, queues and the use of the fleet (guide 8.1, 9.2, 9.3)."""
+
+from __future__ import annotations
+
+from rules.catalogue.thresholds import ALLOWED_SLOW, DAY, FULLEST, MINIMUM_REQUESTS, SEEN, WEEK
+from rules.methods.bands import judge_band
+from rules.methods.headroom import judge_falling, judge_headroom
+from rules.methods.shape import judge_shape
+from rules.methods.trend import judge_trend
+from rules.methods.utilization import judge_empty_queue, judge_trap
+from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
+from rules.verdicts.rule import Condition, Rule, Severity, Threshold
+
+ROWS: tuple[Rule, ...] = (
+    Rule(
+        name="GpuComputeLow",
+        method=judge_band,
+        loudness=Severity.REPORT,
+        thresholds={"below": Threshold(0.60, "ratio", "guide 9.3: 60-85 % during active serving")},
+        signal="gpu_utilization",
+        condition=Condition.SERVING,
+        about="GPU utilisation while serving",
+        title="GPU compute low while serving",
+        meaning="The GPUs wait although requests are served: batches are too small, or decode is bound by memory bandwidth.",
+        actions=(
+            "Raise the number of requests at once (--max-num-seqs) while the KV cache has room",
+            "At low concurrency evaluate speculative decoding before more hardware (guide 8.5)",
+            "If the load is simply low, see UtilizationTrap: the fleet is larger than its traffic",
+        ),
+    ),
+    Rule(
+        name="GpuSaturated",
+        method=judge_trend,
+        loudness=Severity.TICKET,
+        thresholds={
+            "pegged": Threshold(0.95, "ratio", "guide 9.3: pegged at 100 %, less what sums round off"),
+            "rise": Threshold(1.3, "ratio", "as step 13 (guide 9.1): 30 % more is a difference"),
+            "minimum_requests": Threshold(
+                30, "requests", "in the first and in the last third: of fewer chance decides"
+            ),
+        },
+        signal="gpu_utilization",
+        family="ttft_seconds",
+        metric="ttft_p99_seconds",
+        title="GPUs pegged while TTFT rises",
+        meaning="The GPUs have no time left and requests wait longer and longer for their first token. Pegged with a stable "
+        "TTFT is healthy: the hardware is used.",
+        actions=(
+            "Chunked prefill, or prefill and decode on replicas of their own: prefill is what saturates",
+            "Add replicas of this tier if the load stays",
+            "A quantised model needs less time for the same prompts",
+        ),
+    ),
+    Rule(
+        name="UtilizationTrap",
+        method=judge_trap,
+        loudness=Severity.REPORT,
+        window_seconds=WEEK,
+        minimum_seconds=SEEN * WEEK,
+        thresholds={
+            "below": Threshold(0.40, "ratio", "guide 9.3: below 40 % is the utilization trap"),
+            "kv_below": Threshold(
+                0.75, "ratio", "DESIGN 3.12: with P95 KV utilisation below 75 %, or memory sets the size"
+            ),
+            "fullest_hours": FULLEST,
+            "target": Threshold(0.60, "ratio", "guide 9.3: fleet utilisation 60-80 %, its lower end"),
+        },
+        signal="fleet_utilization",
+        about="fleet utilisation",
+        title="Utilization trap: paid capacity idles for days",
+        meaning="The fleet serves far less than it could for at least a week, and the KV cache does not need the replicas "
+        "either: most of the bill produces nothing.",
+        actions=(
+            "Share the GPUs with other models or tenants (model colocation: MIG or time-sharing)",
+            "Fill idle hours with offline batch work: the fleet is warm and paid for",
+            "Scale down faster, never below the minimum warm count",
+            "Trim tokens per request: system prompts, output limits, retrieved context; then run fewer replicas",
+            "Route simple requests to a smaller model, and keep fewer replicas of this one warm",
+        ),
+    ),
+    Rule(
+        name="NoHeadroom",
+        method=judge_headroom,
+        loudness=Severity.TICKET,
+        minimum_seconds=600,
+        thresholds={
+            "above": Threshold(0.90, "ratio", "guide 9.3: above 90 %, no headroom for traffic spikes"),
+            "survives_loss_from": Threshold(
+                4,
+                "replicas",
+                "DESIGN 3.13: from four replicas on a recommended count carries its demand with one lost; 0 never asks. "
+                "Below four, one more replica is a third of the bill or more",
+            ),
+            "busiest_hours": Threshold(0.05, "ratio", "the busiest hours of a week: 8 of 168, one or two a day"),
+        },
+        signal="fleet_utilization",
+        about="fleet utilisation",
+        title="No headroom: the fleet is used to the brim",
+        meaning="The tier runs so near its usable rate that the next spike, or the loss of one replica, breaks the objective.",
+        actions=(
+            "Add a replica of this tier",
+            "Pre-warm ahead of the busy hours, where only those are full",
+            "Move the knee to the right: quantise (FP8 on GPUs that have it), then benchmark again",
+        ),
+    ),
+    Rule(
+        name="TokensPerGpuHourFalling",
+        method=judge_falling,
+        loudness=Severity.REPORT,
+        window_seconds=2 * WEEK,
+        minimum_seconds=SEEN * 2 * WEEK,
+        thresholds={
+            "fall": Threshold(
+                0.10,
+                "ratio",
+                "guide 9.3: declining as traffic grows; weeks of equal traffic differ by less than a tenth",
+            ),
+            "growth": Threshold(0.05, "ratio", "guide 9.3: as traffic grows; less is the noise of two weeks"),
+            "days": Threshold(3, "days", "DESIGN 3.3: three separate periods; a bad day is one event"),
+        },
+        signal="tokens_per_gpu_hour",
+        unit="tokens_per_hour",
+        about="tokens per GPU-hour",
+        title="Tokens per GPU-hour fall while traffic grows",
+        meaning="Each GPU-hour yields less although there is more to do: something saturates, answers became shorter, or "
+        "replicas were added faster than load.",
+        actions=(
+            "Read in the sentence what moved: requests per replica, or tokens per request",
+            "Fewer requests per replica: scale down, or spread the load evenly",
+            "Shorter answers: nothing is wrong; the plan's lengths are, measure them again (step 1)",
+            "Neither: compare latency, KV cache, evictions and clocks with the week before; something saturates",
+        ),
+    ),
+    Rule(
+        name="QueueGrowing",
+        method=judge_trend,
+        loudness=Severity.TICKET,
+        thresholds={
+            "waiting": Threshold(1, "requests", "one always waits: below it there is no queue"),
+            "share": Threshold(
+                0.02, "ratio", "measured: a full batch's arrivals and completions differ by 1-3 % a minute"
+            ),
+        },
+        signal="requests_waiting",
+        unit="requests",
+        family="requests_waiting",
+        title="Queue growing",
+        meaning="More requests arrive than finish, and the queue grows steadily: every further request waits longer than the one "
+        "before. Above the load that replicas take the fleet is too small for its traffic; below it something holds requests up.",
+        actions=(SEE_THE_LOAD, *all_levers("QueueGrowing")),
+    ),
+    Rule(
+        name="QueueAlwaysEmpty",
+        method=judge_empty_queue,
+        loudness=Severity.REPORT,
+        window_seconds=DAY,
+        minimum_seconds=SEEN * DAY,
+        thresholds={
+            "waiting": Threshold(
+                0.05,
+                "requests",
+                "guide 9.3: consistently zero; a request seen waiting for its first step in 1 of 20 scrapes is no queue",
+            ),
+            "gpu_below": Threshold(0.40, "ratio", "guide 9.3: low GPU utilisation; its 40 % for a fleet is used"),
+            "fullest_hours": FULLEST,
+            "target": Threshold(
+                0.60, "ratio", "guide 9.3: GPU compute utilisation 60-85 % while serving, its lower end"
+            ),
+        },
+        signal="gpu_utilization",
+        about="GPU utilisation",
+        title="Queue always empty on idle GPUs",
+        meaning="For a whole day, busy hours included, no request waited and the GPUs were mostly idle: the fleet is larger "
+        "than its traffic.",
+        actions=(
+            "Run fewer replicas, down to the minimum warm count",
+            "Fill the idle hours with offline batch work, or share the GPUs with another model",
+            "Check first that traffic is not being lost before it reaches the engines",
+        ),
+    ),
+    Rule(
+        name="PastTheKnee",
+        method=judge_shape,
+        loudness=Severity.TICKET,
+        thresholds={
+            "ratio": Threshold(10, "times", "inference guide: P99/P50 above 10 is a tail problem; 8.1: the knee"),
+            "allowed_share": ALLOWED_SLOW,
+            "minimum_requests": MINIMUM_REQUESTS,
+        },
+        signal="ttft_p99_seconds",
+        unit="times",
+        family="ttft_seconds",
+        metric="ttft_p99_seconds",
+        about="TTFT P99 by P50",
+        title="Past the knee: P99 leaves P50",
+        meaning="The slowest first tokens have left the median behind. Above the load that a replica can take that is the "
+        "knee of its curve; below it a tail of its own.",
+        actions=(
+            SEE_THE_LOAD,
+            *all_levers("PastTheKnee"),
+        ),
+    ),
+)
