@@ -1,7 +1,6 @@
-"""The suspects: what can make a tier slower than its benchmark, or short of KV cache, and how each is examined.
+"""Checks of causes that make a tier slower than its benchmark, or short of KV cache.
 
-Owns the table SUSPECTS. Each is examined with what the windows hold: supported, excluded (with the number that excludes
-it), or not to be excluded for lack of data, and then it says so. A new suspect is a function and a row.
+A cause is supported, excluded with the number that excludes it, or not known for lack of data.
 """
 
 from __future__ import annotations
@@ -9,79 +8,70 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
-from rules.causes import error_checks, first_token
 from rules.causes.context import (
-    EITHER,
-    FAILING,
-    HITS,
-    LATENCY,
-    OF_ONE_FAMILY,
-    PREFIX_HITS,
-    PRESSURE,
-    SLOW,
-    TURNED_AWAY,
-    UNSERVED,
+    FIRST_TOKEN,
     USERS,
-    CauseCheck,
     CauseContext,
     CauseResult,
+    find_slow_minutes,
 )
-from rules.causes.slow_minutes import find_slow_minutes, prove_when_slow
 from rules.methods import prefix_routing
-from rules.methods.offered_load import offered_load
+from rules.methods.load import offered_load
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.telemetry import histograms, windows
 from rules.telemetry.reading_methods import mean_level, ratio, replica_rate, share
 from rules.telemetry.readings import read
-from rules.telemetry.signals import BY_NAME, Gap, Missing
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 
 LONGER = 1.2
-"""Lengths above the plan's by more than this are evidence; bucket edges of 1-2-5 grids allow no finer distinction."""
+"""Factor above planned lengths that is evidence. Bucket edges of 1-2-5 grids allow no finer distinction."""
 
 NOTICEABLE = 0.05
-"""A share of requests or time below which a suspect is taken as excluded (the guide's 5 % for evictions)."""
+"""Share of requests or time below which a cause is excluded (the guide's 5 % for evictions)."""
 
 ENOUGH_REQUESTS = 20.0
-"""Requests of which a mean says something: fewer are chance."""
+"""Minimum number of requests of a mean."""
 
 LOST = 2 * NOTICEABLE
-"""Points of prefix hits whose loss is beyond what changes from minute to minute."""
+"""Loss of prefix hits (0-1) that is larger than changes between minutes."""
 
 NOTHING_THERE = frozenset({Gap.NOT_EXPOSED, Gap.NO_TRAFFIC})
-"""Reasons for which a family is absent where the engine does not do what it counts; others say nothing of that."""
+"""Reasons for a missing family that mean that the engine does not do what the family counts."""
 
 EVICTIONS = ("preemptions", "requests_finished")
+HIT_RATE = ("prefix_hit_tokens", "prefix_queried_tokens")
 
 
-def _hits(scene: CauseContext) -> CauseResult:
-    found = share(scene.total, "prefix_hit_tokens", "prefix_queried_tokens")
+def check_prefix_hits(context: CauseContext) -> CauseResult:
+    found = share(context.total, *HIT_RATE)
     if isinstance(found, Missing):
         return CauseResult(supported=None, text="the prefix hit rate is not known")
     value = found.value or 0.0
-    lost = _lost_when_slow(scene)
+    lost = _find_lost_hits(context)
     if lost:
         return CauseResult(supported=True, proven=True, text=lost)
-    planned = _planned_hits(scene)
-    if planned is None:
+    hits, whose = context.workload.prefix_hit_ratio if context.workload else None, "the plan has"
+    if hits is None:
+        hits, whose = _read_measured_hits(context), "the benchmark had"
+    if hits is None:
         text = f"prefix hits are {value:.0%}, and the plan does not say how many it had"
         return CauseResult(supported=None, text=text)
-    hits, whose = planned
     if value < hits - NOTICEABLE:
         text = f"fewer prefix hits: {value:.0%} where {whose} {hits:.0%}"
         return CauseResult(supported=True, proven=value < hits - LOST, text=text)
     return CauseResult(supported=False, text=f"prefix hits are not lost ({value:.0%}, {whose} {hits:.0%})")
 
 
-def _repeated(scene: CauseContext) -> CauseResult:
-    """A benchmark that sends one set of prompts at every rate answers from a cache that production never has."""
-    measured, found = _measured_hits(scene), share(scene.total, "prefix_hit_tokens", "prefix_queried_tokens")
+def check_repeated_prompts(context: CauseContext) -> CauseResult:
+    """Check for a benchmark with one set of prompts at every rate: its prefix cache is better than production's."""
+    measured, found = _read_measured_hits(context), share(context.total, *HIT_RATE)
     if measured is None or isinstance(found, Missing):
         return CauseResult(supported=None)
     if (found.value or 0.0) >= measured - LOST:
         return CauseResult(supported=False)
-    planned = scene.workload.prefix_hit_ratio if scene.workload else None
+    planned = context.workload.prefix_hit_ratio if context.workload else None
     if planned is not None and measured <= planned + LOST:
         return CauseResult(supported=False, text=f"the benchmark's prefix hits are the planned ones ({planned:.0%})")
     wanted = "the plan's workload names none" if planned is None else f"the plan's workload has {planned:.0%}"
@@ -91,53 +81,40 @@ def _repeated(scene: CauseContext) -> CauseResult:
     )
 
 
-def _planned_hits(scene: CauseContext) -> tuple[float, str] | None:
-    """Hits that were counted on, and who counted on them; the workload's word before the benchmark's."""
-    if scene.workload is not None and scene.workload.prefix_hit_ratio is not None:
-        return scene.workload.prefix_hit_ratio, "the plan has"
-    measured = _measured_hits(scene)
-    return None if measured is None else (measured, "the benchmark had")
-
-
-def _measured_hits(scene: CauseContext) -> float | None:
-    points = scene.view.curve.points if scene.view.curve else ()
+def _read_measured_hits(context: CauseContext) -> float | None:
+    points = context.view.curve.points if context.view.curve else ()
     return min((p.prefix_hit_ratio for p in points if p.prefix_hit_ratio is not None), default=None)
 
 
-def _lost_when_slow(scene: CauseContext) -> str:
-    """The sentence on hits that were there before the slow minutes and not in them, "" otherwise: needs no planned hits."""
-    minutes = find_slow_minutes(scene)
-    if (
-        minutes is None
-        or not minutes.before
-        or (scene.rule.method in USERS and scene.rule.family != first_token.FAMILY)
-    ):
+def _find_lost_hits(context: CauseContext) -> str:
+    """Return the loss of hits in the slow minutes in words, "" without a loss. It needs no planned hits."""
+    minutes = find_slow_minutes(context)
+    is_other = context.rule.method in USERS and context.rule.family != FIRST_TOKEN
+    if minutes is None or not minutes.before or is_other:
         return ""
     slow, before = windows.sum_windows(one.window for one, _ in minutes.slow), windows.sum_windows(minutes.before)
-    now, then = _hit_rate(slow), _hit_rate(before)
-    if now is None or then is None or now >= then - LOST or not _same_prompts(slow, before):
+    now, then = (
+        found.value if isinstance(found := share(window, *HIT_RATE), Reading) else None for window in (slow, before)
+    )
+    if now is None or then is None or now >= then - LOST or not _has_same_prompts(slow, before):
         return ""
     return f"prefix hits lost: {now:.0%} in the slow minutes, {then:.0%} before"
 
 
-def _same_prompts(now: Window, before: Window) -> bool:
-    """Return whether enough requests were seen in both, with prompts of about one length: others have other
-    prefixes."""
+def _has_same_prompts(now: Window, before: Window) -> bool:
+    """Return whether both windows have enough requests, with prompts of about the same length."""
     if min(one.counters.get("requests_finished", 0.0) for one in (now, before)) < ENOUGH_REQUESTS:
         return False
     later, earlier = (histograms.mean(one.histograms.get("prompt_tokens_per_request", ())) for one in (now, before))
     return bool(later and earlier) and 1 / LONGER <= (later or 0.0) / (earlier or 1.0) <= LONGER
 
 
-def _hit_rate(window: Window) -> float | None:
-    found = share(window, "prefix_hit_tokens", "prefix_queried_tokens")
-    return None if isinstance(found, Missing) else found.value
+def check_longer(family: str, word: str, key: str) -> Callable[[CauseContext], CauseResult]:
+    """Return the check for a P95 length above that of the plan."""
 
-
-def _longer(family: str, word: str, key: str) -> Callable[[CauseContext], CauseResult]:
-    def examine(scene: CauseContext) -> CauseResult:
-        planned = getattr(scene.workload, key) if scene.workload else None
-        parts = scene.total.histograms.get(family)
+    def examine(context: CauseContext) -> CauseResult:
+        planned = getattr(context.workload, key) if context.workload else None
+        parts = context.total.histograms.get(family)
         if planned is None or planned.p95 is None or not parts:
             return CauseResult(supported=None, text=f"{word} lengths are not in the plan or not exposed")
         found = histograms.quantile(parts, 0.95)
@@ -154,29 +131,32 @@ def _longer(family: str, word: str, key: str) -> Callable[[CauseContext], CauseR
     return examine
 
 
-def _held_back(scene: CauseContext) -> CauseResult:
-    """Held-back requests wait before their first token; by Little's law each as long as mean held / first tokens a second."""
-    held, first = mean_level(scene.total, "requests_waiting_deferred"), replica_rate(scene.total, "requests_finished")
+def check_held_back(context: CauseContext) -> CauseResult:
+    """Check for requests held back before their first token: mean held / first tokens per second (Little's law)."""
+    held, first = (
+        mean_level(context.total, "requests_waiting_deferred"),
+        replica_rate(context.total, "requests_finished"),
+    )
     if isinstance(held, Missing) or not first:
         return CauseResult(supported=None, text="whether requests are held back (adapter slots, KV loads) is not known")
     seconds = (held.value or 0.0) / first
     text = f"requests are held back for adapter slots or KV loads: {number(seconds, 'seconds')} each on average"
-    if seconds > NOTICEABLE * _expected_seconds(scene):
+    if seconds > NOTICEABLE * _read_expected_seconds(context):
         return CauseResult(supported=True, proven=True, text=text)
     return CauseResult(supported=False, text="no requests held back for adapter slots or KV loads")
 
 
-def _expected_seconds(scene: CauseContext) -> float:
-    if scene.rule.method in USERS:
-        return scene.view.basis.ttft_slo_seconds or 0.0
-    curve = scene.view.curve
-    values = [getattr(p, scene.rule.metric, None) for p in curve.points] if curve else []
+def _read_expected_seconds(context: CauseContext) -> float:
+    if context.rule.method in USERS:
+        return context.view.basis.ttft_slo_seconds or 0.0
+    curve = context.view.curve
+    values = [getattr(p, context.rule.metric, None) for p in curve.points] if curve else []
     return min((v for v in values if v is not None), default=0.0)
 
 
-def _adapters(scene: CauseContext) -> CauseResult:
-    served = mean_level(scene.total, "adapters_running")
-    planned = scene.view.plan.lora if scene.view.plan else None
+def check_adapters(context: CauseContext) -> CauseResult:
+    served = mean_level(context.total, "adapters_running")
+    planned = context.view.plan.lora if context.view.plan else None
     if isinstance(served, Missing) and served.gap not in NOTHING_THERE:
         return CauseResult(supported=None, text="whether LoRA adapters are served is not known")
     if isinstance(served, Missing) or not served.high:
@@ -187,13 +167,13 @@ def _adapters(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=False, text=f"{text}, as planned")
 
 
-def _speculation(scene: CauseContext) -> CauseResult:
-    found = read(BY_NAME["speculative_acceptance"], scene.total)
-    planned = scene.view.plan.speculation if scene.view.plan else None
+def check_speculation(context: CauseContext) -> CauseResult:
+    found = read(BY_NAME["speculative_acceptance"], context.total)
+    planned = context.view.plan.speculation if context.view.plan else None
     if isinstance(found, Missing) and found.gap not in NOTHING_THERE:
         return CauseResult(supported=None, text="whether the engine speculates is not known")
     if isinstance(found, Missing):
-        gone = planned is not None and scene.total.counters.get("spec_drafts", 0.0) <= 0
+        gone = planned is not None and context.total.counters.get("spec_drafts", 0.0) <= 0
         text = "speculation does not run, the plan has it" if gone else "no speculation"
         return CauseResult(supported=gone, proven=gone, text=text)
     value = found.value or 0.0
@@ -206,11 +186,11 @@ def _speculation(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=False, text=f"speculation is as planned ({value:.0%} accepted)")
 
 
-def _evictions(scene: CauseContext) -> CauseResult:
-    """Over all of the time, or over the last of it, as long as KvEviction judges, if there were more then."""
-    last = max(one.window.end for one in scene.slices) - CATALOGUE["KvEviction"].window_seconds
-    recent = windows.sum_families((one.window for one in scene.slices if one.window.end > last), EVICTIONS)
-    found = [(seen, ratio(seen, *EVICTIONS)) for seen in (scene.total, recent)]
+def check_evictions(context: CauseContext) -> CauseResult:
+    """Check evictions over the whole window, and over the window of KvEviction at its end. The worse counts."""
+    last = max(one.window.end for one in context.slices) - CATALOGUE["KvEviction"].window_seconds
+    recent = windows.sum_families((one.window for one in context.slices if one.window.end > last), EVICTIONS)
+    found = [(seen, ratio(seen, *EVICTIONS)) for seen in (context.total, recent)]
     known = [(one.value or 0.0, seen) for seen, one in found if not isinstance(one, Missing)]
     if not known:
         return CauseResult(supported=None, text="preemptions are not known")
@@ -223,9 +203,9 @@ def _evictions(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=False, text=f"{'few' if preempted else 'no'} evictions: {text}")
 
 
-def _more_load(scene: CauseContext) -> CauseResult:
-    capacity = scene.view.capacity
-    load = offered_load((scene.total,), capacity) if capacity is not None else None
+def check_load(context: CauseContext) -> CauseResult:
+    capacity = context.view.capacity
+    load = offered_load((context.total,), capacity) if capacity is not None else None
     if load is None:
         return CauseResult(supported=None, text="the load that a replica can take is not in the plan")
     if load.is_above:
@@ -233,9 +213,10 @@ def _more_load(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=False, text=f"not more load than planned ({load})")
 
 
-def _benchmark(scene: CauseContext) -> CauseResult:
-    """A closed loop starts with a burst and has no arrivals of its own; few requests make no P99 (PEERS 3.2, traps 10, 11)."""
-    curve = scene.view.curve
+def check_benchmark(context: CauseContext) -> CauseResult:
+    """Check for a closed-loop benchmark, which has no arrivals of its own, or too few requests for a P99 (PEERS 3.2,
+    traps 10, 11)."""
+    curve = context.view.curve
     if curve is None:
         return CauseResult(supported=None, text="there is no benchmark curve")
     fewest, most = curve.minimum_requests, max(point.requests or 0 for point in curve.points)
@@ -252,57 +233,12 @@ def _benchmark(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=False, text=f"the benchmark has {fewest} or more requests a point")
 
 
-def _routing(scene: CauseContext) -> CauseResult:
-    """Return what rule PrefixRoutingBroken finds, where several replicas are seen."""
-    if len({one.replica for one in scene.slices} - {None}) < 2:
+def check_routing(context: CauseContext) -> CauseResult:
+    """Check the routing by rule PrefixRoutingBroken, with several replicas."""
+    if len({one.replica for one in context.slices} - {None}) < 2:
         return CauseResult(supported=False)
-    seen = prefix_routing.assess_routing(scene.slices, scene.view, CATALOGUE[prefix_routing.RULE])
+    seen = prefix_routing.assess_routing(context.slices, context.view, CATALOGUE[prefix_routing.RULE])
     if seen.broken is None:
         return CauseResult(supported=None, text=f"whether routing keeps prefixes together: {seen.text}")
     text = f"the routing: {seen.text}" if seen.broken else f"not the routing ({seen.text})"
     return CauseResult(supported=seen.broken, proven=seen.certain, text=text)
-
-
-SUSPECTS: tuple[CauseCheck, ...] = (
-    CauseCheck(cause="engine stopped", methods=FAILING, examine=error_checks.no_steps),
-    CauseCheck(cause="one replica", methods=UNSERVED, examine=error_checks.one_replica),
-    CauseCheck(cause="hardware faults", methods=FAILING, examine=error_checks.faults),
-    CauseCheck(cause="restarts", methods=FAILING, examine=error_checks.restarts),
-    CauseCheck(cause="client requests", methods=TURNED_AWAY, examine=error_checks.is_client_error),
-    CauseCheck(cause="evictions", methods=HITS, families=PREFIX_HITS, examine=_evictions),
-    CauseCheck(
-        cause="routing",
-        methods=OF_ONE_FAMILY,
-        families=(*PREFIX_HITS, "ttft_seconds"),
-        examine=_routing,
-    ),
-    CauseCheck(cause="prefix hits", methods=EITHER, examine=_hits),
-    CauseCheck(
-        cause="benchmark",
-        methods=OF_ONE_FAMILY,
-        families=(*PREFIX_HITS, "ttft_seconds", "tpot_seconds"),
-        examine=_repeated,
-    ),
-    CauseCheck(
-        cause="adapters held back", methods=SLOW, families=("ttft_seconds",), examine=prove_when_slow(_held_back)
-    ),
-    CauseCheck(
-        cause="prompt lengths", methods=EITHER, examine=_longer("prompt_tokens_per_request", "prompt", "prompt_tokens")
-    ),
-    CauseCheck(
-        cause="output lengths",
-        methods=EITHER,
-        examine=_longer("generation_tokens_per_request", "output", "generation_tokens"),
-    ),
-    CauseCheck(cause="adapters", methods=SLOW, examine=_adapters),
-    CauseCheck(cause="speculation", methods=SLOW, examine=_speculation),
-    CauseCheck(cause="throttling", methods=LATENCY, examine=prove_when_slow(first_token.check_throttling_cause)),
-    CauseCheck(cause="more load", methods=PRESSURE | USERS | TURNED_AWAY, examine=_more_load),
-    CauseCheck(cause="evictions", methods=SLOW, examine=prove_when_slow(_evictions)),
-    CauseCheck(cause="queueing", methods=SLOW, families=("ttft_seconds",), examine=first_token.check_queueing_cause),
-    CauseCheck(cause="prefill", methods=USERS, families=("ttft_seconds",), examine=first_token.check_prefill_cause),
-    CauseCheck(
-        cause="failed transfers", methods=LATENCY | FAILING, families=("ttft_seconds",), examine=error_checks.transfers
-    ),
-    CauseCheck(cause="benchmark", methods=SLOW, examine=_benchmark),
-)

@@ -1,12 +1,13 @@
-"""What a suspect is examined with, and what it comes to: the types of `rules.causes.checks`.
+"""Records of cause checks, and the slow minutes of a window: the replica-minutes that were slower than its mean.
 
-Owns these records and the sum of slices that suspects read. It examines nothing.
+A cause must be present when requests are slow. A mean over the whole window does not show that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band
@@ -21,16 +22,17 @@ from rules.methods.tails import judge_tail
 from rules.methods.trend import judge_trend
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import Workload
-from rules.telemetry import outcomes, windows
+from rules.telemetry import histograms, outcomes, windows
+from rules.telemetry.histograms import Share
 from rules.telemetry.windows import Window
 from rules.verdicts.rule import Method, Rule
 
 USERS = frozenset({judge_burn, judge_shape})
-"""A latency above what users were promised, whatever the load."""
+"""Methods for latencies above the objective, at any load."""
 
 LATENCY = frozenset({judge_tail}) | USERS
 SLOW = LATENCY | frozenset({judge_representative})
-"""A latency above the benchmark's, in the tail or as a whole."""
+"""Methods for latencies above the benchmark or the objective."""
 
 PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_trend})
 EITHER = SLOW | PRESSURE
@@ -38,18 +40,21 @@ FAILING, TURNED_AWAY = frozenset({judge_availability}), frozenset({judge_refused
 UNSERVED = FAILING | TURNED_AWAY
 HITS = frozenset({judge_mean, judge_band})
 OF_ONE_FAMILY = LATENCY | HITS
-"""Ways of judging whose rules are about one family; a suspect says which of them it can explain."""
+"""Methods whose rules are about one family. A check lists the families that it explains."""
 
 EVERY_LATENCY = ("ttft_seconds", "tpot_seconds", "itl_seconds")
 PREFIX_HITS = ("prefix_hit_ratio",)
+FIRST_TOKEN = "ttft_seconds"
+
+MOST_LATE = 0.8
+"""Share of the late requests whose minutes must show a cause to prove it. Ours: one minute in five may lag behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseResult:
-    """What one suspect came to: `supported` True, False (excluded), or None (cannot be known).
+    """Result of a cause check. `supported` is False for an excluded cause, and None if it is not known.
 
-    `proven` says that counters or bucket edges prove the evidence; such causes are named before mere suspicions. What is
-    not supported has no text where another suspect says the same.
+    `proven`: counters or bucket edges prove the evidence. A result without support has no text if another check has it.
     """
 
     supported: bool | None
@@ -59,7 +64,7 @@ class CauseResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseContext:
-    """What suspects are examined with: the rule that fired, the tier, and the slices with their sum."""
+    """Input of cause checks: the rule that fired, its tier, and the binned windows with their sum."""
 
     rule: Rule
     view: TierContext
@@ -68,7 +73,7 @@ class CauseContext:
 
     @classmethod
     def from_windows(cls, rule: Rule, view: TierContext, slices: tuple[BinnedWindow, ...]) -> CauseContext:
-        """The scene over at least one slice; only what suspects read is added up."""
+        """Return the context of at least one binned window. Only the families that checks read are added."""
         return cls(rule=rule, view=view, slices=slices, total=windows.sum_families((s.window for s in slices), READ))
 
     @property
@@ -88,12 +93,12 @@ READ = frozenset(
         *outcomes.READ,
     }
 )
-"""The families that suspects read of the sum."""
+"""Families of the sum that checks read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseCheck:
-    """One row: its name in verdicts, the ways of judging it can explain, the families it can spoil, its examination."""
+    """Check of a cause, and the methods and families of the rules that it can explain."""
 
     cause: str
     methods: frozenset[Method]
@@ -102,3 +107,84 @@ class CauseCheck:
 
     def explains(self, rule: Rule) -> bool:
         return rule.method in self.methods and (rule.method not in OF_ONE_FAMILY or rule.family in self.families)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowMinutes:
+    """Slow binned windows with their late requests, and the windows before them that were not slow."""
+
+    slow: tuple[tuple[BinnedWindow, float], ...]
+    before: tuple[Window, ...]
+
+
+def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
+    """Return the slow minutes, or None if the rule has no limit or no minute was slower than the others.
+
+    Late is later than the objective, or than the benchmark allows at this load. Before is earlier than the middle slow
+    minute, because some minute is always slow by chance.
+    """
+    limit = _read_limit(context) if context.rule.method in USERS else None
+    if context.rule.method is not judge_tail and limit is None:
+        return None
+    counted = [(one, late) for one in context.slices if (late := _count_late(context, one, limit)) is not None]
+    n = math.fsum(late.n for _, late in counted)
+    if n <= 0:
+        return None
+    usual = math.fsum(late.best for _, late in counted) / n
+    slow = [(one, late.best) for one, late in counted if late.best > usual * late.n]
+    if not slow:
+        return None
+    slow.sort(key=lambda pair: _middle(pair[0]))
+    begin = _middle(slow[(len(slow) - 1) // 2][0])
+    before = (one.window for one, late in counted if late.best <= usual * late.n and _middle(one) < begin)
+    return SlowMinutes(slow=tuple(slow), before=tuple(before))
+
+
+def prove_when_slow(examine: Callable[[CauseContext], CauseResult]) -> Callable[[CauseContext], CauseResult]:
+    """Return a check that proves a cause only if the minutes of most late requests show it on their own."""
+
+    def examine_slow(context: CauseContext) -> CauseResult:
+        found = examine(context)
+        minutes = find_slow_minutes(context) if found.proven else None
+        if minutes is None:
+            return found
+        total = math.fsum(late for _, late in minutes.slow)
+        shown = math.fsum(
+            late
+            for one, late in minutes.slow
+            if examine(CauseContext.from_windows(context.rule, context.view, (one,))).supported
+        )
+        return replace(found, proven=shown >= MOST_LATE * total)
+
+    return examine_slow
+
+
+def read_first_token_limit(context: CauseContext) -> float | None:
+    """Return the seconds above which a first token is late: the rule's multiple of the median, or the objective."""
+    if "ratio" not in context.rule.thresholds:
+        return context.view.basis.ttft_slo_seconds
+    median = histograms.quantile(context.total.histograms.get(FIRST_TOKEN, ()), 0.5)
+    if median is None or median.high is None:
+        return None
+    return context.rule.limit("ratio", context.view.limits) * median.high
+
+
+def _read_limit(context: CauseContext) -> float | None:
+    if context.rule.family == FIRST_TOKEN:
+        return read_first_token_limit(context)
+    return context.view.basis.tpot_slo_seconds if context.rule.family == "tpot_seconds" else None
+
+
+def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None) -> Share | None:
+    """Return the requests slower than `limit` (seconds), or without limit than the benchmark allows at this load."""
+    curve, parts = context.view.curve, one.window.histograms.get(context.rule.family)
+    if limit is None and curve is not None and one.bin is not None and parts:
+        expected = curve.expectation(one.bin, context.rule.metric, one.rps or 0.0, one.in_system)
+        limit = (
+            expected.interpolated * context.rule.limit("factor", context.view.limits) if expected is not None else None
+        )
+    return histograms.share_above(parts, limit) if parts and limit is not None else None
+
+
+def _middle(one: BinnedWindow) -> float:
+    return (one.window.start + one.window.end) / 2

@@ -1,41 +1,36 @@
-"""What can make requests fail or be refused, and how each is examined: rows of `rules.causes.checks`.
-
-Owns these examinations. What proves a cause here is a count: of one replica's failures, of steps that an engine did not
-take, of transfers, restarts and faults in the same time.
-"""
+"""Checks of causes that make requests fail or be refused. Counts of the same time prove a cause."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from rules.causes.context import CauseContext, CauseResult
 from rules.methods.errors import judge_availability
+from rules.methods.evidence import group_by_replica
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.outcomes import READ, Outcomes, outcomes
 from rules.telemetry.signals import Missing
-from rules.verdicts.rule import Rule
 
 MOST = 0.9
-"""A replica with at least this share of what failed has the fault; the others share the rest."""
+"""Share of the failures that proves a fault of one replica."""
 
 NOTICEABLE = 0.05
-"""Of what is to be explained: fewer failed transfers are taken for chance (as for the other suspects)."""
+"""Failed transfers per request below which they are excluded (the guide's 5 % for evictions)."""
 
 TRANSFERS = "kv_transfer_failures"
 
 
-def one_replica(scene: CauseContext) -> CauseResult:
-    """Return whether nearly all of it is one replica's, while others serve."""
-    groups: dict[str, list[BinnedWindow]] = {}
-    for one in scene.slices:
-        if one.replica is not None:
-            groups.setdefault(one.replica, []).append(one)
-    each = {name: found for name, group in groups.items() if (found := _ended(group)) is not None}
+def check_one_replica(context: CauseContext) -> CauseResult:
+    """Check for one replica with nearly all failures while others serve."""
+    groups = group_by_replica(one for one in context.slices if one.replica is not None)
+    each = {name: found for name, group in groups.items() if not isinstance(found := _sum(group), Missing)}
     if len(each) < 2:
         return CauseResult(supported=None)
-    wrong = {name: _wrong(scene.rule, found) for name, found in each.items()}
+    failing = context.rule.method is judge_availability
+    wrong = {name: found.failed if failing else found.no_room + found.bad for name, found in each.items()}
     worst, total = max(wrong, key=wrong.__getitem__), sum(wrong.values())
     if total <= 0:
         return CauseResult(supported=None)
@@ -44,21 +39,19 @@ def one_replica(scene: CauseContext) -> CauseResult:
         return CauseResult(
             supported=False, text=f"it is not one replica ({worst} has the most, {wrong[worst] / total:.0%})"
         )
-    told = each[worst]
-    share = wrong[worst] / (told.accepted_requests if scene.rule.method is judge_availability else told.all_requests)
+    share = wrong[worst] / (each[worst].accepted_requests if failing else each[worst].all_requests)
     text = f"{worst} alone: {share:.0%} of its requests, {total - wrong[worst]:,.0f} at the other {others}"
     return CauseResult(supported=True, proven=True, text=text)
 
 
-def no_steps(scene: CauseContext) -> CauseResult:
-    """Return whether an engine that does not step any more is answered for: its front end lives on with a live metrics
-    page."""
+def check_engine_steps(context: CauseContext) -> CauseResult:
+    """Check for an engine that takes no step while its front end still serves the metrics page."""
     dead: set[str] = set()
     failed = 0.0
-    for one in scene.slices:
+    for one in context.slices:
         found = outcomes(one.window)
         if not isinstance(found, Missing) and found.failed > 0 and one.window.counters.get(STEP_FAMILY) == 0:
-            dead.add(one.replica or scene.view.tier)
+            dead.add(one.replica or context.view.tier)
             failed += found.failed
     if not dead:
         return CauseResult(supported=False, text="the engines step")
@@ -67,12 +60,12 @@ def no_steps(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=True, proven=True, text=text)
 
 
-def transfers(scene: CauseContext) -> CauseResult:
-    """Return whether KV blocks did not arrive: then a request fails, or its prompt is computed anew."""
-    count, found = scene.total.counters.get(TRANSFERS), outcomes(scene.total)
+def check_transfers(context: CauseContext) -> CauseResult:
+    """Check for failed KV transfers: the request fails, or its prompt is computed again."""
+    count, found = context.total.counters.get(TRANSFERS), outcomes(context.total)
     if count is None or isinstance(found, Missing):
         return CauseResult(supported=None)
-    failing = scene.rule.method is judge_availability
+    failing = context.rule.method is judge_availability
     of, word = (found.failed, "failed") if failing else (found.accepted_requests, "were taken on")
     text = f"{count:,.0f} KV transfers failed while {of:,.0f} requests {word}"
     if count < 1 or count <= NOTICEABLE * of:
@@ -80,27 +73,26 @@ def transfers(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=True, proven=True, text=text)
 
 
-def restarts(scene: CauseContext) -> CauseResult:
-    """Return whether engines began anew: what they had in the system failed."""
-    count = scene.total.counters.get("restarts", 0.0)
+def check_restarts(context: CauseContext) -> CauseResult:
+    """Check for engine restarts, which fail the requests in the system."""
+    count = context.total.counters.get("restarts", 0.0)
     if count < 1:
         return CauseResult(supported=False, text="no engine restarted")
     return CauseResult(supported=True, text=f"{count:,.0f} restarts of engines in that time")
 
 
-def faults(scene: CauseContext) -> CauseResult:
-    """Return whether the driver reported faults of a GPU: a cause for certain where most requests failed on such a
-    replica, since then."""
+def check_hardware_faults(context: CauseContext) -> CauseResult:
+    """Check for GPU faults. Proof: most requests failed on the faulty replicas since the fault."""
     first: dict[str | None, float] = {}
     count = 0.0
-    for one in scene.slices:
+    for one in context.slices:
         some = sum(one.window.counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
         if some > 0:
             count += some
             first[one.replica] = min(one.window.start, first.get(one.replica, math.inf))
     if count < 1:
         return CauseResult(supported=False, text="no GPU reported a fault")
-    failed = [(one, _failed(one)) for one in scene.slices]
+    failed = [(one, found.failed) for one in context.slices if not isinstance(found := outcomes(one.window), Missing)]
     after = math.fsum(some for one, some in failed if one.window.end > first.get(one.replica, math.inf))
     if after <= 0:
         return CauseResult(
@@ -110,14 +102,9 @@ def faults(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=True, proven=proven, text=f"{count:,.0f} faults of GPUs in that time")
 
 
-def _failed(one: BinnedWindow) -> float:
-    found = outcomes(one.window)
-    return 0.0 if isinstance(found, Missing) else found.failed
-
-
-def is_client_error(scene: CauseContext) -> CauseResult:
-    """Return whether most of the refused ask for what nobody here can serve: more replicas would refuse it too."""
-    found = outcomes(scene.total)
+def check_client_errors(context: CauseContext) -> CauseResult:
+    """Check for refused requests that cannot be served: more replicas would refuse them too."""
+    found = outcomes(context.total)
     if isinstance(found, Missing) or found.bad + found.no_room <= 0:
         return CauseResult(supported=None)
     text = f"{found.bad:,.0f} answered 4xx, {found.no_room:,.0f} refused for want of room"
@@ -126,10 +113,5 @@ def is_client_error(scene: CauseContext) -> CauseResult:
     return CauseResult(supported=False, text=text)
 
 
-def _ended(group: list[BinnedWindow]) -> Outcomes | None:
-    found = outcomes(windows.sum_families((one.window for one in group), READ))
-    return None if isinstance(found, Missing) else found
-
-
-def _wrong(rule: Rule, found: Outcomes) -> float:
-    return found.failed if rule.method is judge_availability else found.no_room + found.bad
+def _sum(group: Iterable[BinnedWindow]) -> Outcomes | Missing:
+    return outcomes(windows.sum_families((one.window for one in group), READ))

@@ -1,7 +1,6 @@
-"""Why a tier is slower than its benchmark, or short of KV cache: suspects in order, with evidence and counter-evidence.
+"""Causes of a finding, with evidence and counter-evidence.
 
-Owns what is done with the suspects of `rules.causes.checks`: those that counters or bucket edges prove come first, then mere
-suspicions, each group in the order of the table. What remains when every suspect of a slow tier is excluded is the machine.
+Proven causes come first, then suspicions, each in the order of SUSPECTS. A slow tier without any cause has a slow machine.
 """
 
 from __future__ import annotations
@@ -10,9 +9,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME
-from rules.causes.checks import SUSPECTS
-from rules.causes.context import LATENCY, CauseContext, CauseResult
+from rules.causes import checks, error_checks, first_token
+from rules.causes.context import (
+    EITHER,
+    FAILING,
+    HITS,
+    LATENCY,
+    OF_ONE_FAMILY,
+    PREFIX_HITS,
+    PRESSURE,
+    SLOW,
+    TURNED_AWAY,
+    UNSERVED,
+    USERS,
+    CauseCheck,
+    CauseContext,
+    prove_when_slow,
+)
 from rules.confidence import Certainty
+from rules.methods.evidence import certain_if
 from rules.methods.tails import judge_tail
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.verdicts.verdict import FIRING, Cause, Verdict
@@ -28,10 +43,64 @@ UNMEASURED = (
 )
 
 
-def add_causes(verdict: Verdict, view: TierContext, slices: Sequence[BinnedWindow]) -> Verdict:
-    """The verdict with its causes, and the first suspect in its sentence; a verdict that does not fire as it is.
+SUSPECTS: tuple[CauseCheck, ...] = (
+    CauseCheck(cause="engine stopped", methods=FAILING, examine=error_checks.check_engine_steps),
+    CauseCheck(cause="one replica", methods=UNSERVED, examine=error_checks.check_one_replica),
+    CauseCheck(cause="hardware faults", methods=FAILING, examine=error_checks.check_hardware_faults),
+    CauseCheck(cause="restarts", methods=FAILING, examine=error_checks.check_restarts),
+    CauseCheck(cause="client requests", methods=TURNED_AWAY, examine=error_checks.check_client_errors),
+    CauseCheck(cause="evictions", methods=HITS, families=PREFIX_HITS, examine=checks.check_evictions),
+    CauseCheck(
+        cause="routing",
+        methods=OF_ONE_FAMILY,
+        families=(*PREFIX_HITS, "ttft_seconds"),
+        examine=checks.check_routing,
+    ),
+    CauseCheck(cause="prefix hits", methods=EITHER, examine=checks.check_prefix_hits),
+    CauseCheck(
+        cause="benchmark",
+        methods=OF_ONE_FAMILY,
+        families=(*PREFIX_HITS, "ttft_seconds", "tpot_seconds"),
+        examine=checks.check_repeated_prompts,
+    ),
+    CauseCheck(
+        cause="adapters held back",
+        methods=SLOW,
+        families=("ttft_seconds",),
+        examine=prove_when_slow(checks.check_held_back),
+    ),
+    CauseCheck(
+        cause="prompt lengths",
+        methods=EITHER,
+        examine=checks.check_longer("prompt_tokens_per_request", "prompt", "prompt_tokens"),
+    ),
+    CauseCheck(
+        cause="output lengths",
+        methods=EITHER,
+        examine=checks.check_longer("generation_tokens_per_request", "output", "generation_tokens"),
+    ),
+    CauseCheck(cause="adapters", methods=SLOW, examine=checks.check_adapters),
+    CauseCheck(cause="speculation", methods=SLOW, examine=checks.check_speculation),
+    CauseCheck(cause="throttling", methods=LATENCY, examine=prove_when_slow(first_token.check_throttling_cause)),
+    CauseCheck(cause="more load", methods=PRESSURE | USERS | TURNED_AWAY, examine=checks.check_load),
+    CauseCheck(cause="evictions", methods=SLOW, examine=prove_when_slow(checks.check_evictions)),
+    CauseCheck(cause="queueing", methods=SLOW, families=("ttft_seconds",), examine=first_token.check_queueing_cause),
+    CauseCheck(cause="prefill", methods=USERS, families=("ttft_seconds",), examine=first_token.check_prefill_cause),
+    CauseCheck(
+        cause="failed transfers",
+        methods=LATENCY | FAILING,
+        families=("ttft_seconds",),
+        examine=error_checks.check_transfers,
+    ),
+    CauseCheck(cause="benchmark", methods=SLOW, examine=checks.check_benchmark),
+)
+"""Causes in the order of a sentence. A new cause is a check and a row."""
 
-    `slices` are those of the hold; of them a comparison is explained by what lies on the curve, anything else by all.
+
+def add_causes(verdict: Verdict, view: TierContext, slices: Sequence[BinnedWindow]) -> Verdict:
+    """Add the causes to a verdict, and the first one to its sentence. A verdict that does not fire stays as it is.
+
+    A comparison with the benchmark is explained by the binned windows on the curve, any other finding by all `slices`.
     """
     rule = BY_NAME[verdict.rule]
     suspects = [row for row in SUSPECTS if row.explains(rule)]
@@ -40,9 +109,14 @@ def add_causes(verdict: Verdict, view: TierContext, slices: Sequence[BinnedWindo
     used = tuple(s for s in slices if s.bin is not None) if rule.method is judge_tail else tuple(slices)
     if not used:
         return verdict
-    scene = CauseContext.from_windows(rule, view, used)
-    findings = [(row.cause, row.examine(scene)) for row in suspects]
-    causes = _supported(findings)
+    context = CauseContext.from_windows(rule, view, used)
+    findings = [(row.cause, row.examine(context)) for row in suspects]
+    supported = sorted(
+        ((cause, found) for cause, found in findings if found.supported), key=lambda row: not row[1].proven
+    )
+    causes = [
+        Cause(cause=cause, certainty=certain_if(found.proven), evidence=(found.text,)) for cause, found in supported
+    ]
     unknown = tuple(
         f"cannot be excluded: {found.text}" for _, found in findings if found.supported is None and found.text
     )
@@ -56,15 +130,3 @@ def add_causes(verdict: Verdict, view: TierContext, slices: Sequence[BinnedWindo
     return replace(
         verdict, causes=tuple(causes), sentence=f"{verdict.sentence}. First suspect: {causes[0].evidence[0]}"
     )
-
-
-def _supported(findings: Sequence[tuple[str, CauseResult]]) -> list[Cause]:
-    supported = [(cause, found) for cause, found in findings if found.supported]
-    return [
-        Cause(
-            cause=cause,
-            certainty=Certainty.CERTAIN if found.proven else Certainty.LIKELY,
-            evidence=(found.text,),
-        )
-        for cause, found in sorted(supported, key=lambda pair: not pair[1].proven)
-    ]

@@ -1,12 +1,12 @@
-"""Methods over single scrapes: the KV cache cascade, targets and tiers that are down, stale telemetry, lasting unknowns."""
+"""Methods over single scrapes: KV cache cascade, targets and tiers that are down, stale telemetry, lasting unknowns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.confidence import Certainty
-from rules.replicas.cascade import STAGES, CascadeState
+from rules.methods.evidence import certain_if, exact_reading
+from rules.replicas.cascade import STAGES
 from rules.replicas.state import ReplicaState
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -21,10 +21,16 @@ NO_SLOPE = {
     Gap.NOT_SCRAPED: "the two pages are too far apart for a slope of the KV cache",
     Gap.CONTRADICTORY: "more requests finished than the gauges allow",
 }
-"""Why two pages make no slope, where it is not the want of a second one."""
+"""Reasons why two pages give no slope."""
+
+FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED})
+"""Reasons that an operator can repair. The others are missing parts of plan, engine or traffic."""
+
+NAMED = 3
+"""Maximum number of rules without a result that a sentence names."""
 
 
-def _replica(case: RuleContext) -> ReplicaState:
+def _require_replica(case: RuleContext) -> ReplicaState:
     if case.replica is None:
         raise ValueError(f"{case.rule.name} is evaluated for a replica")
     return case.replica
@@ -38,7 +44,7 @@ def _verdict(
     certainty: Certainty = Certainty.CERTAIN,
     stage: int | None = None,
 ) -> Verdict:
-    seen = observed if isinstance(observed, Reading) else Reading(value=observed, low=observed, high=observed, n=1)
+    seen = observed if isinstance(observed, Reading) else exact_reading(observed, 1)
     found = case.verdict(status, certainty, seen, Missing(gap=Gap.NOT_IN_PLAN), sentence)
     return found if stage is None else replace(found, stage=stage)
 
@@ -48,7 +54,7 @@ def judge_cascade(case: RuleContext) -> RuleResult:
 
     Certain once a second scrape shows evictions or a queue, or users feel it: one scrape is one instant.
     """
-    replica = _replica(case)
+    replica = _require_replica(case)
     state, last = replica.cascade, replica.track.last
     if last is None or replica.track.misses:
         return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
@@ -60,27 +66,22 @@ def judge_cascade(case: RuleContext) -> RuleResult:
     if state.stage == 0:
         return _verdict(case, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
     status = Status.CRITICAL if state.stage >= 3 else Status.WARNING
-    certainty = Certainty.CERTAIN if state.confirmed else Certainty.LIKELY
-    return _verdict(case, status, level, _cascade_sentence(state), certainty, state.stage)
-
-
-def _cascade_sentence(state: CascadeState) -> str:
     text = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}"
     if state.breach_at is not None and state.onset is not None and state.breach_at > state.onset:
         text += f"; first seen {state.breach_at - state.onset:.0f} s before users felt it"
-    return text
+    return _verdict(case, status, level, text, certain_if(state.confirmed), state.stage)
 
 
 def judge_target_down(case: RuleContext) -> RuleResult:
-    """Return whether the last scrapes of a replica failed."""
-    replica, allowed = _replica(case), case.limit("misses")
+    """Find replicas whose last scrapes failed."""
+    replica, allowed = _require_replica(case), case.limit("misses")
     misses, last = replica.track.misses, replica.track.last
     if last is None and misses < allowed:
         # Not "ok": after a restart of the agent that would end the finding of a target that is still down.
         text = f"{misses} scrapes without a usable page, and none before" if misses else "not scraped yet"
         return case.unknown(Gap.SCRAPE_FAILED, text)
     if replica.track.unscraped_seconds and not misses:
-        return case.unknown(Gap.NOT_SCRAPED, _unasked(replica))
+        return case.unknown(Gap.NOT_SCRAPED, _explain_hole(replica))
     if misses < allowed:
         text = "The metrics page answers" if misses == 0 else f"{misses} scrapes without a usable page"
         silent = case.now - last.t if last is not None else 0.0
@@ -96,29 +97,28 @@ def judge_target_down(case: RuleContext) -> RuleResult:
 
 
 def judge_stale(case: RuleContext) -> RuleResult:
-    """Return whether a replica's page is served and does not move, or its GPUs cannot be read."""
-    replica = _replica(case)
+    """Find replicas whose page is served and does not change, or whose GPUs cannot be read."""
+    replica = _require_replica(case)
     seconds, last = replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
         return _verdict(case, Status.WARNING, seconds, replica.gpu_problem)
     if last is None or replica.track.misses:
         return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if replica.track.unscraped_seconds:
-        return case.unknown(Gap.NOT_SCRAPED, _unasked(replica))
+        return case.unknown(Gap.NOT_SCRAPED, _explain_hole(replica))
     if STEP_FAMILY not in last.counters:
         return case.unknown(Gap.NOT_EXPOSED, "the page does not count the engine's steps")
     if seconds >= case.limit("seconds"):
-        text = f"The engine has not stepped for {seconds:.0f} s, yet its page claims {_claimed(replica)}"
+        text = f"The engine has not stepped for {seconds:.0f} s, yet its page claims {_describe_claim(replica)}"
         return _verdict(case, Status.WARNING, seconds, text)
     return _verdict(case, Status.OK, seconds, "The page moves with the engine")
 
 
-def _unasked(replica: ReplicaState) -> str:
-    """After a silence that is not bridged: what the target did in it, nobody knows."""
+def _explain_hole(replica: ReplicaState) -> str:
     return f"the page answers now, but was not scraped for {replica.track.unscraped_seconds:.0f} s before"
 
 
-def _claimed(replica: ReplicaState) -> str:
+def _describe_claim(replica: ReplicaState) -> str:
     gauges = replica.track.last.gauges if replica.track.last else {}
     running, waiting = gauges.get("requests_running", 0.0), gauges.get("requests_waiting", 0.0)
     if running or waiting:
@@ -126,22 +126,12 @@ def _claimed(replica: ReplicaState) -> str:
     return f"a KV cache {gauges.get('kv_utilization', 0.0):.0%} full"
 
 
-FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED})
-"""Reasons that somebody can repair; the others are what the plan, the engine or the traffic do not have."""
-
-NAMED = 3
-"""So many of the rules that cannot judge are named in a sentence."""
-
-
 def judge_tier_down(case: RuleContext) -> RuleResult:
-    """Return whether no replica of a tier gave a usable page in its last scrapes, whether or not one ever did.
-
-    Critical once that has lasted longer than a restart does.
-    """
+    """Find tiers without a usable page in the last scrapes of any replica. Critical if it lasts longer than a restart."""
     replicas, allowed, now = case.replicas, case.limit("misses"), case.now
     up = [one for one in replicas if one.track.last is not None and one.track.misses < allowed]
     down = [one for one in replicas if one.track.misses >= allowed]
-    seen = Reading(value=len(up), low=len(up), high=len(up), n=len(replicas))
+    seen = exact_reading(len(up), len(replicas))
     unscraped = min((0.0 if one.track.misses else one.track.unscraped_seconds for one in up), default=0.0)
     if unscraped:
         text = f"no replica was scraped for {unscraped:.0f} s before the last scrape"
@@ -157,11 +147,16 @@ def judge_tier_down(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.SCRAPE_FAILED, text)
     silent = min(now - _silent_since(one) for one in down)
     status = Status.CRITICAL if silent >= case.limit("seconds") else Status.WARNING
-    return _verdict(case, status, seen, _down_sentence(down, silent))
+    never = "" if any(one.track.last is not None for one in down) else "; none ever did"
+    why = next((f" ({one.name}: {one.trouble})" for one in down if one.trouble), "")
+    fewest = min(one.track.misses for one in down)
+    none = f"None of the tier's {_counted(len(down), 'replica')}"
+    text = f"{none} answered in the last {fewest} scrapes, {silent:.0f} s by now{never}{why}"
+    return _verdict(case, status, seen, text)
 
 
 def _silent_since(replica: ReplicaState) -> float:
-    """The last usable page, or the first failed scrape where there never was one."""
+    """Return the time of the last usable page, else of the first failed scrape (unix seconds)."""
     last = replica.track.last
     return last.t if last is not None else replica.track.silent_since or 0.0
 
@@ -170,16 +165,8 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _down_sentence(down: Sequence[ReplicaState], silent: float) -> str:
-    never = "" if any(one.track.last is not None for one in down) else "; none ever did"
-    why = next((f" ({one.name}: {one.trouble})" for one in down if one.trouble), "")
-    fewest = min(one.track.misses for one in down)
-    of = f"None of the tier's {_counted(len(down), 'replica')}"
-    return f"{of} answered in the last {fewest} scrapes, {silent:.0f} s by now{never}{why}"
-
-
 def judge_unknown_too_long(case: RuleContext) -> RuleResult:
-    """Return rules that evaluated the tier or a replica of it and for long cannot, for a reason that can be repaired."""
+    """Find rules that had a result and for long have none, for a reason that an operator can repair."""
     silent = sorted(
         (
             (case.now - _silent_from(one, one.judged_at), one.answer)
@@ -189,24 +176,24 @@ def judge_unknown_too_long(case: RuleContext) -> RuleResult:
         key=lambda pair: (-pair[0], pair[1].rule, str(pair[1].subject)),
     )
     longest = silent[0][0] if silent else 0.0
-    observed = Reading(value=longest, low=longest, high=longest, n=len(silent))
+    observed = exact_reading(longest, len(silent))
     late = [answer for seconds, answer in silent if seconds >= case.limit("seconds")]
     if not late:
         text = "Every rule that could judge the tier still can, or could until a moment ago"
         return _verdict(case, Status.OK, observed, text)
-    named = "; ".join(f"{answer.rule} of {answer.subject}: {_reason(answer)}" for answer in late[:NAMED])
+    named = "; ".join(f"{answer.rule} of {answer.subject}: {_format_reason(answer)}" for answer in late[:NAMED])
     more = f"; and {len(late) - NAMED} more" if len(late) > NAMED else ""
     text = f"{_counted(len(late), 'rule')} that judged before cannot any more, for up to {longest / 3600:.1f} h: {named}{more}"
     return _verdict(case, Status.WARNING, observed, text)
 
 
 def _silent_from(one: RuleState, judged_at: float) -> float:
-    """Since when a rule cannot judge. Nobody asked for an answer in a silence of the agent's own."""
+    """Return the time from which a rule has no result. A pause of the agent itself does not count."""
     if one.unknown is not None and one.unknown.reason is Gap.NOT_SCRAPED:
         return one.unknown.started_at
     return judged_at
 
 
-def _reason(answer: Unknown) -> str:
+def _format_reason(answer: Unknown) -> str:
     words = answer.reason.value.replace("_", " ")
     return f"{words} ({answer.text})" if answer.text else words

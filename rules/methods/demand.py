@@ -1,10 +1,7 @@
-"""Demand against capacity, now and a cold start from now; and whether the forecast of it can be believed.
+"""Demand of a tier against the capacity of its ready and planned replicas, now and by forecast; quality of the forecast.
 
-Owns the comparison of all arriving requests of a tier with what its ready and its planned replicas may take, and what a
-projection adds to it. What arrives is read from windows, what a projection is stands in `rules.verdicts.projection`. Two rules
-look alike and differ: LoadBeyondBenchmark finds one replica that carries more than the benchmark measured, wherever it
-comes from (a bad router is enough), and then nothing can be compared; this one finds that the tier as a whole is asked
-for more than its replicas together may take within the objective, however well it is spread, and counts those missing.
+LoadBeyondBenchmark finds a single replica beyond the benchmark, for example by a bad router. DemandExceedsCapacity finds
+a tier whose arrivals exceed all its replicas together, and counts the missing ones.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
+from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import Margin, margin_from_rule, replica_count
 from rules.telemetry import windows
@@ -25,7 +23,7 @@ from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.verdicts.projection import Projection
-from rules.verdicts.verdict import RuleResult, Status, Unknown
+from rules.verdicts.verdict import RuleResult, Status
 
 NO_FORECAST = "no forecast is made yet"
 
@@ -34,8 +32,7 @@ Z = NormalDist().inv_cdf(CONFIDENCE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """Requests per second that arrived at the tier: at least, and the best estimate; the replicas that were ready for them
-    (a mean), and how many requests this rests on."""
+    """Requests per second that arrived at the tier (lower bound, best estimate), mean ready replicas, requests."""
 
     least: float
     best: float
@@ -43,17 +40,15 @@ class Arrivals:
     n: float
     seconds: float
 
-    def surely(self, capacity: float) -> bool:
-        """Return whether more than `capacity` (requests per second) arrived beyond chance: independent arrivals vary
-        by their root."""
+    def surely_exceed(self, capacity: float) -> bool:
+        """Return whether more than `capacity` (requests per second) arrived beyond chance (Poisson)."""
         count = self.least * self.seconds
         return count - Z * math.sqrt(count) > capacity * self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What the tier's replicas may take: the capacity of one (requests per second) x the rule's `share`, the margin of a count,
-    and how many replicas are planned (None: not known)."""
+    """Capacity of a replica (requests per second), usable share, margin of a count, and planned replicas if known."""
 
     capacity: Capacity
     share: float
@@ -66,7 +61,7 @@ class Supply:
 
     @property
     def upper_bound(self) -> float | None:
-        """The same by the upper bound of the capacity; None where it is open."""
+        """Return the usable rate by the upper bound of the capacity. Return None if there is none."""
         return None if self.capacity.high is None else self.capacity.high * self.share
 
     @property
@@ -74,56 +69,55 @@ class Supply:
         return math.inf if self.planned is None else self.planned * self.usable
 
     def needed(self, rps: float) -> int:
-        """Replicas to run for so many requests per second."""
+        """Return the replicas for a rate (requests per second)."""
         return replica_count(rps, self.capacity, self.margin).replicas
 
 
 def judge_demand(case: RuleContext) -> RuleResult:
-    """Arriving requests against what the ready and the planned replicas may take; else the forecast at the lead.
+    """Compare arrivals with the capacity of the ready and the planned replicas, then the forecast at the lead time.
 
-    More than the ready replicas may take is a warning; more than the planned ones could as well, critical. Certain when
-    the arrivals' lower bound says so over the whole hold, its last quarter and three separate minutes, and the benchmark
-    has an end. What is only forecast is likely, and not asked while the forecast itself is degraded.
+    Above the ready replicas is a warning, above the planned ones too is critical. Certain needs the lower bound of the
+    arrivals, persistence, and a capacity with an upper bound. A forecast is likely, and ignored while it is degraded.
     """
-    supply = _supply(case)
+    supply = _read_supply(case)
     if supply is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     if not case.view.serves_whole_requests:
         return case.unknown(Gap.NOT_IN_PLAN, "usable rps are those of whole replicas, not of a pool: see PdRatioOff")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    whole = _arrivals(case.slices)
+    whole = _read_arrivals(case.slices)
     if isinstance(whole, Missing):
         return case.unknown(whole.gap, whole.text or "arriving requests are not known")
     if whole.n < case.limit("minimum_requests"):
-        return _forecast(case, supply, whole) or case.too_few_requests(whole.n, case.limit("minimum_requests"))
-    last = _arrivals(case.last_quarter(case.slices))
+        return _judge_projection(case, supply, whole) or case.too_few_requests(whole.n, case.limit("minimum_requests"))
+    last = _read_arrivals(case.last_quarter(case.slices))
     if isinstance(last, Missing):
         return case.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
-    ready = _beyond(case, supply, (whole, last), lambda part, each: part.ready * each)
+    each = [
+        part if isinstance(part := _read_arrivals(group), Arrivals) else None for group in case.periods(case.slices)
+    ]
     most = math.inf if supply.planned is None else supply.planned
-    planned = _beyond(case, supply, (whole, last), lambda part, each: most * each)
+    ready, planned = (
+        _find_excess(supply, whole, last, each, fleet)
+        for fleet in (lambda part, usable: part.ready * usable, lambda part, usable: most * usable)
+    )
     if ready or planned:
-        return _exceeded(case, supply, whole, ready, planned)
-    early = _too_early(case, supply, whole, last)
-    if early is not None:
-        return _forecast(case, supply, whole) or early
-    return _forecast(case, supply, whole) or _fine(case, supply, whole)
+        return _report_excess(case, supply, whole, ready, planned)
 
-
-def _too_early(case: RuleContext, supply: Supply, whole: Arrivals, last: Arrivals) -> Unknown | None:
-    """More than the smaller of the two fleets may take, in too few minutes to say that it lasts."""
-
-    def beyond(part: Arrivals) -> bool:
+    def exceeds(part: Arrivals) -> bool:
         return part.best > min(part.ready * supply.usable, supply.planned_rps)
 
-    if not beyond(whole):
-        return None
-    each = [part if isinstance(part := _arrivals(group), Arrivals) else None for group in case.periods(case.slices)]
-    return too_early(case, case.slices, last, each, beyond)
+    early = too_early(case, case.slices, last, each, exceeds) if exceeds(whole) else None
+    sentence = f"{number(whole.best, 'per_second')} arrive, {_describe_capacity(supply, whole)}"
+    return (
+        _judge_projection(case, supply, whole)
+        or early
+        or _build_verdict(case, Status.OK, Certainty.CERTAIN, supply, whole, sentence)
+    )
 
 
-def _supply(case: RuleContext) -> Supply | None:
+def _read_supply(case: RuleContext) -> Supply | None:
     plan, capacity = case.view.plan, case.view.capacity
     if plan is None or capacity is None or capacity.is_lower_bound:
         return None
@@ -135,7 +129,7 @@ def _supply(case: RuleContext) -> Supply | None:
     )
 
 
-def _arrivals(slices: Sequence[BinnedWindow]) -> Arrivals | Missing:
+def _read_arrivals(slices: Sequence[BinnedWindow]) -> Arrivals | Missing:
     signal = SIGNALS["arrival_rps"]
     total = windows.sum_families((one.window for one in slices), families_of(signal))
     found = read(signal, total)
@@ -143,40 +137,38 @@ def _arrivals(slices: Sequence[BinnedWindow]) -> Arrivals | Missing:
         return found
     ready = total.covered_seconds / total.span if total.span > 0 else 0.0
     least = found.low or 0.0
-    return Arrivals(
-        least=least,
-        best=least if found.value is None else found.value,
-        ready=ready,
-        n=found.n,
-        seconds=total.span,
-    )
+    best = least if found.value is None else found.value
+    return Arrivals(least=least, best=best, ready=ready, n=found.n, seconds=total.span)
 
 
-def _beyond(
-    case: RuleContext, supply: Supply, ends: tuple[Arrivals, Arrivals], may_take: Callable[[Arrivals, float], float]
+def _find_excess(
+    supply: Supply,
+    whole: Arrivals,
+    last: Arrivals,
+    each: Sequence[Arrivals | None],
+    fleet_rps: Callable[[Arrivals, float], float],
 ) -> Certainty | None:
-    """How sure it is that more arrived than `may_take` (of arrivals, and what each replica takes), over the hold and at its end
-    (`ends`); None where it did not. Certain only above the upper bound of what a replica takes."""
-    whole, last = ends
-    each = [part for group in case.periods(case.slices) if isinstance(part := _arrivals(group), Arrivals)]
-    usable, at_most = supply.usable, supply.upper_bound
-    if whole.best <= may_take(whole, usable):
+    """Return the certainty that arrivals exceed a fleet over the window and persistently. Return None if they do not.
+
+    `fleet_rps` takes arrivals and the usable rate of a replica. Certain needs the upper bound of that rate.
+    """
+    if whole.best <= fleet_rps(whole, supply.usable):
         return None
-    if not is_persistent(last, each, lambda part: part.best > may_take(part, usable)):
+    if not is_persistent(last, each, lambda part: part.best > fleet_rps(part, supply.usable)):
         return None
-    certain = at_most is not None and whole.surely(may_take(whole, at_most))
-    return Certainty.CERTAIN if certain else Certainty.LIKELY
+    at_most = supply.upper_bound
+    return certain_if(at_most is not None and whole.surely_exceed(fleet_rps(whole, at_most)))
 
 
-def _exceeded(
+def _report_excess(
     case: RuleContext, supply: Supply, whole: Arrivals, ready: Certainty | None, planned: Certainty | None
 ) -> RuleResult:
-    """Critical where not even the planned fleet could, unless only the ready one is sure to be too small."""
+    """Return critical if the planned fleet is too small too, unless only the ready one certainly is."""
     sure = Certainty.CERTAIN
     both = ready is not None and planned is not None and (planned is sure or ready is not sure)
     certainty = (planned if both else ready) or planned or Certainty.LIKELY
     short = supply.needed(whole.best) - math.floor(whole.ready + 0.5)
-    parts = [f"{number(whole.best, 'per_second')} arrive, {_may_take(supply, whole)}"]
+    parts = [f"{number(whole.best, 'per_second')} arrive, {_describe_capacity(supply, whole)}"]
     if ready is None:
         parts.append(f"the {supply.planned} planned ones {number(supply.planned_rps, 'per_second')}: outgrown plan")
     else:
@@ -186,13 +178,14 @@ def _exceeded(
             enough = "would be enough" if fits else "would carry it without headroom"
             enough = "would not be enough" if both else enough if planned is None else "may not be enough"
             parts.append(f"the {supply.planned} planned {enough}")
-    return _verdict(case, Status.CRITICAL if both else Status.WARNING, certainty, supply, whole, "; ".join(parts))
+    status = Status.CRITICAL if both else Status.WARNING
+    return _build_verdict(case, status, certainty, supply, whole, "; ".join(parts))
 
 
-def _forecast(case: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:
-    """What the forecast says of the time until new replicas could be ready; None where it says nothing bad."""
+def _judge_projection(case: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:
+    """Return a warning if the forecast until new replicas can be ready exceeds the planned fleet, else None."""
     projection = case.projection
-    if projection is None or supply.planned is None or _standing(case, projection)[0] is not Status.OK:
+    if projection is None or supply.planned is None or _grade_projection(case, projection)[0] is not Status.OK:
         return None
     point = next((one for one in projection.points_until(case.now) if one.q95 > supply.planned_rps), None)
     if point is None:
@@ -204,33 +197,28 @@ def _forecast(case: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult 
         f"{number(supply.planned_rps, 'per_second')}: {short} short"
     )
     observed = Reading(value=point.q95, low=point.q50, high=point.q99, n=float(projection.forecasts))
-    expected = Reading(value=None, low=0.0, high=supply.planned_rps, n=whole.n)
+    expected = range_reading(0.0, supply.planned_rps, whole.n)
     return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence)
 
 
-def _fine(case: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult:
-    sentence = f"{number(whole.best, 'per_second')} arrive, {_may_take(supply, whole)}"
-    return _verdict(case, Status.OK, Certainty.CERTAIN, supply, whole, sentence)
-
-
-def _may_take(supply: Supply, whole: Arrivals) -> str:
+def _describe_capacity(supply: Supply, whole: Arrivals) -> str:
     plural = "replica" if f"{whole.ready:.3g}" == "1" else "replicas"
     return f"{whole.ready:.3g} ready {plural} may take {number(whole.ready * supply.usable, 'per_second')}"
 
 
-def _verdict(
+def _build_verdict(
     case: RuleContext, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, sentence: str
 ) -> RuleResult:
     observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
-    expected = Reading(value=None, low=0.0, high=whole.ready * supply.usable, n=whole.n)
+    expected = range_reading(0.0, whole.ready * supply.usable, whole.n)
     return case.verdict(status, certainty, observed, expected, sentence)
 
 
 def judge_forecast(case: RuleContext) -> RuleResult:
-    """Return whether the forecast kept its 95 % quantile lately, and beat the naive method; unknown while none is made.
+    """Compare recent targets of the forecast with its 95 % quantile, and its error with that of the naive method.
 
-    Certain when the one-sided 99.9 % lower bound of the share of targets above the quantile exceeds what is allowed,
-    likely when the 95 % one does or the naive method was as good.
+    Certain if the one-sided 99.9 % lower bound of the share above the quantile exceeds the allowed share. Likely if the
+    95 % bound does, or if the naive method was as good.
     """
     projection = case.projection
     if projection is None:
@@ -242,41 +230,37 @@ def judge_forecast(case: RuleContext) -> RuleResult:
     if max(projection.forecasts, projection.compared) < needed:
         text = f"{projection.forecasts} forecasts have met their time, {needed:.0f} are needed"
         return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    status, certainty, sentence = _standing(case, projection)
+    status, certainty, sentence = _grade_projection(case, projection)
     kept = projection.covered / projection.forecasts if projection.forecasts else None
-    observed = Reading(value=kept, low=kept, high=kept, n=float(projection.forecasts))
-    expected = Reading(value=None, low=_allowed(case, "coverage"), high=1.0, n=float(projection.forecasts))
-    return case.verdict(status, certainty, observed, expected, sentence)
+    n, least = float(projection.forecasts), _forecast_limit(case, "coverage")
+    return case.verdict(status, certainty, exact_reading(kept, n), range_reading(least, 1.0, n), sentence)
 
 
-def _standing(case: RuleContext, projection: Projection) -> tuple[Status, Certainty, str]:
-    """Return whether a projection is degraded, how surely, and in words: of too few forecasts nothing bad is known."""
+def _grade_projection(case: RuleContext, projection: Projection) -> tuple[Status, Certainty, str]:
+    """Return status, certainty and words for the quality of a projection. Too few forecasts are ok."""
     wrong: list[tuple[Certainty, str]] = []
     shown = (
         f"{projection.covered} of {projection.forecasts} targets were within the 95 % quantile of {projection.method}"
     )
-    needed, missed = _allowed(case, "minimum_forecasts"), projection.forecasts - projection.covered
+    needed, missed = _forecast_limit(case, "minimum_forecasts"), projection.forecasts - projection.covered
     if projection.forecasts >= needed:
         over = [
             certainty
             for certainty, confidence in ((Certainty.CERTAIN, CONFIDENCE), (Certainty.LIKELY, LIKELY_CONFIDENCE))
-            if binomial_lower_bound(missed, projection.forecasts, confidence) > 1 - _allowed(case, "coverage")
+            if binomial_lower_bound(missed, projection.forecasts, confidence) > 1 - _forecast_limit(case, "coverage")
         ]
         if over:
             wrong.append((over[0], f"only {shown}"))
-    ratio = projection.error_ratio
-    if ratio is not None and projection.compared >= needed and ratio >= _allowed(case, "error_ratio"):
-        text = f"{projection.method} was off by {ratio:.2f} times as much as {projection.naive or 'the naive method'}"
+    ratio, naive = projection.error_ratio, projection.naive or "the naive method"
+    if ratio is not None and projection.compared >= needed and ratio >= _forecast_limit(case, "error_ratio"):
+        text = f"{projection.method} was off by {ratio:.2f} times as much as {naive}"
         wrong.append((Certainty.LIKELY, f"{text} over {projection.compared} targets"))
     if not wrong:
-        better = (
-            "" if ratio is None else f"; its error is {ratio:.2f} of that of {projection.naive or 'the naive method'}"
-        )
+        better = "" if ratio is None else f"; its error is {ratio:.2f} of that of {naive}"
         return Status.OK, Certainty.CERTAIN, shown + better
-    sentence = "; ".join(text for _, text in wrong)
-    return Status.WARNING, wrong[0][0], sentence[0].upper() + sentence[1:]
+    return Status.WARNING, wrong[0][0], capitalize("; ".join(text for _, text in wrong))
 
 
-def _allowed(case: RuleContext, name: str) -> float:
-    """A threshold of ForecastDegraded: DemandExceedsCapacity asks whether a forecast stands by the same."""
+def _forecast_limit(case: RuleContext, name: str) -> float:
+    """Return a threshold of ForecastDegraded, which DemandExceedsCapacity uses too."""
     return case.catalogue["ForecastDegraded"].limit(name, case.view.limits)

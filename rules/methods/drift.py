@@ -1,19 +1,28 @@
-"""Drift: lengths of requests, and how many come at the peak, against the workload that the tier was sized for.
+"""Drift: lengths of requests and peak load against the workload of the plan.
 
-Owns which quantity is compared with which key of the plan, and the sentence. What step 1 got wrong propagates through
-the whole sizing (guide 9.1), so both directions count. A new quantity is a row of LENGTHS. Thresholds stand in the catalogue.
+An error in step 1 propagates through the whole sizing (guide 9.1), so both directions count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rules.confidence import CONFIDENCE, Certainty
-from rules.methods import request_lengths
+from rules.confidence import CONFIDENCE
+from rules.methods.evidence import (
+    OUTPUTS,
+    PROMPTS,
+    LimitSide,
+    capitalize,
+    certain_if,
+    count_requests,
+    exact_reading,
+    exceeds_limit,
+    is_significant_quantile,
+    quantile,
+    sum_parts,
+)
 from rules.methods.load import PeakComparison, find_busiest_periods
-from rules.methods.request_lengths import OUTPUTS, PROMPTS, LimitSide
-from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import TokenQuantiles, Workload
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap, Reading
@@ -22,22 +31,22 @@ from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 LENGTHS = (("prompts", PROMPTS, "prompt_tokens"), ("outputs", OUTPUTS, "generation_tokens"))
-"""The word for them, their family, their key in the plan's workload."""
+"""Compared lengths: word, family, key in the workload of the plan."""
 
 QUANTILES = (("p95", 0.95), ("p99", 0.99), ("p50", 0.5))
-"""In the order in which they are named: memory is sized for P95 (guide 1.1, 9.1 step 4)."""
+"""Compared quantiles in the order of the sentence: memory is sized for P95 (guide 1.1, 9.1 step 4)."""
 
 TOWARDS = {
     frozenset({"prompts"}): "rag",
     frozenset({"outputs"}): "code",
     frozenset({"prompts", "outputs"}): "agentic",
 }
-"""Longer prompts, longer outputs, or both: the archetype that traffic moves to (guide 1.2, figure 1.2)."""
+"""Archetype that traffic moves to, by the lengths that grow (guide 1.2, figure 1.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftedQuantile:
-    """One quantile away from the plan: by at least `factor`, which is below 1 where it is shorter."""
+    """Quantile away from the plan by at least `factor`, which is below 1 for shorter requests."""
 
     word: str
     name: str
@@ -54,78 +63,68 @@ class DriftedQuantile:
         return f"{self.word} are at most {self.factor:.2g}x as long as planned ({seen})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftComparison:
-    """What was compared: quantiles that moved, and how many could be compared at all."""
-
-    moved: tuple[DriftedQuantile, ...]
-    compared: int
-    requests: float
-
-
 def judge_drift(case: RuleContext) -> RuleResult:
-    """Lengths and peak of the traffic against the plan's workload, in both directions; of one family, only longer ones."""
+    """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only."""
+    family, needed = case.rule.family, case.limit("minimum_requests")
     workload = case.view.plan.workload if case.view.plan else None
-    rows = [row for row in LENGTHS if case.rule.family in ("", row[1])]
-    missing = _cannot(case, workload, rows)
-    if workload is None or missing is not None:
-        return missing or case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload")
-    found = _lengths(case, workload, rows)
-    peak = None if case.rule.family else find_busiest_periods(case)
-    if found.compared == 0 and peak is None:
-        return _nothing_to_compare(case, rows, found)
-    certain = [one for one in found.moved if one.certain]
-    if found.moved:
-        named = certain or list(found.moved)
-        return _moved(case, workload, named, peak, Certainty.CERTAIN if certain else Certainty.LIKELY)
-    if peak is not None and peak.is_above_plan:
-        return _peak_moved(case, peak)
-    return _as_planned(case, workload, rows, peak)
-
-
-def _cannot(case: RuleContext, workload: Workload | None, rows: Sequence[tuple[str, str, str]]) -> Unknown | None:
     if workload is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload")
-    rates = workload.requests_per_second if not case.rule.family else None
-    if not any(_planned(workload, key) for _, _, key in rows) and (rates is None or rates.peak is None):
-        return case.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {' or '.join(key for _, _, key in rows)}")
+    rows = [row for row in LENGTHS if family in ("", row[1])]
+    rates = workload.requests_per_second if not family else None
+    planned = {row[1]: _read_planned(workload, row[2]) for row in rows}
+    if not any(planned.values()) and (rates is None or rates.peak is None):
+        return case.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {' or '.join(row[2] for row in rows)}")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    return None
+    peak = None if family else find_busiest_periods(case)
+    moved: list[DriftedQuantile] = []
+    compared, requests = 0, 0.0
+    for word, of, _ in rows:
+        parts = sum_parts(case.slices, of)
+        requests = max(requests, count_requests(parts))
+        if count_requests(parts) < needed:
+            continue
+        for name, q in _select_quantiles(case, planned[of]):
+            compared += 1
+            found = _compare_quantile(case, (word, of), parts, (name, q), planned[of][name])
+            moved.extend([found] if found is not None else [])
+    if compared == 0 and peak is None:
+        return _explain_no_comparison(case, rows, requests)
+    if moved:
+        return _report_drift(case, workload, moved, peak)
+    if peak is not None and peak.is_above_plan:
+        observed = Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests)
+        expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.requests)
+        sentence = capitalize(str(peak))
+        verdict = case.verdict(Status.WARNING, certain_if(peak.certain), observed, expected, sentence)
+        return replace(verdict, unit="per_second")
+    return _report_no_drift(case, planned, rows, peak)
 
 
-def _planned(workload: Workload, key: str) -> dict[str, float]:
+def _read_planned(workload: Workload, key: str) -> dict[str, float]:
     planned: TokenQuantiles | None = getattr(workload, key)
     values = {name: getattr(planned, name) for name, _ in QUANTILES} if planned else {}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _lengths(case: RuleContext, workload: Workload, rows: Sequence[tuple[str, str, str]]) -> DriftComparison:
-    moved: list[DriftedQuantile] = []
-    compared, requests = 0, 0.0
-    for word, family, key in rows:
-        parts, planned = request_lengths.parts_of(case.slices, family), _planned(workload, key)
-        n = request_lengths.count_requests(parts)
-        requests = max(requests, n)
-        if n < case.limit("minimum_requests") or not planned:
-            continue
-        only = planned if not case.rule.family else {"p99": planned["p99"]} if "p99" in planned else {}
-        compared += len(only)
-        for name, q in QUANTILES:
-            one = _moved_one(case, word, family, parts, name, q, only[name]) if name in only else None
-            moved.extend([one] if one is not None else [])
-    return DriftComparison(moved=tuple(moved), compared=compared, requests=requests)
+def _select_quantiles(case: RuleContext, planned: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return the quantiles that the rule compares: of one family only P99."""
+    return [(name, q) for name, q in QUANTILES if name in planned and (not case.rule.family or name == "p99")]
 
 
-def _moved_one(
-    case: RuleContext, word: str, family: str, parts: tuple[Histogram, ...], name: str, q: float, planned: float
+def _compare_quantile(
+    case: RuleContext,
+    length: tuple[str, str],
+    parts: tuple[Histogram, ...],
+    named: tuple[str, float],
+    planned: float,
 ) -> DriftedQuantile | None:
-    """Return whether one quantile is surely beyond `factor` on either side, in the whole hold and persistently."""
-    factor = case.limit("factor")
-    observed = request_lengths.quantile(parts, q)
+    """Return a quantile that is proven to be beyond `factor` on a side, over the window and persistently."""
+    (word, family), (name, q), factor = length, named, case.limit("factor")
+    observed = quantile(parts, q)
     sides = ((LimitSide.LONGER, planned * factor), (LimitSide.SHORTER, planned / factor))
     for side, limit in sides[:1] if case.rule.family else sides:
-        if observed is None or not request_lengths.is_significant_quantile(parts, q, limit, side, LIKELY_CONFIDENCE):
+        if observed is None or not is_significant_quantile(parts, q, limit, side, LIKELY_CONFIDENCE):
             continue
         if not is_lasting_drift(case, family, q, limit, side):
             continue
@@ -137,106 +136,73 @@ def _moved_one(
             observed=observed,
             planned=planned,
             factor=(edge if edge is not None else limit) / planned,
-            certain=request_lengths.is_significant_quantile(parts, q, limit, side, CONFIDENCE),
+            certain=is_significant_quantile(parts, q, limit, side, CONFIDENCE),
         )
     return None
 
 
 def is_lasting_drift(case: RuleContext, family: str, q: float, limit: float, side: LimitSide) -> bool:
-    """Return whether a quantile (0-1) of a family is beyond `limit` in the last quarter and in three separate
-    minutes."""
-
-    def parts(slices: Sequence[BinnedWindow]) -> tuple[Histogram, ...] | None:
-        found = request_lengths.parts_of(slices, family)
-        return found if request_lengths.count_requests(found) > 0 else None
-
-    each = [parts(group) for group in case.periods(case.slices)]
-    return is_persistent(
-        parts(case.last_quarter(case.slices)), each, lambda one: request_lengths.exceeds_limit(one, q, limit, side)
-    )
+    """Return whether a quantile (0-1) is beyond `limit` in the last quarter and in three separate minutes."""
+    last, *each = (sum_parts(group, family) for group in (case.last_quarter(case.slices), *case.periods(case.slices)))
+    return is_persistent(last, each, lambda parts: exceeds_limit(parts, q, limit, side))
 
 
-def _nothing_to_compare(case: RuleContext, rows: Sequence[tuple[str, str, str]], found: DriftComparison) -> Unknown:
-    if found.requests > 0 and found.requests < case.limit("minimum_requests"):
-        return case.too_few_requests(found.requests, case.limit("minimum_requests"))
-    if found.requests > 0:
-        return case.unknown(
-            Gap.NOT_IN_PLAN, "the plan's workload does not say how long the requests are that were seen"
-        )
-    words = " or ".join(word for word, _, _ in rows)
+def _explain_no_comparison(case: RuleContext, rows: Sequence[tuple[str, str, str]], requests: float) -> Unknown:
+    if 0 < requests < case.limit("minimum_requests"):
+        return case.too_few_requests(requests, case.limit("minimum_requests"))
+    if requests > 0:
+        text = "the plan's workload does not say how long the requests are that were seen"
+        return case.unknown(Gap.NOT_IN_PLAN, text)
     gap = worst_gap(case.slices, rows[0][1])
-    if any(row[1] in one.window.histograms for one in case.slices for row in rows):
+    if any(family in one.window.histograms for one in case.slices for _, family, _ in rows):
         gap = Gap.NO_TRAFFIC
-    return case.unknown(gap, f"no lengths of {words} were seen")
+    return case.unknown(gap, f"no lengths of {' or '.join(word for word, _, _ in rows)} were seen")
 
 
-def _moved(
-    case: RuleContext,
-    workload: Workload,
-    moved: Sequence[DriftedQuantile],
-    peak: PeakComparison | None,
-    certainty: Certainty,
+def _report_drift(
+    case: RuleContext, workload: Workload, moved: Sequence[DriftedQuantile], peak: PeakComparison | None
 ) -> Verdict:
+    certain = [drifted for drifted in moved if drifted.certain]
     first: dict[str, DriftedQuantile] = {}
-    for one in moved:
-        first.setdefault(one.word, one)
-    worst = max(moved, key=lambda one: max(one.factor, 1 / one.factor if one.factor > 0 else 1.0))
-    told = " and ".join(str(one) for one in first.values())
-    towards = _archetype(workload, tuple(first.values())) if not case.rule.family else ""
-    also = f"; {peak}" if peak is not None and peak.is_above_plan else ""
-    sentence = f"{told[0].upper()}{told[1:]}{also}{towards}"
-    expected = Reading(value=worst.planned, low=worst.planned, high=worst.planned, n=worst.observed.n)
-    return case.verdict(Status.WARNING, certainty, worst.observed, expected, sentence)
+    for drifted in certain or moved:
+        first.setdefault(drifted.word, drifted)
+    worst = max(certain or moved, key=lambda one: max(one.factor, 1 / one.factor if one.factor > 0 else 1.0))
+    sentence = " and ".join(str(drifted) for drifted in first.values())
+    if peak is not None and peak.is_above_plan:
+        sentence += f"; {peak}"
+    longer = frozenset(word for word, drifted in first.items() if drifted.side is LimitSide.LONGER)
+    towards = TOWARDS.get(longer, "") if not case.rule.family else ""
+    if workload.archetype is not None and towards not in ("", workload.archetype):
+        sentence += f": the traffic moves from {workload.archetype} towards {towards}"
+    expected = exact_reading(worst.planned, worst.observed.n)
+    return case.verdict(Status.WARNING, certain_if(bool(certain)), worst.observed, expected, capitalize(sentence))
 
 
-def _archetype(workload: Workload, moved: Sequence[DriftedQuantile]) -> str:
-    longer = frozenset(one.word for one in moved if one.side is LimitSide.LONGER)
-    towards = TOWARDS.get(longer, "")
-    if workload.archetype is None or towards in ("", workload.archetype):
-        return ""
-    return f": the traffic moves from {workload.archetype} towards {towards}"
-
-
-def _peak_moved(case: RuleContext, peak: PeakComparison) -> Verdict:
-    found = case.verdict(
-        Status.WARNING,
-        Certainty.CERTAIN if peak.certain else Certainty.LIKELY,
-        Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests),
-        Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.requests),
-        str(peak)[0].upper() + str(peak)[1:],
-    )
-    return replace(found, unit="per_second")
-
-
-def _as_planned(
-    case: RuleContext, workload: Workload, rows: Sequence[tuple[str, str, str]], peak: PeakComparison | None
+def _report_no_drift(
+    case: RuleContext,
+    planned: Mapping[str, Mapping[str, float]],
+    rows: Sequence[tuple[str, str, str]],
+    peak: PeakComparison | None,
 ) -> Verdict:
-    """What is not seen to be away from the plan; `likely` where a bucket is too wide to say that it is as planned."""
-    factor, told, close = case.limit("factor"), [], True
+    """Return ok: likely if a bucket is too wide to prove that a length is as planned."""
+    factor, texts, is_close = case.limit("factor"), [], True
     observed: Reading | None = None
     wanted = 0.0
-    for word, family, key in rows:
-        planned = _planned(workload, key)
-        name, q = next(((n, q) for n, q in QUANTILES if n in planned and _counts(case, n)), ("", 0.0))
-        found = request_lengths.quantile(request_lengths.parts_of(case.slices, family), q) if name else None
+    for word, family, _ in rows:
+        name, q = next(iter(_select_quantiles(case, planned[family])), ("", 0.0))
+        found = quantile(sum_parts(case.slices, family), q) if name else None
         if found is None:
             continue
-        value = planned[name]
-        told.append(f"{word} {name.upper()} {quantity(found, 'tokens')}, {number(value, 'tokens')} in the plan")
+        value = planned[family][name]
+        texts.append(f"{word} {name.upper()} {quantity(found, 'tokens')}, {number(value, 'tokens')} in the plan")
         low_enough = found.high is not None and found.high <= value * factor
-        close = close and low_enough and (bool(case.rule.family) or (found.low or 0.0) >= value / factor)
+        is_close = is_close and low_enough and (bool(case.rule.family) or (found.low or 0.0) >= value / factor)
         if observed is None:
             observed, wanted = found, value
-    if observed is None and peak is not None:
-        observed, wanted = Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests), peak.planned
-    told += [str(peak)] if peak is not None else []
-    sentence = "; ".join(told)
+    if peak is not None:
+        texts.append(str(peak))
+        if observed is None:
+            observed, wanted = Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests), peak.planned
     expected = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n if observed else 0.0)
-    seen = observed or expected
-    return case.verdict(
-        Status.OK, Certainty.CERTAIN if close else Certainty.LIKELY, seen, expected, sentence[:1].upper() + sentence[1:]
-    )
-
-
-def _counts(case: RuleContext, name: str) -> bool:
-    return not case.rule.family or name == "p99"
+    sentence = capitalize("; ".join(texts))
+    return case.verdict(Status.OK, certain_if(is_close), observed or expected, expected, sentence)

@@ -1,9 +1,7 @@
-"""Errors: requests that failed against the promised availability, and requests that were refused.
+"""Errors: failed requests against the availability of the plan, and refused requests.
 
-Owns the two judgements and their sentences; what became of requests is `rules.telemetry.outcomes`, how fast a budget burns
-`rules.methods.burn_rate`. A failure is the fleet's (an answer 5xx, an error of the engine) and wakes somebody. A refusal is a
-decision: there was no room (503 of a full queue, a ticket for whoever sizes the fleet), or what was asked for cannot be
-served (4xx, a ticket for whoever sends it). A request that its client left is neither.
+A failure is the fleet's: a 5xx response, an error of the engine. A refusal is a decision: no room (503 of a full queue),
+or a request that cannot be served (4xx). A request that its client left is neither.
 """
 
 from __future__ import annotations
@@ -12,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rules.confidence import CONFIDENCE, Certainty
-from rules.methods.burn_rate import Promise, judge_promise, unknown_text
-from rules.methods.tails import is_significant_share
+from rules.methods.burn_rate import Promise, explain_no_rung, judge_promise
+from rules.methods.evidence import certain_if, exact_reading, is_significant_share, range_reading
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import windows
 from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
-from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
@@ -26,41 +24,37 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
     (NO_ROOM, "no_room", "no_room_share", "refused for want of room (503)"),
     (HTTP_REFUSED, "bad", "bad_share", "answered 4xx, as what cannot be served or is too much for one client"),
 )
-"""Of the refused: the family, the field of `Outcomes`, the threshold, the words; what the fleet can do something about first."""
+"""Kinds of refusals: family, field of `Outcomes`, threshold, words. Refusals that the fleet can avoid come first."""
 
 
 def judge_availability(case: RuleContext) -> RuleResult:
-    """Failed requests against the promised availability, by the ladder; refused ones are in neither number."""
-    promise = _promise(case)
-    answer = judge_promise(case, promise)
-    lacking = _lacking(case) if case.slices else None
-    if lacking is not None and (answer is None or (isinstance(answer, Verdict) and answer.status is Status.OK)):
-        # The budget of three days may know what the pages of today do not print.
-        return lacking
-    if answer is None:
-        return unknown_text(case, promise)
-    if isinstance(answer, Unknown):
-        return answer
-    remarks = _remarks(case) if answer.status is not Status.OK else ""
-    return replace(answer, sentence=f"{answer.sentence}{remarks}")
+    """Compare failed requests with the availability of the plan. Refused requests are in neither number."""
+    allowed, of_plan = allowed_to_fail(case.view, case.rule)
+    source = "" if of_plan else " (the default: the plan has no slo.availability)"
+    broken = f"failed where {(1 - allowed) * 100:.6g}% are promised to be served{source}"
+    promise = Promise(allowed=allowed, broken=broken)
+    result = judge_promise(case, promise)
+    missing = _explain_missing(case) if case.slices else None
+    if missing is not None and (result is None or (isinstance(result, Verdict) and result.status is Status.OK)):
+        # The budget of three days may count families that the present pages do not print.
+        return missing
+    if result is None:
+        return explain_no_rung(case, promise)
+    if isinstance(result, Unknown) or result.status is Status.OK:
+        return result
+    return replace(result, sentence=f"{result.sentence}{_describe_doubt(case)}")
 
 
 def allowed_to_fail(view: TierContext, rule: Rule) -> tuple[float, bool]:
     """Return the share of requests that may fail, and whether it is the plan's. `rule` is AvailabilityBurn."""
-    said = read_plan_value(view, "slo.availability")
-    if isinstance(said, float):
-        return 1 - said, True
+    planned = read_plan_value(view, "slo.availability")
+    if isinstance(planned, float):
+        return 1 - planned, True
     return rule.limit("allowed_share", view.limits), False
 
 
-def _promise(case: RuleContext) -> Promise:
-    allowed, of_plan = allowed_to_fail(case.view, case.rule)
-    whose = "" if of_plan else " (the default: the plan has no slo.availability)"
-    return Promise(allowed=allowed, broken=f"failed where {(1 - allowed) * 100:.6g}% are promised to be served{whose}")
-
-
-def _lacking(case: RuleContext) -> Unknown | None:
-    """Why no replica tells failed requests from others; None where one does."""
+def _explain_missing(case: RuleContext) -> Unknown | None:
+    """Return unknown if no replica separates failed requests, else None."""
     total = windows.sum_families((one.window for one in case.slices), READ)
     found = outcomes(total)
     if not isinstance(found, Missing):
@@ -70,10 +64,9 @@ def _lacking(case: RuleContext) -> Unknown | None:
     return case.unknown(found.gap, text)
 
 
-def _remarks(case: RuleContext) -> str:
-    """What a reader should know of the counts: why they prove nothing, or that one of the two kinds is not there."""
-    each = [found for one in case.slices if not isinstance(found := outcomes(one.window), Missing)]
-    doubts = [one.doubt for one in each if one.doubt]
+def _describe_doubt(case: RuleContext) -> str:
+    """Return why the counts are inconclusive, or which of the two kinds of failures is missing."""
+    doubts = [found.doubt for found in _read_outcomes(case.slices) if found.doubt]
     if doubts:
         return f"; not certain: {doubts[-1]}"
     present = {family for one in case.slices for family in one.window.counters}
@@ -82,6 +75,10 @@ def _remarks(case: RuleContext) -> str:
     if FAILED not in present:
         return "; errors of the engine are not exposed, what failed in the middle of a stream is not counted"
     return ""
+
+
+def _read_outcomes(slices: Iterable[BinnedWindow]) -> list[Outcomes]:
+    return [found for one in slices if not isinstance(found := outcomes(one.window), Missing)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,53 +95,52 @@ class Refusals:
 
 
 def judge_refused(case: RuleContext) -> RuleResult:
-    """The share of requests that were refused, each kind against its own limit; the worse of the two."""
+    """Compare the share of refused requests with the limit of each kind. Return the worse of the two."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    told_of = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.slices)]
-    if not told_of:
+    kinds = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.slices)]
+    if not kinds:
         total = windows.sum_families((one.window for one in case.slices), READ)
         several = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
         gap = next((gap for gap in several if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
         return case.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
-    lacking = _lacking(case)
-    if lacking is not None:
-        return lacking
-    answers = [_kind(case, *kind[1:]) for kind in told_of]
-    firing = [one for one in answers if isinstance(one, Verdict) and one.status is not Status.OK]
-    told = [one for one in answers if isinstance(one, Verdict)]
+    missing = _explain_missing(case)
+    if missing is not None:
+        return missing
+    results = [_judge_kind(case, *kind[1:]) for kind in kinds]
+    verdicts = [one for one in results if isinstance(one, Verdict)]
+    firing = [one for one in verdicts if one.status is not Status.OK]
     if firing:
         return max(firing, key=lambda one: (one.status is Status.CRITICAL, one.certainty is Certainty.CERTAIN))
-    return told[0] if told else answers[0]
+    return verdicts[0] if verdicts else results[0]
 
 
-def _kind(case: RuleContext, field: str, threshold: str, words: str) -> RuleResult:
+def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> RuleResult:
     limit, needed = case.limit(threshold), case.limit("minimum_requests")
-    total = _refusals(case.slices, field)
+    total = _count_refusals(case.slices, field)
     if total is None or total.asked <= 0:
         return case.unknown(Gap.NO_TRAFFIC, "no requests came to an end")
     if total.asked < needed:
         return case.too_few_requests(total.asked, needed)
+    observed, expected = exact_reading(total.share, total.asked), range_reading(0.0, limit, total.asked)
+    sentence = f"{total.share:.1%} of {total.asked:,.0f} requests were {words}; {limit:.0%} is allowed"
+    fine = case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
     if not is_significant_share(total.refused, total.asked, total.asked, limit, LIKELY_CONFIDENCE):
-        return _refused_verdict(case, total, Status.OK, Certainty.CERTAIN, limit, words)
-    last = _refusals(case.last_quarter(case.slices), field)
+        return fine
+    last = _count_refusals(case.last_quarter(case.slices), field)
     if last is None or last.asked < needed / 4:
         return case.too_few_requests(last.asked if last else 0.0, needed / 4, " in the last quarter of the time")
-    each = (_refusals(group, field) for group in case.periods(case.slices))
+    each = (_count_refusals(group, field) for group in case.periods(case.slices))
     if not is_persistent(last, each, lambda part: part.share > limit):
-        return _refused_verdict(case, total, Status.OK, Certainty.CERTAIN, limit, words, ", but not in all that time")
-    surely = not total.doubtful and is_significant_share(total.refused, total.asked, total.asked, limit, CONFIDENCE)
+        return replace(fine, sentence=f"{sentence}, but not in all that time")
+    is_proven = not total.doubtful and is_significant_share(total.refused, total.asked, total.asked, limit, CONFIDENCE)
     status = Status.CRITICAL if last.share > case.limit("critical_share") else Status.WARNING
-    return _refused_verdict(case, total, status, Certainty.CERTAIN if surely else Certainty.LIKELY, limit, words)
+    return case.verdict(status, certain_if(is_proven), observed, expected, sentence)
 
 
-def _refusals(slices: Iterable[BinnedWindow], field: str) -> Refusals | None:
-    """Requests refused in these slices; None where none of them tells."""
-    each: list[Outcomes] = []
-    for one in slices:
-        found = outcomes(one.window)
-        if not isinstance(found, Missing):
-            each.append(found)
+def _count_refusals(slices: Iterable[BinnedWindow], field: str) -> Refusals | None:
+    """Return the refused requests, or None if no binned window separates outcomes."""
+    each = _read_outcomes(slices)
     if not each:
         return None
     return Refusals(
@@ -152,12 +148,3 @@ def _refusals(slices: Iterable[BinnedWindow], field: str) -> Refusals | None:
         asked=sum(one.all_requests for one in each),
         doubtful=any(one.doubt for one in each),
     )
-
-
-def _refused_verdict(
-    case: RuleContext, total: Refusals, status: Status, certainty: Certainty, limit: float, words: str, remark: str = ""
-) -> Verdict:
-    observed = Reading(value=total.share, low=total.share, high=total.share, n=total.asked)
-    expected = Reading(value=None, low=0.0, high=limit, n=total.asked)
-    sentence = f"{total.share:.1%} of {total.asked:,.0f} requests were {words}; {limit:.0%} is allowed{remark}"
-    return case.verdict(status, certainty, observed, expected, sentence)

@@ -1,33 +1,51 @@
-"""Guardrails: the limits that the plan says the gateway enforces, against the lengths and the load that are seen (guide 9.4).
+"""Guardrails: the limits of the gateway in the plan, against lengths, load and runaway generations (guide 9.4).
 
-Owns what fits, for prompts, outputs and the queue, and the sentences. It cannot see the gateway: what is judged is what the
-plan writes of it, and whether requests beyond it were seen all the same. `rule.metric` names the guardrail; a new one is a
-row of GUARDRAILS.
+The gateway is not observed. Evidence are the plan, and requests beyond its limits. `rule.metric` names the guardrail.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import CONFIDENCE, Certainty
-from rules.methods import request_lengths
 from rules.methods.drift import is_lasting_drift
+from rules.methods.evidence import (
+    OUTPUTS,
+    PROMPTS,
+    LimitSide,
+    capitalize,
+    certain_if,
+    count_requests,
+    exact_reading,
+    is_rare_count,
+    is_significant_quantile,
+    quantile,
+    range_reading,
+    sum_parts,
+)
 from rules.methods.load import busiest_rate
-from rules.methods.request_lengths import OUTPUTS, PROMPTS, LimitSide, judge_runaway
+from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Guardrails
 from rules.sizing import safe_queue_depth
+from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import number, quantity
-from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, worst_gap
+from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
+
+CUT = "requests_ended_by_length"
+
+MANY_RUNAWAYS = 0.5
+"""Share of runaways above which the sentence says that they are not single prompts. The status does not change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedQuantity:
-    """One limit of the gateway: its words, its key in the plan, what it limits, and the quantile that its headroom is of.
+    """Limit of the gateway: its words, its key in the plan, the family it limits, and the quantile of its headroom.
 
-    Prompts have theirs of P95 (guide 9.4). Of outputs the guide says "generous but finite": the same headroom, of P99.
+    Prompts have headroom over P95 (guide 9.4). The guide calls the limit of outputs "generous but finite": P99.
     """
 
     words: str
@@ -42,14 +60,13 @@ LIMITED = (
     GuardedQuantity(words="output limit", key="max_generation_tokens", family=OUTPUTS, quantile="P99", q=0.99),
 )
 
-
-NOTHING = Reading(value=None, low=0.0, high=None, n=0.0)
-"""Of a limit that is not there."""
+NOTHING = range_reading(0.0, None, 0.0)
+"""Reading of a limit that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailViolation:
-    """What is wrong with one limit, how sure that is, and its numbers."""
+    """Violation of one limit, in words and numbers."""
 
     text: str
     certain: bool
@@ -58,155 +75,133 @@ class GuardrailViolation:
 
 
 def judge_guardrail(case: RuleContext) -> RuleResult:
-    """The guardrail that the row names."""
+    """Evaluate the guardrail that `metric` of the rule names."""
     return GUARDRAILS[case.rule.metric](case)
 
 
-def _limits(case: RuleContext) -> RuleResult:
-    """Input and output limits: missing, too generous to protect, or exceeded by what is seen."""
+def _check_limits(case: RuleContext) -> RuleResult:
+    """Find token limits that are missing, exceeded, or too generous to protect."""
     guardrails = case.view.plan.guardrails if case.view.plan else None
     if guardrails is None:
-        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no guardrails{_would_fit(case, LIMITED)}")
-    missing = [one for one in LIMITED if getattr(guardrails, one.key) is None]
-    told = [one for one in (_complaint(case, guardrails, limited) for limited in LIMITED) if one is not None]
+        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no guardrails{_propose_limits(case, LIMITED)}")
+    missing = [limited for limited in LIMITED if getattr(guardrails, limited.key) is None]
+    found = [one for limited in LIMITED if (one := _find_violation(case, guardrails, limited)) is not None]
+    texts = [one.text for one in found]
     if missing:
-        names = " and ".join(f"no {one.words}" for one in missing)
-        text = f"The plan's guardrails have {names}{_would_fit(case, missing)}"
-        return _verdict(case, [text, *(one.text for one in told)], told, certain=True)
-    if told:
-        return _verdict(case, [one.text for one in told], told, certain=any(one.certain for one in told))
-    unknown = _unseen(case)
-    return unknown if unknown is not None else _fitting(case, guardrails)
+        names = " and ".join(f"no {limited.words}" for limited in missing)
+        texts.insert(0, f"The plan's guardrails have {names}{_propose_limits(case, missing)}")
+    if texts:
+        observed, expected = (found[0].observed, found[0].expected) if found else (NOTHING, NOTHING)
+        certainty = certain_if(bool(missing) or any(one.certain for one in found))
+        return case.verdict(Status.WARNING, certainty, observed, expected, ". ".join(texts))
+    return _explain_unseen(case) or _confirm_limits(case, guardrails)
 
 
-def _complaint(case: RuleContext, guardrails: Guardrails, limited: GuardedQuantity) -> GuardrailViolation | None:
-    """Requests beyond the limit were seen (it is not enforced, or cuts 1 %), or it is too far above what is seen."""
+def _find_violation(case: RuleContext, guardrails: Guardrails, limited: GuardedQuantity) -> GuardrailViolation | None:
+    """Return a limit that requests exceed (it is not enforced, or cuts 1 %), or that is far above all requests."""
     limit = getattr(guardrails, limited.key)
-    parts = request_lengths.parts_of(case.slices, limited.family)
-    if limit is None or request_lengths.count_requests(parts) < case.limit("minimum_requests"):
+    parts = sum_parts(case.slices, limited.family)
+    if limit is None or count_requests(parts) < case.limit("minimum_requests"):
         return None
     headroom = case.limit("most_headroom")
-    for q, at, side in ((0.99, float(limit), LimitSide.LONGER), (limited.q, limit / headroom, LimitSide.SHORTER)):
-        likely = request_lengths.is_significant_quantile(parts, q, at, side, LIKELY_CONFIDENCE)
-        found = request_lengths.quantile(parts, q)
+    for q, at, side, consequence in (
+        (0.99, float(limit), LimitSide.LONGER, "it is not enforced"),
+        (limited.q, limit / headroom, LimitSide.SHORTER, f"more than {headroom:g}x, so it protects nothing"),
+    ):
+        likely = is_significant_quantile(parts, q, at, side, LIKELY_CONFIDENCE)
+        found = quantile(parts, q)
         if found is None or not likely or not is_lasting_drift(case, limited.family, q, at, side):
             continue
-        shown = (
-            f"{number(limit, 'tokens')}, {'P99' if q > 0.95 else 'P95'} of what is seen is {quantity(found, 'tokens')}"
-        )
-        text = f"The {limited.words} is {shown}"
-        text += (
-            ": it is not enforced" if side is LimitSide.LONGER else f": more than {headroom:g}x, so it protects nothing"
-        )
+        seen = f"{'P99' if q > 0.95 else 'P95'} of what is seen is {quantity(found, 'tokens')}"
         return GuardrailViolation(
-            text=text,
-            certain=request_lengths.is_significant_quantile(parts, q, at, side, CONFIDENCE),
+            text=f"The {limited.words} is {number(limit, 'tokens')}, {seen}: {consequence}",
+            certain=is_significant_quantile(parts, q, at, side, CONFIDENCE),
             observed=found,
-            expected=Reading(value=None, low=0.0, high=float(limit), n=found.n),
+            expected=range_reading(0.0, float(limit), found.n),
         )
     return None
 
 
-def _would_fit(case: RuleContext, several: Sequence[GuardedQuantity]) -> str:
-    """The limits that the guide's headroom gives for what is seen; "" where too little was seen."""
-    told = []
-    for one in several:
-        found = request_lengths.quantile(request_lengths.parts_of(case.slices, one.family), one.q)
+def _propose_limits(case: RuleContext, several: Sequence[GuardedQuantity]) -> str:
+    """Return the limits by the headroom of the guide, in words. Return "" with too few requests."""
+    texts = []
+    for limited in several:
+        found = quantile(sum_parts(case.slices, limited.family), limited.q)
         if found is None or found.high is None or found.n < case.limit("minimum_requests"):
             continue
         low, high = (number(case.limit(name) * found.high, "tokens") for name in ("least_headroom", "most_headroom"))
-        told.append(f"{low.removesuffix(' tokens')} to {high} for {one.words.removesuffix(' limit')}s")
-    return f"; by what is seen {' and '.join(told)} would fit" if told else ""
+        texts.append(f"{low.removesuffix(' tokens')} to {high} for {limited.words.removesuffix(' limit')}s")
+    return f"; by what is seen {' and '.join(texts)} would fit" if texts else ""
 
 
-def _unseen(case: RuleContext) -> Unknown | None:
-    """Why nothing can be said of limits that are all there."""
+def _explain_unseen(case: RuleContext) -> Unknown | None:
+    """Return why limits cannot be evaluated that are all in the plan."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    n = max(request_lengths.count_requests(request_lengths.parts_of(case.slices, one.family)) for one in LIMITED)
+    n = max(count_requests(sum_parts(case.slices, limited.family)) for limited in LIMITED)
     if n >= case.limit("minimum_requests"):
         return None
-    if n > 0 or any(one.family in s.window.histograms for s in case.slices for one in LIMITED):
+    if n > 0 or any(limited.family in s.window.histograms for s in case.slices for limited in LIMITED):
         return case.too_few_requests(n, case.limit("minimum_requests"))
     return case.unknown(worst_gap(case.slices, PROMPTS), "the engine shows no lengths of requests")
 
 
-def _fitting(case: RuleContext, guardrails: Guardrails) -> Verdict:
-    told: list[str] = []
+def _confirm_limits(case: RuleContext, guardrails: Guardrails) -> Verdict:
+    texts: list[str] = []
     observed, limit = NOTHING, 0.0
-    for one in LIMITED:
-        found = request_lengths.quantile(request_lengths.parts_of(case.slices, one.family), one.q)
+    for limited in LIMITED:
+        found = quantile(sum_parts(case.slices, limited.family), limited.q)
         if found is None:
             continue
-        given = float(getattr(guardrails, one.key))
-        text = (
-            f"the {one.words} is {number(given, 'tokens')}, {one.quantile} of what is seen {quantity(found, 'tokens')}"
-        )
-        told.append(text)
-        if len(told) == 1:
+        given = float(getattr(guardrails, limited.key))
+        seen = f"{limited.quantile} of what is seen {quantity(found, 'tokens')}"
+        texts.append(f"the {limited.words} is {number(given, 'tokens')}, {seen}")
+        if len(texts) == 1:
             observed, limit = found, given
-    sentence = "; ".join(told)
-    expected = Reading(value=None, low=0.0, high=limit, n=observed.n)
-    return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence[:1].upper() + sentence[1:])
+    expected = range_reading(0.0, limit, observed.n)
+    return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, capitalize("; ".join(texts)))
 
 
-def _verdict(case: RuleContext, texts: Sequence[str], told: Sequence[GuardrailViolation], *, certain: bool) -> Verdict:
-    observed, expected = (told[0].observed, told[0].expected) if told else (NOTHING, NOTHING)
-    certainty = Certainty.CERTAIN if certain else Certainty.LIKELY
-    return case.verdict(Status.WARNING, certainty, observed, expected, ". ".join(texts))
+def _check_queue_breaker(case: RuleContext) -> RuleResult:
+    """Compare the queue depth at which load is shed with objective x arrivals (Little's law).
 
-
-def _queue_breaker(case: RuleContext) -> RuleResult:
-    """Depth at which load is shed against objective x arrivals (Little's law).
-
-    Too deep: the objective is surely broken before anything is shed, at the largest arrivals known, for at night the queue
-    is far from any breaker. Too shallow: most of the waiting that the objective allows is refused, at what arrives now.
+    Too deep: the objective is missed before load is shed, at the largest known arrivals, because at night no queue comes
+    near a breaker. Too shallow: most of the allowed waiting is refused, at the present arrivals.
     """
     plan = case.view.plan
-    breaker = plan.guardrails.queue_breaker if plan and plan.guardrails else None
     if plan is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no guardrails")
+    breaker = plan.guardrails.queue_breaker if plan.guardrails else None
     rates = plan.workload.requests_per_second if plan.workload else None
     peak, now = rates.peak if rates else None, busiest_rate(case)
     most = max((rate for rate in (peak, now) if rate), default=None)
     slo = plan.slo.ttft_p99_seconds
     if breaker is None:
-        fitting = f"; {_band(case, slo, most)}" if most else ""
+        fitting = f"; {_describe_fit(case, slo, most)}" if most else ""
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan's guardrails have no queue_breaker{fitting}")
     if most is None:
-        return _no_arrivals(case)
-    status, depth, rate, remark = _depth(case, breaker, slo, most, now)
-    text = f"The breaker sheds load at {breaker:g} queued requests; {_band(case, slo, rate)}{remark}"
-    observed = Reading(value=breaker, low=breaker, high=breaker, n=1.0)
-    low, high = case.limit("low") * depth, case.limit("high") * depth
-    expected = Reading(value=None, low=low, high=high, n=1.0)
-    return case.verdict(status, Certainty.CERTAIN, observed, expected, text)
-
-
-def _depth(
-    case: RuleContext, breaker: float, slo: float, most: float, now: float | None
-) -> tuple[Status, float, float, str]:
-    """Status, the depth that breaks the objective, the arrivals it belongs to, and the remark."""
-    depth = safe_queue_depth(slo, most)
+        return _explain_no_arrivals(case)
+    status, rate, remark = Status.OK, most, ""
+    depth, present = safe_queue_depth(slo, most), safe_queue_depth(slo, now) if now else 0.0
     if breaker > case.limit("too_deep") * depth:
+        status = Status.WARNING
         remark = f": from {depth:,.0f} on every queued request misses {number(slo, 'seconds')} before any is shed"
-        return Status.WARNING, depth, most, remark
-    present = safe_queue_depth(slo, now) if now else 0.0
-    if now and breaker < case.limit("too_shallow") * present:
+    elif now and breaker < case.limit("too_shallow") * present:
+        status, depth, rate = Status.WARNING, present, now
         remark = f": {present:,.0f} could wait within {number(slo, 'seconds')}, most of them are refused"
-        return Status.WARNING, present, now, remark
-    return Status.OK, depth, most, ""
+    text = f"The breaker sheds load at {breaker:g} queued requests; {_describe_fit(case, slo, rate)}{remark}"
+    expected = range_reading(case.limit("low") * depth, case.limit("high") * depth, 1.0)
+    return case.verdict(status, Certainty.CERTAIN, exact_reading(breaker, 1.0), expected, text)
 
 
-def _band(case: RuleContext, slo: float, rate: float) -> str:
+def _describe_fit(case: RuleContext, slo: float, rate: float) -> str:
     depth = safe_queue_depth(slo, rate)
-    low, high = case.limit("low") * depth, case.limit("high") * depth
-    least, most = f"{low:,.0f}", f"{high:,.0f}"
+    least, most = (f"{case.limit(name) * depth:,.0f}" for name in ("low", "high"))
     fitting = f"{least} fits" if least == most else f"{least} to {most} fit"
     return f"{fitting} {number(slo, 'seconds')} at {number(rate, 'per_second')}"
 
 
-def _no_arrivals(case: RuleContext) -> Unknown:
+def _explain_no_arrivals(case: RuleContext) -> Unknown:
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if any("requests_finished" in one.window.counters for one in case.slices):
@@ -214,9 +209,87 @@ def _no_arrivals(case: RuleContext) -> Unknown:
     return case.unknown(worst_gap(case.slices, "requests_finished"), "arrivals are not known, and the plan has no peak")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunawayCount:
+    """Requests that only their token limit ended (`cut`), and requests longer than any normal answer, of `n`.
+
+    Engines expose how many requests were long and how many were cut, not which: Frechet's bounds hold for both. A
+    request that is cut short of the planned P99 is no runaway: its client asked for few tokens.
+    """
+
+    n: float
+    cut: float
+    long: float
+    at_most_long: float
+
+    @property
+    def minimum_count(self) -> float:
+        """Return the minimum of requests that are both (Frechet): a long request that was not cut is among those."""
+        return max(0.0, self.cut + self.long - self.n)
+
+    @property
+    def probable(self) -> float:
+        """Return the count of both if the longest were cut, as they are if the limit is the gateway's."""
+        return min(self.cut, self.long)
+
+
+def judge_runaway(case: RuleContext) -> RuleResult:
+    """Find a share of runaways above that of a P99: likely if the long ones are the cut ones, certain by the bounds."""
+    workload = case.view.plan.workload if case.view.plan else None
+    planned = workload.generation_tokens.p99 if workload and workload.generation_tokens else None
+    if planned is None:
+        text = f"the plan has no P99 of generation_tokens to tell a long answer by{_describe_cut(case)}"
+        return case.unknown(Gap.NOT_IN_PLAN, text)
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    for family, words in ((CUT, "why requests ended"), (OUTPUTS, "how long answers were")):
+        if not any(family in one.window.counters or family in one.window.histograms for one in case.slices):
+            return case.unknown(worst_gap(case.slices, family), f"the engine does not tell {words}")
+    longest = planned * case.limit("factor")
+    found = _count_runaways(case.slices, longest)
+    if found is None or found.n < case.limit("minimum_requests"):
+        return case.too_few_requests(found.n if found else 0.0, case.limit("minimum_requests"))
+    allowed = case.limit("allowed_share")
+    status, certainty = Status.OK, Certainty.CERTAIN
+    last = _count_runaways(case.last_quarter(case.slices), longest)
+    each = [_count_runaways(group, longest) for group in case.periods(case.slices)]
+    likely = is_rare_count(found.probable, found.n, allowed, LIKELY_CONFIDENCE)
+    if likely and is_persistent(last, each, lambda part: part.probable > allowed * part.n):
+        is_proven = is_rare_count(found.minimum_count, found.n, allowed, CONFIDENCE)
+        is_proven = is_proven and is_persistent(last, each, lambda part: part.minimum_count > allowed * part.n)
+        status, certainty = Status.WARNING, certain_if(is_proven)
+    least, probable = found.minimum_count / found.n, found.probable / found.n
+    between = f"{probable:.1%}" if probable - least < 0.0005 else f"{least:.1%} to {probable:.1%}"
+    sentence = (
+        f"{between} of {found.n:,.0f} answers ran beyond {number(longest, 'tokens')} until their token limit "
+        f"({found.cut / found.n:.0%} ended at theirs, {found.long / found.n:.1%} are so long); {allowed * 100:g}% is allowed"
+    )
+    if status is Status.WARNING and probable > MANY_RUNAWAYS:
+        sentence += ". So many are no single prompts: a lost stop token, or longer answers that are meant"
+    observed = Reading(value=probable, low=least, high=min(found.cut, found.at_most_long) / found.n, n=found.n)
+    return case.verdict(status, certainty, observed, range_reading(0.0, allowed, found.n), sentence)
+
+
+def _count_runaways(slices: Sequence[BinnedWindow], longest: float) -> RunawayCount | None:
+    """Return the runaways, or None if no request has both end and length."""
+    known = [s for s in slices if CUT in s.window.counters and OUTPUTS in s.window.histograms]
+    share = histograms.share_above(sum_parts(known, OUTPUTS), longest)
+    if share.n <= 0:
+        return None
+    cut = min(math.fsum(s.window.counters[CUT] for s in known), share.n)
+    return RunawayCount(n=share.n, cut=cut, long=share.low, at_most_long=share.high)
+
+
+def _describe_cut(case: RuleContext) -> str:
+    known = [s.window.counters for s in case.slices if CUT in s.window.counters]
+    finished = math.fsum(counters.get("requests_finished", 0.0) for counters in known)
+    cut = math.fsum(counters[CUT] for counters in known)
+    return f"; {cut / finished:.0%} of the answers end at their token limit" if finished > 0 else ""
+
+
 GUARDRAILS: Mapping[str, Callable[[RuleContext], RuleResult]] = {
-    "max_tokens": _limits,
-    "queue_breaker": _queue_breaker,
+    "max_tokens": _check_limits,
+    "queue_breaker": _check_queue_breaker,
     "ended_by_length": judge_runaway,
 }
-"""By the row's `metric`."""
+"""Guardrails by `metric` of the rule."""

@@ -1,27 +1,26 @@
-"""Load: whether replicas carry more than the benchmark measured (DESIGN 3.4).
+"""Load of a tier: arrivals against capacity, replicas beyond the benchmark, and the busiest periods (DESIGN 3.4, 3.12).
 
-Owns the verdict on the load itself. Completed requests saturate, so the requests in the system and a queue that grows
-say it too. Which minutes are outside is decided in `rules.plan.curve` and `rules.plan.load_bins`, and in
-`rules.methods.offered_load` whether load is what is wrong: a slow machine fills the system at any load.
-
-The busiest minutes of a tier against the planned peak, and over days the peak against the average (guide 1.3, 9.1).
-
-Owns how a tier's arrivals are counted by period. An hour says nothing of a day's average, so the ratio is only told where
-a day or more was seen; there the busiest hour is a lower bound of the peak. It gives no verdict.
+Completed requests saturate, so arrivals, requests in the system and a growing queue count too. Several rules share
+`compare_offered_load`: they must recommend the same action for the same minutes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, poisson_lower_bound
-from rules.methods.offered_load import is_it_the_load
+from rules.methods.evidence import certain_if, group_by_replica
 from rules.plan.load_bins import BinnedWindow
-from rules.telemetry.arrivals import count_arrivals
-from rules.telemetry.signals import Gap, Reading
+from rules.telemetry import windows
+from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
+from rules.telemetry.reading_methods import replica_rate
+from rules.telemetry.readings import families_of
+from rules.telemetry.signals import BY_NAME, Gap, Reading
+from rules.telemetry.windows import NET_CHANGE, Window
 from rules.telemetry.wording import number
+from rules.telemetry.work import Capacity, work_of
 from rules.verdicts.context import (
     SEPARATE,
     RuleContext,
@@ -34,18 +33,88 @@ from rules.verdicts.context import (
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status
 
+FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED}
+
+MOST = 0.5
+"""Share of the last quarter in which load must be above capacity, as LoadBeyondBenchmark requires."""
+
+SAME = 1.05
+"""Factor within which work and requests are equal; then a sentence shows requests only."""
+
 LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.KNEE: ": more load than replicas take",
     LatencyPattern.TAIL: ": within what replicas take together, it is not the load",
     LatencyPattern.EITHER: "",
 }
 
+DAY_SECONDS = 86400.0
+
+WHOLE = 0.75
+"""Share of a period that must be observed for a rate. In a shorter time a burst would be the peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedLoad:
+    """Arrivals at a replica per second, and the same as work, in requests of the lengths that the capacity is for."""
+
+    arriving_rps: float
+    work_rps: float
+    capacity_rps: float
+
+    @property
+    def is_above(self) -> bool:
+        return self.work_rps > self.capacity_rps
+
+    def __str__(self) -> str:
+        text = f"{number(self.arriving_rps, 'per_second')} arrive at a replica"
+        if not self.arriving_rps / SAME <= self.work_rps <= self.arriving_rps * SAME:
+            text += f" (by their tokens the work of {number(self.work_rps, 'per_second')})"
+        return f"{text}, {number(self.capacity_rps, 'per_second')} are usable"
+
+
+def offered_load(several: Iterable[Window], capacity: Capacity) -> OfferedLoad | None:
+    """Return the load that arrived at a replica. Return None if finished requests are not known.
+
+    Failed and refused requests arrived too. Unfinished requests are taken to be as long as finished ones.
+    """
+    whole = windows.sum_families(several, FAMILIES)
+    finished, work = replica_rate(whole, "requests_finished"), work_of(whole, capacity.lengths)
+    if finished is None or work is None:
+        return None
+    turned_away = unserved(whole.counters) / whole.covered_seconds if whole.covered_seconds > 0 else 0.0
+    arriving = max(0.0, finished + turned_away + (replica_rate(whole, NET_CHANGE) or 0.0))
+    each = work.total.value / finished if finished > 0 and work.total.value is not None else 1.0
+    return OfferedLoad(arriving_rps=arriving, work_rps=arriving * each, capacity_rps=capacity.rps)
+
+
+def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
+    """Return the load of the last quarter of the window in words, and the pattern that it explains.
+
+    KNEE: above capacity for most of that time. TAIL: not above it. EITHER: capacity or load is not known. Replicas count
+    together: load that fits if it is spread evenly needs no further replica.
+    """
+    capacity, last = case.view.capacity, case.last_quarter(case.slices)
+    if capacity is None:
+        return "what load a replica can take is not known", LatencyPattern.EITHER
+    whole = offered_load((one.window for one in last), capacity)
+    if whole is None:
+        return "what load arrives is not known", LatencyPattern.EITHER
+    seconds = above = 0.0
+    for group in case.periods(last):
+        load = offered_load((one.window for one in group), capacity)
+        if load is not None:
+            covered = math.fsum(one.window.covered_seconds for one in group)
+            seconds += covered
+            above += covered if load.is_above else 0.0
+    return str(whole), LatencyPattern.KNEE if above > 0 and above >= MOST * seconds else LatencyPattern.TAIL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaOverload:
-    """A replica beyond the benchmark: when, in how many minutes (hours), whether most of the last quarter, and what it showed.
+    """Binned windows of a replica beyond the benchmark, and the number of minutes (hours) that they are in.
 
-    `completed` says whether it completed more than the benchmark did; else more requests were in the system, or queued.
+    `lasting`: most of the last quarter. `completed`: more completed requests than the benchmark; else more requests in
+    the system, or in the queue.
     """
 
     replica: str | None
@@ -57,9 +126,9 @@ class ReplicaOverload:
 
 
 def judge_beyond(case: RuleContext) -> RuleResult:
-    """Beyond in most of the last quarter: certain if in three separate minutes, likely if in two.
+    """Find load beyond the benchmark in most of the last quarter: certain in three separate minutes, likely in two.
 
-    Likely too is a queue that grew throughout: completed requests do not show how much arrives.
+    A queue that grew throughout is likely too: completed requests do not show the arrivals.
     """
     curve = case.view.curve
     if not case.slices:
@@ -69,30 +138,33 @@ def judge_beyond(case: RuleContext) -> RuleResult:
     rates = [s.rps for s in case.slices if s.rps is not None]
     if not rates:
         return case.unknown(worst_gap(case.slices, "requests_finished"), "requests_finished is not there")
-    early = _too_early(case, case.limit("minutes") - 1)
+    early = _explain_too_early(case, case.limit("minutes") - 1)
     if early:
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
-    status, certainty, sentence = _found(case, number(curve.top_rps, "per_second"), number(max(rates), "per_second"))
-    observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
-    expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
+    status, certainty, sentence = _assess(case, number(curve.top_rps, "per_second"), number(max(rates), "per_second"))
     if status is Status.OK and scraped_by_the_minute(case.slices) and (early := beyond_so_far(case)):
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
+    observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
+    expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
     if status is Status.OK:
         return case.verdict(status, certainty, observed, expected, sentence)
-    load, shape = is_it_the_load(case)
-    told = f"{sentence}; {load}{LOAD_WORDS[shape]}"
-    return with_levers(case.verdict(status, certainty, observed, expected, told), shape)
+    load, pattern = compare_offered_load(case)
+    sentence = f"{sentence}; {load}{LOAD_WORDS[pattern]}"
+    return with_levers(case.verdict(status, certainty, observed, expected, sentence), pattern)
 
 
-def _found(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, str]:
-    replicas = _by_replica(case.slices)
-    overloads = _overloads(case, replicas)
+def _assess(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, str]:
+    replicas = group_by_replica(case.slices)
+    overloads = _find_overloads(case, replicas)
     lasting = [one for one in overloads if one.lasting and one.periods >= case.limit("minutes") - 1]
-    surely = [one for one in lasting if one.periods >= case.limit("minutes")]
+    proven = [one for one in lasting if one.periods >= case.limit("minutes")]
     if lasting:
-        named = surely or lasting
-        sentence = f"{_who(named, len(replicas))} than the benchmark measured in {_when(case, named)}: {named[-1].text}"
-        return Status.WARNING, Certainty.CERTAIN if surely else Certainty.LIKELY, sentence
+        named = proven or lasting
+        sentence = (
+            f"{_name_replicas(named, len(replicas))} than the benchmark measured in {_count_periods(case, named)}: "
+            f"{named[-1].text}"
+        )
+        return Status.WARNING, certain_if(bool(proven)), sentence
     growing = find_growing_queues(case)
     if growing:
         name, text = next(iter(growing.items()))
@@ -109,14 +181,14 @@ def _found(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, s
 
 
 def beyond_so_far(case: RuleContext) -> str:
-    """Which load was seen beyond the benchmark in a time that is too short for any answer, in words; "" where none was."""
-    return _too_early(case, math.inf)
+    """Return the load beyond the benchmark in a time that is too short for a result, in words. Return "" without any."""
+    return _explain_too_early(case, math.inf)
 
 
-def _too_early(case: RuleContext, needed: float) -> str:
-    """Beyond at the end, of replicas that were not seen in so many minutes (hours), as a finding takes; "" where it is not so."""
-    replicas = _by_replica(case.slices)
-    overloads = [one for one in _overloads(case, replicas) if one.lasting]
+def _explain_too_early(case: RuleContext, needed: float) -> str:
+    """Return the load beyond the benchmark of replicas that were observed in fewer than `needed` periods, or ""."""
+    replicas = group_by_replica(case.slices)
+    overloads = [one for one in _find_overloads(case, replicas) if one.lasting]
     early = [one for one in overloads if len(case.periods(replicas[one.replica])) < needed]
     if not early or len(early) < len(overloads):
         return ""
@@ -125,35 +197,29 @@ def _too_early(case: RuleContext, needed: float) -> str:
     return f"beyond for {seen}: too early to say ({longest.text})"
 
 
-def _overloads(case: RuleContext, replicas: Mapping[str | None, list[BinnedWindow]]) -> list[ReplicaOverload]:
-    return [one for name, group in replicas.items() if (one := _overload(case, name, group)) is not None]
+def _find_overloads(case: RuleContext, replicas: Mapping[str | None, Sequence[BinnedWindow]]) -> list[ReplicaOverload]:
+    overloads = []
+    top = case.view.curve.top_rps if case.view.curve is not None else math.inf
+    for replica, slices in replicas.items():
+        beyond = tuple(s for s in slices if s.beyond)
+        if not beyond:
+            continue
+        last = case.last_quarter(slices)
+        seconds = math.fsum(s.window.covered_seconds for s in last)
+        over = math.fsum(s.window.covered_seconds for s in last if s.beyond)
+        overload = ReplicaOverload(
+            replica=replica,
+            beyond=beyond,
+            periods=len(case.periods(beyond)),
+            lasting=over > 0 and over >= case.limit("share") * seconds,
+            text=beyond[-1].beyond,
+            completed=any((s.rps or 0.0) > top for s in beyond),
+        )
+        overloads.append(overload)
+    return overloads
 
 
-def _by_replica(slices: Sequence[BinnedWindow]) -> dict[str | None, list[BinnedWindow]]:
-    replicas: dict[str | None, list[BinnedWindow]] = {}
-    for one in slices:
-        replicas.setdefault(one.replica, []).append(one)
-    return replicas
-
-
-def _overload(case: RuleContext, replica: str | None, slices: Sequence[BinnedWindow]) -> ReplicaOverload | None:
-    beyond = [s for s in slices if s.beyond]
-    if not beyond:
-        return None
-    last = case.last_quarter(slices)
-    seconds = math.fsum(s.window.covered_seconds for s in last)
-    over = math.fsum(s.window.covered_seconds for s in last if s.beyond)
-    return ReplicaOverload(
-        replica=replica,
-        beyond=tuple(beyond),
-        periods=len(case.periods(beyond)),
-        lasting=over > 0 and over >= case.limit("share") * seconds,
-        text=beyond[-1].beyond,
-        completed=case.view.curve is not None and any((s.rps or 0.0) > case.view.curve.top_rps for s in beyond),
-    )
-
-
-def _who(found: Sequence[ReplicaOverload], replicas: int) -> str:
+def _name_replicas(found: Sequence[ReplicaOverload], replicas: int) -> str:
     names = ", ".join(one.replica for one in found if one.replica)
     completed = any(one.completed for one in found)
     if not names:
@@ -164,23 +230,17 @@ def _who(found: Sequence[ReplicaOverload], replicas: int) -> str:
     return f"{len(found)} of {replicas} replicas ({names}) {had}"
 
 
-def _when(case: RuleContext, found: Sequence[ReplicaOverload]) -> str:
+def _count_periods(case: RuleContext, found: Sequence[ReplicaOverload]) -> str:
     most = max(one.periods for one in found)
     word = case.periods_word if most > 1 else case.periods_word.removesuffix("s")
     return f"{'up to ' if len(found) > 1 else ''}{most} {word}"
 
 
-DAY_SECONDS = 86400.0
-
-WHOLE = 0.75
-"""A period of which less was seen is no minute (hour) to take a rate of: one burst would be the peak."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakComparison:
-    """Requests per second of the tier in its busiest periods, at least `rps` in three of them; what was planned.
+    """Requests per second of the tier in its busiest periods, at least `rps` in three of them, and the planned peak.
 
-    `ratio` is the peak by the average over a day or more, `planned_ratio` the plan's; None where not known.
+    `ratio` is the peak by the average over a day or more, `planned_ratio` that of the plan. None: not known.
     """
 
     rps: float
@@ -194,34 +254,32 @@ class PeakComparison:
 
     @property
     def is_above_plan(self) -> bool:
-        """Beyond the planned peak, or beyond the planned peak-to-average ratio, by more than the allowed factor."""
-        return self.rps > self.planned * self.factor or self._bursty
+        """Return whether peak or peak-to-average ratio exceeds the plan by more than the allowed factor."""
+        return self.rps > self.planned * self.factor or bool(self._describe_burst())
 
-    @property
-    def _bursty(self) -> bool:
-        return (
-            self.ratio is not None and self.planned_ratio is not None and self.ratio > self.planned_ratio * self.factor
-        )
+    def _describe_burst(self) -> str:
+        if self.ratio is None or self.planned_ratio is None or self.ratio <= self.planned_ratio * self.factor:
+            return ""
+        return f"; peak to average {self.ratio:.1f} where {self.planned_ratio:.1f} was planned"
 
     def __str__(self) -> str:
         text = f"{number(self.rps, 'per_second')} or more arrived in three {self.periods}, the planned peak is "
         text += number(self.planned, "per_second")
         if self.rps > self.planned * self.factor:
             text += f": {self.rps / self.planned:.1f}x"
-        if self._bursty and self.ratio is not None and self.planned_ratio is not None:
-            text += f"; peak to average {self.ratio:.1f} where {self.planned_ratio:.1f} was planned"
-        return text
+        return text + self._describe_burst()
 
 
 def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
-    """The tier's busiest periods in the hold; None where the plan has no peak or fewer than three periods were seen."""
+    """Return the busiest periods of the tier. Return None without a planned peak or with fewer than three periods."""
     rates = case.view.plan.workload.requests_per_second if case.view.plan and case.view.plan.workload else None
-    found = sorted((one for group in case.periods(case.slices) if (one := _arrivals(case, group))), reverse=True)
-    if rates is None or rates.peak is None or len(found) < SEPARATE:
+    arrivals = _count_arrivals(case)
+    if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
         return None
-    top = found[:SEPARATE]
+    top = arrivals[:SEPARATE]
     requests, seconds = math.fsum(count for _, count, _ in top), math.fsum(span for _, _, span in top)
-    total, whole = math.fsum(count for _, count, _ in found), math.fsum(span for _, _, span in found)
+    total, whole = math.fsum(count for _, count, _ in arrivals), math.fsum(span for _, _, span in arrivals)
+    # An hour is no measure of a day's average. Over a day or more the busiest hour is a lower bound of the peak.
     average = total / whole if whole >= DAY_SECONDS else None
     return PeakComparison(
         rps=top[-1][0],
@@ -236,18 +294,18 @@ def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
 
 
 def busiest_rate(case: RuleContext) -> float | None:
-    """Requests per second that arrived at the tier in at least three periods of the hold; None where fewer were seen."""
-    found = sorted((one[0] for group in case.periods(case.slices) if (one := _arrivals(case, group))), reverse=True)
-    return found[SEPARATE - 1] if len(found) >= SEPARATE else None
+    """Return the requests per second that arrived in at least three periods. Return None with fewer periods."""
+    arrivals = _count_arrivals(case)
+    return arrivals[SEPARATE - 1][0] if len(arrivals) >= SEPARATE else None
 
 
-def _arrivals(case: RuleContext, group: Sequence[BinnedWindow]) -> tuple[float, float, float] | None:
-    """Requests per second, requests and seconds of one period of the whole tier."""
-    known = [one.window for one in group if "requests_finished" in one.window.counters]
-    if not known:
-        return None
-    seconds = max(window.end for window in known) - min(window.start for window in known)
-    if seconds < WHOLE * case.period_seconds:
-        return None
-    requests = max(0.0, math.fsum(count_arrivals(window.counters) or 0.0 for window in known))
-    return requests / seconds, requests, seconds
+def _count_arrivals(case: RuleContext) -> list[tuple[float, float, float]]:
+    """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
+    arrivals = []
+    for group in case.periods(case.slices):
+        known = [one.window for one in group if "requests_finished" in one.window.counters]
+        seconds = max((w.end for w in known), default=0.0) - min((w.start for w in known), default=0.0)
+        if known and seconds >= WHOLE * case.period_seconds:
+            requests = max(0.0, math.fsum(count_arrivals(window.counters) or 0.0 for window in known))
+            arrivals.append((requests / seconds, requests, seconds))
+    return sorted(arrivals, reverse=True)

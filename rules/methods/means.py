@@ -1,7 +1,6 @@
-"""Means: GPU utilisation and prefix hits more than so many points below the benchmark at equal load (guide 9.1, step 13).
+"""Means below the benchmark at equal load: GPU utilisation and prefix hits (guide 9.1, step 13).
 
-Owns what stands for each of them in a load bin, how much weight it has, and when a shortfall is certain. A new mean is a
-row of MEANS and a row of the catalogue.
+A new mean is a row of MEANS and a row of the catalogue.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, binomial_lower_bound
+from rules.methods.evidence import certain_if, exact_reading
 from rules.plan.curve import Expectation
 from rules.plan.load_bins import BinnedWindow, LoadBin, group_by_load_bin
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
@@ -29,14 +29,19 @@ from rules.verdicts.context import (
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 ENOUGH_SEEN = 0.5
-"""Below this share of GPU-seconds seen nothing is said: what is missing may be the busy half."""
+"""Minimum observed share of GPU-seconds. The unobserved half may be the busy one."""
+
+MORE_HITS = "more tokens are counted as found in the prefix cache than as looked up: the engine's counters contradict each other"
+
+PROMISED = 10**9
+"""Requests behind a value of the plan: it is no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinMean:
-    """A mean in a load bin: `weight` in the sum over bins (0: not seen), `full_weight` had everything been seen.
+    """Mean in a load bin. `weight` is that of the observed part (0: none), `full_weight` that of a complete observation.
 
-    `weak` says that it can be no more than likely, `remark` what a person should know of it.
+    A `weak` mean is likely at most. `remark` ends the sentence of a finding.
     """
 
     value: float
@@ -46,24 +51,30 @@ class BinMean:
     remark: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BinnedMean:
-    """The weighted sum over bins: observed, expected with its ends, and what it rests on."""
+    """Weighted mean over bins: observed, expected with its ends, and its weights."""
 
-    observed: float
-    expected: float
-    lower: float
-    upper: float
-    weight: float
-    seen_share: float
-    weak: bool
-    remark: str
+    observed: float = 0.0
+    expected: float = 0.0
+    lower: float = 0.0
+    upper: float = 0.0
+    weight: float = 0.0
+    full_weight: float = 0.0
+    supported_weight: float = 0.0
+    weak: bool = False
+    remark: str = ""
+
+    @property
+    def seen_share(self) -> float:
+        return self.weight / self.full_weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanComparison:
-    """One row: the words of its sentence, how it is seen and expected, what the plan promises without a measurement, and
-    whether chance can make the shortfall.
+    """Row of a mean: words, observation, expectation, value of the plan without a measurement, and reason for a gap.
+
+    `counted_in_requests`: chance can cause a shortfall of few requests.
     """
 
     words: str
@@ -75,7 +86,7 @@ class MeanComparison:
 
 
 def judge_mean(case: RuleContext) -> RuleResult:
-    """A mean below the benchmark's at equal load by more than the allowed points."""
+    """Find a mean below the benchmark at equal load by more than the allowed points."""
     kind = MEANS[case.rule.metric]
     found = select_comparable(case, promised=kind.promised(case))
     if isinstance(found, Unknown):
@@ -88,7 +99,7 @@ def judge_mean(case: RuleContext) -> RuleResult:
         return case.too_few_requests(mean.weight, needed)
     points = case.limit("points")
     if mean.observed >= mean.expected - points:
-        return _verdict(found, mean, Status.OK, Certainty.CERTAIN)
+        return _build_verdict(found, mean, Status.OK, Certainty.CERTAIN)
     last = compute_mean(found, found.last_quarter())
     if last is None or last.weight < needed / 4:
         return case.unknown(Gap.NO_TRAFFIC, f"no {kind.words} in the last quarter of the time")
@@ -97,63 +108,53 @@ def judge_mean(case: RuleContext) -> RuleResult:
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.observed < part.expected - points):
-        return _verdict(found, mean, Status.OK, Certainty.CERTAIN)
-    certain = _surely(found, mean, points) and is_persistent(
+        return _build_verdict(found, mean, Status.OK, Certainty.CERTAIN)
+    certain = _is_proven(mean, points, kind.counted_in_requests) and is_persistent(
         last, each, lambda part: part.observed < part.lower - points
     )
-    return _verdict(found, mean, Status.WARNING, Certainty.CERTAIN if certain else Certainty.LIKELY)
+    return _build_verdict(found, mean, Status.WARNING, certain_if(certain))
 
 
 def compute_mean(of: BenchmarkComparison, slices: Iterable[BinnedWindow]) -> BinnedMean | None:
-    """Bin by bin against that bin's expectation, summed by weight; None where no bin has both."""
-    kind = MEANS[of.case.rule.metric]
-    weight = full = observed = expected = lower = upper = supported = 0.0
-    weak, remark = False, ""
+    """Return the weighted mean over bins, with that of their expectations. Return None if no bin has both."""
+    kind, mean = MEANS[of.case.rule.metric], BinnedMean()
     for bin, one in group_by_load_bin(slices, of.curve).items():
         wanted = kind.expect(of, bin, one)
         if wanted is None:
             continue
         seen = kind.observe(of, one)
-        full += seen.full_weight
+        mean.full_weight += seen.full_weight
         if seen.weight <= 0:
             continue
         low, middle, high = expectation_bounds(wanted)
-        weight, observed = weight + seen.weight, observed + seen.weight * seen.value
-        expected, lower, upper = (
-            expected + seen.weight * middle,
-            lower + seen.weight * low,
-            upper + seen.weight * high,
-        )
-        supported += seen.weight if supports_certain(of.case, wanted) else 0.0
-        weak, remark = weak or seen.weak, remark or seen.remark
-    if weight <= 0:
+        mean.weight += seen.weight
+        mean.observed += seen.weight * seen.value
+        mean.expected += seen.weight * middle
+        mean.lower += seen.weight * low
+        mean.upper += seen.weight * high
+        mean.supported_weight += seen.weight if supports_certain(of.case, wanted) else 0.0
+        mean.weak, mean.remark = mean.weak or seen.weak, mean.remark or seen.remark
+    if mean.weight <= 0:
         return None
-    return BinnedMean(
-        observed=observed / weight,
-        expected=expected / weight,
-        lower=lower / weight,
-        upper=upper / weight,
-        weight=weight,
-        seen_share=weight / full,
-        weak=weak or supported < weight / 2,
-        remark=remark,
-    )
+    for name in ("observed", "expected", "lower", "upper"):
+        setattr(mean, name, getattr(mean, name) / mean.weight)
+    mean.weak = mean.weak or mean.supported_weight < mean.weight / 2
+    return mean
 
 
-def _surely(of: BenchmarkComparison, mean: BinnedMean, points: float) -> bool:
-    """Against the lower end of the bin, by sums over time, seen nearly throughout, and no chance of few requests."""
+def _is_proven(mean: BinnedMean, points: float, counted_in_requests: bool) -> bool:
+    """Return whether the mean is below the lower end of the bins, nearly all observed, and beyond chance."""
     if mean.weak or mean.seen_share < FULL_COVERAGE:
         return False
-    if not MEANS[of.case.rule.metric].counted_in_requests:
+    if not counted_in_requests:
         return mean.observed < mean.lower - points
-    # A request's share of hits lies between 0 and 1: nothing so bounded scatters more than a coin of the same mean.
+    # A request's share of hits lies between 0 and 1, so it scatters no more than a coin of the same mean.
     missed = binomial_lower_bound((1 - mean.observed) * mean.weight, mean.weight)
     return missed > 1 - (mean.lower - points)
 
 
-def _verdict(of: BenchmarkComparison, mean: BinnedMean, status: Status, certainty: Certainty) -> Verdict:
+def _build_verdict(of: BenchmarkComparison, mean: BinnedMean, status: Status, certainty: Certainty) -> Verdict:
     case, points = of.case, of.case.limit("points")
-    observed = Reading(value=mean.observed, low=mean.observed, high=mean.observed, n=mean.weight)
     expected = Reading(value=mean.expected, low=mean.lower, high=mean.upper, n=mean.weight)
     below = (mean.expected - mean.observed) * 100
     gap = f"{below:.0f} points below" if below >= 0.5 else "not below"
@@ -161,31 +162,24 @@ def _verdict(of: BenchmarkComparison, mean: BinnedMean, status: Status, certaint
         f"{MEANS[case.rule.metric].words} {mean.observed:.0%} where the plan has {mean.expected:.0%} at this load: {gap} "
         f"({points * 100:.0f} points are allowed){mean.remark if status is not Status.OK else ''}"
     )
-    return case.verdict(status, certainty, observed, expected, sentence)
+    return case.verdict(status, certainty, exact_reading(mean.observed, mean.weight), expected, sentence)
 
 
-def _gpu_seen(of: BenchmarkComparison, one: LoadBin) -> BinMean:
-    """Utilisation of the benchmark's own kind, over the GPU-seconds in which it was seen."""
-    (value, seconds), polled = _gpu_busy(of.curve.gpu_utilization_kind, one)
+def _observe_gpus(of: BenchmarkComparison, one: LoadBin) -> BinMean:
+    """Return the utilisation of the benchmark's own kind, weighted by observed GPU-seconds."""
+    kind = of.curve.gpu_utilization_kind
+    family = GPU_UTILIZATION_KINDS[kind] if kind is not None else ""
+    busy, seconds, polled = *one.gauge(family), one.sampled(family)
+    if family == "gpu_busy_seconds":
+        busy, seconds = one.counter(family), one.counter("gpu_busy_covered_seconds")
+        if seconds <= 0:
+            busy, seconds, polled = *one.gauge("gpu_utilization_sampled"), True
     full = max(one.seconds * (of.case.view.basis.gpus_per_replica or 1.0), seconds)
-    return BinMean(value=value / seconds if seconds > 0 else 0.0, weight=seconds, full_weight=full, weak=polled)
+    return BinMean(value=busy / seconds if seconds > 0 else 0.0, weight=seconds, full_weight=full, weak=polled)
 
 
-def _gpu_busy(kind: str | None, one: LoadBin) -> tuple[tuple[float, float], bool]:
-    """Busy GPU-seconds and seen GPU-seconds, and whether they come from a plain poll."""
-    if kind is None:
-        return (0.0, 0.0), False
-    family = GPU_UTILIZATION_KINDS[kind]
-    if family != "gpu_busy_seconds":
-        return one.gauge(family), one.sampled(family)
-    covered = one.counter("gpu_busy_covered_seconds")
-    if covered > 0:
-        return (one.counter(family), covered), one.sampled(family)
-    return one.gauge("gpu_utilization_sampled"), True
-
-
-def _gpu_wanted(of: BenchmarkComparison, bin: int, one: LoadBin) -> Expectation | None:
-    """From the curve; below its first point from zero, for an idle GPU does nothing: there nothing is certain."""
+def _expect_gpus(of: BenchmarkComparison, bin: int, one: LoadBin) -> Expectation | None:
+    """Return the expectation of the curve. Below its first point interpolate from zero, which is never certain."""
     found = of.curve.expectation(bin, "gpu_utilization", one.rps, one.in_system)
     if found is None or bin > 0:
         return found
@@ -193,13 +187,13 @@ def _gpu_wanted(of: BenchmarkComparison, bin: int, one: LoadBin) -> Expectation 
     return Expectation(lower=0.0, interpolated=found.upper * share, upper=found.upper, requests=found.requests)
 
 
-def _gpu_missing(of: BenchmarkComparison) -> Unknown:
+def _explain_missing_gpus(of: BenchmarkComparison) -> Unknown:
     case, kind = of.case, of.curve.gpu_utilization_kind
     if kind is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the benchmark does not say which kind of gpu_utilization it measured")
     family = GPU_UTILIZATION_KINDS[kind]
-    others = [name for name, other in GPU_UTILIZATION_KINDS.items() if name != kind and _there(of.slices, other)]
-    if _there(of.slices, family):
+    others = [name for name, other in GPU_UTILIZATION_KINDS.items() if name != kind and _is_observed(of.slices, other)]
+    if _is_observed(of.slices, family):
         return case.unknown(Gap.SCRAPE_FAILED, "GPUs were seen for less than half of the time")
     text = f"no utilisation of the benchmark's kind, {kind}"
     return case.unknown(
@@ -207,14 +201,16 @@ def _gpu_missing(of: BenchmarkComparison) -> Unknown:
     )
 
 
-def _there(slices: Iterable[BinnedWindow], family: str) -> bool:
+def _is_observed(slices: Iterable[BinnedWindow], family: str) -> bool:
     return any(family in s.window.gauges or family in s.window.counters for s in slices)
 
 
-def _hits_seen(of: BenchmarkComparison, one: LoadBin) -> BinMean:
-    """Hits by queried tokens, weighted by requests. Requests without any lookup have no hits: the cache is off. More hits than
-    lookups say nothing."""
-    requests, queried, hits = _lookups(one.slices)
+def _observe_hits(of: BenchmarkComparison, one: LoadBin) -> BinMean:
+    """Return hits by queried tokens, weighted by requests. Without lookups the cache is off and there are no hits.
+
+    More hits than lookups are a contradiction and have no weight.
+    """
+    requests, queried, hits = _count_lookups(one.slices)
     if hits > queried:
         return BinMean(value=0.0, weight=0.0, full_weight=requests)
     if queried > 0:
@@ -223,8 +219,8 @@ def _hits_seen(of: BenchmarkComparison, one: LoadBin) -> BinMean:
     return BinMean(value=0.0, weight=requests, full_weight=requests, weak=True, remark=remark)
 
 
-def _lookups(slices: Iterable[BinnedWindow]) -> tuple[float, float, float]:
-    """Finished requests, tokens looked up and tokens found, where lookups are counted."""
+def _count_lookups(slices: Iterable[BinnedWindow]) -> tuple[float, float, float]:
+    """Return finished requests, queried tokens and found tokens of the binned windows that count lookups."""
     known = [s.window.counters for s in slices if "prefix_queried_tokens" in s.window.counters]
     requests, queried, hits = (
         math.fsum(counters.get(family, 0.0) for counters in known)
@@ -233,36 +229,29 @@ def _lookups(slices: Iterable[BinnedWindow]) -> tuple[float, float, float]:
     return requests, queried, hits
 
 
-MORE_HITS = "more tokens are counted as found in the prefix cache than as looked up: the engine's counters contradict each other"
-
-
-def _hits_wanted(of: BenchmarkComparison, bin: int, one: LoadBin) -> Expectation | None:
-    """From the curve; where it has none, from the planned workload, which is a promise and no measurement."""
+def _expect_hits(of: BenchmarkComparison, bin: int, one: LoadBin) -> Expectation | None:
+    """Return the expectation of the curve, else that of the planned workload."""
     found = of.curve.expectation(bin, "prefix_hit_ratio", one.rps, one.in_system)
-    planned = _hits_promised(of.case)
+    planned = _read_planned_hits(of.case)
     if found is not None or planned is None:
         return found
     return Expectation(lower=planned, interpolated=planned, upper=planned, requests=PROMISED)
 
 
-PROMISED = 10**9
-"""Requests behind what a plan promises: it is no estimate."""
-
-
-def _hits_promised(case: RuleContext) -> float | None:
+def _read_planned_hits(case: RuleContext) -> float | None:
     workload = case.view.plan.workload if case.view.plan else None
     return workload.prefix_hit_ratio if workload else None
 
 
-def _hits_missing(of: BenchmarkComparison) -> Unknown:
-    if not _there(of.slices, "prefix_queried_tokens"):
+def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:
+    if not _is_observed(of.slices, "prefix_queried_tokens"):
         gap = worst_gap(of.slices, "prefix_queried_tokens")
         text = "the engine shows no prefix cache lookups"
         return of.case.unknown(gap, MORE_HITS if gap is Gap.CONTRADICTORY else text)
-    _, queried, hits = _lookups(of.slices)
+    _, queried, hits = _count_lookups(of.slices)
     if hits > queried:
         return of.case.unknown(Gap.CONTRADICTORY, MORE_HITS)
-    if all(_hits_wanted(of, bin, one) is None for bin, one in group_by_load_bin(of.slices, of.curve).items()):
+    if all(_expect_hits(of, bin, one) is None for bin, one in group_by_load_bin(of.slices, of.curve).items()):
         return of.case.unknown(Gap.NOT_IN_PLAN, "the benchmark has no prefix_hit_ratio at this load")
     return of.case.unknown(Gap.NO_TRAFFIC, "no requests finished")
 
@@ -270,18 +259,18 @@ def _hits_missing(of: BenchmarkComparison) -> Unknown:
 MEANS = {
     "gpu_utilization": MeanComparison(
         words="GPU utilisation",
-        observe=_gpu_seen,
-        expect=_gpu_wanted,
+        observe=_observe_gpus,
+        expect=_expect_gpus,
         promised=lambda case: None,
         counted_in_requests=False,
-        missing=_gpu_missing,
+        missing=_explain_missing_gpus,
     ),
     "prefix_hit_ratio": MeanComparison(
         words="Prefix cache hit rate",
-        observe=_hits_seen,
-        expect=_hits_wanted,
-        promised=_hits_promised,
+        observe=_observe_hits,
+        expect=_expect_hits,
+        promised=_read_planned_hits,
         counted_in_requests=True,
-        missing=_hits_missing,
+        missing=_explain_missing_hits,
     ),
 }

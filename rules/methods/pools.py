@@ -1,7 +1,6 @@
-"""Prefill replicas against decode replicas: whether their ratio is what the traffic wants (guide 6.5).
+"""Ratio of prefill to decode replicas against the ratio that the traffic needs (guide 6.5).
 
-Owns the guide's formula, the split that whole replicas can come to, and the sentence. What a replica of each pool can do
-stands in the plan, which pool a replica is in the configuration says. Windows of the two pools are never added up.
+The plan has the rate of a replica of each pool. Windows of the two pools are never added.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty
+from rules.methods.evidence import exact_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Disaggregation
 from rules.telemetry import windows
-from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.windows import Window
+from rules.telemetry.signals import Gap
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, is_persistent
-from rules.verdicts.verdict import RuleResult, Status, Unknown
+from rules.verdicts.verdict import RuleResult, Status
 
 PREFILL, DECODE = "prefill", "decode"
 PROMPT, GENERATED = "prompt_tokens", "generation_tokens"
@@ -25,7 +24,7 @@ PROMPT, GENERATED = "prompt_tokens", "generation_tokens"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRatio:
-    """Replicas of each pool that were seen, tokens per second of the whole pool, and how many replicas those want."""
+    """Observed replicas of each pool, tokens per second of the whole pool, and the replicas that these rates need."""
 
     prefill: int
     decode: int
@@ -40,83 +39,77 @@ class PoolRatio:
 
     @property
     def wanted_ratio(self) -> float:
-        """The guide's P:D ratio: (prompt tokens/s / prefill rate) / (output tokens/s / decode rate)."""
+        """Return the guide's P:D ratio: (prompt tokens/s / prefill rate) / (output tokens/s / decode rate)."""
         return self.wants_prefill / self.wants_decode
 
     @property
     def best_split(self) -> tuple[int, int]:
-        """The split of the same replicas whose busier pool has the least to do; each pool keeps one."""
+        """Return the split of the same replicas with the lowest load of the busier pool. Each pool keeps a replica."""
         whole = self.prefill + self.decode
         splits = [(prefill, whole - prefill) for prefill in range(1, whole)]
-        return min(splits, key=lambda split: (self._load(split), split != (self.prefill, self.decode)))
 
-    def _load(self, split: tuple[int, int]) -> float:
-        return max(self.wants_prefill / split[0], self.wants_decode / split[1])
+        def rank(split: tuple[int, int]) -> tuple[float, bool]:
+            load = max(self.wants_prefill / split[0], self.wants_decode / split[1])
+            return load, split != (self.prefill, self.decode)
+
+        return min(splits, key=rank)
 
     @property
     def short(self) -> tuple[str, float]:
-        """The pool that is short, and its wanted replicas per present one (0-1: the share of it that works)."""
+        """Return the pool that is short, and its needed replicas per present one."""
         if self.wanted_ratio > self.present:
             return PREFILL, self.wants_prefill / self.prefill
         return DECODE, self.wants_decode / self.decode
 
     def is_off(self, factor: float, busy: float) -> bool:
-        """Return whether the ratio is off by more than `factor`, whole replicas would do better, and the short pool is
-        at work."""
+        """Return whether the ratio is off by more than `factor`, another split is better, and the short pool is busy."""
         apart = max(self.wanted_ratio / self.present, self.present / self.wanted_ratio)
         return apart > factor and self.best_split != (self.prefill, self.decode) and self.short[1] >= busy
 
 
 def judge_pools(case: RuleContext) -> RuleResult:
-    """The ratio of prefill to decode replicas against what prompt and output tokens want of each (guide 6.5)."""
+    """Compare the ratio of prefill to decode replicas with the ratio that the tokens need (guide 6.5)."""
     planned = case.view.plan.disaggregation if case.view.plan else None
     if planned is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no disaggregation")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    unseen = _cannot(case)
-    if unseen is not None:
-        return unseen
-    found = _pools(case, case.slices, planned)
-    if found is None:
-        return case.unknown(Gap.NO_TRAFFIC, "no tokens in one of the pools")
-    factor, busy = case.limit("factor"), case.limit("busy")
-    last = _pools(case, case.last_quarter(case.slices), planned)
-    if last is None:
-        return case.unknown(Gap.NO_TRAFFIC, "no tokens in one of the pools in the last quarter of the time")
-    each = [_pools(case, group, planned) for group in case.periods(case.slices)]
-    firing = found.is_off(factor, busy) and is_persistent(last, each, lambda pools: pools.is_off(factor, busy))
-    observed = Reading(value=last.present, low=last.present, high=last.present, n=last.prefill + last.decode)
-    expected = Reading(
-        value=found.wanted_ratio, low=found.wanted_ratio, high=found.wanted_ratio, n=last.prefill + last.decode
-    )
-    status = Status.WARNING if firing else Status.OK
-    return case.verdict(status, Certainty.CERTAIN, observed, expected, _sentence(last, firing))
-
-
-def _cannot(case: RuleContext) -> Unknown | None:
-    """Why the pools cannot be told apart, or what one of them does not show."""
     for pool, family in ((PREFILL, PROMPT), (DECODE, GENERATED)):
         if pool not in case.view.pools.values():
             return case.unknown(Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it")
-        seen = windows.sum_windows(_of(case, case.slices, pool))
+        seen = windows.sum_windows(one.window for one in _select_pool(case, case.slices, pool))
         if family not in seen.counters:
             return case.unknown(seen.explain_missing(family), f"{family} of the {pool} pool are not there")
-    return None
+    found = _measure(case, case.slices, planned)
+    if found is None:
+        return case.unknown(Gap.NO_TRAFFIC, "no tokens in one of the pools")
+    factor, busy = case.limit("factor"), case.limit("busy")
+    last = _measure(case, case.last_quarter(case.slices), planned)
+    if last is None:
+        return case.unknown(Gap.NO_TRAFFIC, "no tokens in one of the pools in the last quarter of the time")
+    each = [_measure(case, group, planned) for group in case.periods(case.slices)]
+    firing = found.is_off(factor, busy) and is_persistent(last, each, lambda pools: pools.is_off(factor, busy))
+    replicas = last.prefill + last.decode
+    observed, expected = exact_reading(last.present, replicas), exact_reading(found.wanted_ratio, replicas)
+    status = Status.WARNING if firing else Status.OK
+    return case.verdict(status, Certainty.CERTAIN, observed, expected, _describe(last, firing))
 
 
-def _of(case: RuleContext, slices: Iterable[BinnedWindow], pool: str) -> tuple[Window, ...]:
-    return tuple(s.window for s in slices if case.view.pools.get(s.replica or "") == pool)
+def _select_pool(case: RuleContext, slices: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
+    return [one for one in slices if case.view.pools.get(one.replica or "") == pool]
 
 
-def _pools(case: RuleContext, slices: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
-    """None where a pool was not seen, or had nothing to do: of nothing there is no ratio."""
-    prompt, generation = (_rate(case, slices, *one) for one in ((PREFILL, PROMPT), (DECODE, GENERATED)))
+def _measure(case: RuleContext, slices: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
+    """Return the ratio, or None if a pool was not observed or had no tokens."""
+    (prefill, prompt), (decode, generation) = (
+        _measure_pool(_select_pool(case, slices, pool), family)
+        for pool, family in ((PREFILL, PROMPT), (DECODE, GENERATED))
+    )
     if not prompt or not generation:
         return None
     return PoolRatio(
-        prefill=_replicas(case, slices, PREFILL),
-        decode=_replicas(case, slices, DECODE),
+        prefill=prefill,
+        decode=decode,
         prompt_rate=prompt,
         generation_rate=generation,
         wants_prefill=prompt / planned.prefill_tokens_per_second,
@@ -124,21 +117,15 @@ def _pools(case: RuleContext, slices: Sequence[BinnedWindow], planned: Disaggreg
     )
 
 
-def _rate(case: RuleContext, slices: Sequence[BinnedWindow], pool: str, family: str) -> float:
-    """Tokens per second of the pool: those of a replica-second, for each replica that was seen."""
-    several = _of(case, slices, pool)
-    seconds = sum(window.seconds_of(family) for window in several if family in window.counters)
-    tokens = sum(window.counters.get(family, 0.0) for window in several)
-    return tokens / seconds * _replicas(case, slices, pool) if seconds > 0 else 0.0
+def _measure_pool(slices: Sequence[BinnedWindow], family: str) -> tuple[int, float]:
+    """Return the observed replicas of a pool, and its tokens per second: those per replica-second x replicas."""
+    replicas = len({one.replica for one in slices if one.window.covered_seconds > 0})
+    seconds = sum(one.window.seconds_of(family) for one in slices if family in one.window.counters)
+    tokens = sum(one.window.counters.get(family, 0.0) for one in slices)
+    return replicas, tokens / seconds * replicas if seconds > 0 else 0.0
 
 
-def _replicas(case: RuleContext, slices: Sequence[BinnedWindow], pool: str) -> int:
-    return len(
-        {s.replica for s in slices if s.window.covered_seconds > 0 and case.view.pools.get(s.replica or "") == pool}
-    )
-
-
-def _sentence(pools: PoolRatio, firing: bool) -> str:
+def _describe(pools: PoolRatio, firing: bool) -> str:
     pool, share = pools.short
     text = (
         f"{pools.prefill} prefill and {pools.decode} decode replicas (P:D {pools.present:.2g}); "

@@ -1,25 +1,22 @@
-"""What became of the prefix cache's locality: kept, lost by the routing, or lost by something else; in one sentence.
+"""Prefix routing: evidence that requests with one prefix no longer reach the replica that caches it (guide 7.2).
 
-Owns the questions in the order in which they are asked, and the words of the answers. What each question measures is
-`rules.methods.prefix_locality`'s; thresholds stand in the catalogue's row PrefixRoutingBroken. A new reason why lost hits are
-not the routing's doing is a row of EXCUSES.
-
-Replicas of one tier against each other: whether the routing destroys what their prefix caches hold (guide 7.2, 9.3).
-
-Owns the answer's status and certainty; what is measured is `rules.methods.prefix_locality`'s, the words are
-`rules.methods.prefix_routing`'s.
+Broken routing differs from changed prompts. Every replica loses hits at once, and the fleet's rate falls to about that of
+one replica divided by their number. Prompts are as long as before, nothing is evicted, and requests are spread evenly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 
-from rules.confidence import Certainty
-from rules.methods import prefix_locality
-from rules.methods.prefix_locality import FINISHED, QUERIED, CurrentHitRate, LocalityThresholds, sum_family
+from rules import confidence
+from rules.methods.evidence import PROMPTS, capitalize, certain_if, exact_reading, group_by_replica, sum_parts
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry import histograms
+from rules.telemetry.signals import Gap, Missing
+from rules.telemetry.windows import minute_of
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, worst_gap
 from rules.verdicts.rule import Rule
@@ -27,10 +24,93 @@ from rules.verdicts.verdict import RuleResult, Status
 
 RULE = "PrefixRoutingBroken"
 
+HIT, QUERIED = "prefix_hit_tokens", "prefix_queried_tokens"
+FINISHED, PREEMPTIONS = "requests_finished", "preemptions"
+
+MINUTES = 3
+"""Separate minutes that are the present, and that the best of the past is summed over (DESIGN 3.3)."""
+
+Minute = tuple[BinnedWindow, ...]
+"""Binned windows of one minute, one for each replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalityThresholds:
+    """Thresholds of PrefixRoutingBroken. The catalogue has their sources."""
+
+    points: float
+    near: float
+    spread: float
+    length_change: float
+    eviction_rate: float
+    warm_up_seconds: float
+    minimum_requests: float
+    chance: float
+    evened: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceHitRate:
+    """Hit rate of one replica (0-1), its source, and the minutes it was observed in (none for a planned rate)."""
+
+    rate: float
+    words: str
+    minutes: tuple[Minute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentHitRate:
+    """Last minutes of the warm replicas, and the hit rate that they are compared with."""
+
+    minutes: tuple[Minute, ...]
+    reference: ReferenceHitRate | None
+
+    @property
+    def slices(self) -> tuple[BinnedWindow, ...]:
+        return tuple(one for minute in self.minutes for one in minute)
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return tuple(sorted({one.replica or "" for one in self.slices}))
+
+    @property
+    def rate(self) -> float:
+        return hit_rate(self.slices) or 0.0
+
+    @property
+    def requests(self) -> float:
+        return sum_family(self.slices, FINISHED)
+
+    @property
+    def counts(self) -> tuple[float, ...]:
+        """Return the finished requests of each replica, in the order of the replicas."""
+        return _count_by_replica(self.slices, self.replicas)
+
+    @property
+    def expected_rate(self) -> float:
+        """Return the share of the reference that is left if any replica may get any prefix (guide 7.2)."""
+        return (self.reference.rate if self.reference else 1.0) / max(1, len(self.replicas))
+
+    @property
+    def length_change(self) -> float | None:
+        """Return the mean prompt length now by that of the reference minutes. Return None if one is not known."""
+        past = [one for minute in self.reference.minutes for one in minute] if self.reference else []
+        then, now = (histograms.mean(sum_parts(slices, PROMPTS)) for slices in (past, self.slices))
+        return now / then if then and now else None
+
+    @property
+    def eviction_rate(self) -> float:
+        """Return the preemptions per finished request."""
+        return sum_family(self.slices, PREEMPTIONS) / max(1.0, self.requests)
+
+    def __str__(self) -> str:
+        text = f"prefix hits are {self.rate:.0%} over {len(self.replicas)} replicas"
+        return f"{text}, {self.reference.rate:.0%} {self.reference.words}" if self.reference else text
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """`broken` None: not to be told, for the reason `gap`. `certain` only where it is broken."""
+    """State of the routing. `broken` is None if it is not known, for the reason `gap`."""
 
     broken: bool | None
     text: str
@@ -39,128 +119,10 @@ class Routing:
     gap: Gap = Gap.NOT_IN_PLAN
 
 
-def limits_of(rule: Rule, overrides: Mapping[str, Mapping[str, float]]) -> LocalityThresholds:
-    """Return the thresholds of PrefixRoutingBroken, or the overrides of the tier's configuration."""
-    return LocalityThresholds(**{field.name: rule.limit(field.name, overrides) for field in fields(LocalityThresholds)})
-
-
-def planned_hits(view: TierContext) -> tuple[float, str] | None:
-    """The hit rate that was counted on, and whose word that is; the workload's before the benchmark's."""
-    workload = view.plan.workload if view.plan else None
-    if workload is not None and workload.prefix_hit_ratio is not None:
-        return workload.prefix_hit_ratio, "in the plan"
-    measured = [p.prefix_hit_ratio for p in (view.curve.points if view.curve else ()) if p.prefix_hit_ratio is not None]
-    return (min(measured), "in the benchmark") if measured else None
-
-
-def assess_routing(slices: Sequence[BinnedWindow], view: TierContext, rule: Rule) -> Routing:
-    """What the last minutes of the tier's replicas say, against the minutes before them and the plan."""
-    limits, planned = limits_of(rule, view.limits), planned_hits(view)
-    found = prefix_locality.measure_hit_rate(slices, planned, limits)
-    if found.requests < limits.minimum_requests:
-        text = f"{found.requests:.0f} requests of warm replicas in the last minutes, {limits.minimum_requests:.0f} are needed"
-        return Routing(broken=None, text=text, found=found, gap=Gap.TOO_FEW_REQUESTS)
-    excuse = next((words(found, limits) for applies, words in EXCUSES if applies(found, limits)), "")
-    if excuse:
-        return Routing(broken=False, text=excuse, found=found)
-    if not prefix_locality.is_locality_lost(found, limits):
-        return _not_lost(found, limits, planned is not None)
-    return Routing(broken=True, text=_broken(found), found=found, certain=prefix_locality.spread_changed(found, limits))
-
-
-def _not_lost(found: CurrentHitRate, limits: LocalityThresholds, planned: bool) -> Routing:
-    """Without a plan a rate that was low all the time may have been broken all the time."""
-    best = found.reference.rate if found.reference else found.rate
-    if best <= limits.near / len(found.replicas) and not planned:
-        text = f"{_rate(found)}, as before, and the plan does not say what one replica alone has"
-        return Routing(broken=None, text=text, found=found)
-    fallen = found.reference is not None and found.rate <= found.reference.rate - limits.points
-    state = "not lost in each of the last minutes" if fallen else "not lost"
-    return Routing(broken=False, text=f"{_rate(found)}{_compared(found)}: {state}", found=found)
-
-
-def _rate(found: CurrentHitRate) -> str:
-    return f"prefix hits are {found.rate:.0%} over {len(found.replicas)} replicas"
-
-
-def _compared(found: CurrentHitRate) -> str:
-    return f", {found.reference.rate:.0%} {found.reference.words}" if found.reference else ""
-
-
-def _broken(found: CurrentHitRate) -> str:
-    change = prefix_locality.lengths_change(found)
-    lengths = (
-        "prompt lengths before are not known" if change is None else f"prompts are {change:.2f} times as long as before"
-    )
-    counts = prefix_locality.shares(found)
-    least, most = (end(counts) / sum(counts) for end in (min, max))
-    share = f"{least:.0%}" if round(least, 2) == round(most, 2) else f"{least:.0%} to {most:.0%}"
-    return (
-        f"{_rate(found)}{_compared(found)}: about what is left when any replica gets any prompt "
-        f"({prefix_locality.expected_rate(found):.0%}); every replica lost hits, {lengths}, "
-        f"{number(prefix_locality.eviction_rate(found), 'ratio')} preemptions a request, "
-        f"and each replica gets {share} of the requests"
-    )
-
-
-def _lost_and(
-    check: Callable[[CurrentHitRate, LocalityThresholds], bool],
-) -> Callable[[CurrentHitRate, LocalityThresholds], bool]:
-    return lambda found, limits: prefix_locality.is_locality_lost(found, limits) and check(found, limits)
-
-
-def _longer_or_shorter(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
-    change = prefix_locality.lengths_change(found)
-    return change is not None and not 1 / limits.length_change <= change <= limits.length_change
-
-
-EXCUSES: tuple[
-    tuple[Callable[[CurrentHitRate, LocalityThresholds], bool], Callable[[CurrentHitRate, LocalityThresholds], str]],
-    ...,
-] = (
-    (
-        lambda found, limits: len(found.replicas) < 2,
-        lambda found, limits: f"one replica with a warm cache ({found.rate:.0%} prefix hits): no routing to break",
-    ),
-    (
-        _lost_and(lambda found, limits: bool(prefix_locality.find_warm_replicas(found, limits))),
-        lambda found, limits: (
-            f"{_rate(found)}{_compared(found)}, but not lost on {', '.join(prefix_locality.find_warm_replicas(found, limits))}"
-        ),
-    ),
-    (
-        _lost_and(lambda found, limits: prefix_locality.eviction_rate(found) > limits.eviction_rate),
-        lambda found, limits: (
-            f"{_rate(found)}{_compared(found)}, with {number(prefix_locality.eviction_rate(found), 'ratio')} preemptions "
-            "a request: the KV cache has no room"
-        ),
-    ),
-    (
-        _lost_and(_longer_or_shorter),
-        lambda found, limits: (
-            f"{_rate(found)}{_compared(found)}, and prompts changed: their mean length is "
-            f"{prefix_locality.lengths_change(found) or 0.0:.2f} times that of before"
-        ),
-    ),
-    (
-        _lost_and(lambda found, limits: not prefix_locality.is_near_rate(found, limits)),
-        lambda found, limits: (
-            f"{_rate(found)}{_compared(found)}; routing alone would leave about {prefix_locality.expected_rate(found):.0%}: "
-            "prompts changed, or the caches did"
-        ),
-    ),
-    (
-        _lost_and(lambda found, limits: not prefix_locality.spread_evenly(found, limits)),
-        lambda found, limits: f"{_rate(found)}{_compared(found)}, but requests are not spread evenly: prompts changed",
-    ),
-)
-"""What is asked, in order, and what is said where it applies."""
-
-
 def judge_replicas(case: RuleContext) -> RuleResult:
-    """Lost hits that fall to a single replica's share on every replica at once are the routing's (guide 7.2).
+    """Blame the routing if every replica lost hits at once and the rate fell to a single replica's share (guide 7.2).
 
-    Certain only where requests surely are given out in another way than when the hits were there.
+    Certain only if requests are proven to be distributed differently than before.
     """
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
@@ -170,19 +132,195 @@ def judge_replicas(case: RuleContext) -> RuleResult:
         if sum_family(case.slices, FINISHED) <= 0:
             return case.unknown(Gap.NO_TRAFFIC, "no prompt asked the prefix cache")
         return case.unknown(Gap.NOT_EXPOSED, "no prompt asked the prefix cache: it is off")
-    seen = assess_routing(case.slices, case.view, case.rule)
-    if seen.broken is None:
-        return case.unknown(seen.gap, seen.text)
-    rate, reference = seen.found.rate, seen.found.reference
-    observed = Reading(value=rate, low=rate, high=rate, n=seen.found.requests)
-    expected: SignalValue = Missing(gap=Gap.NOT_IN_PLAN)
-    if reference is not None:
-        expected = Reading(value=reference.rate, low=reference.rate, high=reference.rate, n=seen.found.requests)
-    if not seen.broken:
-        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, _sentence(seen.text))
-    certainty = Certainty.CERTAIN if seen.certain else Certainty.LIKELY
-    return case.verdict(Status.WARNING, certainty, observed, expected, _sentence(seen.text))
+    routing = assess_routing(case.slices, case.view, case.rule)
+    if routing.broken is None:
+        return case.unknown(routing.gap, routing.text)
+    reference, requests = routing.found.reference, routing.found.requests
+    observed = exact_reading(routing.found.rate, requests)
+    expected = exact_reading(reference.rate, requests) if reference is not None else Missing(gap=Gap.NOT_IN_PLAN)
+    status = Status.WARNING if routing.broken else Status.OK
+    certainty = certain_if(routing.certain or not routing.broken)
+    return case.verdict(status, certainty, observed, expected, capitalize(routing.text))
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
+def assess_routing(slices: Sequence[BinnedWindow], view: TierContext, rule: Rule) -> Routing:
+    """Return the state of the routing in the last minutes, against the minutes before them and the plan."""
+    names = (field.name for field in fields(LocalityThresholds))
+    limits = LocalityThresholds(**{name: rule.limit(name, view.limits) for name in names})
+    planned = _read_planned_rate(view)
+    found = measure_hit_rate(slices, planned, limits)
+    if found.requests < limits.minimum_requests:
+        text = f"{found.requests:.0f} requests of warm replicas in the last minutes, {limits.minimum_requests:.0f} are needed"
+        return Routing(broken=None, text=text, found=found, gap=Gap.TOO_FEW_REQUESTS)
+    if len(found.replicas) < 2:
+        text = f"one replica with a warm cache ({found.rate:.0%} prefix hits): no routing to break"
+        return Routing(broken=False, text=text, found=found)
+    if not _is_locality_lost(found, limits):
+        return _explain_not_lost(found, limits, planned is not None)
+    reason = _find_other_reason(found, limits)
+    if reason:
+        return Routing(broken=False, text=f"{found}{reason}", found=found)
+    return Routing(broken=True, text=_explain_broken(found), found=found, certain=_has_spread_changed(found, limits))
+
+
+def _read_planned_rate(view: TierContext) -> tuple[float, str] | None:
+    """Return the planned hit rate and its source. The workload comes before the benchmark."""
+    workload = view.plan.workload if view.plan else None
+    if workload is not None and workload.prefix_hit_ratio is not None:
+        return workload.prefix_hit_ratio, "in the plan"
+    measured = [p.prefix_hit_ratio for p in (view.curve.points if view.curve else ()) if p.prefix_hit_ratio is not None]
+    return (min(measured), "in the benchmark") if measured else None
+
+
+def sum_family(slices: Sequence[BinnedWindow], family: str) -> float:
+    """Return the increase of a counter over binned windows."""
+    return math.fsum(one.window.counters.get(family, 0.0) for one in slices)
+
+
+def hit_rate(slices: Sequence[BinnedWindow]) -> float | None:
+    """Return prefix cache hits per queried token (0-1). Return None without queries, or with more hits than queries."""
+    asked, hits = sum_family(slices, QUERIED), sum_family(slices, HIT)
+    return hits / asked if asked > 0 and hits <= asked else None
+
+
+def measure_hit_rate(
+    slices: Sequence[BinnedWindow], planned: tuple[float, str] | None, limits: LocalityThresholds
+) -> CurrentHitRate:
+    """Return the present hit rate and its reference. `planned` is the hit rate of plan or benchmark and its source.
+
+    New and restarted replicas are left out until their caches can be warm: a cold cache is no broken routing.
+    """
+    placed = [(minute_of(one.window), one) for one in slices]
+    newest = sorted({minute for minute, _ in placed})[-MINUTES:]
+    grouped: dict[float, list[BinnedWindow]] = {}
+    for minute, one in _select_warm(placed, limits.warm_up_seconds):
+        grouped.setdefault(minute, []).append(one)
+    minutes = [(minute, tuple(grouped[minute])) for minute in sorted(grouped)]
+    past = tuple(several for minute, several in minutes if minute not in newest)
+    return CurrentHitRate(
+        minutes=tuple(several for minute, several in minutes if minute in newest),
+        reference=_find_reference(past, planned, limits),
+    )
+
+
+def _select_warm(
+    placed: Sequence[tuple[float, BinnedWindow]], warm_up_seconds: float
+) -> list[tuple[float, BinnedWindow]]:
+    """Return the binned windows that queried a warm cache, each with its minute."""
+    covered = [(minute, one) for minute, one in placed if one.window.covered_seconds > 0]
+    begin = min((minute for minute, _ in covered), default=0.0)
+    cold_from: dict[str | None, float] = {}
+    for minute, one in sorted(covered, key=lambda pair: pair[1].window.start):
+        if one.window.counters.get("restarts", 0.0) > 0 or (one.replica not in cold_from and minute > begin):
+            cold_from[one.replica] = one.window.start
+        elif one.replica not in cold_from:
+            cold_from[one.replica] = -math.inf
+    return [
+        (minute, one)
+        for minute, one in covered
+        if not 0 <= one.window.start - cold_from[one.replica] < warm_up_seconds
+        and one.window.counters.get(QUERIED, 0.0) > 0
+    ]
+
+
+def _find_reference(
+    past: tuple[Minute, ...], planned: tuple[float, str] | None, limits: LocalityThresholds
+) -> ReferenceHitRate | None:
+    """Return the better of the best past minutes and the planned rate."""
+    # Each minute is read once: an hour of a large tier has many thousand binned windows.
+    read = [
+        tuple([one.window.counters.get(family, 0.0) for one in minute] for family in (FINISHED, QUERIED, HIT))
+        for minute in past
+    ]
+    seen = []
+    for place in range(max(1, len(past) - MINUTES + 1)) if past else ():
+        requests, asked, hit = (
+            math.fsum(chain(*column)) for column in zip(*read[place : place + MINUTES], strict=True)
+        )
+        if requests >= limits.minimum_requests and asked > 0 and hit <= asked:
+            seen.append(ReferenceHitRate(rate=hit / asked, words="before", minutes=past[place : place + MINUTES]))
+    if planned is not None:
+        seen.append(ReferenceHitRate(rate=planned[0], words=planned[1]))
+    return max(seen, key=lambda one: one.rate, default=None)
+
+
+def _is_locality_lost(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
+    """Return whether hits are lost in each of the last minutes on its own."""
+    floor = found.reference.rate - limits.points if found.reference else -math.inf
+    return all((hit_rate(minute) or 0.0) <= floor for minute in found.minutes)
+
+
+def _explain_not_lost(found: CurrentHitRate, limits: LocalityThresholds, planned: bool) -> Routing:
+    """Return an unbroken routing. Without a plan a rate that was always low may have been broken always."""
+    best = found.reference.rate if found.reference else found.rate
+    if best <= limits.near / len(found.replicas) and not planned:
+        rate = f"prefix hits are {found.rate:.0%} over {len(found.replicas)} replicas"
+        text = f"{rate}, as before, and the plan does not say what one replica alone has"
+        return Routing(broken=None, text=text, found=found)
+    fallen = found.reference is not None and found.rate <= found.reference.rate - limits.points
+    state = "not lost in each of the last minutes" if fallen else "not lost"
+    return Routing(broken=False, text=f"{found}: {state}", found=found)
+
+
+def _find_other_reason(found: CurrentHitRate, limits: LocalityThresholds) -> str:
+    """Return the reason for lost hits other than the routing, as the end of a sentence. Return "" without any."""
+    groups, floor = group_by_replica(found.slices), (found.reference.rate if found.reference else 0.0) - limits.points
+    warm = [name for name in found.replicas if (hit_rate(groups.get(name, ())) or 0.0) > floor]
+    if warm:
+        return f", but not lost on {', '.join(warm)}"
+    if found.eviction_rate > limits.eviction_rate:
+        return f", with {number(found.eviction_rate, 'ratio')} preemptions a request: the KV cache has no room"
+    change = found.length_change
+    if change is not None and not 1 / limits.length_change <= change <= limits.length_change:
+        return f", and prompts changed: their mean length is {change:.2f} times that of before"
+    # Caches that hold several prefixes keep more than the expected rate, full caches keep less.
+    expected = found.expected_rate
+    if not expected / limits.near <= found.rate <= expected * limits.near:
+        return f"; routing alone would leave about {expected:.0%}: prompts changed, or the caches did"
+    mean = math.fsum(found.counts) / len(found.counts)
+    if not all(mean / limits.spread <= count <= mean * limits.spread for count in found.counts):
+        return ", but requests are not spread evenly: prompts changed"
+    return ""
+
+
+def _explain_broken(found: CurrentHitRate) -> str:
+    change, counts = found.length_change, found.counts
+    lengths = (
+        "prompt lengths before are not known" if change is None else f"prompts are {change:.2f} times as long as before"
+    )
+    least, most = (end(counts) / sum(counts) for end in (min, max))
+    share = f"{least:.0%}" if round(least, 2) == round(most, 2) else f"{least:.0%} to {most:.0%}"
+    return (
+        f"{found}: about what is left when any replica gets any prompt ({found.expected_rate:.0%}); "
+        f"every replica lost hits, {lengths}, {number(found.eviction_rate, 'ratio')} preemptions a request, "
+        f"and each replica gets {share} of the requests"
+    )
+
+
+def _has_spread_changed(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
+    """Return whether requests are proven to be distributed differently than in the reference minutes.
+
+    Either they are dealt out in turn, more evenly than a choice by prefix can be by chance, and were not before; or the
+    shares of the replicas differ, and are more even.
+    """
+    if found.reference is None or not found.reference.minutes:
+        return False
+    before, now = (
+        confidence.check_uniformity(_count_by_replica(minute, found.replicas) for minute in minutes)
+        for minutes in (found.reference.minutes, found.minutes)
+    )
+    if now.probability_below <= limits.chance < before.probability_below:
+        return True
+    then = _count_by_replica([one for minute in found.reference.minutes for one in minute], found.replicas)
+    moved = confidence.check_homogeneity(then, found.counts).probability_above <= limits.chance
+    return moved and _unevenness(found.counts) <= _unevenness(then) - limits.evened
+
+
+def _unevenness(counts: Sequence[float]) -> float:
+    """Return the coefficient of variation (0 if all are equal), which is comparable between different sums."""
+    return math.sqrt(confidence.check_uniformity([counts]).statistic / max(1.0, math.fsum(counts)))
+
+
+def _count_by_replica(slices: Sequence[BinnedWindow], replicas: Sequence[str]) -> tuple[float, ...]:
+    groups: Mapping[str | None, Sequence[BinnedWindow]] = group_by_replica(slices)
+    return tuple(sum_family(groups.get(name, ()), FINISHED) for name in replicas)

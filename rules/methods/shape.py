@@ -1,26 +1,29 @@
-"""Shapes: whether only the tail of a latency is slow or everything, for they have different levers (guide 8.1, 9.3).
+"""Shape of a latency: its P99 against the objective of the plan, or against its median (guide 8.1, 9.3).
 
-Owns the two questions about a shape: the tail against what was promised, and the tail against the median. Both ask how
-many requests are slower than a limit, so bounds are the buckets' edges. Levers and thresholds stand in the catalogue.
+A slow tail and a slow median need different actions. Bounds are the edges of the buckets.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules.confidence import CONFIDENCE, Certainty
-from rules.methods.offered_load import is_it_the_load
-from rules.methods.tails import is_significant_share
-from rules.plan.load_bins import BinnedWindow
+from rules.methods.evidence import (
+    certain_if,
+    count_requests,
+    explain_not_lasting,
+    is_significant_share,
+    quantile_reading,
+    range_reading,
+    sum_parts,
+)
+from rules.methods.load import compare_offered_load
 from rules.telemetry import histograms
 from rules.telemetry.histograms import Histogram, Quantile, Share
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import guess, number, quantity
 from rules.verdicts.context import (
     LIKELY_CONFIDENCE,
-    SEPARATE,
     RuleContext,
     is_persistent,
     read_plan_value,
@@ -30,16 +33,18 @@ from rules.verdicts.context import (
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
+EITHER = "the tail is slow, and perhaps everything: the bucket around the median leaves it open"
+
 WORDS: dict[str, dict[LatencyPattern, str]] = {
     "ttft_seconds": {
         LatencyPattern.TAIL: "only the tail is slow: a queue, or long prompts before others, hold up some of them",
         LatencyPattern.EVERYTHING: "everything is slow: the tier is undersized, or its workload is not the benchmark's any more",
-        LatencyPattern.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
+        LatencyPattern.EITHER: EITHER,
     },
     "tpot_seconds": {
         LatencyPattern.TAIL: "only the tail is slow: prefill of other requests comes between their tokens",
         LatencyPattern.EVERYTHING: "everything is slow: too many requests decode at once, or the GPUs are too weak for decoding",
-        LatencyPattern.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
+        LatencyPattern.EITHER: EITHER,
     },
 }
 
@@ -52,85 +57,83 @@ KNEE_WORDS: dict[LatencyPattern, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyShape:
-    """The latency of a case: all its requests, with their median and P99."""
+    """Median and P99 of a latency over the window of a rule."""
 
     parts: tuple[Histogram, ...]
     p50: Quantile
     p99: Quantile
 
-    @property
-    def n(self) -> float:
-        return self.p50.n
-
 
 def judge_shape(case: RuleContext) -> RuleResult:
-    """Against the median where the rule has a `ratio`, else against what the plan promises."""
+    """Compare with the median if the rule has a `ratio`, else with the objective of the plan."""
     return judge_knee(case) if "ratio" in case.rule.thresholds else judge_promise(case)
 
 
 def judge_promise(case: RuleContext) -> RuleResult:
-    """More requests than a P99 allows are slower than promised: is it the tail only, or everything?"""
+    """Find more requests above the objective than a P99 allows. Tell a slow tail from a slow median."""
     promised = read_plan_value(case.view, case.rule.needs)
     if not isinstance(promised, float | int):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
-    seen = _seen(case)
-    if isinstance(seen, Unknown):
-        return seen
-    certainty = _slower(case, float(promised), float(promised))
+    shape = _read_shape(case)
+    if isinstance(shape, Unknown):
+        return shape
+    certainty = _find_slow_requests(case, float(promised), float(promised))
     if isinstance(certainty, Unknown):
         return certainty
-    share = histograms.share_above(seen.parts, float(promised))
-    sentence = f"{_both(case, seen)}, {number(promised, 'seconds')} is promised for the first: {_count(case, share)}"
-    expected = Reading(value=None, low=0.0, high=float(promised), n=seen.n)
+    share = histograms.share_above(shape.parts, float(promised))
+    allowed = case.limit("allowed_share") * share.n
+    slow = guess(share.low / share.n, share.best / share.n, share.high / share.n, "ratio")
+    sentence = (
+        f"{_describe(case, shape)}, {number(promised, 'seconds')} is promised for the first: "
+        f"{slow} are slower, {case.limit('allowed_share'):.0%} may be"
+    )
+    observed, expected = quantile_reading(shape.p99), range_reading(0.0, float(promised), shape.p50.n)
     if certainty is None:
-        told = f"{sentence}{_excused(case, float(promised))}"
-        within = (
-            share.high <= case.limit("allowed_share") * share.n or share.best > case.limit("allowed_share") * share.n
-        )
-        sure = Certainty.CERTAIN if within else Certainty.LIKELY
-        return case.verdict(Status.OK, sure, _reading(seen.p99), expected, told)
-    shape = _shape(share, case.limit("median_share"))
-    status = Status.CRITICAL if shape is LatencyPattern.EVERYTHING else Status.WARNING
-    sentence = f"{sentence}; {WORDS[case.rule.family][shape]}"
-    return with_levers(case.verdict(status, certainty, _reading(seen.p99), expected, sentence), shape)
+        sentence += _explain_ok(case, shape, float(promised))
+        is_sure = share.high <= allowed or share.best > allowed
+        return case.verdict(Status.OK, certain_if(is_sure), observed, expected, sentence)
+    pattern = _classify(share, case.limit("median_share") * share.n)
+    status = Status.CRITICAL if pattern is LatencyPattern.EVERYTHING else Status.WARNING
+    sentence = f"{sentence}; {WORDS[case.rule.family][pattern]}"
+    return with_levers(case.verdict(status, certainty, observed, expected, sentence), pattern)
 
 
 def judge_knee(case: RuleContext) -> RuleResult:
-    """P99 has left P50 behind: past the knee where the load is above what a replica can take, else a tail of its own.
+    """Find a P99 far above P50: past the knee if the load is above the capacity of a replica, else a slow tail.
 
-    Well past the knee the median follows and the two are close again: there it is past it by the load and the promise.
+    Well past the knee the median follows and the two are close again. Then load and objective decide.
     """
-    seen = _seen(case)
-    if isinstance(seen, Unknown):
-        return seen
-    ratio, median = case.limit("ratio"), seen.p50
+    shape = _read_shape(case)
+    if isinstance(shape, Unknown):
+        return shape
+    ratio, median = case.limit("ratio"), shape.p50
     if median.high is None:
         return case.unknown(Gap.NOT_EXPOSED, f"half of the requests took more than {number(median.low, 'seconds')}")
-    certainty = _slower(case, ratio * (median.value or median.high), ratio * median.high)
-    load, shape = is_it_the_load(case)
+    limit = ratio * (median.value or median.high)
+    certainty = _find_slow_requests(case, limit, ratio * median.high)
+    load, pattern = compare_offered_load(case)
     promised = case.view.basis.ttft_slo_seconds
-    if certainty is None and shape is LatencyPattern.KNEE and promised is not None:
-        certainty = _slower(case, promised, promised)
+    if certainty is None and pattern is LatencyPattern.KNEE and promised is not None:
+        certainty = _find_slow_requests(case, promised, promised)
     if isinstance(certainty, Unknown):
         return certainty
-    sentence = f"{_both(case, seen)}; {load}"
-    observed, expected = _times(seen), Reading(value=None, low=1.0, high=ratio, n=seen.n)
+    sentence = f"{_describe(case, shape)}; {load}"
+    observed, expected = _divide_by_median(shape), range_reading(1.0, ratio, median.n)
     if certainty is None:
-        excuse = _excused(case, ratio * (median.value or median.high))
-        text = f"{sentence}: P99 within {ratio:g} x P50 is healthy{excuse}"
+        text = f"{sentence}: P99 within {ratio:g} x P50 is healthy{_explain_ok(case, shape, limit)}"
         return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, text)
-    told = f"{sentence}: {KNEE_WORDS[shape].format(ratio=ratio)}"
-    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, told), shape)
+    sentence = f"{sentence}: {KNEE_WORDS[pattern].format(ratio=ratio)}"
+    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence), pattern)
 
 
-def _seen(case: RuleContext) -> LatencyShape | Unknown:
+def _read_shape(case: RuleContext) -> LatencyShape | Unknown:
     family, needed = case.rule.family, case.limit("minimum_requests")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(family in one.window.histograms for one in case.slices):
         return case.unknown(worst_gap(case.slices, family), f"{family} is not there")
-    parts = _parts(case, case.slices)
-    n = math.fsum(part.n for part in parts)
+    parts = sum_parts(case.slices, family)
+    n = count_requests(parts)
     if 0 < n < needed:
         return case.too_few_requests(n, needed)
     p50, p99 = histograms.quantile(parts, 0.5), histograms.quantile(parts, 0.99)
@@ -139,66 +142,58 @@ def _seen(case: RuleContext) -> LatencyShape | Unknown:
     return LatencyShape(parts=parts, p50=p50, p99=p99)
 
 
-def _parts(case: RuleContext, slices: Sequence[BinnedWindow]) -> tuple[Histogram, ...]:
-    return histograms.sum_histograms(part for one in slices for part in one.window.histograms.get(case.rule.family, ()))
+def _find_slow_requests(case: RuleContext, likely: float, sure: float) -> Certainty | Unknown | None:
+    """Return the certainty that more requests than allowed are slower than these limits (seconds) and that it lasts.
 
-
-def _slower(case: RuleContext, likely: float, sure: float) -> Certainty | Unknown | None:
-    """Return whether more requests than allowed are slower than these limits (seconds), lastingly; None where not."""
-    allowed, needed = case.limit("allowed_share"), case.limit("minimum_requests") / 4
-    whole = histograms.share_above(_parts(case, case.slices), likely)
+    Return None if it is not so.
+    """
+    allowed, needed, family = case.limit("allowed_share"), case.limit("minimum_requests") / 4, case.rule.family
+    parts = sum_parts(case.slices, family)
+    whole = histograms.share_above(parts, likely)
     if not is_significant_share(whole.best, whole.n, whole.n, allowed, LIKELY_CONFIDENCE):
         return None
-    last = histograms.share_above(_parts(case, case.last_quarter(case.slices)), likely)
+    last = histograms.share_above(sum_parts(case.last_quarter(case.slices), family), likely)
     if last.n < needed:
         return case.too_few_requests(last.n, needed, " in the last quarter of the time")
-    each = [histograms.share_above(_parts(case, group), likely) for group in case.periods(case.slices)]
-    if not is_persistent(last, each, lambda part: part.best > allowed * part.n):
-        return too_early(case, case.slices, last, each, lambda part: part.best > allowed * part.n)
-    surely = histograms.share_above(_parts(case, case.slices), sure)
-    proven = is_significant_share(surely.low, surely.n, surely.n, allowed, CONFIDENCE)
-    return Certainty.CERTAIN if proven else Certainty.LIKELY
+    each = [histograms.share_above(sum_parts(group, family), likely) for group in case.periods(case.slices)]
+
+    def exceeds(share: Share) -> bool:
+        return share.best > allowed * share.n
+
+    if not is_persistent(last, each, exceeds):
+        return too_early(case, case.slices, last, each, exceeds)
+    surely = histograms.share_above(parts, sure)
+    return certain_if(is_significant_share(surely.low, surely.n, surely.n, allowed, CONFIDENCE))
 
 
-def _shape(share: Share, median: float) -> LatencyPattern:
-    if share.high <= median * share.n:
+def _classify(share: Share, median: float) -> LatencyPattern:
+    """Return whether more requests than `median` are slow, by the edges of their bucket."""
+    if share.high <= median:
         return LatencyPattern.TAIL
-    return LatencyPattern.EVERYTHING if share.low > median * share.n else LatencyPattern.EITHER
+    return LatencyPattern.EVERYTHING if share.low > median else LatencyPattern.EITHER
 
 
-def _both(case: RuleContext, seen: LatencyShape) -> str:
+def _describe(case: RuleContext, shape: LatencyShape) -> str:
     word = case.rule.family.partition("_")[0].upper()
-    return (
-        f"{word} P99 {quantity(_reading(seen.p99), 'seconds')} and P50 {quantity(_reading(seen.p50), 'seconds')} "
-        f"of {seen.n:,.0f} requests"
-    )
+    p99, p50 = (quantity(quantile_reading(found), "seconds") for found in (shape.p99, shape.p50))
+    return f"{word} P99 {p99} and P50 {p50} of {shape.p50.n:,.0f} requests"
 
 
-def _count(case: RuleContext, share: Share) -> str:
-    slow = guess(share.low / share.n, share.best / share.n, share.high / share.n, "ratio")
-    return f"{slow} are slower, {case.limit('allowed_share'):.0%} may be"
-
-
-def _excused(case: RuleContext, limit: float) -> str:
-    """Why more requests slower than `limit` (seconds) than allowed are no finding; empty where there are no more."""
-    allowed, slow = case.limit("allowed_share"), histograms.share_above(_parts(case, case.slices), limit)
+def _explain_ok(case: RuleContext, shape: LatencyShape, limit: float) -> str:
+    """Return why more slow requests (above `limit` seconds) than allowed are no finding; "" if there are no more."""
+    allowed, slow = case.limit("allowed_share"), histograms.share_above(shape.parts, limit)
     if slow.best <= allowed * slow.n:
         return ""
     if not is_significant_share(slow.best, slow.n, slow.n, allowed, LIKELY_CONFIDENCE):
         return "; that may be chance"
-    late = histograms.share_above(_parts(case, case.last_quarter(case.slices)), limit)
-    if late.best <= allowed * late.n:
-        return "; not any more in the last quarter of the time"
-    return f"; in fewer than {SEPARATE} {case.periods_word}"
+    last = histograms.share_above(sum_parts(case.last_quarter(case.slices), case.rule.family), limit)
+    return f"; {explain_not_lasting(case, is_over=last.best <= allowed * last.n)}"
 
 
-def _reading(found: Quantile) -> Reading:
-    return Reading(value=found.value, low=found.low, high=found.high, n=found.n)
-
-
-def _times(seen: LatencyShape) -> Reading:
-    """P99 as so many times P50, between the bounds of both."""
-    value = None if seen.p99.value is None or not seen.p50.value else seen.p99.value / seen.p50.value
-    low = seen.p99.low / seen.p50.high if seen.p50.high else None
-    high = None if seen.p99.high is None or seen.p50.low <= 0 else seen.p99.high / seen.p50.low
-    return Reading(value=value, low=low, high=high, n=seen.n)
+def _divide_by_median(shape: LatencyShape) -> Reading:
+    """Return P99 / P50, between the bounds of both."""
+    p50, p99 = shape.p50, shape.p99
+    value = None if p99.value is None or not p50.value else p99.value / p50.value
+    low = p99.low / p50.high if p50.high else None
+    high = None if p99.high is None or p50.low <= 0 else p99.high / p50.low
+    return Reading(value=value, low=low, high=high, n=p50.n)

@@ -1,23 +1,21 @@
-"""Tails: the share of requests slower than the benchmark allows at equal load (DESIGN 3.3, 3.4).
+"""Latency tails: the share of requests slower than the benchmark at equal load (DESIGN 3.3, 3.4).
 
-Owns the statistics of latency divergence and its sentence. The share is judged, not a point estimate of P99: its bounds
-are the edges of the buckets around the threshold. Which latency, and every number, comes from the catalogue's row.
+The share is evaluated, not an estimate of P99. Its bounds are the edges of the buckets around the limit.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.plan.load_bins import BinnedWindow, LoadBin, group_by_load_bin
+from rules.confidence import CONFIDENCE, Certainty
+from rules.methods.evidence import certain_if, explain_not_lasting, is_significant_share, quantile, sum_parts
+from rules.plan.load_bins import BinnedWindow, group_by_load_bin
 from rules.telemetry import histograms
-from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.wording import guess, quantity
 from rules.verdicts.context import (
     LIKELY_CONFIDENCE,
-    SEPARATE,
     BenchmarkComparison,
     RuleContext,
     expectation_bounds,
@@ -29,27 +27,27 @@ from rules.verdicts.context import (
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Tail:
-    """Of `n` observations `slow` are above 1.3 x the interpolated point, by the best estimate; `fewest_slow` to `most_slow` by
-    the edges of the bucket around it.
+    """Slow observations of `n`, summed over load bins: best estimate, and bounds by the edges of the bucket.
 
-    Of the `sure_n` in bins whose points have enough requests behind them, `surely` are certainly above 1.3 x the upper
-    point, and `sure_best` by the best estimate. `requests` and `sure_requests` are how many independent requests they
-    come from: output events of one request, or of one slow step, are not independent.
+    Slow is above factor x the interpolated point. `surely` of `sure_n` are certainly above factor x the upper point, in
+    bins whose points rest on enough requests; `sure_best` is the best estimate of that. `requests` and `sure_requests`
+    are independent requests: output events of one request, or of one slow step, are not independent. `expected` are
+    lower end, best value and upper end, weighted by observations. `fewest` are the requests of the thinnest point.
     """
 
-    n: float
-    requests: float
-    slow: float
-    fewest_slow: float
-    most_slow: float
-    sure_n: float
-    sure_requests: float
-    surely: float
-    sure_best: float
-    expected: tuple[float, float, float]
-    fewest: int
+    n: float = 0.0
+    requests: float = 0.0
+    slow: float = 0.0
+    fewest_slow: float = 0.0
+    most_slow: float = 0.0
+    sure_n: float = 0.0
+    sure_requests: float = 0.0
+    surely: float = 0.0
+    sure_best: float = 0.0
+    weighted: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    fewest: int = 10**9
 
     @property
     def share(self) -> float:
@@ -61,7 +59,7 @@ class Tail:
 
 
 def judge_tail(case: RuleContext) -> RuleResult:
-    """More requests slower than 1.3 x the benchmark at equal load than the 1 % that a P99 allows."""
+    """Find more requests slower than 1.3 x the benchmark at equal load than the 1 % that a P99 allows."""
     if case.rule.family == "itl_seconds" and not case.view.itl_comparable:
         return case.unknown(Gap.NOT_EXPOSED, "benchmark and engine do not mean the same by ITL")
     found = select_comparable(case, (case.rule.family,))
@@ -69,93 +67,62 @@ def judge_tail(case: RuleContext) -> RuleResult:
         return found
     tail = compute_tail(found, found.slices)
     if tail is None:
-        return _why_no_tail(found)
+        return _explain_no_tail(found)
     if tail.requests < case.limit("minimum_requests"):
         return case.too_few_requests(tail.requests, case.limit("minimum_requests"))
     allowed = case.limit("allowed_share")
     if not is_significant_share(tail.slow, tail.n, tail.requests, allowed, LIKELY_CONFIDENCE):
-        # Certain where not even the whole bucket around the limit would be too many; else it is the best guess.
-        sure = Certainty.CERTAIN if tail.most_slow <= allowed * tail.n or tail.share > allowed else Certainty.LIKELY
-        return _verdict(found, tail, Status.OK, sure, ", which may be chance" if tail.share > allowed else "")
+        # Certain if not even the whole bucket around the limit would be too many.
+        sure = certain_if(tail.most_slow <= allowed * tail.n or tail.share > allowed)
+        return _build_verdict(found, tail, Status.OK, sure, ", which may be chance" if tail.share > allowed else "")
     last = compute_tail(found, found.last_quarter())
-    silent = found.end_unknown(last.requests if last is not None else 0.0)
-    if silent is not None:
-        return silent
+    unknown = found.end_unknown(last.requests if last is not None else 0.0)
+    if unknown is not None:
+        return unknown
     each = [compute_tail(found, group) for group in case.periods(found.slices)]
     early = too_early(case, found.slices, last, each, lambda part: part.share > allowed)
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.share > allowed):
-        over = last is not None and last.share <= allowed
-        why = (
-            "not any more in the last quarter of the time" if over else f"in fewer than {SEPARATE} {case.periods_word}"
-        )
-        return _verdict(found, tail, Status.OK, Certainty.CERTAIN, f", but {why}")
-    certain = _surely(tail, allowed) and is_persistent(last, each, lambda part: part.sure_share > allowed)
-    return _verdict(found, tail, Status.WARNING, Certainty.CERTAIN if certain else Certainty.LIKELY)
+        reason = explain_not_lasting(case, is_over=last is not None and last.share <= allowed)
+        return _build_verdict(found, tail, Status.OK, Certainty.CERTAIN, f", but {reason}")
+    # Well-measured bins alone decide, and only if they hold most of the traffic (DESIGN 3.3).
+    is_proven = (
+        tail.sure_n >= tail.n / 2
+        and is_significant_share(tail.surely, tail.sure_n, tail.sure_requests, allowed, CONFIDENCE)
+        and is_persistent(last, each, lambda part: part.sure_share > allowed)
+    )
+    return _build_verdict(found, tail, Status.WARNING, certain_if(is_proven))
 
 
 def compute_tail(of: BenchmarkComparison, slices: Iterable[BinnedWindow]) -> Tail | None:
-    """Requests slower than allowed, bin by bin, and summed: the request-weighted sum over bins (DESIGN 3.4)."""
-    factor, metric = of.case.limit("factor"), of.case.rule.metric
-    n = requests = slow = fewest_slow = most_slow = sure_n = sure_requests = surely = sure_best = 0.0
-    weighted, fewest = (0.0, 0.0, 0.0), 10**9
+    """Return the slow requests, summed over load bins (DESIGN 3.4). Return None if no bin has requests to compare."""
+    case, factor, tail = of.case, of.case.limit("factor"), Tail()
     for bin, one in group_by_load_bin(slices, of.curve).items():
-        expected = of.curve.expectation(bin, metric, one.rps, one.in_system)
-        parts = one.parts(of.case.rule.family)
+        expected = of.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
+        parts = one.parts(case.rule.family)
         if expected is None or not parts:
             continue
         over = histograms.share_above(parts, expected.interpolated * factor)
-        independent = _independent(of.case, one, over.n)
-        n, requests, slow = n + over.n, requests + independent, slow + over.best
-        fewest_slow, most_slow = fewest_slow + over.low, most_slow + over.high
-        if supports_certain(of.case, expected):
+        independent = over.n if case.rule.per_request else min(over.n, one.counter("requests_finished"))
+        tail.n += over.n
+        tail.requests += independent
+        tail.slow += over.best
+        tail.fewest_slow += over.low
+        tail.most_slow += over.high
+        if supports_certain(case, expected):
             sure = histograms.share_above(parts, expected.upper * factor)
-            sure_n, sure_requests = sure_n + sure.n, sure_requests + independent
-            surely, sure_best = surely + sure.low, sure_best + sure.best
-        low, middle, high = expectation_bounds(expected)
-        weighted = (weighted[0] + over.n * low, weighted[1] + over.n * middle, weighted[2] + over.n * high)
-        fewest = min(fewest, expected.requests)
-    if n <= 0:
-        return None
-    return Tail(
-        n=n,
-        requests=requests,
-        slow=slow,
-        fewest_slow=fewest_slow,
-        most_slow=most_slow,
-        sure_n=sure_n,
-        sure_requests=sure_requests,
-        surely=surely,
-        sure_best=sure_best,
-        expected=(weighted[0] / n, weighted[1] / n, weighted[2] / n),
-        fewest=fewest,
-    )
+            tail.sure_n += sure.n
+            tail.sure_requests += independent
+            tail.surely += sure.low
+            tail.sure_best += sure.best
+        bounds = expectation_bounds(expected)
+        tail.weighted = [total + over.n * bound for total, bound in zip(tail.weighted, bounds, strict=True)]
+        tail.fewest = min(tail.fewest, expected.requests)
+    return tail if tail.n > 0 else None
 
 
-def _independent(case: RuleContext, one: LoadBin, n: float) -> float:
-    return n if case.rule.per_request else min(n, one.counter("requests_finished"))
-
-
-def is_significant_share(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
-    """Return whether the lower bound (Clopper and Pearson) of the share k / n exceeds `allowed`, in independent
-    requests.
-
-    Asked the short way: whether so many slow ones would be too rare a chance if the share were just what is allowed.
-    """
-    trials = math.floor(requests + 1e-9)
-    slow = math.floor(min(k / n, 1.0) * trials + 1e-9) if n > 0 else 0
-    return slow >= 1 and binomial_tail(slow, trials, allowed) < 1 - confidence
-
-
-def _surely(tail: Tail, allowed: float) -> bool:
-    """By the well-measured bins alone, and only if they hold most of the traffic (DESIGN 3.3)."""
-    if tail.sure_n < tail.n / 2:
-        return False
-    return is_significant_share(tail.surely, tail.sure_n, tail.sure_requests, allowed, CONFIDENCE)
-
-
-def _why_no_tail(of: BenchmarkComparison) -> Unknown:
+def _explain_no_tail(of: BenchmarkComparison) -> Unknown:
     curve, metric = of.curve, of.case.rule.metric
     bins = group_by_load_bin(of.slices, curve)
     if all(curve.expectation(bin, metric, one.rps, one.in_system) is None for bin, one in bins.items()):
@@ -163,32 +130,29 @@ def _why_no_tail(of: BenchmarkComparison) -> Unknown:
     return of.case.unknown(Gap.NO_TRAFFIC, "no requests at a load that the benchmark measured")
 
 
-def _verdict(of: BenchmarkComparison, tail: Tail, status: Status, certainty: Certainty, remark: str = "") -> Verdict:
+def _build_verdict(
+    of: BenchmarkComparison, tail: Tail, status: Status, certainty: Certainty, remark: str = ""
+) -> Verdict:
     case = of.case
-    parts = histograms.sum_histograms(p for s in of.slices for p in s.window.histograms.get(case.rule.family, ()))
-    p99 = histograms.quantile(parts, 0.99)
-    observed: SignalValue = Missing(gap=Gap.NO_TRAFFIC)
-    if p99 is not None:
-        observed = Reading(value=p99.value, low=p99.low, high=p99.high, n=p99.n)
-    lower, middle, upper = tail.expected
+    observed = quantile(sum_parts(of.slices, case.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
+    lower, middle, upper = (total / tail.n for total in tail.weighted)
     expected = Reading(value=middle, low=lower, high=upper, n=float(tail.fewest))
     word = case.rule.metric.partition("_")[0].upper()
     sentence = (
         f"{word} P99 is {quantity(observed, 'seconds')} where the benchmark has {quantity(expected, 'seconds')} "
-        f"at this load: {_count(case, tail, status, certainty)}{remark}"
+        f"at this load: {_describe_share(case, tail, status, certainty)}{remark}"
     )
     return case.verdict(status, certainty, observed, expected, sentence)
 
 
-def _count(case: RuleContext, tail: Tail, status: Status, certainty: Certainty) -> str:
+def _describe_share(case: RuleContext, tail: Tail, status: Status, certainty: Certainty) -> str:
     counted = "requests" if case.rule.per_request else "output events"
     factor, allowed = f"{case.limit('factor'):g}", f"{case.limit('allowed_share') * 100:g}%"
+    if status is not Status.OK and certainty is Certainty.CERTAIN:
+        return (
+            f"{tail.sure_share:.1%} of {tail.sure_n:,.0f} {counted} (at least {tail.surely / tail.sure_n:.1%}) took more "
+            f"than {factor} x the upper of these; {allowed} is allowed"
+        )
     share = guess(tail.fewest_slow / tail.n, tail.share, tail.most_slow / tail.n, "ratio")
-    if status is Status.OK:
-        return f"{share} of {tail.n:,.0f} {counted} took more than {factor} x that ({allowed} is allowed)"
-    if certainty is Certainty.LIKELY:
-        return f"{share} of {tail.n:,.0f} {counted} took more than {factor} x that; {allowed} is allowed"
-    return (
-        f"{tail.sure_share:.1%} of {tail.sure_n:,.0f} {counted} (at least {tail.surely / tail.sure_n:.1%}) took more than "
-        f"{factor} x the upper of these; {allowed} is allowed"
-    )
+    end = f" ({allowed} is allowed)" if status is Status.OK else f"; {allowed} is allowed"
+    return f"{share} of {tail.n:,.0f} {counted} took more than {factor} x that{end}"

@@ -1,11 +1,7 @@
-"""Tiers of one model against each other: an equal share of requests on unequal hardware (guide 9.5).
+"""Tiers of one model: an equal share of requests on unequal hardware (guide 9.5), and the tier that sets the P99 of all.
 
-Owns which tiers are compared, how unequal they are, how requests are shared, and who sets the P99 of all. A tier that is
-slower than another and gets more than its share is the one that is told; the faster one is fine.
-
-Where the slowest requests of several tiers are: how many of the worst per cent of all fell to each.
-
-Owns the bounds: bucket edges leave open who was slowest inside one bucket, so a share has a lower and an upper end.
+The finding belongs to the slower tier that gets more than its share. Bucket edges bound a tier's part of the slowest
+requests, because the order inside a bucket is not known.
 """
 
 from __future__ import annotations
@@ -15,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty
+from rules.methods.evidence import certain_if, exact_reading
 from rules.plan.curve import operating_point
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, windows
@@ -25,12 +22,18 @@ from rules.telemetry.windows import Window, minute_of
 from rules.verdicts.context import SEPARATE, RuleContext, TierWindows, worst_gap
 from rules.verdicts.verdict import RuleResult, Status
 
+FINISHED = "requests_finished"
+LENGTHS = ("prompt_tokens_per_request", "generation_tokens_per_request")
+LATENCIES = {"tpot_seconds": "output tokens", "ttft_seconds": "first tokens"}
+"""Latencies that show the speed of a tier. The time per token comes first, because waiting does not change it."""
+
 Parts = tuple[Histogram, ...]
+Minutes = Mapping[float, Window]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowShare:
-    """How much of the slowest requests a tier has, certainly between `low` and `high` (0-1); `n` are the requests of all."""
+    """Bounds (0-1) of a tier's part of the slowest requests; `n` are the requests of all tiers."""
 
     low: float
     high: float
@@ -38,54 +41,46 @@ class SlowShare:
 
 
 def slow_shares(tiers: Mapping[str, Parts], share: float = 0.01) -> dict[str, SlowShare]:
-    """For each tier its part of the slowest `share` (0-1) of all requests: those at and above the common quantile.
+    """Return for each tier its part of the slowest `share` (0-1) of all requests, empty without requests.
 
-    Empty where nothing was observed. Counts above an edge are exact; what lies in the bucket of the
-    quantile may be anybody's.
+    Counts above an edge are exact. Requests in the bucket of the common quantile may be of any tier.
     """
     n = math.fsum(part.n for parts in tiers.values() for part in parts)
     if n <= 0:
         return {}
     wanted = max(1.0, n * share)
     edges = sorted({edge for parts in tiers.values() for part in parts for edge in part.edges if math.isfinite(edge)})
-    below = max((edge for edge in edges if _surely(tiers, edge) >= wanted), default=None)
-    beyond = min((edge for edge in edges if _possibly(tiers, edge) <= wanted), default=None)
-    return {name: _share(tiers, name, below, beyond, wanted, n) for name in tiers}
+    below = max((edge for edge in edges if _count_least(tiers, edge) >= wanted), default=None)
+    beyond = min((edge for edge in edges if _count_most(tiers, edge) <= wanted), default=None)
+    shares = {}
+    for name in tiers:
+        others = {other: parts for other, parts in tiers.items() if other != name}
+        own = {name: tiers[name]}
+        most = min(wanted, _count_most(own, below), wanted - _count_least(others, beyond))
+        least = max(_count_least(own, beyond), wanted - _count_most(others, below))
+        low, high = (max(0.0, min(1.0, count / wanted)) for count in (least, most))
+        shares[name] = SlowShare(low=low, high=high, n=n)
+    return shares
 
 
-def _share(
-    tiers: Mapping[str, Parts], name: str, below: float | None, beyond: float | None, wanted: float, n: float
-) -> SlowShare:
-    others = {other: parts for other, parts in tiers.items() if other != name}
-    own = {name: tiers[name]}
-    most = min(wanted, _possibly(own, below), wanted - (0.0 if beyond is None else _surely(others, beyond)))
-    least = max(0.0 if beyond is None else _surely(own, beyond), wanted - _possibly(others, below))
-    return SlowShare(low=max(0.0, min(1.0, least / wanted)), high=max(0.0, min(1.0, most / wanted)), n=n)
+def _count_least(tiers: Mapping[str, Parts], edge: float | None) -> float:
+    """Return the requests that are certainly above an edge, 0 without an edge."""
+    return 0.0 if edge is None else math.fsum(histograms.share_above(parts, edge).low for parts in tiers.values())
 
 
-def _surely(tiers: Mapping[str, Parts], edge: float) -> float:
-    return math.fsum(histograms.share_above(parts, edge).low for parts in tiers.values())
-
-
-def _possibly(tiers: Mapping[str, Parts], edge: float | None) -> float:
-    """Requests that may be above an edge; all of them where there is no edge below."""
+def _count_most(tiers: Mapping[str, Parts], edge: float | None) -> float:
+    """Return the requests that may be above an edge, all without an edge."""
     if edge is None:
         return math.fsum(part.n for parts in tiers.values() for part in parts)
     return math.fsum(histograms.share_above(parts, edge).high for parts in tiers.values())
 
 
-FINISHED = "requests_finished"
-LENGTHS = ("prompt_tokens_per_request", "generation_tokens_per_request")
-LATENCIES = {"tpot_seconds": "output tokens", "ttft_seconds": "first tokens"}
-"""What tells how fast a tier is; the time per token first, which waiting does not touch."""
-
-Minutes = Mapping[float, Window]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPair:
-    """A tier beside a faster one, over the minutes both were seen in, newest last; `faster` is how many times, `words`
-    by what measure, `planned` whether the plan says so."""
+    """Tier and a tier that is `faster` times as fast, over their common minutes, newest last.
+
+    `words` describe the measure. `planned`: the plan is the measure. `proven`: the factor is certain.
+    """
 
     slow: str
     fast: str
@@ -96,30 +91,26 @@ class TierPair:
     planned: bool
     proven: bool
 
-    def shares_alike(self, place: int, follow: float) -> bool:
-        """Return whether in one minute the requests are nearer to an equal share than to what the tiers can take."""
-        return self._alike(_rate(self.own[place]), _rate(self.other[place]), follow)
+    def has_equal_shares(self, follow: float) -> bool:
+        """Return whether requests are nearer to an equal share than to the capacities, in each minute and in all."""
+        minutes = [(_rate(own), _rate(other)) for own, other in zip(self.own, self.other, strict=True)]
+        return all(self._is_equal_share(*rates, follow) for rates in (*minutes, self.rates))
 
-    def have_equal_shares(self, follow: float) -> bool:
-        """The same over all minutes, and in each on its own."""
-        each = all(self.shares_alike(place, follow) for place in range(len(self.own)))
-        return each and self._alike(*self.rates, follow)
-
-    def _alike(self, own: float, other: float, follow: float) -> bool:
+    def _is_equal_share(self, own: float, other: float, follow: float) -> bool:
         if own <= 0 or other <= 0:
             return False
         followed = math.log(other / own) / math.log(self.faster)
-        # Where only latency says so, a tier that gets far more than another may be slow because of it.
+        # Without a plan, a tier that gets far more requests may be slow because of them.
         return followed < follow and (self.planned or followed > -follow)
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Finished requests per second and replica of the slower and of the faster tier."""
+        """Return the finished requests per second and replica of the slower and of the faster tier."""
         return _rate(windows.sum_windows(self.own)), _rate(windows.sum_windows(self.other))
 
 
 def judge_tiers(case: RuleContext) -> RuleResult:
-    """Return whether a faster tier of the same model gets hardly more requests a replica than this one."""
+    """Find a faster tier of the same model that gets hardly more requests per replica than this one."""
     model = case.view.plan.model if case.view.plan else None
     if model is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
@@ -127,36 +118,44 @@ def judge_tiers(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     others = {n: t for n, t in case.fleet.items() if n != case.view.tier and t.view.plan and t.view.plan.model == model}
     if not others:
-        return _fine(case, f"No other tier of {model} is watched", 1.0, 1.0)
-    mine = _by_minute(case.slices)
+        sentence = f"No other tier of {model} is watched"
+        return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence)
+    mine = _sum_minutes(case.slices)
     if not any(FINISHED in window.counters for window in mine.values()):
         return case.unknown(worst_gap(case.slices, FINISHED), "finished requests are not there")
-    pairs = [pair for name, tier in sorted(others.items()) if (pair := _pair(case, mine, name, tier)) is not None]
+    pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, mine, name, tier)) is not None]
     if not pairs:
         text = f"no {SEPARATE} minutes with traffic here and on {', '.join(sorted(others))}, or nothing tells which is faster"
         return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    told = [
-        pair for pair in pairs if pair.faster >= case.limit("unequal") and pair.have_equal_shares(case.limit("follow"))
-    ]
-    routed = [pair for pair in told if _routed_by_length(pair, case.limit("lengths"))]
-    if len(told) > len(routed):
-        worst = max((pair for pair in told if pair not in routed), key=lambda pair: pair.faster)
-        return _told(case, worst, others, model)
-    if routed:
-        return _fine(
-            case, f"Requests are given to {routed[0].fast} and {routed[0].slow} by their lengths", *_of(routed[0])
+    unequal, follow = case.limit("unequal"), case.limit("follow")
+    equal = [pair for pair in pairs if pair.faster >= unequal and pair.has_equal_shares(follow)]
+    routed = [pair for pair in equal if _is_routed_by_length(pair, case.limit("lengths"))]
+    if len(equal) > len(routed):
+        worst = max((pair for pair in equal if pair not in routed), key=lambda pair: pair.faster)
+        own, other = worst.rates
+        sentence = (
+            f"A replica of {worst.slow} gets {own:.3g} requests a second, one of {worst.fast} {other:.3g}, though "
+            f"{worst.words}{_describe_p99(case, worst, others, model)}"
         )
-    fastest = max(pairs, key=lambda pair: pair.faster)
-    return _fine(case, _fine_sentence(fastest, case.limit("unequal"), model), *_of(fastest))
+        return case.verdict(Status.WARNING, certain_if(worst.proven), *_read_shares(worst), sentence)
+    pair = routed[0] if routed else max(pairs, key=lambda pair: pair.faster)
+    own, other = pair.rates
+    if routed:
+        sentence = f"Requests are given to {pair.fast} and {pair.slow} by their lengths"
+    elif pair.faster < unequal:
+        sentence = f"No tier of {model} is much faster than {pair.slow}: {pair.words} ({pair.fast})"
+    else:
+        sentence = f"{own:.3g} requests a second and replica on {pair.slow}, {other:.3g} on {pair.fast}: {pair.words}"
+    return case.verdict(Status.OK, Certainty.CERTAIN, *_read_shares(pair), sentence)
 
 
-def _pair(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> TierPair | None:
-    theirs = _by_minute(tier.slices)
+def _compare(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> TierPair | None:
+    theirs = _sum_minutes(tier.slices)
     both = sorted(m for m in mine.keys() & theirs.keys() if _rate(mine[m]) > 0 or _rate(theirs[m]) > 0)[-SEPARATE:]
     own, other = tuple(mine[m] for m in both), tuple(theirs[m] for m in both)
-    if len(both) < SEPARATE or min(_finished(own), _finished(other)) < case.limit("minimum_requests"):
+    if len(both) < SEPARATE or min(_count_finished(own), _count_finished(other)) < case.limit("minimum_requests"):
         return None
-    planned, measured = _by_plan(case.view, tier.view), _by_latency(own, other)
+    planned, measured = _compare_plans(case.view, tier.view), _compare_latencies(own, other)
     if planned is None and measured is None:
         return None
     faster, words = planned or measured or (1.0, "")
@@ -168,24 +167,24 @@ def _pair(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> Tie
         faster=faster,
         words=words,
         planned=planned is not None,
-        proven=_knees(case.view, tier.view) or _proven(own, other, case.limit("unequal")),
+        proven=_have_knees(case.view, tier.view) or _is_slower(own, other, case.limit("unequal")),
     )
 
 
-def _by_plan(own: TierContext, other: TierContext) -> tuple[float, str] | None:
+def _compare_plans(own: TierContext, other: TierContext) -> tuple[float, str] | None:
     mine, theirs = (view.capacity.planned_rps if view.capacity else None for view in (own, other))
     if not mine or not theirs:
         return None
     return theirs / mine, f"usable are {mine:.3g} and {theirs:.3g} by the plan"
 
 
-def _knees(own: TierContext, other: TierContext) -> bool:
-    """Return whether both operating points are measured ends, not only what was tried."""
+def _have_knees(own: TierContext, other: TierContext) -> bool:
+    """Return whether both benchmarks reached the knee."""
     points = [operating_point(view.plan) if view.plan else None for view in (own, other)]
     return all(point is not None and point.knee_reached for point in points)
 
 
-def _by_latency(own: Sequence[Window], other: Sequence[Window]) -> tuple[float, str] | None:
+def _compare_latencies(own: Sequence[Window], other: Sequence[Window]) -> tuple[float, str] | None:
     for family, what in LATENCIES.items():
         mine, theirs = (histograms.mean(_parts(several, family)) for several in (own, other))
         if mine and theirs:
@@ -193,8 +192,8 @@ def _by_latency(own: Sequence[Window], other: Sequence[Window]) -> tuple[float, 
     return None
 
 
-def _proven(own: Sequence[Window], other: Sequence[Window], unequal: float) -> bool:
-    """Return whether half of the requests surely are so much slower here, by the edges of their buckets."""
+def _is_slower(own: Sequence[Window], other: Sequence[Window], unequal: float) -> bool:
+    """Return whether the median here is slower by the factor `unequal`, by the edges of its bucket."""
     for family in LATENCIES:
         mine, theirs = (histograms.quantile(_parts(several, family), 0.5) for several in (own, other))
         if mine is not None and theirs is not None and theirs.high is not None and mine.low >= unequal * theirs.high:
@@ -202,8 +201,8 @@ def _proven(own: Sequence[Window], other: Sequence[Window], unequal: float) -> b
     return False
 
 
-def _routed_by_length(pair: TierPair, most: float) -> bool:
-    """Routing by what requests are like is what the guide asks for: then the lengths differ between the tiers."""
+def _is_routed_by_length(pair: TierPair, most: float) -> bool:
+    """Return whether the tiers get requests of different lengths, as the guide recommends."""
     for family in LENGTHS:
         mine, theirs = (histograms.mean(_parts(several, family)) for several in (pair.own, pair.other))
         if mine and theirs and not 1 / most <= mine / theirs <= most:
@@ -211,18 +210,8 @@ def _routed_by_length(pair: TierPair, most: float) -> bool:
     return False
 
 
-def _told(case: RuleContext, pair: TierPair, others: Mapping[str, TierWindows], model: str) -> RuleResult:
-    own, other = pair.rates
-    sentence = (
-        f"A replica of {pair.slow} gets {own:.3g} requests a second, one of {pair.fast} {other:.3g}, though {pair.words}"
-        f"{_p99(case, pair, others, model)}"
-    )
-    certainty = Certainty.CERTAIN if pair.proven else Certainty.LIKELY
-    return case.verdict(Status.WARNING, certainty, *_of(pair), sentence)
-
-
-def _p99(case: RuleContext, pair: TierPair, others: Mapping[str, TierWindows], model: str) -> str:
-    """Which part of the slowest 1 % of all requests of the model is here; empty where the buckets do not say."""
+def _describe_p99(case: RuleContext, pair: TierPair, others: Mapping[str, TierWindows], model: str) -> str:
+    """Return the part of the slowest 1 % of all requests of the model that is here, "" if the buckets leave it open."""
     first = pair.own[0].start
     tiers = {name: tuple(s.window for s in t.slices if s.window.start >= first) for name, t in others.items()}
     best = max(
@@ -241,27 +230,15 @@ def _p99(case: RuleContext, pair: TierPair, others: Mapping[str, TierWindows], m
     return f": {share} of the slowest 1 % of {what} of {model} are on {pair.slow}, which sets the P99 of all"
 
 
-def _fine(case: RuleContext, sentence: str, observed: Reading | float, expected: Reading | float) -> RuleResult:
-    ends = [e if isinstance(e, Reading) else Reading(value=e, low=e, high=e, n=0) for e in (observed, expected)]
-    return case.verdict(Status.OK, Certainty.CERTAIN, ends[0], ends[1], sentence)
-
-
-def _fine_sentence(pair: TierPair, unequal: float, model: str) -> str:
+def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:
+    """Return the slower tier's share of the requests of a replica of each, and its share of the capacity."""
     own, other = pair.rates
-    if pair.faster < unequal:
-        return f"No tier of {model} is much faster than {pair.slow}: {pair.words} ({pair.fast})"
-    return f"{own:.3g} requests a second and replica on {pair.slow}, {other:.3g} on {pair.fast}: {pair.words}"
-
-
-def _of(pair: TierPair) -> tuple[Reading, Reading]:
-    """The slower tier's share of the requests of a replica of each, and what it can take of them."""
-    own, other = pair.rates
-    n = _finished(pair.own) + _finished(pair.other)
+    n = _count_finished(pair.own) + _count_finished(pair.other)
     share, due = own / (own + other) if own + other > 0 else 0.0, 1 / (1 + pair.faster)
-    return Reading(value=share, low=share, high=share, n=n), Reading(value=due, low=due, high=due, n=n)
+    return exact_reading(share, n), exact_reading(due, n)
 
 
-def _by_minute(slices: Sequence[BinnedWindow]) -> dict[float, Window]:
+def _sum_minutes(slices: Sequence[BinnedWindow]) -> dict[float, Window]:
     grouped: dict[float, list[Window]] = {}
     for one in slices:
         if one.window.covered_seconds <= 0:
@@ -274,9 +251,9 @@ def _rate(window: Window) -> float:
     return replica_rate(window, FINISHED) or 0.0
 
 
-def _finished(several: Sequence[Window]) -> float:
+def _count_finished(several: Sequence[Window]) -> float:
     return math.fsum(window.counters.get(FINISHED, 0.0) for window in several)
 
 
-def _parts(several: Sequence[Window], family: str) -> tuple[histograms.Histogram, ...]:
+def _parts(several: Sequence[Window], family: str) -> Parts:
     return histograms.sum_histograms(part for window in several for part in window.histograms.get(family, ()))

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
-from rules.methods.tails import compute_tail, is_significant_share
+from rules.methods.evidence import is_significant_share
+from rules.methods.tails import compute_tail
 from rules.plan.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, planned_capacity
 from rules.plan.curve import CERTAIN_REQUESTS, OperatingPoint
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
-from rules.methods import request_lengths
+from rules.methods import evidence
 from rules.methods.drift import LENGTHS, TOWARDS
 from rules.methods.guardrails import LIMITED
 from rules.methods.utilization import nearest_rank
@@ -195,7 +195,7 @@ def _lengths(seen: ProductionSummary, planned: Mapping[str, float | None]) -> li
     rule, found = RULES["GuardrailMissing"], []
     for one in LIMITED:
         parts = seen.lately.histograms.get(one.family, ()) if seen.lately else ()
-        quantile = request_lengths.quantile(parts, one.q)
+        quantile = evidence.quantile(parts, one.q)
         if quantile is None or quantile.high is None or quantile.n < rule.limit("minimum_requests", seen.view.limits):
             continue
         best = quantile.value if quantile.value is not None else quantile.high

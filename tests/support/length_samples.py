@@ -8,7 +8,7 @@ from typing import Any
 
 from judging_samples import minute, seen
 
-from rules.methods.request_lengths import OUTPUTS, PROMPTS
+from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.telemetry.windows import Window
 
 TOKEN_EDGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, math.inf)

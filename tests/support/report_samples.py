@@ -24,7 +24,7 @@ from exporters.report.records import Report
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import check_benchmark
-from rules.methods.request_lengths import OUTPUTS, PROMPTS
+from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
 from rules.plan.schema import Plan, TierPlan, parse_plan, plan_version
 from rules.resize.measured_capacity import estimate_capacity

@@ -9,8 +9,8 @@ from paths import ROOT
 from exporters.docs import runbook_blocks
 from exporters.docs.runbook_blocks import BLOCK, LOUDNESS, METHOD_TEXTS, RunbookError, block, fill_runbooks
 from rules.catalogue.registry import BY_NAME, RULES
-from rules.causes.checks import SUSPECTS
 from rules.causes.context import LATENCY
+from rules.causes.explain import SUSPECTS
 from rules.verdicts.rule import Rule, Severity, Threshold
 
 PAGE = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from length_samples import sized, usual
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.evaluate import evaluate_rule
-from rules.methods.request_lengths import OUTPUTS, PROMPTS
+from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import TierContext, bin_window
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window

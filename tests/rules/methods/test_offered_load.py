@@ -13,7 +13,7 @@ from judging_samples import each, gauge, minute, minutes, seen, verdict, view
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
-from rules.methods.offered_load import offered_load
+from rules.methods.load import offered_load
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.windows import Window

@@ -2,8 +2,8 @@ import pytest
 from judging_samples import seen
 from length_samples import TOKEN_EDGES
 
-from rules.methods import request_lengths
-from rules.methods.request_lengths import LimitSide
+from rules.methods import evidence
+from rules.methods.evidence import LimitSide
 from rules.telemetry.histograms import Histogram
 
 CERTAIN, LIKELY = 0.999, 0.95
@@ -15,40 +15,40 @@ def requests(short: float, long: float) -> tuple[Histogram, ...]:
 
 
 def test_a_quantile_lies_between_the_edges_of_its_bucket() -> None:
-    found = request_lengths.quantile(requests(94, 6), 0.95)
+    found = evidence.quantile(requests(94, 6), 0.95)
     assert found is not None
     assert (found.low, found.high, found.n) == (200.0, 500.0, 100)
-    assert request_lengths.quantile((), 0.95) is None
+    assert evidence.quantile((), 0.95) is None
 
 
 def test_longer_counts_only_buckets_that_lie_wholly_above_the_limit() -> None:
-    assert request_lengths.exceeds_limit(requests(94, 6), 0.95, 200.0, LimitSide.LONGER)
-    assert not request_lengths.exceeds_limit(requests(94, 6), 0.95, 201.0, LimitSide.LONGER)
-    assert not request_lengths.exceeds_limit(requests(95, 5), 0.95, 200.0, LimitSide.LONGER)
+    assert evidence.exceeds_limit(requests(94, 6), 0.95, 200.0, LimitSide.LONGER)
+    assert not evidence.exceeds_limit(requests(94, 6), 0.95, 201.0, LimitSide.LONGER)
+    assert not evidence.exceeds_limit(requests(95, 5), 0.95, 200.0, LimitSide.LONGER)
 
 
 def test_shorter_counts_every_bucket_that_reaches_above_the_limit() -> None:
-    assert request_lengths.exceeds_limit(requests(96, 4), 0.95, 200.0, LimitSide.SHORTER)
-    assert not request_lengths.exceeds_limit(requests(96, 4), 0.95, 199.0, LimitSide.SHORTER)
-    assert not request_lengths.exceeds_limit(requests(95, 5), 0.95, 200.0, LimitSide.SHORTER)
+    assert evidence.exceeds_limit(requests(96, 4), 0.95, 200.0, LimitSide.SHORTER)
+    assert not evidence.exceeds_limit(requests(96, 4), 0.95, 199.0, LimitSide.SHORTER)
+    assert not evidence.exceeds_limit(requests(95, 5), 0.95, 200.0, LimitSide.SHORTER)
 
 
 def test_nothing_seen_is_beyond_nothing() -> None:
     for side in LimitSide:
-        assert not request_lengths.exceeds_limit((), 0.95, 200.0, side)
-        assert not request_lengths.is_significant_quantile((), 0.95, 200.0, side, LIKELY)
+        assert not evidence.exceeds_limit((), 0.95, 200.0, side)
+        assert not evidence.is_significant_quantile((), 0.95, 200.0, side, LIKELY)
 
 
 def test_longer_beyond_chance_is_the_binomial_tail() -> None:
     # Of 1000 requests 50 are expected above their P95, with a standard deviation of 6.9: 63 are 1.9 of them, 76 are 3.8.
     for long, likely, certain in ((61, False, False), (63, True, False), (76, True, True)):
         parts = requests(1000 - long, long)
-        assert request_lengths.is_significant_quantile(parts, 0.95, 200.0, LimitSide.LONGER, LIKELY) is likely
-        assert request_lengths.is_significant_quantile(parts, 0.95, 200.0, LimitSide.LONGER, CERTAIN) is certain
+        assert evidence.is_significant_quantile(parts, 0.95, 200.0, LimitSide.LONGER, LIKELY) is likely
+        assert evidence.is_significant_quantile(parts, 0.95, 200.0, LimitSide.LONGER, CERTAIN) is certain
 
 
 @pytest.mark.parametrize(("n", "confidence"), [(299, LIKELY), (688, CERTAIN)])
 def test_a_p99_below_the_limit_needs_enough_requests_of_which_none_is_above(n: int, confidence: float) -> None:
     """0.99^n below 5 % from 299 requests on, below 0.1 % from 688 on."""
-    assert request_lengths.is_significant_quantile(requests(n, 0), 0.99, 200.0, LimitSide.SHORTER, confidence)
-    assert not request_lengths.is_significant_quantile(requests(n - 1, 0), 0.99, 200.0, LimitSide.SHORTER, confidence)
+    assert evidence.is_significant_quantile(requests(n, 0), 0.99, 200.0, LimitSide.SHORTER, confidence)
+    assert not evidence.is_significant_quantile(requests(n - 1, 0), 0.99, 200.0, LimitSide.SHORTER, confidence)

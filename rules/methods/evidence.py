@@ -1,0 +1,133 @@
+"""Readings, histograms and significance tests that several methods share.
+
+Buckets count only if they lie wholly on one side of a limit. The binomial distribution excludes chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import StrEnum
+
+from rules.confidence import Certainty, binomial_tail
+from rules.plan.load_bins import BinnedWindow
+from rules.telemetry import histograms
+from rules.telemetry.histograms import Histogram, Quantile
+from rules.telemetry.signals import Reading
+from rules.verdicts.context import SEPARATE, RuleContext
+
+PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
+
+ROUNDING = 1e-9
+"""Tolerance of counts that are sums of doubles."""
+
+
+class LimitSide(StrEnum):
+    """Side of a limit on which a quantile lies."""
+
+    LONGER = "longer"
+    SHORTER = "shorter"
+
+
+def exact_reading(value: float | None, n: float) -> Reading:
+    """Return a reading without uncertainty."""
+    return Reading(value=value, low=value, high=value, n=n)
+
+
+def range_reading(low: float | None, high: float | None, n: float) -> Reading:
+    """Return a range without a best value, for example the limits of a rule."""
+    return Reading(value=None, low=low, high=high, n=n)
+
+
+def quantile_reading(found: Quantile) -> Reading:
+    """Return a quantile with the edges of its bucket as bounds."""
+    return Reading(value=found.value, low=found.low, high=found.high, n=found.n)
+
+
+def certain_if(proven: bool) -> Certainty:
+    """Return certain if the evidence is a proof, else likely."""
+    return Certainty.CERTAIN if proven else Certainty.LIKELY
+
+
+def capitalize(text: str) -> str:
+    """Return a sentence with a capital first letter. The other letters stay."""
+    return text[:1].upper() + text[1:]
+
+
+def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
+    """Return why an excess is no finding: it is over, or too few separate minutes (hours) show it."""
+    return (
+        "not any more in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {case.periods_word}"
+    )
+
+
+def group_by_replica(slices: Iterable[BinnedWindow]) -> dict[str | None, tuple[BinnedWindow, ...]]:
+    """Return the binned windows of each replica, in their order."""
+    groups: dict[str | None, list[BinnedWindow]] = {}
+    for one in slices:
+        groups.setdefault(one.replica, []).append(one)
+    return {name: tuple(group) for name, group in groups.items()}
+
+
+def sum_parts(slices: Iterable[BinnedWindow], family: str) -> tuple[Histogram, ...]:
+    """Return the histogram of a family over binned windows, a part for each bucket grid."""
+    return histograms.sum_histograms(part for one in slices for part in one.window.histograms.get(family, ()))
+
+
+def count_requests(parts: tuple[Histogram, ...]) -> float:
+    """Return the number of observations."""
+    return math.fsum(part.n for part in parts)
+
+
+def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:
+    """Return the quantile (0-1) between the edges of its bucket. Return None without observations."""
+    found = histograms.quantile(parts, q)
+    return None if found is None else quantile_reading(found)
+
+
+def is_rare_count(count: float, n: float, allowed: float, confidence: float) -> bool:
+    """Return whether a count of n is too rare by chance if the true share is `allowed`, with one-sided `confidence`."""
+    k = math.floor(count + ROUNDING)
+    return k >= 1 and binomial_tail(k, math.floor(n + ROUNDING), allowed) < 1 - confidence
+
+
+def is_significant_share(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
+    """Return whether the lower bound (Clopper and Pearson) of the share k / n exceeds `allowed`.
+
+    `requests` is the number of independent requests.
+    """
+    trials = math.floor(requests + ROUNDING)
+    return n > 0 and is_rare_count(min(k / n, 1.0) * trials, trials, allowed, confidence)
+
+
+def exceeds_limit(parts: tuple[Histogram, ...], q: float, limit: float, side: LimitSide) -> bool:
+    """Return whether the observed quantile lies beyond `limit` wherever the observations lie in their buckets."""
+    n = count_requests(parts)
+    if n <= 0:
+        return False
+    share = _count_beyond(parts, limit, side) / n
+    return share > 1 - q + 1e-12 if side is LimitSide.LONGER else share < 1 - q - 1e-12
+
+
+def is_significant_quantile(
+    parts: tuple[Histogram, ...], q: float, limit: float, side: LimitSide, confidence: float
+) -> bool:
+    """Return whether the quantile of the traffic lies beyond `limit`, with one-sided `confidence` (0-1).
+
+    Longer: the count above the limit is too rare if only 1 - q of the traffic were above it (Clopper and Pearson 1934).
+    Shorter: the count is too small; 300 requests without any above the limit prove it for a P99 with 95 %.
+    """
+    trials = math.floor(count_requests(parts) + ROUNDING)
+    if trials < 1 or not exceeds_limit(parts, q, limit, side):
+        return False
+    count = _count_beyond(parts, limit, side)
+    if side is LimitSide.LONGER:
+        return binomial_tail(math.floor(count + ROUNDING), trials, 1 - q) < 1 - confidence
+    at_most = math.ceil(count - ROUNDING)
+    return 1 - binomial_tail(at_most + 1, trials, 1 - q) < 1 - confidence
+
+
+def _count_beyond(parts: tuple[Histogram, ...], limit: float, side: LimitSide) -> float:
+    """Return the minimum (longer) or maximum (shorter) count of requests above the limit."""
+    share = histograms.share_above(parts, limit)
+    return share.low if side is LimitSide.LONGER else share.high
