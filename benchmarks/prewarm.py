@@ -2,7 +2,7 @@
 
     python benchmarks/prewarm.py ../shared/traces/*.csv.gz --start 3m,5m
 
-Owns the table only: the protocol is `forecast.capacity.simulation_history`'s, and one fixed setting is used for all traces. Where a
+Owns the table only: the protocol is `prewarm_trial`'s, and one fixed setting is used for all traces. Where a
 trace has no minutes of its own both ways between its bins are simulated: straight lines (the baselines' way; they tell
 where a bin is going before it is over) and steps. The means are over traces, of each way separately; native minutes count
 in both. All strategies are compared without a margin. The last three columns say what the margin of recommended counts
@@ -21,20 +21,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from prewarm_trial import Interpolation, ShortHistoryError, TrialResult, prepare_trial, run_trial
+
 from agent.durations import duration_text, parse_duration
 from agent.forecasting.csv_file import TraceError
 from agent.forecasting.csv_series import read_trace
 from forecast.capacity.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
 from forecast.capacity.simulation import Choice, PolicyComparison
-from forecast.capacity.simulation_history import (
-    Interpolation,
-    ShortHistoryError,
-    TrialResult,
-    bin_minutes,
-    prepare_trial,
-    run_trial,
-)
-from forecast.series.binned import truncate_at
+from forecast.series.binned import bin_minutes, truncate_at
 from rules.catalogue.registry import margin_of
 
 LATE_HELP = "cost of a minute without one replica that is needed, in minutes of a warm one (default: %(default)g)"
@@ -66,8 +60,8 @@ def _chosen(worth: PolicyComparison) -> str:
     return f"{worth.chosen:g}: {100 * one.violated:.2f}/{one.replica_hours / worth.foresight.replica_hours:.2f}"
 
 
-def _equal(worth: PolicyComparison) -> str:
-    return "/".join(f"{hours / worth.foresight.replica_hours:.3f}" for hours in worth.equal_hours)
+def _equal(tried: TrialResult) -> str:
+    return "/".join(f"{hours / tried.worth.foresight.replica_hours:.3f}" for hours in tried.equal_hours)
 
 
 COLUMNS: tuple[tuple[str, int, Callable[[Row], str]], ...] = (
@@ -75,19 +69,19 @@ COLUMNS: tuple[tuple[str, int, Callable[[Row], str]], ...] = (
     ("minutes", 7, lambda row: row.between),
     ("violated %", 10, lambda row: f"{100 * row.tried.worth.prewarmed.violated:.3f}"),
     ("late %", 7, lambda row: f"{100 * row.tried.worth.prewarmed.late:.4f}"),
-    ("cost", 6, lambda row: f"{row.tried.worth.relative_cost:.3f}"),
+    ("cost", 6, lambda row: f"{row.tried.relative_cost:.3f}"),
     ("static", 6, lambda row: f"{row.tried.worth.static.replica_hours / row.tried.worth.foresight.replica_hours:.2f}"),
     ("reacting at " + " ".join(f"{one:g}" for one in SHOWN_UTILISATIONS), 43, lambda row: _reacting(row.tried.worth)),
-    ("equal at %", 10, lambda row: f"{100 * row.tried.worth.equal_violated:.3f}"),
-    ("ours/reacting", 13, lambda row: _equal(row.tried.worth)),
-    ("saves %", 7, lambda row: f"{100 * row.tried.worth.equal_saving:.1f}"),
+    ("equal at %", 10, lambda row: f"{100 * row.tried.equal_violated:.3f}"),
+    ("ours/reacting", 13, lambda row: _equal(row.tried)),
+    ("saves %", 7, lambda row: f"{100 * row.tried.equal_saving:.1f}"),
     ("chosen before", 15, lambda row: _chosen(row.tried.worth)),
     ("by price %", 10, lambda row: f"{100 * row.tried.worth.saving:.1f}"),
     ("recommends", 10, lambda row: row.tried.worth.choice),
     ("said before", 11, lambda row: row.tried.before.choice),
     ("with margin violated %", 22, lambda row: f"{100 * row.tried.worth.with_margin.violated:.3f}"),
-    ("cost", 6, lambda row: f"{row.tried.worth.relative_cost_with_margin:.3f}"),
-    ("margin alone", 12, lambda row: f"{row.tried.worth.margin_cost:.3f}"),
+    ("cost", 6, lambda row: f"{row.tried.relative_cost_with_margin:.3f}"),
+    ("margin alone", 12, lambda row: f"{row.tried.margin_cost:.3f}"),
 )
 
 
@@ -178,11 +172,12 @@ def _cell(text: str, width: int, place: int) -> str:
 def _print_mean(way: Interpolation, rows: list[Row]) -> None:
     if not rows:
         return
-    worths = [row.tried.worth for row in rows]
+    trials = [row.tried for row in rows]
+    worths = [one.worth for one in trials]
     violated = [100 * one.prewarmed.violated for one in worths]
     late = _mean([100 * one.prewarmed.late for one in worths])
-    cost = _geometric([one.relative_cost for one in worths])
-    by_reacting = _geometric([1 - one.equal_saving for one in worths])
+    cost = _geometric([one.relative_cost for one in trials])
+    by_reacting = _geometric([1 - one.equal_saving for one in trials])
     reacted = [100 * one.reacted.violated for one in worths]
     hours = _geometric([one.reacted.replica_hours / one.foresight.replica_hours for one in worths])
     by_price = _geometric([1 - one.saving for one in worths])
@@ -198,8 +193,8 @@ def _print_mean(way: Interpolation, rows: list[Row]) -> None:
     print(
         f"{len(rows)} traces, {way} between bins: with the margin violated {_mean(roomy):.3f} % (worst {max(roomy):.2f} %), "
         f"late {_mean([100 * one.with_margin.late for one in worths]):.3f} %, "
-        f"cost {_geometric([one.relative_cost_with_margin for one in worths]):.3f}, "
-        f"the margin alone {_geometric([one.margin_cost for one in worths]):.3f}"
+        f"cost {_geometric([one.relative_cost_with_margin for one in trials]):.3f}, "
+        f"the margin alone {_geometric([one.margin_cost for one in trials]):.3f}"
     )
 
 

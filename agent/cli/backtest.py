@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
                 test_days=options.test_days,
                 sundays=given.sundays,
                 factors=given.factors,
-                tell=tell,
+                progress=tell,
             )
     except CannotTest as error:
         raise SizewatchError(f"{given.name}: {error}") from error

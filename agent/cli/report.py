@@ -18,8 +18,7 @@ from agent.errors import ConfigError, SizewatchError
 from agent.files import EVERYBODY_READS, open_new_file
 from agent.history import reader
 from agent.reporting import storage
-from agent.reporting.jobs import DeliveryJob
-from agent.reporting.process import JobRunner
+from agent.reporting.jobs import DeliveryJob, JobRunner
 from agent.worker.process import ONE_THREAD
 
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
@@ -58,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     # Jinja2 and the forecast libraries are imported on demand.
     os.environ.update(ONE_THREAD)
     gc.set_threshold(*RARELY)
-    from agent.reporting.generate import files_of, load_report_inputs, picture_of
+    from agent.reporting.generate import files_of, load_report_inputs
+    from exporters.report.picture import png
 
     loaded = load(find(options.config))
     if options.deliver and not loaded.config.report.deliver:
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     texts, found = files_of(load_report_inputs(loaded, options.since, time.time()))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
     if options.deliver:
-        files[storage.PICTURE] = picture_of(found)
+        files[storage.PICTURE] = png(found)
     _write(options.out, files)
     if found.simulated:
         print(reader.NOTE, file=sys.stderr)

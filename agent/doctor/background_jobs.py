@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,9 @@ from agent.config.load import LoadedConfig
 from agent.config.report_keys import Destination
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.durations import duration_text
-from agent.reporting.jobs import AddressCheckJob, AddressCheckResult
-from agent.reporting.process import JobRunner
-from agent.worker.process import FORECAST_MEMORY_BYTES, MIB, environment
+from agent.forecasting.service import FORECAST_MEMORY_BYTES
+from agent.reporting.jobs import AddressCheckJob, AddressCheckResult, JobRunner
+from agent.worker.process import MIB, environment, worker_command
 
 START_SECONDS = 30.0
 """Its libraries load within a second or two from a disk that is not busy."""
@@ -49,9 +48,8 @@ def probe_forecast(config: Config) -> ForecastProbe | None:
     """Begins the process, where this installation has one; takes a second or two."""
     if config.history_path is None or not config.forecast.enabled:
         return None
-    words = [sys.executable, "-P", "-m", "agent.forecasting.probe", str(FORECAST_MEMORY_BYTES)]
-    if config.forecast.country is not None:
-        words.append(config.forecast.country)
+    country = () if config.forecast.country is None else (config.forecast.country,)
+    words = worker_command("agent.forecasting.worker", str(FORECAST_MEMORY_BYTES), "probe", *country)
     try:
         done = subprocess.run(
             words,

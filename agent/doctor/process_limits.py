@@ -25,7 +25,8 @@ from pydantic import BaseModel
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.files import LOCK_FILE
-from agent.worker.process import FORECAST_MEMORY_BYTES, MIB
+from agent.forecasting.service import FORECAST_MEMORY_BYTES
+from agent.worker.process import MIB
 
 OWN_BYTES = 100 * MIB
 """What the daemon itself takes: 62 to 91 MiB were measured (docs/performance.md, docs/reliability.md)."""

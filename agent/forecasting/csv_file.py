@@ -1,8 +1,6 @@
-"""A trace's CSV file as columns of numbers, however large; and where and how it is wrong.
+"""CSV file of a trace as columns of numbers, read in pieces, with the line of the first error.
 
-Owns the format (`timestamp,requests[,prompt_tokens,output_tokens]`, header first, comma, also gzipped), reading it in
-pieces, and the search for the line that cannot be read. What the times mean together is `agent.forecasting.csv_series`'s.
-Another column is a name in `COLUMNS`.
+The format is `timestamp,requests[,prompt_tokens,output_tokens]`: header first, comma, also gzipped.
 """
 
 from __future__ import annotations
@@ -25,43 +23,38 @@ import numpy as np
 import pandas as pd
 
 from agent.errors import SizewatchError
-from agent.forecasting.timestamps import LATEST_SECONDS, Integers, TimestampForm, TimeStyle, detect_style
-from forecast.series.binned import Array
+from agent.forecasting.timestamps import LATEST_SECONDS, TimestampForm, TimeStyle, detect_style, shorten
+from forecast.series.binned import Array, Integers
 
 TIME, REQUESTS = "timestamp", "requests"
 COLUMNS = (TIME, REQUESTS, "prompt_tokens", "output_tokens")
 HEADER = "timestamp,requests[,prompt_tokens,output_tokens]"
 
 ROWS_AT_A_TIME = 500_000
-"""Timestamps are text until they are numbers: this many take some 40 MB."""
+"""Rows of a piece. Their timestamps take about 40 MB as text."""
 
 MOST_ROWS = 50_000_000
-"""A century of minutes."""
+"""Maximum rows: a century of minutes."""
 
 MOST_AMOUNT = 1e15
-"""Of a bin: no service has so many requests or tokens, and squares of it are still numbers."""
+"""Maximum amount of a bin: no service has as many, and its square is still exact."""
 
 _MAGIC = b"\x1f\x8b"
 _MISREAD = (ValueError, OverflowError, pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError)
 
 
 class TraceError(SizewatchError):
-    """A trace file cannot be used; `line` (from 1) is where, None where it is the whole file."""
+    """Unusable trace file, with the line (from 1) or None for the whole file."""
 
     def __init__(self, path: Path | str, text: str, line: int | None = None) -> None:
         text = "".join(sign if sign.isprintable() else "?" for sign in text)
         super().__init__(f"{path}:{line}: {text}" if line else f"{path}: {text}")
-        self.path = path
-        self.text = text
-        self.line = line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceColumns:
-    """What a file holds, row by row: `micros` as `TimeStyle.micros` has them, amounts NaN where a cell is empty.
-
-    `unread` are columns that mean nothing here.
-    """
+    """Columns of a file by row: `micros` as in `TimeStyle.micros`, amounts NaN for an empty cell. `unread` are the
+    ignored columns."""
 
     style: TimeStyle
     micros: Integers
@@ -70,7 +63,7 @@ class TraceColumns:
 
 
 def read_columns(path: Path, zone: str) -> TraceColumns:
-    """All rows of a trace. Raises BadTrace, naming the line, for whatever is not as it should be."""
+    """Return all rows of a trace. Raise TraceError with the line."""
     with _failures(path):
         names = _header(path)
         style = _style(path, names, zone)
@@ -85,7 +78,7 @@ def read_columns(path: Path, zone: str) -> TraceColumns:
                     parts.append(_amounts(piece[name]))
                 sound += len(piece)
         except _MISREAD as error:
-            raise _complaint(path, names, style, sound) or TraceError(
+            raise _find_error(path, names, style, sound) or TraceError(
                 path, f"cannot be read as CSV ({error})"
             ) from error
     unread = tuple(name for name in names if name not in COLUMNS)
@@ -94,7 +87,7 @@ def read_columns(path: Path, zone: str) -> TraceColumns:
 
 
 def line_of(path: Path, row: int) -> int:
-    """The line in the file (from 1) of a row of the data (from 0)."""
+    """Return the line in the file (from 1) of a row of the data (from 0)."""
     with _failures(path), _text(path) as text:
         return next(line for line, _ in itertools.islice(_rows(text), row + 1, None))
 
@@ -136,7 +129,7 @@ def _text(path: Path) -> Iterator[IO[str]]:
 
 
 def _rows(text: IO[str]) -> Iterator[tuple[int, list[str]]]:
-    """Every row with its line, the header first; blank lines are none (nor are they for pandas)."""
+    """Return every row with its line, the header first. Blank lines are skipped, as by pandas."""
     reader = csv.reader(text, skipinitialspace=True)
     return ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
 
@@ -177,20 +170,20 @@ def _style(path: Path, names: list[str], zone: str) -> TimeStyle:
         style = detect_style(cell, zone)
     except ValueError as error:
         raise TraceError(path, f"{TIME}: {error}", line) from None
-    # A column of nothing but True would be one of ones to pandas.
-    if wrong := _wrong(row, names, style):
+    # pandas would read a column of only True as ones.
+    if wrong := _row_error(row, names, style):
         raise TraceError(path, wrong, line)
     return style
 
 
 def _pieces(path: Path, names: list[str], used: list[str], style: TimeStyle) -> Iterator[pd.DataFrame]:
-    """The rows as they are, some at a time; whatever does not fit raises one of _MISREAD."""
+    """Yield the rows in pieces. Raise an error of _MISREAD for an invalid cell."""
     kinds: dict[str, type[np.float64] | type[str]] = dict.fromkeys(used, np.float64)
     if style.form is not TimestampForm.SECONDS:
         kinds[TIME] = str
     seen = 0
     with _bytes(path) as raw, warnings.catch_warnings():
-        # A row with more cells than the header has columns: pandas would only warn, and drop the last.
+        # pandas would only warn of a row with too many cells, and drop the last.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         pieces = pd.read_csv(
             raw,
@@ -212,7 +205,7 @@ def _pieces(path: Path, names: list[str], used: list[str], style: TimeStyle) -> 
 
 
 def _unique(names: list[str]) -> list[str]:
-    """Columns that are not read may share a name."""
+    """Return unique column names: ignored columns may share a name."""
     return [name if name in COLUMNS else f"{place} {name}" for place, name in enumerate(names)]
 
 
@@ -233,16 +226,16 @@ def _amounts(cells: pd.Series) -> Array:
     return found
 
 
-def _complaint(path: Path, names: list[str], style: TimeStyle, sound: int) -> TraceError | None:
-    """What is wrong with the first line that is wrong, the first `sound` rows being so; None where no line is wrong."""
+def _find_error(path: Path, names: list[str], style: TimeStyle, sound: int) -> TraceError | None:
+    """Return the error of the first invalid line after `sound` rows, or None."""
     with _text(path) as text:
         for line, row in itertools.islice(_rows(text), sound + 1, None):
-            if wrong := _wrong(row, names, style):
+            if wrong := _row_error(row, names, style):
                 return TraceError(path, wrong, line)
     return None
 
 
-def _wrong(row: list[str], names: list[str], style: TimeStyle) -> str:
+def _row_error(row: list[str], names: list[str], style: TimeStyle) -> str:
     if len(row) > len(names):
         return f"has {len(row)} cells, the header has {len(names)}; write numbers without separators between thousands"
     for name, cell in zip(names, row, strict=False):
@@ -259,7 +252,7 @@ def _wrong(row: list[str], names: list[str], style: TimeStyle) -> str:
 def _check_amount(cell: str) -> None:
     if not cell.strip():
         return
-    shown = cell if len(cell) <= 40 else f"{cell[:37]}..."
+    shown = shorten(cell)
     try:
         amount = float(cell) if cell.isascii() and "_" not in cell else math.nan
     except ValueError:

@@ -1,8 +1,4 @@
-"""A trace (what arrived when, from a CSV) as Series: what is not in it is missing, what contradicts itself is refused.
-
-Owns what the rows mean together: their order, the length of a bin, gaps, bins that were asked for. How a file is read and
-a time written is `agent.forecasting.csv_file`'s and `agent.forecasting.timestamps`'s.
-"""
+"""Trace of arriving requests from a CSV as a Series: absent bins are missing, contradictions are errors."""
 
 from __future__ import annotations
 
@@ -14,39 +10,35 @@ import numpy as np
 
 from agent.durations import duration_text
 from agent.forecasting.csv_file import REQUESTS, TraceColumns, TraceError, line_of, read_columns
-from agent.forecasting.timestamps import MICRO, Integers, TimestampForm, TimeStyle, TraceRowError, local_to_utc
+from agent.forecasting.timestamps import MICRO, TimestampForm, TimeStyle, TraceRowError, local_to_utc
 from exporters.render.text import quote_external_text
-from forecast.series.binned import Array, Series, bin_events, resample
+from forecast.series.binned import Array, Integers, Series, bin_events, resample
 
 FEWEST_ROWS = 3
-"""Two rows are one distance, and nothing says that it is a bin and no gap."""
+"""Minimum rows: a single distance between two rows may be a gap."""
 
 LONGEST_GAP_SECONDS = 366 * 86_400.0
-"""A longer one is a wrong year or another unit, and would be millions of missing bins."""
+"""Maximum gap in seconds: a longer gap is a wrong year or another unit."""
 
 MOST_BINS = 20_000_000
-"""160 MB a column: 38 years of minutes."""
+"""Maximum bins: 160 MB, or 38 years of minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What arrived: requests and, where given, tokens per bin, all on one grid. `times.text` writes a time as the file does;
-    `notes` say what was not taken as it was asked for or given."""
+    """Requests per bin, the format of the file's times, and notes on ignored columns and options."""
 
     requests: Series
-    prompt_tokens: Series | None
-    output_tokens: Series | None
     times: TimeStyle
     notes: tuple[str, ...] = ()
 
 
 def read_trace(path: Path | str, *, zone: str = "UTC", bin_seconds: float | None = None) -> Trace:
-    """The trace in a CSV, also gzipped: `timestamp,requests[,prompt_tokens,output_tokens]`, one row a bin.
+    """Return the trace in a CSV, also gzipped: `timestamp,requests[,prompt_tokens,output_tokens]`, a row per bin.
 
-    Times are ISO 8601 (without an offset: of the clock in `zone`) or seconds; an empty cell, and a bin that is left out, is
-    missing. `bin_seconds` makes coarser bins; where the file's own are longer those are kept, and noted. Rows must stand in
-    the order of time: they are not sorted, for in the hour that a clock repeats in autumn only their order tells them
-    apart. Raises BadTrace, naming the line.
+    Times are ISO 8601 (without an offset: local time in `zone`) or seconds, in ascending order. Rows are not sorted,
+    because their order separates the two hours of a clock change in autumn. An empty cell and an absent bin are
+    missing. `bin_seconds` makes coarser bins. Raise TraceError with the line.
     """
     path = Path(path)
     if not _is_zone(zone):
@@ -62,18 +54,21 @@ def read_trace(path: Path | str, *, zone: str = "UTC", bin_seconds: float | None
         raise TraceError(path, bad.text + other, line_of(path, bad.row)) from None
     if np.isnan(columns.amounts[REQUESTS]).all():
         raise TraceError(path, f"holds no number in the column {REQUESTS}")
-    given = {name: amounts for name, amounts in columns.amounts.items() if not np.isnan(amounts).all()}
-    series = {name: _series(micros, amounts, width, zone) for name, amounts in given.items()}
-    notes = _notes(columns)
-    if bin_seconds is not None:
-        series, notes = _coarser(path, series, bin_seconds, notes)
-    return Trace(
-        requests=series[REQUESTS],
-        prompt_tokens=series.get("prompt_tokens"),
-        output_tokens=series.get("output_tokens"),
-        times=columns.style,
-        notes=notes,
-    )
+    starts: Array = micros / MICRO
+    series, notes = bin_events(starts, columns.amounts[REQUESTS], width / MICRO, zone=zone), _notes(columns)
+    own = series.bin_seconds
+    if bin_seconds is None or bin_seconds == own:
+        return Trace(requests=series, times=columns.style, notes=notes)
+    if bin_seconds < own:
+        note = (
+            f"bins of {duration_text(bin_seconds)} were asked for; the file's own are {duration_text(own)} and are kept"
+        )
+        return Trace(requests=series, times=columns.style, notes=(*notes, note))
+    try:
+        return Trace(requests=resample(series, bin_seconds), times=columns.style, notes=notes)
+    except ValueError:
+        text = f"has bins of {duration_text(own)}, of which no whole number makes {duration_text(bin_seconds)}"
+        raise TraceError(path, f"{text}; ask for a multiple") from None
 
 
 def _is_zone(zone: str) -> bool:
@@ -85,7 +80,7 @@ def _is_zone(zone: str) -> bool:
 
 
 def _width(path: Path, micros: Integers) -> int:
-    """The length of a bin: the distance that most rows have. Raises BadRow where the others are no multiples of it."""
+    """Return the length of a bin: the most frequent distance of rows. Raise TraceRowError for other distances."""
     if len(micros) < FEWEST_ROWS:
         raise TraceError(path, f"has {len(micros)} rows; {FEWEST_ROWS} are the fewest that tell how long a bin is")
     apart = np.diff(micros)
@@ -110,27 +105,6 @@ def _width(path: Path, micros: Integers) -> int:
     return width
 
 
-def _series(micros: Integers, amounts: Array, width: int, zone: str) -> Series:
-    starts: Array = micros / MICRO
-    return bin_events(starts, amounts, width / MICRO, zone=zone)
-
-
 def _notes(columns: TraceColumns) -> tuple[str, ...]:
     empty = [f"the column '{name}' is empty" for name, amounts in columns.amounts.items() if np.isnan(amounts).all()]
     return (*(f"the column '{quote_external_text(name, 60)}' is not read" for name in columns.unread), *empty)
-
-
-def _coarser(
-    path: Path, series: dict[str, Series], bin_seconds: float, notes: tuple[str, ...]
-) -> tuple[dict[str, Series], tuple[str, ...]]:
-    own = series[REQUESTS].bin_seconds
-    if bin_seconds < own:
-        note = (
-            f"bins of {duration_text(bin_seconds)} were asked for; the file's own are {duration_text(own)} and are kept"
-        )
-        return series, (*notes, note)
-    try:
-        return {name: resample(one, bin_seconds) for name, one in series.items()}, notes
-    except ValueError:
-        text = f"has bins of {duration_text(own)}, of which no whole number makes {duration_text(bin_seconds)}"
-        raise TraceError(path, f"{text}; ask for a multiple") from None

@@ -1,8 +1,4 @@
-"""What a command of the forecast is about: a CSV, or what the daemon has kept of a tier, with the configuration's settings.
-
-Owns the choice between the two and the words where neither will do. How a CSV is read is `agent.forecasting.csv_series`'s,
-how demand becomes a series `agent.forecasting.history_input`'s.
-"""
+"""Input of a forecast command: a CSV or the history of a tier, with the settings of the configuration."""
 
 from __future__ import annotations
 
@@ -16,9 +12,10 @@ from pathlib import Path
 from agent.config.keys import ForecastConfig
 from agent.config.load import LoadedConfig, build_tier_contexts, find, load
 from agent.errors import ConfigError
-from agent.forecasting.calendar_events import list_calendar_events, sundays
 from agent.forecasting.csv_series import read_trace
-from agent.forecasting.history_input import demand_series, settled_time
+from agent.forecasting.history_input import demand_series
+from agent.forecasting.requests import settled_time
+from agent.forecasting.tier_forecast import AHEAD_SECONDS, sundays
 from agent.forecasting.timestamps import UTC_TIMES, TimeStyle
 from agent.history.reader import print_simulated_notice
 from agent.history.store import HistoryStore
@@ -28,26 +25,24 @@ from forecast.series.binned import Array, Series
 from forecast.series.calendar import event_factors
 
 KEPT_SECONDS = 60 * 86_400.0
-"""More than any test and what may lie before it take."""
-
-A_DAY_AHEAD = 86_400.0
+"""Seconds of history to read: more than any test with the time before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSeries:
-    """A series of requests with its name, how its times are written, and what is known beforehand: public holidays, and by
-    what factor each of its bins was expected to differ (None: no events are configured)."""
+    """Series of requests with its name, the format of its times, the public holidays, and the factor of known events in
+    each bin and in the day after."""
 
     name: str
     series: Series
     times: TimeStyle
     sundays: Collection[date]
-    factors: Array | None
+    factors: Array
     notes: tuple[str, ...] = ()
 
 
 def input_from_options(options: argparse.Namespace) -> InputSeries:
-    """By the options --history, --config, --tier and --bin of a command. Raises BadConfig, BadTrace, HistoryProblem."""
+    """Return the input of the options --history, --config, --tier and --bin. Raise ConfigError, TraceError, HistoryError."""
     loaded = load(find(options.config)) if options.history is None or options.config is not None else None
     if options.history is not None:
         return input_from_csv(options.history, loaded, options.bin)
@@ -56,7 +51,7 @@ def input_from_options(options: argparse.Namespace) -> InputSeries:
 
 
 def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
-    """The tier that is named, or the only one there is. Raises BadConfig."""
+    """Return the named tier, or the only tier. Raise ConfigError."""
     tiers = sorted(build_tier_contexts(loaded))
     if tier is None and len(tiers) == 1:
         return tiers[0]
@@ -68,7 +63,7 @@ def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
 
 
 def history_path(loaded: LoadedConfig) -> Path:
-    """Return where the history is. Raises BadConfig where none is kept."""
+    """Return the path of the history. Raise ConfigError if no history is kept."""
     if loaded.config.history_path is None:
         raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to read; role node keeps none unless it is given",)
@@ -77,7 +72,7 @@ def history_path(loaded: LoadedConfig) -> Path:
 
 
 def input_from_csv(path: Path, loaded: LoadedConfig | None, bin_seconds: float | None) -> InputSeries:
-    """A trace in bins of `bin_seconds` (default: the configuration's). Raises BadTrace, and BadConfig for holidays."""
+    """Return a trace in bins of `bin_seconds` (default: the configuration's). Raise TraceError or ConfigError."""
     keys = loaded.config.forecast if loaded is not None else ForecastConfig()
     trace = read_trace(path, zone=keys.zone, bin_seconds=bin_seconds or keys.bin_seconds)
     return _given(str(path), trace.requests, keys, trace.times, trace.notes)
@@ -86,13 +81,12 @@ def input_from_csv(path: Path, loaded: LoadedConfig | None, bin_seconds: float |
 def input_from_history(
     loaded: LoadedConfig, tier: str, bin_seconds: float | None, now: float | None = None
 ) -> InputSeries:
-    """A tier's own demand up to the last whole bin. Raises BadConfig where none is kept, HistoryProblem where it cannot be
-    read."""
+    """Return the demand of a tier up to the last whole bin. Raise ConfigError or HistoryError."""
     keys = loaded.config.forecast
     width = bin_seconds or keys.bin_seconds
     if width % 60:
         raise ConfigError((f"--bin: demand is kept by the minute, of which {width:g} s is no whole number",))
-    until = settled_time(time.time() if now is None else now, loaded.config.settling_seconds / 2) // width * width
+    until = settled_time(time.time() if now is None else now, loaded.config.settling_seconds) // width * width
     with HistoryStore.open_reader(history_path(loaded)) as reader:
         print_simulated_notice(reader)
         found = demand_series(reader.demand(tier, until - KEPT_SECONDS, until), zone=keys.zone, bin_seconds=width)
@@ -100,24 +94,22 @@ def input_from_history(
         raise ConfigError(
             (f"{tier}: the history holds no demand of it yet; `sizewatch run` keeps it, or give --history CSV",)
         )
-    late = until - found.requests.end
+    late = until - found.end
     notes = (
         (f"the newest demand that was kept is {format_duration(late)} old: is `sizewatch run` running?",)
         if late > OLD_SECONDS
         else ()
     )
-    return _given(tier, found.requests, keys, UTC_TIMES, notes)
+    return _given(tier, found, keys, UTC_TIMES, notes)
 
 
 def _given(name: str, series: Series, keys: ForecastConfig, times: TimeStyle, notes: tuple[str, ...]) -> InputSeries:
-    ahead = len(series) + round(A_DAY_AHEAD / series.bin_seconds)
-    events = list_calendar_events(keys)
-    factors = event_factors(events, series.start, series.bin_seconds, ahead, series.zone) if events else None
+    ahead = len(series) + round(AHEAD_SECONDS / series.bin_seconds)
     return InputSeries(
         name=name,
         series=series,
         times=times,
-        sundays=sundays(keys, series.start, series.bin_seconds, ahead),
-        factors=factors,
+        sundays=sundays(keys.country, series, ahead),
+        factors=event_factors(keys.events, series.start, series.bin_seconds, ahead, series.zone),
         notes=notes,
     )

@@ -1,8 +1,6 @@
-"""What the daemon and its forecasting process say to each other: one question and one answer a line, as JSON.
+"""Messages between the daemon and its forecast worker: a request and a response per line, as JSON.
 
-Owns the two records and their spelling. It loads no numbers' library, for both sides read it. An answer is believed only
-where it has exactly this shape: whatever else comes is garbage (ValueError). What a forecaster must know more is a field of
-`Question`; what it has to tell more, one of `Answer`.
+A response is accepted only in exactly this form. Both sides load the module, so it loads no library for numbers.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from rules.plan.replica_count import NO_MARGIN, Margin
 from rules.telemetry.work import Capacity
 
 NO_LEAD_SECONDS = 900.0
-"""How far ahead is judged where nobody knows how long a start takes: then no replicas are recommended."""
+"""Horizon in seconds while the cold start is unknown: then there is no recommendation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventMessage:
-    """A known event, as `forecast.events` has it; `start` is local time without an offset."""
+    """Calendar event, as in `forecast.events`. `start` is local time without an offset."""
 
     name: str
     start: datetime
@@ -38,13 +36,13 @@ class EventMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRequest:
-    """What is asked about one tier at `now` (unix seconds), and all that the answer depends on beside the traffic.
+    """Request for the forecast of a tier at `now` (unix seconds), with all inputs but the traffic.
 
-    `settled_until` is up to where minutes are whole, `settling_seconds` how long that takes. `lead_seconds` is the P95 of its
-    cold start, None where nothing tells it, `lead_source` where it is from. `capacity` is what one replica carries now, `margin`
-    the room that a count leaves; where there is no capacity, `no_replicas` says why. `minimum_warm` is the plan's, `held` the
-    replicas that were recommended last. `replica_hour` and `late_request` are prices in `currency`. `certainty` (0-1) is that
-    of the demand to be ready for. Where it or `hold_seconds` is None the lead says it.
+    Minutes up to `settled_until` are complete, which takes `settling_seconds`. `lead_seconds` is the P95 of the cold
+    start, None if unknown, and `lead_source` its source. `capacity` is that of a replica, `margin` the margin of a
+    count. Without a capacity, `no_replicas` is the reason. `minimum_warm` is the plan's, `held` the last recommended
+    replicas. `replica_hour` and `late_request` are prices in `currency`. `certainty` (0-1) is that of the demand
+    quantile. If it or `hold_seconds` is None, it follows from the lead.
     """
 
     tier: str
@@ -71,33 +69,26 @@ class ForecastRequest:
 
     @property
     def horizon_seconds(self) -> float:
-        """Return how far ahead the forecast is judged."""
+        """Return the lead at which the forecast is scored."""
         return self.lead_seconds or NO_LEAD_SECONDS
 
     @property
     def settings(self) -> ForecastRequest:
-        """The same without what changes from hour to hour, the lead in whole minutes: forecasters of unequal settings have
-        nothing in common. Of the capacity only whether there is one: traffic is forecast alike at any."""
+        """Return the part that a forecaster is made for: the lead in whole minutes, and any or no capacity.
+
+        Forecasters with other settings have nothing in common."""
         lead = None if self.lead_seconds is None else math.ceil(self.lead_seconds / 60.0) * 60.0
         capacity = None if self.capacity is None else stated_capacity(1.0, "any")
-        return replace(
-            self,
-            now=0.0,
-            settled_until=0.0,
-            lead_seconds=lead,
-            lead_source="",
-            capacity=capacity,
-            no_replicas="",
-            held=0,
-        )
+        rest = replace(self, now=0.0, settled_until=0.0, lead_source="", no_replicas="", held=0)
+        return replace(rest, lead_seconds=lead, capacity=capacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastResponse:
-    """What was found about one tier at `made_at` (unix seconds).
+    """Forecast of a tier at `made_at` (unix seconds).
 
-    `forecast` is None where there is none, and then `gap` says why. `now_rps` is what arrived in the last whole minute.
-    `minimum_warm` are replicas, None where no replicas can be counted. `memory_bytes` is what the process holds.
+    Without a `forecast`, `gap` is the reason. `now_rps` is the demand of the last complete minute. `minimum_warm` is a
+    replica count, None if replicas cannot be counted. `memory_bytes` is that of the worker.
     """
 
     tier: str
@@ -113,7 +104,7 @@ class ForecastResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastFailure:
-    """That a question could not be answered by a defect or for lack of memory: `trouble` says so in words."""
+    """Response after a defect, described by `trouble`."""
 
     tier: str
     trouble: str
@@ -124,22 +115,22 @@ _ANSWER = TypeAdapter(ForecastResponse | ForecastFailure, config=ConfigDict(extr
 
 
 def question_line(question: ForecastRequest) -> bytes:
-    """The question as it is written to the process."""
+    """Return a request as a line."""
     return _line(asdict(question) | {"events": [asdict(e) | {"start": e.start.isoformat()} for e in question.events]})
 
 
 def parse_request(line: bytes | str) -> ForecastRequest:
-    """The question in a line. Raises ValueError where it holds none."""
+    """Return the request in a line. Raise ValueError if it is none."""
     return _QUESTION.validate_python(_document(line))
 
 
 def answer_line(answer: ForecastResponse | ForecastFailure) -> bytes:
-    """The answer as it is written back. Raises ValueError where it holds a number that is none."""
+    """Return a response as a line. Raise ValueError for NaN and infinity."""
     return _line(asdict(answer))
 
 
 def parse_response(line: bytes | str) -> ForecastResponse | ForecastFailure:
-    """The answer in a line. Raises ValueError for anything else."""
+    """Return the response in a line. Raise ValueError if it is none."""
     return _ANSWER.validate_python(_document(line))
 
 

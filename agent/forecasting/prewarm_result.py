@@ -1,7 +1,6 @@
-"""Pre-warming of a tier as it stands, for a command: from what the daemon keeps, or from a CSV; and as a manifest.
+"""Pre-warming results for commands, from the history or a CSV, and their manifests.
 
-Owns how a question is put together where no daemon asks it: the starts that the history holds, or what the arguments say in
-their place. What is computed is `agent.forecasting.tier_forecast`'s, as in the daemon's process.
+Without a daemon, the starts come from the history, or the arguments replace them.
 """
 
 from __future__ import annotations
@@ -24,25 +23,28 @@ from exporters.autoscaling.records import ObjectReference, Scaling, Secret
 from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
-from forecast.capacity.simulation_history import MINUTE_SECONDS
+from forecast.series.binned import MINUTE_SECONDS
 from rules.catalogue.registry import margin_of
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 
+HOLD_SECONDS = 60.0
+"""Hold of an autoscaler in seconds, for a missing scrape. The published number has its own hold."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOverrides:
-    """What the arguments say in place of plan and measurement: requests per second a replica, seconds a start takes."""
+    """Arguments in place of plan and measurement: requests per second of a replica, seconds of a start."""
 
-    usable_rps: float | None
-    start_seconds: float | None
+    usable_rps: float | None = None
+    start_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestOptions:
-    """What a manifest is for, beside the tier: the arguments of the same names."""
+    """Arguments of a manifest."""
 
     namespace: str
     workload: ObjectReference
@@ -54,30 +56,40 @@ class ManifestOptions:
 
 
 def prewarm_from_history(
-    loaded: LoadedConfig, tier: str, said: PlanOverrides, now: float | None = None
+    loaded: LoadedConfig, tier: str, overrides: PlanOverrides, now: float | None = None
 ) -> ForecastResponse:
-    """From the history of the daemon. Raises BadConfig, HistoryProblem. That a history was made up says whoever prints of it."""
+    """Return the result from the history of the daemon. Raise ConfigError or HistoryError."""
     path = history_path(loaded)
     now = time.time() if now is None else now
-    views = _views(loaded, tier)
+    views = {tier: _context(loaded, tier)}
     with HistoryStore.open_reader(path) as store:
         events = store.events(now - KEPT_SECONDS)
         views = measured_views(store, views, plan_versions(loaded), now)
     starts = tuple(start for event in events if event.tier == tier and (start := parse_start_event(event)) is not None)
-    return HistoryForecasts().answer(_question(loaded, views[tier], starts, said, path, now))
+    return HistoryForecasts().answer(_request(loaded, views[tier], starts, overrides, path, now))
 
 
 def prewarm_from_csv(
-    path: Path, loaded: LoadedConfig | None, tier: str, said: PlanOverrides, bin_seconds: float | None
+    path: Path, loaded: LoadedConfig | None, tier: str, overrides: PlanOverrides, bin_seconds: float | None
 ) -> ForecastResponse:
-    """From a trace, as if its end were now; plan and settings from a configuration where one is given. Raises BadTrace, and
-    SizewatchError where the trace cannot be used."""
+    """Return the result from a trace, as of its end, with the plan and settings of a configuration if given. Raise
+    SizewatchError."""
     given = input_from_csv(path, loaded, bin_seconds)
     series = given.series
     if loaded is not None:
-        asked = _question(loaded, _views(loaded, tier)[tier], (), said, path, series.end)
+        asked = _request(loaded, _context(loaded, tier), (), overrides, path, series.end)
     else:
-        asked = _with(_bare(tier, path, series.end, series.zone), said)
+        bare = ForecastRequest(
+            tier=tier,
+            now=series.end,
+            settled_until=series.end,
+            history=str(path),
+            bin_seconds=MINUTE_SECONDS,
+            zone=series.zone,
+            margin=margin_of(),
+            no_replicas="without a configuration say with --usable-rps what one replica carries",
+        )
+        asked = _overridden(bare, overrides)
     asked = replace(asked, bin_seconds=series.bin_seconds, settled_until=series.end, settling_seconds=0.0)
     if series.bin_seconds % MINUTE_SECONDS:
         raise SizewatchError(f"{path}: bins of {series.bin_seconds:g} s are no whole minutes: give --bin 1m or longer")
@@ -88,59 +100,37 @@ def prewarm_from_csv(
     return replace(answer, prewarm=replace(answer.prewarm, as_of=series.end))
 
 
-def _views(loaded: LoadedConfig, tier: str) -> dict[str, TierContext]:
-    """The view of one tier. Raises BadConfig where there is none."""
+def _context(loaded: LoadedConfig, tier: str) -> TierContext:
+    """Return the context of a tier. Raise ConfigError if there is none."""
     views = build_tier_contexts(loaded)
     if tier not in views:
         raise ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
-    return {tier: views[tier]}
+    return views[tier]
 
 
-def _question(
+def _request(
     loaded: LoadedConfig,
     view: TierContext,
     starts: tuple[ReplicaStart, ...],
-    said: PlanOverrides,
+    overrides: PlanOverrides,
     path: Path,
     now: float,
 ) -> ForecastRequest:
-    config = loaded.config
-    asked = build_request(
-        view,
-        starts,
-        config.forecast,
-        history=path,
-        now=now,
-        scrape_interval_seconds=config.settling_seconds / 2,
-    )
-    return _with(asked, said)
+    scrape = loaded.config.settling_seconds / 2
+    asked = build_request(view, starts, loaded.config.forecast, history=path, now=now, scrape_interval_seconds=scrape)
+    return _overridden(asked, overrides)
 
 
-def _bare(tier: str, path: Path, now: float, zone: str) -> ForecastRequest:
-    return ForecastRequest(
-        tier=tier,
-        now=now,
-        settled_until=now,
-        history=str(path),
-        bin_seconds=MINUTE_SECONDS,
-        zone=zone,
-        margin=margin_of(),
-        no_replicas="without a configuration say with --usable-rps what one replica carries",
-    )
-
-
-def _with(asked: ForecastRequest, said: PlanOverrides) -> ForecastRequest:
-    """With what the arguments say in place of what was found."""
-    if said.usable_rps is not None:
-        asked = replace(asked, capacity=stated_capacity(said.usable_rps, "--usable-rps"), no_replicas="")
-    if said.start_seconds is not None:
-        asked = replace(asked, lead_seconds=said.start_seconds, lead_source="--start")
+def _overridden(asked: ForecastRequest, overrides: PlanOverrides) -> ForecastRequest:
+    if overrides.usable_rps is not None:
+        asked = replace(asked, capacity=stated_capacity(overrides.usable_rps, "--usable-rps"), no_replicas="")
+    if overrides.start_seconds is not None:
+        asked = replace(asked, lead_seconds=overrides.start_seconds, lead_source="--start")
     return asked
 
 
 def too_old(found: Prewarm, now: float) -> str:
-    """Why no manifest of this may be applied at `now` (unix seconds), however it was asked for; empty where one may. A
-    manifest acts, so that it is not made of a trace that ended long ago."""
+    """Return why no manifest may be made at `now` (unix seconds), or "": a manifest acts, so its trace must be recent."""
     age = 0.0 if found.as_of is None else now - found.as_of
     return (
         f"the trace ended {format_duration(age)} ago: a manifest acts on the demand of today"
@@ -150,7 +140,7 @@ def too_old(found: Prewarm, now: float) -> str:
 
 
 def manifest(answer: ForecastResponse, kind: str, where: ManifestOptions) -> str:
-    """The manifest of one kind for what was found. Raises SizewatchError where it cannot be written."""
+    """Return the manifest of a kind. Raise SizewatchError if it cannot be written."""
     found = answer.prewarm
     one = found.recommendation
     if one is None:
@@ -180,12 +170,8 @@ def manifest(answer: ForecastResponse, kind: str, where: ManifestOptions) -> str
 
 
 def _note(found: Prewarm) -> str:
-    """How sure the schedule in a manifest is, and of what demand it was made."""
+    """Return the certainty of the schedule and the age of its demand."""
     if found.schedule_certainty is None or found.seen_until is None:
         return ""
     sure = f"enough with {found.schedule_certainty:.0%} certainty, of demand up to {format_rfc3339(found.seen_until)}"
     return f"schedule of the day that follows, repeated every day: {sure}"
-
-
-HOLD_SECONDS = 60.0
-"""The published number holds before it falls; the autoscaler adds only what rides over one missing scrape."""

@@ -1,8 +1,4 @@
-"""The question about one tier: what the configuration, the plan and the starts that were seen say together.
-
-Owns that gathering, for the daemon as for the commands; it loads no numbers' library. What is done with it is
-`agent.forecasting.tier_forecast`'s.
-"""
+"""Forecast requests from the configuration, the plan and the observed starts. No library for numbers is loaded."""
 
 from __future__ import annotations
 
@@ -11,16 +7,19 @@ from pathlib import Path
 
 from agent.config.keys import ForecastConfig
 from agent.forecasting.messages import EventMessage, ForecastRequest
-from forecast.capacity.cold_start import ColdStart, cold_start
+from forecast.capacity.cold_start import cold_start
 from rules.catalogue.registry import margin_of
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry.windows import MINUTE_SECONDS
 
 
-def cold_start_of(view: TierContext, starts: Iterable[ReplicaStart]) -> ColdStart | None:
-    """The tier's cold start from its starts and its plan."""
-    return cold_start(starts, view.plan.cold_start_seconds if view.plan else None)
+def settled_time(now: float, settling_seconds: float) -> float:
+    """Return the end of the last minute that all replicas have recorded at `now` (unix seconds).
+
+    A window books the minute in which it begins, so the last part of a minute arrives two scrapes after its end.
+    """
+    return (now - settling_seconds) // MINUTE_SECONDS * MINUTE_SECONDS
 
 
 def build_request(
@@ -32,17 +31,15 @@ def build_request(
     now: float,
     scrape_interval_seconds: float,
 ) -> ForecastRequest:
-    """What to ask about the tier of `view` at `now` (unix seconds); `history` is the file its demand is read from.
-
-    A minute is whole two scrapes after its end (`Reader.demand`).
-    """
-    found, plan = cold_start_of(view, starts), view.plan
+    """Return the request for the tier of `view` at `now` (unix seconds). `history` is the file with its demand."""
+    plan = view.plan
+    found = cold_start(starts, plan.cold_start_seconds if plan else None)
     late = keys.late_request_cost.get(view.tier)
     price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
     return ForecastRequest(
         tier=view.tier,
         now=now,
-        settled_until=(now - 2 * scrape_interval_seconds) // MINUTE_SECONDS * MINUTE_SECONDS,
+        settled_until=settled_time(now, 2 * scrape_interval_seconds),
         history=str(Path(history).absolute()),
         settling_seconds=2 * scrape_interval_seconds,
         bin_seconds=keys.bin_seconds,
@@ -73,7 +70,7 @@ def build_request(
 
 
 def _no_replicas(view: TierContext) -> str:
-    """Why replicas cannot be counted, in words; empty where they can."""
+    """Return why replicas cannot be counted, or ""."""
     if not view.serves_whole_requests:
         return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"
     if view.capacity is None or view.capacity.is_lower_bound:

@@ -1,24 +1,11 @@
-"""The forecast of a series as it stands, for a command: fitted once, with its record of the last day.
-
-Owns how a forecaster is brought to the end of a series so that it can say how well it did, and the way to the plain record
-that is told. The daemon's forecasters run on instead: `agent.forecasting.tier_forecast`.
-
-A backtest that was walked, as the plain records that it is told by.
-
-Owns the way from `forecast.backtest.walk`'s arrays to `exporters.documents.backtest`'s records, in requests per second where the
-picture asks for them.
-
-What the forecast's commands write into files: rows of forecasts, pictures.
-
-Owns the columns of a file of forecasts and the words for a file that cannot be written. A further column belongs at the
-end: programs read it by its place too.
-"""
+"""Results of the forecast commands: the forecast of a series, a backtest, and the files that they write."""
 
 from __future__ import annotations
 
 import csv
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,81 +13,71 @@ import numpy as np
 
 from agent.errors import SizewatchError
 from agent.forecasting.input_series import InputSeries
-from agent.forecasting.responses import TOO_YOUNG, points
+from agent.forecasting.responses import build_forecast
+from agent.forecasting.tier_forecast import KEPT_SECONDS, follow_last_day
 from agent.forecasting.timestamps import TimeStyle
 from exporters.documents.backtest import OURS, Backtest, BacktestTrace, MethodScore
 from exporters.documents.forecast import ForecastResult
+from exporters.render.svg_charts import Seen
 from forecast.backtest.scores import Scored, score_walk
-from forecast.backtest.walk import BacktestRun, MethodForecasts, remove_event_effects, truncate
+from forecast.backtest.walk import BacktestRun, MethodForecasts
 from forecast.backtest.window import CannotTest, bins_a_day
-from forecast.models.bin_forecaster import Forecaster
 from forecast.series.binned import Series, last_bins
+from forecast.series.calendar import remove_event_effects
 from forecast.series.observed import DAY_SECONDS
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.projection import ForecastPoint
 
-KEPT_SECONDS = 34 * DAY_SECONDS
-"""Four weeks to learn from, and a few days of their errors."""
+COLUMNS = ("origin", "target", "horizon_minutes", "method", "q05", "q50", "q95", "q99")
+"""Columns of a forecast file. Programs read them by place: add a column at the end."""
+
+
+class OutputError(SizewatchError):
+    """Unwritable file."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path}: cannot be written: {error.strerror or error}")
 
 
 def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> ForecastResult:
-    """What is expected in the bins up to `horizon_seconds` after the end of the series.
+    """Return the forecast of the bins up to `horizon_seconds` after the series, with its record of the last day.
 
-    The last day is followed bin by bin, so that coverage and error are those of forecasts that were made, of the longest
-    lead that has methods of its own. Raises SizewatchError for bins that do not divide a day, and where nothing was seen
-    in the last weeks.
+    Raise SizewatchError for bins that do not divide a day, and for a series without observations in the last weeks.
     """
     series = last_bins(given.series, KEPT_SECONDS)
-    factors = np.ones(len(series) + 1) if given.factors is None else given.factors[len(given.series) - len(series) :]
-    forecaster = _followed(given.name, remove_event_effects(series, factors[: len(series)]), given, horizon_seconds)
     bins = max(1, math.ceil(horizon_seconds / series.bin_seconds - 1e-9))
+    factors = given.factors[len(given.series) - len(series) :]
+    usual = replace(series, values=remove_event_effects(series.values, factors[: len(series)]))
+    try:
+        bins_a_day(series.bin_seconds)
+    except CannotTest as error:
+        raise SizewatchError(f"{given.name}: {error}") from error
+    if not np.isfinite(usual.values).any():
+        raise SizewatchError(f"{given.name}: nothing was seen in the last {KEPT_SECONDS / DAY_SECONDS:.0f} days")
+    forecaster = follow_last_day(usual, horizon_seconds, given.sundays)
     path = forecaster.path(bins)
-    ahead = np.ones(bins) if given.factors is None else factors[len(series) :]
-    notes = (TOO_YOUNG,) if path is None else (path.note,) if path.note else ()
-    quality = forecaster.quality()
-    projection = Projection(
-        tier=tier,
+    ahead = factors[len(series) :]
+    found = build_forecast(
+        tier,
+        path,
+        ahead if path is None else ahead[: path.quantiles.shape[1]],
+        forecaster.quality(),
         made_at=series.end,
         horizon_seconds=forecaster.leads * series.bin_seconds,
-        points=() if path is None else points(path, ahead[: len(path.q50)]),
-        method="no method" if path is None else path.method,
-        covered=quality.covered,
-        forecasts=quality.forecasts,
-        error_ratio=quality.error_ratio,
-        naive=quality.naive,
-        compared=quality.compared,
-    )
-    return ForecastResult(
-        projection=projection,
         zone=series.zone,
         bin_seconds=series.bin_seconds,
         seen=_seen(last_bins(series, DAY_SECONDS)),
-        weights=() if path is None else tuple(sorted(path.weights.items(), key=lambda share: -share[1])),
-        notes=(*given.notes, *notes),
     )
+    return replace(found, notes=(*given.notes, *found.notes))
 
 
-def _followed(name: str, series: Series, given: InputSeries, horizon_seconds: float) -> Forecaster:
-    try:
-        day = bins_a_day(series.bin_seconds)
-    except CannotTest as error:
-        raise SizewatchError(f"{name}: {error}") from error
-    seen = np.flatnonzero(np.isfinite(series.values))
-    if not len(seen):
-        raise SizewatchError(f"{name}: nothing was seen in the last {KEPT_SECONDS / DAY_SECONDS:.0f} days")
-    first = max(len(series) - day, int(seen[0]) + 1)
-    forecaster = Forecaster(truncate(series, first), ahead_seconds=horizon_seconds, sundays=given.sundays)
-    for value in series.values[first:]:
-        forecaster.step(float(value))
-    return forecaster
-
-
-def _seen(series: Series) -> tuple[tuple[float, float | None], ...]:
-    rates = series.values / series.bin_seconds
-    return tuple((series.time(place), float(rate) if math.isfinite(rate) else None) for place, rate in enumerate(rates))
+def _seen(series: Series, first: int = 0) -> tuple[Seen, ...]:
+    """Return the start and the requests per second of the bins from `first` on."""
+    rates = enumerate((series.values[first:] / series.bin_seconds).tolist(), first)
+    return tuple((series.time(place), rate if math.isfinite(rate) else None) for place, rate in rates)
 
 
 def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:
-    """The scores of all methods and the lines of ours; `notes` stand before those of the walk."""
+    """Return the scores of all methods and the traces of ours. `notes` precede those of the walk."""
     series = walk.window.series
     found = score_walk(walk)
     return Backtest(
@@ -129,42 +106,25 @@ def _score(one: Scored) -> MethodScore:
 
 
 def _traced(walk: BacktestRun, one: MethodForecasts) -> BacktestTrace:
-    """What came, and of each bin the newest forecast that the horizon has."""
+    """Return the observed bins and the newest forecast of each bin at the horizon."""
     series, seconds = walk.window.series, walk.window.series.bin_seconds
     ends = [*(int(origin) for origin in one.origins), int(one.targets.max(initial=-1)) + 1]
     points = []
     for row, (origin, after) in enumerate(pairwise(ends)):
         for column, lead in enumerate(one.leads.tolist()):
             target = origin + lead - 1
-            said = one.quantiles[:, row, column] / seconds
-            if np.isfinite(said).all() and (len(one.leads) == 1 or target < after):
-                points.append(_demand(series.time(target), said[1:]))
-    seen = tuple(
-        (series.time(place), float(value) / seconds if np.isfinite(value) else None)
-        for place, value in enumerate(series.values[walk.window.test :], walk.window.test)
-    )
+            quantiles = one.quantiles[:, row, column] / seconds
+            if np.isfinite(quantiles).all() and (len(one.leads) == 1 or target < after):
+                q50, q95, q99 = np.maximum.accumulate(quantiles[1:]).tolist()
+                points.append(ForecastPoint(t=series.time(target), q50=q50, q95=q95, q99=q99))
+    seen = _seen(series, walk.window.test)
     return BacktestTrace(horizon_minutes=one.horizon_seconds / 60, seen=seen, forecast=tuple(points))
 
 
-def _demand(t: float, said: np.ndarray[tuple[int], np.dtype[np.float64]]) -> ForecastPoint:
-    q50, q95, q99 = np.maximum.accumulate(said).tolist()
-    return ForecastPoint(t=t, q50=q50, q95=q95, q99=q99)
-
-
-COLUMNS = ("origin", "target", "horizon_minutes", "method", "q05", "q50", "q95", "q99")
-
-
-class OutputError(SizewatchError):
-    """A file cannot be written."""
-
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(f"{path}: cannot be written: {error.strerror or error}")
-
-
 def must_be_writable(*paths: Path | None) -> None:
-    """Asked before long work, whose result would be lost; it leaves no file behind. Raises NotWritten."""
+    """Raise OutputError for an unwritable path, before long work. No file is created."""
     for path in paths:
-        # What stands behind a pipe would take an opening and closing for all that comes.
+        # The reader of a pipe would take an opening and closing as the whole output.
         if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
             continue
         new = not path.exists()
@@ -178,7 +138,7 @@ def must_be_writable(*paths: Path | None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A whole file. Raises NotWritten."""
+    """Write a whole file. Raise OutputError."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -186,10 +146,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_forecasts(path: Path, walk: BacktestRun, times: TimeStyle) -> None:
-    """Every forecast of the test, one a row, amounts per bin. Raises NotWritten.
+    """Write every forecast of the test as a row, in amounts per bin. Raise OutputError.
 
-    `origin` is the moment at which it was made: the start of the first bin not seen yet. `target` is the start of the bin
-    that it is of. Times are written as `times` does.
+    `origin` is the start of the first bin that was unknown to the forecast, `target` the start of its bin. Times are in
+    the format of `times`.
     """
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
@@ -207,6 +167,6 @@ def _rows(walk: BacktestRun, times: TimeStyle) -> Iterator[Iterable[str]]:
         minutes = f"{one.horizon_seconds / 60:g}"
         for row, (origin, targets) in enumerate(zip(one.origins.tolist(), one.targets.tolist(), strict=True)):
             for column, target in enumerate(targets):
-                said = one.quantiles[:, row, column]
-                if np.isfinite(said).all():
-                    yield clock[origin], clock[target], minutes, one.method, *(f"{value:.8g}" for value in said)
+                quantiles = one.quantiles[:, row, column]
+                if np.isfinite(quantiles).all():
+                    yield clock[origin], clock[target], minutes, one.method, *(f"{value:.8g}" for value in quantiles)

@@ -1,8 +1,7 @@
-"""The daemon's forecasts: which tier is asked about when, what is done with an answer, and with none.
+"""Service of the forecasts in the daemon: requests per tier, retries, and the newest response of each tier.
 
-Owns the process's life (begun when it is needed, begun anew with growing pauses), the newest answer of each tier, and how long
-it stands. An answer that does not come costs that forecast only: the one before it stays until it is outlived. What the tiers
-are asked comes from `agent.forecasting.requests`; that rules and pages say what follows is theirs. It loads no numbers' library.
+A failed request costs only that forecast: the response before it stays until it is outdated. The module loads no
+library for numbers; `agent.forecasting.worker` computes in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,54 +14,58 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.forecasting.messages import ForecastFailure, ForecastRequest, ForecastResponse, parse_response, question_line
-from agent.worker.process import (
-    FORECAST_MEMORY_BYTES,
-    MEMORY_BYTES_A_TIER,
-    WorkerError,
-    WorkerFailure,
-    WorkerProcess,
-    command,
-)
-from exporters.documents.prewarm import without_old_schedule
+from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess, worker_command
+from exporters.documents.prewarm import Recommendation, without_old_schedule
 from exporters.status.records import ForecastHealth, ForecastStatus
 from forecast.capacity.cold_start import ColdStart
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.verdicts.projection import ForecastPoint, Projection
 
+FORECAST_MEMORY_BYTES = 512 * MIB
+MEMORY_BYTES_A_TIER = 32 * MIB
+"""Memory limit in bytes for the first tier, and for each further tier.
+
+The libraries and four weeks of one tier take about 200 MiB, each further tier about 10 MiB."""
+
 QUESTION_SECONDS = 60.0
-"""For one tier: the first answer, with four weeks to read and to learn from, takes some seconds."""
+"""Time limit of a request in seconds. The first response reads and learns four weeks, which takes some seconds."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 120.0, 3600.0
-"""After a first failure it is tried with the next minute; after each further one twice as long is waited."""
+"""Retry delays in seconds. The first retry is immediate; then the delay doubles up to the maximum."""
 
 BINS_BEYOND = 3
-"""So many bins beyond the lead rules may rely on a projection that was not renewed: two forecasts may be missing."""
+"""Bins beyond the lead for which rules may use a projection: two forecasts may be missing."""
 
 SLACK_SECONDS = 1e-6
 
-_log = logging.getLogger(__name__)
+_log, _worker_log = logging.getLogger(__name__), logging.getLogger("agent.forecasting")
+
+
+def forecast_command(memory_bytes: int) -> tuple[str, ...]:
+    """Return the command of the forecast worker."""
+    return worker_command("agent.forecasting.worker", str(memory_bytes))
 
 
 @dataclass(slots=True)
 class _TierState:
-    """What is known of one tier: the newest answer, what was said before of the time that is now, and how asking goes."""
+    """State of a tier: the newest response, the projections of the last hours, and the retries."""
 
     answer: ForecastResponse | None = None
-    said: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
+    projections: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
     failures: int = 0
     retry_at: float = 0.0
     trouble: str = ""
 
 
 class ForecastService:
-    """The answers of one daemon. `run` is called by one thread at a time; everything else from any.
+    """Forecasts of one daemon. One thread at a time calls `run`; any thread calls the rest.
 
-    `words` begins the process (a test gives another); `monotonic` are the seconds that pauses are counted in.
+    `words` is the command of the worker, `monotonic` the clock of the retry delays.
     """
 
     def __init__(
         self,
-        words: Callable[[int], Sequence[str]] = command,
+        words: Callable[[int], Sequence[str]] = forecast_command,
         *,
         question_seconds: float = QUESTION_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
@@ -79,39 +82,42 @@ class ForecastService:
         self._memory_bytes = 0
 
     def run(self, questions: Iterable[ForecastRequest]) -> tuple[TimelineEvent, ...]:
-        """Asks about every tier whose pause is over, one after another; what began or ended with that. Raises only for a
-        defect."""
-        asked, told = tuple(questions), []
-        begin, wanted = self._monotonic(), FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER * max(0, len(asked) - 1)
+        """Request a forecast of each tier whose pause is over. Return the failures that began or ended."""
+        requests, events = tuple(questions), []
+        begin, memory = self._monotonic(), FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER * max(0, len(requests) - 1)
         with self._running:
-            for one in asked:
+            for one in requests:
                 with self._lock:
                     tier = self._tiers.setdefault(one.tier, _TierState())
                 if not self._stopped and self._monotonic() >= tier.retry_at:
-                    told.append(self._ask(one, tier, wanted))
+                    events.append(self._update(one, tier, memory))
         self._seconds = self._monotonic() - begin
-        return tuple(event for event in told if event is not None)
+        return tuple(event for event in events if event is not None)
 
-    def _ask(self, asked: ForecastRequest, tier: _TierState, memory_bytes: int) -> TimelineEvent | None:
+    def _update(self, asked: ForecastRequest, tier: _TierState, memory_bytes: int) -> TimelineEvent | None:
+        # A new process must hold the replicas that may still be starting.
+        held = _recommendation(tier.answer, asked.now)
         try:
-            answer = self._answered(replace(asked, held=_held(tier.answer, asked.now)), memory_bytes)
+            answer = self._ask(replace(asked, held=0 if held is None else held.replicas), memory_bytes)
         except WorkerError as error:
-            return None if self._stopped else self._failed(asked, tier, error.fault, str(error))
+            return None if self._stopped else self._record_failure(asked, tier, error)
         with self._lock:
             self._runs += 1
             tier.answer = answer
             if answer.forecast is not None:
-                tier.said.append(_near(answer.forecast.projection, asked.bin_seconds))
+                tier.projections.append(_reliable_part(answer.forecast.projection, asked.bin_seconds))
             self._memory_bytes = answer.memory_bytes
-        return self._works(asked, tier)
+            missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
+            before, tier.trouble = tier.trouble, ""
+        several = "question was" if missed == 1 else "questions were"
+        return _event(asked, f"forecasting works again; {missed} {several} not answered") if before else None
 
-    def _answered(self, asked: ForecastRequest, memory_bytes: int) -> ForecastResponse:
-        child = self._begun(memory_bytes)
+    def _ask(self, asked: ForecastRequest, memory_bytes: int) -> ForecastResponse:
         try:
-            line = child.ask(question_line(asked), self._question_seconds)
-        except WorkerError:
+            line = self._running_child(memory_bytes).ask(question_line(asked), self._question_seconds)
+        except WorkerError as error:
             self._child = None
-            raise
+            raise WorkerError(error.fault, f"the forecasting process {error}") from error
         try:
             answer = parse_response(line)
         except ValueError as error:
@@ -127,12 +133,12 @@ class ForecastService:
             raise WorkerError(WorkerFailure.GARBAGE, "the forecasting process answered another question")
         return answer
 
-    def _begun(self, memory_bytes: int) -> WorkerProcess:
+    def _running_child(self, memory_bytes: int) -> WorkerProcess:
         with self._lock:
             if self._stopped:
-                raise WorkerError(WorkerFailure.START, "the daemon ends")
+                raise WorkerError(WorkerFailure.START, "is not begun: the daemon ends")
             if self._child is None:
-                self._child = WorkerProcess(self._words(memory_bytes))
+                self._child = WorkerProcess(self._words(memory_bytes), "forecast worker", _worker_log)
             return self._child
 
     def _end(self) -> None:
@@ -140,11 +146,10 @@ class ForecastService:
         if child is not None:
             child.close()
 
-    def _failed(
-        self, asked: ForecastRequest, tier: _TierState, fault: WorkerFailure, text: str
-    ) -> TimelineEvent | None:
+    def _record_failure(self, asked: ForecastRequest, tier: _TierState, error: WorkerError) -> TimelineEvent | None:
+        text = str(error)
         with self._lock:
-            self._failures[fault.value] += 1
+            self._failures[error.fault.value] += 1
             tier.failures += 1
             pause = 0.0 if tier.failures == 1 else FIRST_PAUSE_SECONDS * 2.0 ** min(tier.failures - 2, 10)
             tier.retry_at = self._monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
@@ -153,54 +158,46 @@ class ForecastService:
         kept = "; the forecast before it stays until it is outlived" if tier.answer is not None else ""
         return _event(asked, text + kept) if fresh else None
 
-    def _works(self, asked: ForecastRequest, tier: _TierState) -> TimelineEvent | None:
-        with self._lock:
-            missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
-            before, tier.trouble = tier.trouble, ""
-        several = "question was" if missed == 1 else "questions were"
-        return _event(asked, f"forecasting works again; {missed} {several} not answered") if before else None
-
     def keep(self, tiers: Container[str]) -> None:
-        """Forgets what is not watched any more."""
+        """Drop all other tiers."""
         with self._lock:
             self._tiers = {name: tier for name, tier in self._tiers.items() if name in tiers}
 
     def projections(self) -> dict[str, Projection]:
-        """The newest projection of each tier, as far as rules may rely on it; an outlived one is there still, so that they
-        can say so."""
+        """Return the newest projection of each tier, outdated projections included."""
         with self._lock:
-            return {name: tier.said[-1] for name, tier in self._tiers.items() if tier.said}
+            return {name: tier.projections[-1] for name, tier in self._tiers.items() if tier.projections}
 
     def status(self, name: str, cold_start: ColdStart | None, ready: int, now: float) -> ForecastStatus:
-        """What pages and metrics show of a tier at `now` (unix seconds)."""
+        """Return the forecast of a tier at `now` (unix seconds) for pages and metrics."""
         with self._lock:
             tier = self._tiers.get(name, _TierState())
-            answer, said, trouble = tier.answer, tuple(tier.said), tier.trouble
+            answer, projections, trouble = tier.answer, tuple(tier.projections), tier.trouble
         if answer is None:
             return ForecastStatus(
                 cold_start=cold_start, ready=ready, gap=trouble or "no forecast is made yet", trouble=trouble
             )
-        fresh = _fresh(answer, now)
-        found = answer.prewarm.recommendation
-        recommendation = replace(found, ready=ready) if found is not None and fresh else None
-        projection = said[-1] if said else None
-        stands = answer.forecast is not None and projection is not None and bool(projection.points_until(now))
+        fresh = _is_fresh(answer, now)
+        found = _recommendation(answer, now)
+        recommendation = replace(found, ready=ready) if found is not None else None
+        projection = projections[-1] if projections else None
+        valid = answer.forecast is not None and projection is not None and bool(projection.points_until(now))
         return ForecastStatus(
-            forecast=answer.forecast if stands else None,
+            forecast=answer.forecast if valid else None,
             prewarm=without_old_schedule(replace(answer.prewarm, recommendation=recommendation), now),
             cold_start=cold_start,
             ready=ready,
             now_rps=answer.now_rps if fresh else None,
-            at_lead=_at(projection, now + projection.horizon_seconds) if stands and projection is not None else None,
-            for_now=_for_now(said, now),
+            at_lead=_point_at(projection, now + projection.horizon_seconds) if valid and projection else None,
+            for_now=_point_for_now(projections, now),
             minimum_warm=answer.minimum_warm if fresh else None,
             gap=answer.gap
-            or ("" if stands else f"the forecast of {(now - answer.made_at) / 60:.0f} min ago is outlived"),
+            or ("" if valid else f"the forecast of {(now - answer.made_at) / 60:.0f} min ago is outlived"),
             trouble=trouble,
         )
 
     def health(self) -> ForecastHealth:
-        """How forecasting itself goes."""
+        """Return the counters of the worker."""
         with self._lock:
             return ForecastHealth(
                 runs=self._runs,
@@ -212,49 +209,47 @@ class ForecastService:
 
     @property
     def pid(self) -> int | None:
-        """The process that is asked; None while there is none."""
+        """Return the process id of the worker, or None without a worker."""
         child = self._child
         return child.pid if child is not None else None
 
     def stop(self) -> None:
-        """Asks nothing any more; a question that is under way ends at once, and is not counted."""
+        """Send no more requests. A pending request ends at once and is not counted."""
         with self._lock:
             self._stopped = True
             if self._child is not None:
                 self._child.kill()
 
     def close(self) -> None:
-        """Gives the process back, after a question that is under way has ended."""
+        """End the worker, after a pending request has ended."""
         self.stop()
         with self._running:
             self._end()
 
 
-def _held(answer: ForecastResponse | None, now: float) -> int:
-    """What a process that begins anew must know: the replicas that are asked for may still be on their way."""
-    found = answer.prewarm.recommendation if answer is not None and _fresh(answer, now) else None
-    return 0 if found is None else found.replicas
+def _recommendation(answer: ForecastResponse | None, now: float) -> Recommendation | None:
+    """Return the recommendation that is still valid."""
+    return answer.prewarm.recommendation if answer is not None and _is_fresh(answer, now) else None
+
+
+def _is_fresh(answer: ForecastResponse, now: float) -> bool:
+    """Return whether the counts are valid: until one bin after the time that they are for."""
+    found = answer.prewarm.recommendation
+    return now <= (answer.made_at if found is None else found.target_time) + answer.bin_seconds
 
 
 def _event(asked: ForecastRequest, text: str) -> TimelineEvent:
     return TimelineEvent(t=asked.now, kind=TimelineKind.FORECAST, tier=asked.tier, replica=None, text=text)
 
 
-def _near(whole: Projection, bin_seconds: float) -> Projection:
-    """As much of a day's projection as may be relied on without a newer one."""
+def _reliable_part(whole: Projection, bin_seconds: float) -> Projection:
+    """Return the points that may be used without a newer projection."""
     until = whole.made_at + whole.horizon_seconds + BINS_BEYOND * bin_seconds
     return replace(whole, points=tuple(point for point in whole.points if point.t <= until))
 
 
-def _fresh(answer: ForecastResponse, now: float) -> bool:
-    """Return whether what was recommended still stands: it was for one lead later, and one bin beyond that it says
-    nothing."""
-    found = answer.prewarm.recommendation
-    return now <= (answer.made_at if found is None else found.target_time) + answer.bin_seconds
-
-
-def _at(projection: Projection, t: float) -> ForecastPoint | None:
-    """The bin in which `t` lies; None where the projection does not reach there."""
+def _point_at(projection: Projection, t: float) -> ForecastPoint | None:
+    """Return the bin that contains `t`, or None beyond the projection."""
     begun = [point for point in projection.points if point.t <= t + SLACK_SECONDS]
     if not begun or len(projection.points) < 2:
         return None
@@ -262,9 +257,8 @@ def _at(projection: Projection, t: float) -> ForecastPoint | None:
     return begun[-1] if t < begun[-1].t + width else None
 
 
-def _for_now(said: Sequence[Projection], now: float) -> ForecastPoint | None:
-    """What was said one lead ago, or longer, of the time that is now."""
-    for one in reversed(said):
-        if one.made_at <= now - one.horizon_seconds:
-            return _at(one, now)
-    return None
+def _point_for_now(projections: Sequence[Projection], now: float) -> ForecastPoint | None:
+    """Return the forecast of `now` that was made at least one lead ago."""
+    earlier = (one for one in reversed(projections) if one.made_at <= now - one.horizon_seconds)
+    newest = next(earlier, None)
+    return _point_at(newest, now) if newest is not None else None

@@ -1,7 +1,6 @@
-"""How the timestamps of a trace are written: recognised from the first, read for all, and written again the same way.
+"""Timestamps of a trace: the format is detected from the first, used for all, and kept in outputs.
 
-Owns the forms of a time in a CSV and what a clock that is put forward or back does to those without an offset. Another
-form is a row of `_FORMS`. It opens no file: what is wrong comes with the number of its row.
+Local times need care at clock changes. The module opens no file: an error has the number of its row.
 """
 
 from __future__ import annotations
@@ -10,23 +9,17 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import StrEnum
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from forecast.series.binned import Integers
 from forecast.series.calendar import ClockChange, clock_changes
-
-if TYPE_CHECKING:
-    TextColumn = pd.Series[str]
-
-Integers = NDArray[np.int64]
 
 MICRO = 1_000_000
 LATEST_SECONDS = 1e11
-"""The year 5138: what is beyond is milliseconds (or smaller) and no seconds."""
+"""Maximum time in seconds (year 5138): a larger number is in milliseconds."""
 
 UTC_ADVICE = "write times in UTC (2026-10-25T00:30:00Z) or with their offset (2026-10-25T02:30:00+02:00)"
 EXPECTED = "a time such as 2026-03-01T00:05:00Z, 2026-03-01 00:05 (of the zone's clock), or seconds"
@@ -40,7 +33,7 @@ _SECONDS = re.compile(r"\d{1,17}(\.(?P<fraction>\d{1,6}))?", re.ASCII)
 
 
 class TimestampForm(StrEnum):
-    """What a time is told by."""
+    """Form of a time."""
 
     SECONDS = "seconds"  # unix seconds, or from the trace's own start
     UTC = "utc"  # ... and a Z
@@ -49,7 +42,7 @@ class TimestampForm(StrEnum):
 
 
 class TraceRowError(Exception):
-    """What is wrong in a row of the data (0 is the first after the header); `other` is one it contradicts."""
+    """Error in a row of the data (0 is the first after the header). `other` is the row that it contradicts."""
 
     def __init__(self, row: int, text: str, other: int | None = None) -> None:
         super().__init__(text)
@@ -60,8 +53,9 @@ class TraceRowError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeStyle:
-    """How times are written: `pattern` is that of strptime (without the offset), `decimals` those of a second; `suffix` is
-    the offset as it was first written, and `follows_zone` says whether it was the one of the zone's clock then."""
+    """Format of times: `pattern` of strptime without the offset, and `decimals` of a second.
+
+    `suffix` is the offset of the first time; `follows_zone` is true if it was that of the zone."""
 
     form: TimestampForm
     zone: str = "UTC"
@@ -72,22 +66,20 @@ class TimeStyle:
     follows_zone: bool = False
 
     def text(self, t: float) -> str:
-        """A time (unix seconds) as the trace writes them. Within the hour that a clock repeats, local times come twice."""
+        """Return a time (unix seconds) in this format. Local times of a repeated hour are ambiguous."""
         if self.form is TimestampForm.SECONDS:
             decimals = self.decimals if round(t, self.decimals) == round(t, 6) else 6
             return f"{t:.{decimals}f}"
         moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=round(t * MICRO))
         moment = moment.astimezone(self._clock())
         shown = moment.strftime(self.pattern.removesuffix(".%f"))
-        return f"{shown}{self._fraction(moment)}{self._suffix(moment)}"
+        fraction = f".{moment.microsecond:06d}"[: self.decimals + 1] if self.decimals else ""
+        return f"{shown}{fraction}{self._suffix(moment)}"
 
     def _clock(self) -> tzinfo:
         if self.form is TimestampForm.LOCAL or self.follows_zone:
             return ZoneInfo(self.zone)
         return timezone(timedelta(seconds=self.offset_seconds))
-
-    def _fraction(self, moment: datetime) -> str:
-        return f".{moment.microsecond:06d}"[: self.decimals + 1] if self.decimals else ""
 
     def _suffix(self, moment: datetime) -> str:
         if self.form is not TimestampForm.OFFSET:
@@ -95,8 +87,8 @@ class TimeStyle:
         offset = moment.strftime("%z")
         return f"{offset[:3]}:{offset[3:5]}" if ":" in self.suffix else offset
 
-    def micros(self, cells: TextColumn) -> Integers:
-        """Microseconds since the epoch (LOCAL: as if the clock stood at UTC). Raises ValueError for a cell of another form."""
+    def micros(self, cells: pd.Series[str]) -> Integers:
+        """Return microseconds since the epoch (LOCAL: as if it were UTC). Raise ValueError for another format."""
         zoned = self.form is not TimestampForm.LOCAL
         parsed = pd.to_datetime(cells, format=self.pattern + ("%z" if zoned else ""), exact=True, utc=zoned)
         if parsed.isna().any():
@@ -105,32 +97,32 @@ class TimeStyle:
         return found
 
     def check(self, cell: str) -> None:
-        """Raises ValueError, in words, for a cell that is no time, or is written otherwise than the first."""
+        """Raise ValueError with a readable text for a cell that is no time or has another format."""
         if not cell.strip():
             raise ValueError("is missing; a row that nothing is known of may be left out")
         found = detect_style(cell, self.zone)
         if (found.form, found.pattern) != (self.form, self.pattern):
-            raise ValueError(f"'{_short(cell)}' is written otherwise than the first time; write all alike")
+            raise ValueError(f"'{shorten(cell)}' is written otherwise than the first time; write all alike")
 
 
 UTC_TIMES = TimeStyle(form=TimestampForm.UTC, pattern="%Y-%m-%dT%H:%M:%S", suffix="Z")
-"""For what has no file whose style could be kept."""
+"""Format without a file."""
 
 
 def detect_style(cell: str, zone: str) -> TimeStyle:
-    """The style of a first time. Raises ValueError, in words, for what is none."""
+    """Return the format of a first time. Raise ValueError with a readable text if it is none."""
     if found := _SECONDS.fullmatch(cell):
         if float(cell) > LATEST_SECONDS:
-            raise ValueError(f"'{_short(cell)}' is too large for seconds; are these milliseconds? write seconds")
+            raise ValueError(f"'{shorten(cell)}' is too large for seconds; are these milliseconds? write seconds")
         return TimeStyle(form=TimestampForm.SECONDS, zone=zone, decimals=len(found["fraction"] or ""))
     found = _ISO.fullmatch(cell)
     if found is None:
-        raise ValueError(f"'{_short(cell)}' is no time; write {EXPECTED}")
+        raise ValueError(f"'{shorten(cell)}' is no time; write {EXPECTED}")
     try:
         offset = datetime.fromisoformat(cell).utcoffset() or timedelta()
         of_zone = datetime.fromisoformat(cell).astimezone(ZoneInfo(zone)).utcoffset()
     except (ValueError, OverflowError):
-        raise ValueError(f"'{_short(cell)}' is no time that there is; write {EXPECTED}") from None
+        raise ValueError(f"'{shorten(cell)}' is no time that there is; write {EXPECTED}") from None
     suffix = found["zone"] or ""
     form = TimestampForm.LOCAL if not suffix else TimestampForm.UTC if suffix == "Z" else TimestampForm.OFFSET
     return TimeStyle(
@@ -151,16 +143,16 @@ def _pattern(found: re.Match[str]) -> str:
     return "%Y-%m-%d" + "".join(parts)
 
 
-def _short(cell: str) -> str:
+def shorten(cell: str) -> str:
+    """Return a cell for an error text."""
     return cell if len(cell) <= 40 else f"{cell[:37]}..."
 
 
 def local_to_utc(local: Integers, zone: str) -> Integers:
-    """Times of the clock in `zone` (microseconds, in the order of the file) as UTC.
+    """Return local times in `zone` (microseconds, in the order of the file) as UTC.
 
-    The hour that the clock repeats in autumn is told apart by order: where its times go back, the second hour begins.
-    Raises BadRow where they do not (nobody can tell then which hour it is), where they go back twice, and for times that
-    the clock leaves out in spring.
+    In the repeated hour of autumn, the second hour begins where times go back. Raise TraceRowError if they do not go
+    back or go back twice, and for times that the clock skips in spring.
     """
     if not len(local):
         return local
@@ -190,7 +182,7 @@ def _first_offset(first: int, zone: str, changes: tuple[ClockChange, ...]) -> in
 
 
 def _second_hour(local: Integers, rows: Integers, zone: str) -> int:
-    """Which of the rows within an hour that comes twice is the first of its second time."""
+    """Return the first row of the second hour, of rows in a repeated hour."""
     back = np.flatnonzero(np.diff(local[rows]) <= 0) + 1
     if len(back) == 0:
         text = f"the clock in {zone} shows this time twice, and the trace has it once: which it is cannot be told"

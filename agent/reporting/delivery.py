@@ -83,7 +83,7 @@ def check(destination: Destination) -> AddressCheckResult:
         url = address(destination)
     except AddressError as error:
         return AddressCheckResult(trouble=str(error))
-    with _listening():
+    with _captured_logs():
         found = Apprise.instantiate(url, asset=_asset())
     if found is None:
         return AddressCheckResult(
@@ -110,24 +110,24 @@ def deliver(place: Path, destination: Destination, link: str) -> str:
     """Deliver the report in a folder. Return "" if it was accepted, else the reason."""
     try:
         url = address(destination)
-        said = message(json.loads((place / "report.json").read_bytes()), link)
+        text = message(json.loads((place / "report.json").read_bytes()), link)
     except AddressError as error:
         return str(error)
     except FileNotFoundError:
         return "the report is gone"
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return "its report.json is damaged; `sizewatch report` makes it anew"
-    with _listening() as heard:
+    with _captured_logs() as logs:
         asset = _asset()
-        one = Apprise.instantiate(url, asset=asset)
-        if one is None:
+        plugin = Apprise.instantiate(url, asset=asset)
+        if plugin is None:
             return "its address is none that Apprise understands; `sizewatch doctor` says more"
-        every = Apprise(asset=asset)
-        every.add(one)
-        taken = every.notify(
-            title=said.subject, body=said.body, body_format=NotifyFormat.TEXT, attach=_files(place, destination, asset)
+        sender = Apprise(asset=asset)
+        sender.add(plugin)
+        accepted = sender.notify(
+            title=text.subject, body=text.body, body_format=NotifyFormat.TEXT, attach=_files(place, destination, asset)
         )
-    return "" if taken else _reason(heard)
+    return "" if accepted else _reason(logs)
 
 
 def _asset() -> AppriseAsset:
@@ -141,7 +141,7 @@ def _files(place: Path, destination: Destination, asset: AppriseAsset) -> Appris
     return AppriseAttachment(found, asset=asset) if found else None
 
 
-class _Heard(logging.Handler):
+class _LogList(logging.Handler):
     """Log handler that keeps library messages in memory, to match them with REASONS."""
 
     def __init__(self) -> None:
@@ -154,24 +154,24 @@ class _Heard(logging.Handler):
 
 
 @contextmanager
-def _listening() -> Iterator[list[str]]:
+def _captured_logs() -> Iterator[list[str]]:
     """Redirect the logs of Apprise and its HTTP libraries to a list, away from all other handlers."""
-    ours, heard = [logging.getLogger(name) for name in ("apprise", "urllib3", "requests")], _Heard()
-    before = [(one.level, one.propagate, one.handlers) for one in ours]
-    for one in ours:
-        one.setLevel(logging.DEBUG)
-        one.propagate, one.handlers = False, [heard]
+    loggers, captured = [logging.getLogger(name) for name in ("apprise", "urllib3", "requests")], _LogList()
+    before = [(logger.level, logger.propagate, logger.handlers) for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.DEBUG)
+        logger.propagate, logger.handlers = False, [captured]
     try:
-        yield heard.texts
+        yield captured.texts
     finally:
-        for one, (level, propagate, handlers) in zip(ours, before, strict=True):
-            one.setLevel(level)
-            one.propagate, one.handlers = propagate, handlers
+        for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+            logger.propagate, logger.handlers = propagate, handlers
 
 
-def _reason(heard: list[str]) -> str:
+def _reason(logs: list[str]) -> str:
     """Return the text of the last message that matches REASONS."""
-    for text in reversed(heard):
+    for text in reversed(logs):
         for pattern, words in REASONS:
             found = re.search(pattern, text, re.IGNORECASE)
             if found is not None:

@@ -1,27 +1,175 @@
-"""Generator of reports: history queries, the pre-warming simulation, and the files of a report.
+"""Generator of reports: history queries day by day, the worth of pre-warming, and the files of a report.
 
-It loads the libraries of the page and the forecast. Import it only to write a report. The libraries for numbers load
-only if forecasting is enabled. Pre-warming is simulated on the weeks of the history itself. The history queries are in
-`agent.reporting.queries`, the files' storage in `agent.reporting.storage`.
+It loads the libraries of the page and the forecast, so only a process that writes a report imports it. The libraries
+for numbers load only if forecasting is enabled. Queries of a day fit into memory even for weeks of a busy tier.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.errors import ConfigError, SizewatchError
 from agent.forecasting.messages import ForecastResponse
+from agent.history import daily_queries
+from agent.history.daily_queries import measured_views
+from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from agent.reporting import storage
 from agent.reporting.jobs import GenerateJob
-from agent.reporting.queries import ReportQuery, query_report_inputs
 from agent.version import VERSION
 from exporters.report.build import report, report_json
 from exporters.report.html import report_html
-from exporters.report.inputs import Prewarming, ReportInputs
+from exporters.report.inputs import Prewarming, ReportInputs, TierPast
 from exporters.report.markdown import report_markdown
 from exporters.report.next_plan import next_plan_text
 from exporters.report.picture import png
 from exporters.report.records import Report
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.evaluator.benchmark_check import Step13, check_benchmark
+from rules.evaluator.evaluate import evaluate_rule
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.schema import Plan
+from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
+from rules.resize.proposal import Resize, index_by_rule, propose_size
+from rules.resize.tier_move import add_tier_moves
+from rules.telemetry.windows import HOUR_SECONDS, Window
+from rules.verdicts.verdict import RuleResult
+
+LONGEST_SECONDS = 91 * 86_400.0
+"""Maximum length of a report in seconds: the history keeps hours no longer (`agent.history.schema`)."""
+
+JUDGED_SECONDS = RECENT_SECONDS
+"""Maximum span in seconds of the rules that compare with the benchmark. Older problems are no reason to re-size now."""
+
+OVER_THE_TIME = ("WorkloadDrift", "GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
+"""Live rules that are also evaluated over the hours of the report."""
+
+SIMULATED = "simulated"
+"""Key of the history value that marks simulated data (`agent.demo.simulation`)."""
+
+NO_FORECAST = "forecasting is switched off (forecast.enabled), or keeps no history here"
+NOT_TOLD = "no forecast has compared its past with what happened yet: it takes three days of history while `sizewatch run` runs"
+
+
+class ReportError(SizewatchError):
+    """Failure to write a report to its folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportQuery:
+    """Scope of a report: tiers with their plan versions, [since, until) in unix seconds, and the time zone of its
+    readers."""
+
+    views: Mapping[str, TierContext]
+    versions: Mapping[str, str]
+    plan: Plan | None
+    since: float
+    until: float
+    zone: str
+    version: str
+    forecasting: bool = False
+    prewarming: Mapping[str, Prewarming] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TierResult:
+    summary: ProductionSummary
+    step13: Step13
+    answers: tuple[RuleResult, ...]
+    before: Window | None
+
+
+def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
+    """Return all inputs of the report. Raise HistoryError."""
+    asked = replace(asked, views=measured_views(store, asked.views, asked.versions, asked.until))
+    names = [*(asked.plan.tiers if asked.plan else ()), *sorted(asked.views)]
+    tiers = [_tier(store, asked, asked.views[name]) for name in dict.fromkeys(names) if name in asked.views]
+    moved = add_tier_moves([propose_size(one.summary, index_by_rule(one.answers)) for one in tiers])
+    return ReportInputs(
+        made_at=asked.until,
+        since=asked.since,
+        until=asked.until,
+        zone=asked.zone,
+        version=asked.version,
+        tiers=tuple(_past(store, asked, one, result) for one, result in zip(moved, tiers, strict=True)),
+        plan=asked.plan,
+        remarks=_gone(store, asked),
+        simulated=store.read_value(SIMULATED) is not None,
+    )
+
+
+def _tier(store: Reader, asked: ReportQuery, view: TierContext) -> _TierResult:
+    version = asked.versions.get(view.tier, "")
+    versions = store.plan_versions(view.tier, asked.since, asked.until)
+    collected = ProductionSummaryBuilder(view=view, since=asked.since, until=asked.until)
+    recent: list[BinnedWindow] = []
+    of_plan: list[BinnedWindow] = []
+    for since, until in daily_queries.pieces(asked.since, asked.until, daily_queries.DAY_SECONDS):
+        every = store.bins(view.tier, since, until)
+        present = every if set(versions) <= {version} else store.bins(view.tier, since, until, version)
+        hours = daily_queries.sum_by_hour(every)
+        collected.add(
+            hours, _as_needed(asked, until, every, hours, present), daily_queries.demand(store, view.tier, since, until)
+        )
+        if since >= asked.until - JUDGED_SECONDS:
+            recent += every
+            of_plan += present
+    checked = check_benchmark(view, of_plan, asked.until)
+    answers = (
+        *checked.answers,
+        *(evaluate_rule(RULES[name], view, recent, asked.until, HOUR_SECONDS) for name in OVER_THE_TIME),
+        *daily_queries.evaluate_days(store, view, version, asked.until),
+    )
+    before = _before(store, asked, view)
+    return _TierResult(summary=collected.build(versions), step13=checked, answers=answers, before=before)
+
+
+def _as_needed(
+    asked: ReportQuery,
+    until: float,
+    every: tuple[BinnedWindow, ...],
+    hours: tuple[BinnedWindow, ...],
+    present: tuple[BinnedWindow, ...],
+) -> tuple[BinnedWindow, ...]:
+    """Return a day under the present plan: by load bin while `ProductionSummary` uses bins, else by hour."""
+    if until > asked.until - RECENT_SECONDS:
+        return present
+    return hours if present is every else daily_queries.sum_by_hour(present)
+
+
+def _before(store: Reader, asked: ReportQuery, view: TierContext) -> Window | None:
+    """Return the sum of the preceding time of the same length, for trends."""
+    begin = 2 * asked.since - asked.until
+    collected = ProductionSummaryBuilder(view=view, since=begin, until=asked.since)
+    for since, until in daily_queries.pieces(begin, asked.since, daily_queries.DAY_SECONDS):
+        collected.add(daily_queries.sum_by_hour(store.bins(view.tier, since, until)), (), ())
+    return collected.build(()).total
+
+
+def _past(store: Reader, asked: ReportQuery, resize: Resize, result: _TierResult) -> TierPast:
+    tier, since = resize.seen.view.tier, asked.since
+    return TierPast(
+        resize=resize,
+        step13=result.step13,
+        answers=result.answers,
+        before=result.before,
+        episodes=tuple(one for one in store.episodes(since, tier) if one.started_at < asked.until),
+        unknowns=tuple(one for one in store.unknowns(since, tier) if one.started_at < asked.until),
+        foreign=tuple(one for one in store.foreign_alerts(since, tier) if one.started_at < asked.until),
+        events=tuple(one for one in store.events(since) if one.tier in (None, tier) and one.t < asked.until),
+        prewarming=asked.prewarming.get(tier),
+        no_prewarming=NOT_TOLD if asked.forecasting else NO_FORECAST,
+    )
+
+
+def _gone(store: Reader, asked: ReportQuery) -> tuple[str, ...]:
+    """Return a remark for each tier that has findings but is no longer monitored."""
+    found = {one.subject.tier for one in store.episodes(asked.since) if one.started_at < asked.until}
+    found |= {one.subject.tier for one in store.unknowns(asked.since) if one.started_at < asked.until}
+    gone = sorted(found - set(asked.views))
+    return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in gone)
 
 
 def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
@@ -30,60 +178,41 @@ def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
         return {}
     from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_history
 
-    nothing_said = PlanOverrides(usable_rps=None, start_seconds=None)
     found: dict[str, Prewarming] = {}
     for tier in build_tier_contexts(loaded):
         try:
-            told = prewarming_from_response(prewarm_from_history(loaded, tier, nothing_said, now))
+            result = prewarming_from_response(prewarm_from_history(loaded, tier, PlanOverrides(), now))
         except SizewatchError:
             # The report's own queries meet the same history error and report it.
             continue
-        if told is not None:
-            found[tier] = told
+        if result is not None:
+            found[tier] = result
     return found
 
 
 def prewarming_from_response(answer: ForecastResponse) -> Prewarming | None:
     """Return the pre-warming result, or None without a forecast and a comparison."""
-    worth, told = answer.prewarm.worth, answer.forecast
-    if worth is None and told is None:
-        return None
-    projection = told.projection if told is not None else None
-    counted = projection is not None and projection.forecasts > 0
+    worth = answer.prewarm.worth
+    if answer.forecast is None:
+        return None if worth is None else Prewarming(worth=worth)
+    projection = answer.forecast.projection
     return Prewarming(
         worth=worth,
-        method=projection.method if projection is not None else "",
-        naive=projection.naive if projection is not None else "",
-        covered_ratio=projection.covered / projection.forecasts if projection is not None and counted else None,
-        error_ratio=projection.error_ratio if projection is not None else None,
-        forecasts=projection.forecasts if projection is not None else 0,
+        method=projection.method,
+        naive=projection.naive,
+        covered_ratio=projection.covered / projection.forecasts if projection.forecasts else None,
+        error_ratio=projection.error_ratio,
+        forecasts=projection.forecasts,
     )
 
 
 def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
     """Return the text of every file, and the report. Without a plan there is no plan.next.yaml."""
     found, proposed = report(past)
-    texts = {
-        "report.html": report_html(found),
-        "report.md": report_markdown(found),
-        "report.json": report_json(found),
-    }
+    texts = {"report.html": report_html(found), "report.md": report_markdown(found), "report.json": report_json(found)}
     if proposed is not None:
         texts["plan.next.yaml"] = next_plan_text(past, proposed)
     return texts, found
-
-
-def picture_of(found: Report) -> bytes:
-    """Return report.png: the main charts, for chats and mails without HTML."""
-    return png(found)
-
-
-HOUR_SECONDS, LONGEST_SECONDS = 3600.0, 91 * 86_400.0
-"""Maximum length of a report in seconds: the history keeps hours no longer (`agent.history.schema`)."""
-
-
-class ReportError(SizewatchError):
-    """Failure to write a report to its folder."""
 
 
 def load_report_inputs(loaded: LoadedConfig, seconds: float, now: float) -> ReportInputs:
@@ -115,7 +244,7 @@ def generate_report(job: GenerateJob) -> str:
     keys = job.loaded.config.report
     texts, found = files_of(load_report_inputs(job.loaded, keys.since_seconds, job.due))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
-    files[storage.PICTURE] = picture_of(found)
+    files[storage.PICTURE] = png(found)
     try:
         storage.publish(job.folder, job.name, files)
         storage.prune(job.folder, keys.keep)

@@ -1,7 +1,7 @@
 """Service of the weekly reports in the daemon: due reports, retries and pending deliveries.
 
 `agent.reporting.storage` holds the schedule and the stored state. Each step runs in a process of its own
-(`agent.reporting.process`), because the libraries of pages and numbers must not load in the daemon. One thread calls
+(`agent.reporting.jobs`), because the libraries of pages and numbers must not load in the daemon. One thread calls
 `run` every minute; any thread may call `health`.
 """
 
@@ -18,8 +18,7 @@ from agent.config.load import LoadedConfig
 from agent.config.report_keys import WEEKDAYS, Destination
 from agent.errors import SizewatchError
 from agent.reporting import storage
-from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult
-from agent.reporting.process import JobRunner
+from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult, JobRunner
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState, WeeklySchedule
 from exporters.status.records import DeliveryHealth, ReportHealth
 

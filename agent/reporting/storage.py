@@ -43,6 +43,17 @@ PICTURE = "report.png"
 MOST_BYTES = 32 * 1024 * 1024
 """Maximum size of a report file in bytes. Larger files are foreign."""
 
+STATE_FILE = "reports.json"
+"""File in `data_dir`."""
+
+RECEIPTS = "deliveries"
+"""Folder in `data_dir` with a file per accepted delivery, written by the sending process."""
+
+WEEK_DAYS = 7
+
+_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
+"""Errors for a link, a path that is no folder, and a pipe or socket without a reader."""
+
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _UNFINISHED = re.compile(r"\.(new|old)-[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -66,27 +77,23 @@ def read_report_file(folder: Path, name: str, file: str) -> bytes | None:
     """Return a file of a report. Return None if it is missing, a link, a pipe or too large. Raise OSError."""
     if file not in FILES or not is_name(name):
         return None
-    only = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        place = os.open(folder / name, only | os.O_DIRECTORY)
+        report = os.open(folder / name, flags | os.O_DIRECTORY)
         try:
-            found = os.open(file, only, dir_fd=place)
+            found = os.open(file, flags, dir_fd=report)
         finally:
-            os.close(place)
+            os.close(report)
     except OSError as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno in _LINK:
             return None
         raise
-    seen = os.fstat(found)
-    if not stat.S_ISREG(seen.st_mode) or seen.st_size > MOST_BYTES:
+    status = os.fstat(found)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
         os.close(found)
         return None
     with os.fdopen(found, "rb") as opened:
-        return opened.read(seen.st_size)
-
-
-_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
-"""Errors for a link, a path that is no folder, and a pipe or socket without a reader."""
+        return opened.read(status.st_size)
 
 
 def files(folder: Path, name: str) -> tuple[str, ...]:
@@ -106,10 +113,7 @@ def publish(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
     _remove(fresh)
     fresh.mkdir(mode=0o750)
     for file, content in files.items():
-        with open_new_file(fresh / file, OWNER_AND_GROUP) as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
+        _write_new_file(fresh / file, content, OWNER_AND_GROUP)
     _remove(old)
     with suppress(FileNotFoundError):
         (folder / name).rename(old)
@@ -145,9 +149,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
-WEEK_DAYS = 7
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeeklySchedule:
     """Weekly time: `weekday` 0 is Monday, `at` is local time in `zone`."""
@@ -180,13 +181,6 @@ class WeeklySchedule:
 
     def _instant(self, day: date) -> float:
         return datetime.combine(day, self.at, ZoneInfo(self.zone)).timestamp()
-
-
-STATE_FILE = "reports.json"
-"""File in `data_dir`."""
-
-RECEIPTS = "deliveries"
-"""Folder in `data_dir` with a file per accepted delivery, written by the sending process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,13 +244,17 @@ def receipt(data_dir: Path, report: str, destination: str) -> Path:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically and sync it to disk. Raise OSError."""
     unfinished = path.with_name(f".{path.name}.new")
-    with open_new_file(unfinished, OWNER_ONLY) as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
+    _write_new_file(unfinished, content, OWNER_ONLY)
     unfinished.replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _write_new_file(path: Path, content: bytes, mode: int) -> None:
+    with open_new_file(path, mode) as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())

@@ -19,19 +19,8 @@ from pathlib import Path
 
 from agent.errors import SizewatchError
 from agent.files import NO_LINK, OWNER_ONLY
-from agent.reporting.jobs import (
-    OUT_OF_MEMORY,
-    AddressCheckJob,
-    DeliveryJob,
-    GenerateJob,
-    Job,
-    JobResult,
-    done_bytes,
-    job_of,
-)
-
-NICE = 5
-"""Nice value: below the collector and an engine on the same machine."""
+from agent.reporting.jobs import AddressCheckJob, DeliveryJob, GenerateJob, Job, JobResult, parse_job, result_line
+from agent.worker.process import OUT_OF_MEMORY, begin_child
 
 BUSY = "another process still works on a report"
 
@@ -42,25 +31,21 @@ class _Busy(Exception):
 
 def main() -> int:
     """Run the job from stdin."""
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    memory, seconds = int(sys.argv[1]), float(sys.argv[2])
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    answers = begin_child(int(sys.argv[1]))
     # The parent process may have exited by then.
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    os.nice(NICE)
+    signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
     try:
-        done = _done(job_of(sys.stdin.buffer.read()))
+        result = run_job(parse_job(sys.stdin.buffer.readline()))
     except MemoryError:
         return OUT_OF_MEMORY
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    answers.write(done_bytes(replace(done, memory_bytes=peak)))
+    answers.write(result_line(replace(result, memory_bytes=peak)))
     answers.flush()
     return 0
 
 
-def _done(job: Job) -> JobResult:
+def run_job(job: Job) -> JobResult:
+    """Run a job. Return every error but a lack of memory as the `trouble` of its result."""
     try:
         return WORK[type(job)](job)
     except (MemoryError, KeyboardInterrupt):

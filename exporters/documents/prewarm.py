@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -27,6 +26,7 @@ from exporters.documents.prewarm_wording import (
     parts_sentence,
 )
 from exporters.render.text import format_duration, text_table
+from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
 from rules.telemetry.wording import number
 
 WIDTH = 100
@@ -35,22 +35,11 @@ OLD_SECONDS = 3600.0
 """Maximum age in seconds of the demand behind a schedule. An older schedule may follow a day that went otherwise."""
 
 
-class DecisionBasis(StrEnum):
-    """Basis of a recommended count: the largest demand (named as in the forecast) or the limit that cut it."""
-
-    FORECAST = "forecast"
-    NOW = "now"
-    MINIMUM = "minimum"
-    HOLD = "hold"
-    MAXIMUM = "maximum"
-
-
 BECAUSE: Mapping[DecisionBasis, str] = {
     DecisionBasis.FORECAST: "the demand expected then",
     DecisionBasis.NOW: "what is needed now, which is more than what is expected then",
     DecisionBasis.MINIMUM: "the minimum warm count: a late request costs more than a replica that waits for it",
     DecisionBasis.HOLD: "the hold before scaling down: so many were needed a short while ago",
-    DecisionBasis.MAXIMUM: "the maximum of the tier; more would be needed",
 }
 
 
@@ -106,21 +95,6 @@ class Recommendation:
     def parts(self) -> DemandParts | None:
         """Return the parts of the demand, None without a forecast."""
         return parts_of(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleStep:
-    """Schedule step: replicas that must be warm from `start` (unix seconds) on, for up to `demand_rps`. That demand is
-    of the bin that begins at `peak`. `expected_rps` is its median forecast. Both include the `event_factor` of known
-    events.
-    """
-
-    start: float
-    replicas: int
-    demand_rps: float
-    peak: float | None = None
-    expected_rps: float | None = None
-    event_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

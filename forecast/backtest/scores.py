@@ -38,17 +38,17 @@ class ScoreSums:
 
 def sums(actual: Array, middle: Array, upper: Array, mean: float) -> ScoreSums:
     """Return the sums of amounts, medians and 95 % quantiles, each origin by lead. NaN is not counted."""
-    said = np.isfinite(actual) & np.isfinite(middle)
-    bounded = said & np.isfinite(upper)
+    forecast = np.isfinite(actual) & np.isfinite(middle)
+    bounded = forecast & np.isfinite(upper)
     beyond = np.where(bounded, actual - np.where(bounded, upper, 0.0), 0.0)
     losses = np.maximum(QUANTILE * beyond, (QUANTILE - 1) * beyond)
     return ScoreSums(
-        errors=np.where(said, np.abs(actual - middle), 0.0).sum(axis=1),
-        amounts=np.where(said, actual, 0.0).sum(axis=1),
+        errors=np.where(forecast, np.abs(actual - middle), 0.0).sum(axis=1),
+        amounts=np.where(forecast, actual, 0.0).sum(axis=1),
         losses=np.where(bounded, losses, 0.0).sum(axis=1),
         covered=(bounded & (beyond <= 0)).sum(axis=1).astype(np.float64),
         bounded=bounded.sum(axis=1).astype(np.float64),
-        targets=said.sum(axis=1).astype(np.float64),
+        targets=forecast.sum(axis=1).astype(np.float64),
         mean=mean,
     )
 
@@ -57,19 +57,18 @@ Measure = Callable[[ScoreSums], tuple[Array, Array]]
 """Function that returns the numerators and denominators of a score."""
 
 
-def wape(one: ScoreSums) -> tuple[Array, Array]:
-    """Return absolute errors and amounts: WAPE is the ratio of their sums."""
-    return one.errors, one.amounts
+MEASURES: dict[str, Measure] = {
+    "wape": lambda one: (one.errors, one.amounts),
+    "pinball": lambda one: (100.0 * one.losses, one.bounded * one.mean),
+    "coverage": lambda one: (one.covered, one.bounded),
+}
+"""Scores as a ratio of sums. `pinball` is the mean loss of the 95 % quantile in % of the mean amount, `coverage` the
+share of amounts at or below that quantile."""
 
+COMPARED = ("wape", "pinball")
+"""Measures that also have a ratio to the naive method, under the name with RATIO appended."""
 
-def pinball(one: ScoreSums) -> tuple[Array, Array]:
-    """Return the parts of the mean pinball loss of the 95 % quantile, in % of the mean amount."""
-    return 100.0 * one.losses, one.bounded * one.mean
-
-
-def coverage(one: ScoreSums) -> tuple[Array, Array]:
-    """Return the parts of the share of amounts at or below their 95 % quantile."""
-    return one.covered, one.bounded
+RATIO = "_ratio"
 
 
 def compute_score(one: ScoreSums, measure: Measure) -> float | None:
@@ -122,13 +121,6 @@ def geometric(ratios: Iterable[float]) -> float | None:
     if not len(values):
         return None
     return float(np.exp(np.log(values).mean())) if (values > 0).all() else 0.0
-
-
-MEASURES: dict[str, Measure] = {"wape": wape, "pinball": pinball, "coverage": coverage}
-COMPARED = ("wape", "pinball")
-"""Measures that also have a ratio to the naive method, under the name with RATIO appended."""
-
-RATIO = "_ratio"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

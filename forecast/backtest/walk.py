@@ -15,7 +15,7 @@ import numpy as np
 from forecast.backtest.window import LEAST_DAYS, BacktestWindow, CannotTest, ShortSeriesError, list_leads, window
 from forecast.models.bin_forecaster import COMBINATION, DAYS_NEEDED, Forecaster
 from forecast.models.classic import Arima, HoltWinters, Mstl
-from forecast.models.naive import LastValue, LastWeek, Method, ProfileTimesLevel, Yesterday
+from forecast.models.naive import LaggedMethod, Method, ProfileTimesLevel
 from forecast.models.rolling_quantiles import (
     FLOOR_SHARE,
     minimum_path_count,
@@ -24,15 +24,16 @@ from forecast.models.rolling_quantiles import (
     window_bins,
 )
 from forecast.models.simple_methods import SAME_AS_NOW
-from forecast.series.binned import Array, Series
-from forecast.series.observed import Integers, ObservedBins
+from forecast.series.binned import Array, Integers, Series, select_bins
+from forecast.series.calendar import remove_event_effects
+from forecast.series.observed import DAYS_A_WEEK, ObservedBins
 
 SAME_AS_YESTERDAY, SAME_AS_LAST_WEEK = "same as yesterday", "same as last week"
 
 METHODS: dict[str, Callable[[], Method]] = {
-    SAME_AS_NOW: LastValue,
-    SAME_AS_YESTERDAY: Yesterday,
-    SAME_AS_LAST_WEEK: LastWeek,
+    SAME_AS_NOW: lambda: LaggedMethod(0),
+    SAME_AS_YESTERDAY: lambda: LaggedMethod(1),
+    SAME_AS_LAST_WEEK: lambda: LaggedMethod(DAYS_A_WEEK),
     "Holt-Winters": HoltWinters,
     "ARIMA": Arima,
     "MSTL": Mstl,
@@ -49,8 +50,6 @@ LIVE_DAYS = 6
 LITTLE_METHODS = (COMBINATION, SAME_AS_NOW)
 NEXT_SECONDS = 900.0
 """Default lead in seconds of this forecaster if no single lead is requested."""
-
-LEAST_FACTOR = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +80,7 @@ class BacktestRun:
     notes: tuple[str, ...]
 
 
-Tell = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Callback with the method, the finished origins, and the number of origins over all methods."""
 
 
@@ -98,7 +97,7 @@ def walk(
     test_days: int | None = None,
     sundays: Collection[date] = (),
     factors: Array | None = None,
-    tell: Tell | None = None,
+    progress: ProgressCallback | None = None,
 ) -> BacktestRun:
     """Return the forecasts of each method at each horizon (seconds) over the end of the series.
 
@@ -115,19 +114,21 @@ def walk(
     chosen, more = _runnable(found, [name for name in NAMES if name in methods])
     notes += more
     steps = len(found.series) - found.calibration
+    first = len(series) - len(found.series)
+    known = np.ones(len(found.series)) if factors is None else factors[first : len(series)]
     forecasts: list[MethodForecasts] = []
     for place, name in enumerate(chosen):
 
-        def told(done: int, name: str = name, place: int = place) -> None:
-            if tell is not None:
-                tell(name, place * steps + min(done, steps), steps * len(chosen))
+        def advance(done: int, name: str = name, place: int = place) -> None:
+            if progress is not None:
+                progress(name, place * steps + min(done, steps), steps * len(chosen))
 
         if name == COMBINATION:
-            made = _ours(found, asked, sundays, _since(factors, series, found), told)
+            made = _ours(found, asked, sundays, known, advance)
         else:
-            made, troubles = _single(METHODS[name](), found, asked, told)
+            made, troubles = _single(METHODS[name](), found, asked, advance)
             notes += [f"{name}: {count} fits warned: {text}" for text, count in sorted(troubles.items())]
-        told(steps)
+        advance(steps)
         forecasts += [_tested(found, name, horizon, asked[horizon], quantiles) for horizon, quantiles in made.items()]
     return BacktestRun(window=found, forecasts=tuple(forecasts), notes=tuple(notes))
 
@@ -167,17 +168,12 @@ def _tested(found: BacktestWindow, name: str, horizon: float, ahead: Integers, q
     )
 
 
-def truncate(series: Series, end: int) -> Series:
-    """Return the series with the bins before `end`."""
-    return replace(series, values=series.values[:end])
-
-
 def _single(
-    method: Method, found: BacktestWindow, asked: dict[float, Integers], told: Callable[[int], None]
+    method: Method, found: BacktestWindow, asked: dict[float, Integers], advance: Callable[[int], None]
 ) -> tuple[dict[float, Array], dict[str, int]]:
     """Return the forecasts of a method at every origin from the calibration on, with rolling conformal quantiles."""
     series, first = found.series, found.calibration
-    past = ObservedBins(truncate(series, first))
+    past = ObservedBins(select_bins(series, end=first))
     places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
     points = {horizon: np.full((len(places[horizon]), len(one)), np.nan) for horizon, one in asked.items()}
     for origin in range(first, len(series)):
@@ -191,7 +187,7 @@ def _single(
             row = places[horizon].get(origin)
             if row is not None:
                 points[horizon][row] = np.maximum(method.path(past, int(one[-1]))[one - 1], 0.0)
-        told(origin - first)
+        advance(origin - first)
     made = {horizon: _bounded(found, one, points[horizon]) for horizon, one in asked.items()}
     return made, dict(method.troubles)
 
@@ -215,14 +211,16 @@ def _ours(
     found: BacktestWindow,
     asked: dict[float, Integers],
     sundays: Collection[date],
-    factors: Array | None,
-    told: Callable[[int], None],
+    factors: Array,
+    advance: Callable[[int], None],
 ) -> dict[float, Array]:
     """Return the forecasts of the online forecaster: started some days before, stepped by every bin, refitted daily."""
-    series, day = found.series if factors is None else remove_event_effects(found.series, factors), found.per_day
+    series, day = replace(found.series, values=remove_event_effects(found.series.values, factors)), found.per_day
     first = found.calibration if found.little else max(found.test - LIVE_DAYS * day, DAYS_NEEDED * day)
     single = [int(one[0]) * series.bin_seconds for one in asked.values() if len(one) == 1]
-    forecaster = Forecaster(truncate(series, first), ahead_seconds=max(single, default=NEXT_SECONDS), sundays=sundays)
+    forecaster = Forecaster(
+        select_bins(series, end=first), ahead_seconds=max(single, default=NEXT_SECONDS), sundays=sundays
+    )
     places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
     made = {horizon: np.full((4, len(places[horizon]), len(one)), np.nan) for horizon, one in asked.items()}
     for origin in range(first, len(series)):
@@ -235,18 +233,6 @@ def _ours(
                 row = places[horizon].get(origin)
                 path = None if row is None else forecaster.path(int(one[-1]))
                 if path is not None:
-                    said = np.stack([path.q05, path.q50, path.q95, path.q99])[:, one - 1]
-                    made[horizon][:, row] = said if factors is None else said * factors[origin + one - 1]
-        told((origin - first) * (len(series) - found.calibration) // (len(series) - first))
+                    made[horizon][:, row] = path.quantiles[:, one - 1] * factors[origin + one - 1]
+        advance((origin - first) * (len(series) - found.calibration) // (len(series) - first))
     return made
-
-
-def _since(factors: Array | None, series: Series, found: BacktestWindow) -> Array | None:
-    """Return the factors of the window's bins, which are the last of the series."""
-    return None if factors is None else factors[len(series) - len(found.series) : len(series)]
-
-
-def remove_event_effects(series: Series, factors: Array) -> Series:
-    """Return the series without known events. A bin is NaN if an event left too little traffic."""
-    told = factors >= LEAST_FACTOR
-    return replace(series, values=np.where(told, series.values / np.where(told, factors, 1.0), np.nan))

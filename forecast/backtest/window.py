@@ -6,12 +6,12 @@ An origin is the index of the first bin that was unknown at the time of the fore
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.series.binned import Series
-from forecast.series.observed import DAY_SECONDS, Integers
+from forecast.series.binned import Integers, Series, select_bins
+from forecast.series.observed import DAY_SECONDS
 
 HISTORY_DAYS, CALIBRATION_DAYS = 28, 2
 LEARNING_DAYS = 2
@@ -98,13 +98,8 @@ def window(series: Series, test_days: int | None = None) -> BacktestWindow:
     if test_days is not None and test_days < 1:
         raise CannotTest(f"{test_days} days cannot be tested: at least one")
     days = test_days or (TEST_DAYS if series.bin_seconds < COARSE_SECONDS else COARSE_TEST_DAYS)
-    begun = drop_bins_before(series, int(seen[0]))
+    begun = select_bins(series, int(seen[0]))
     return _little(begun, per_day) if _days(begun) < LEAST_DAYS else _whole(begun, per_day, days)
-
-
-def drop_bins_before(series: Series, first: int) -> Series:
-    """Return the series without the bins before `first`."""
-    return replace(series, start=series.time(first), values=series.values[first:])
 
 
 def _days(series: Series) -> float:
@@ -119,11 +114,11 @@ def _whole(series: Series, per_day: int, days: int) -> BacktestWindow:
             f"a test of {days} days needs {needed} days ({LEARNING_DAYS} to learn from, {CALIBRATION_DAYS} to calibrate), "
             f"has {_days(series):.1f}: test at most {most}"
         )
-    kept = drop_bins_before(series, max(0, len(series) - (HISTORY_DAYS + CALIBRATION_DAYS + days) * per_day))
+    kept = select_bins(series, max(0, len(series) - (HISTORY_DAYS + CALIBRATION_DAYS + days) * per_day))
     seen = np.flatnonzero(np.isfinite(kept.values[: -(days + CALIBRATION_DAYS) * per_day]))
     if not len(seen):
         raise ShortSeriesError(f"nothing was seen in the {HISTORY_DAYS} days before the test and its calibration")
-    kept = drop_bins_before(kept, int(seen[0]))
+    kept = select_bins(kept, int(seen[0]))
     test = len(kept) - days * per_day
     return BacktestWindow(
         series=kept, calibration=test - CALIBRATION_DAYS * per_day, test=test, per_day=per_day, little=False

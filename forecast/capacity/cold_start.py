@@ -75,13 +75,13 @@ def cold_start(starts: Iterable[ReplicaStart], plan_seconds: float | None) -> Co
         return None if plan_seconds is None else _by_plan(plan_seconds)
     leads = (*_measured(known, plan_seconds), *_in_part(known, every, plan_seconds), *_planned(known, plan_seconds))
     seconds, source, timing, why = max(leads, key=lambda one: one[0])
-    said = "; ".join(one.sentence for one in known)
-    return ColdStart(p95_seconds=seconds, source=source, sentence=f"{said}. {why}", timing=timing, known=known)
+    text = "; ".join(one.sentence for one in known)
+    return ColdStart(p95_seconds=seconds, source=source, sentence=f"{text}. {why}", timing=timing, known=known)
 
 
 def _by_plan(seconds: float) -> ColdStart:
-    said = f"no start was seen yet: the plan's {number(seconds, 'seconds')} are the lead"
-    return ColdStart(p95_seconds=seconds, source=LeadSource.PLAN, sentence=said)
+    text = f"no start was seen yet: the plan's {number(seconds, 'seconds')} are the lead"
+    return ColdStart(p95_seconds=seconds, source=LeadSource.PLAN, sentence=text)
 
 
 def _whole(known: tuple[StartQuantiles, ...]) -> StartQuantiles | None:
@@ -92,8 +92,8 @@ def _measured(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> 
     whole = _whole(known)
     if whole is not None:
         which = "P95" if whole.has_p95 else "slowest"
-        said = f"The {which} from the request to Ready is the lead; {_plan_words(plan_seconds)}"
-        yield whole.p95_seconds, LeadSource.MEASURED, Timing.POD, said
+        text = f"The {which} from the request to Ready is the lead; {_plan_words(plan_seconds)}"
+        yield whole.p95_seconds, LeadSource.MEASURED, Timing.POD, text
 
 
 def _in_part(
@@ -105,10 +105,10 @@ def _in_part(
         if one.timing is Timing.POD:
             continue
         seconds = one.proven_seconds if enough else one.p95_seconds
-        said = (
+        text = (
             f"The lead is at least {number(seconds, 'seconds')}: {_LEFT_OUT[one.timing]}; {_plan_words(plan_seconds)}"
         )
-        yield seconds, LeadSource.PARTLY, one.timing, said
+        yield seconds, LeadSource.PARTLY, one.timing, text
         unseen = None if enough else unseen_quantile(starts, one.timing)
         if unseen is not None:
             yield _added(one, *unseen, plan_seconds)
@@ -118,8 +118,8 @@ def _added(one: StartQuantiles, unseen: float, pods: int, plan_seconds: float | 
     lead = one.p95_seconds + unseen
     seconds, part, rest = (number(each, "seconds") for each in (lead, one.p95_seconds, unseen))
     which = "by one pod" if pods == 1 else f"{'the P95' if pods >= ENOUGH else 'the most'} of {pods} pods"
-    said = f"The lead is {seconds}: these {part}, and {rest} that they leave out, {which}; {_plan_words(plan_seconds)}"
-    return lead, LeadSource.ADDED, one.timing, said
+    text = f"The lead is {seconds}: these {part}, and {rest} that they leave out, {which}; {_plan_words(plan_seconds)}"
+    return lead, LeadSource.ADDED, one.timing, text
 
 
 def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
@@ -129,11 +129,11 @@ def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> I
         return
     planned = number(plan_seconds, "seconds")
     if whole is not None:
-        said = f"The plan's {planned} are the lead until {ENOUGH} starts are timed from the request to Ready"
+        text = f"The plan's {planned} are the lead until {ENOUGH} starts are timed from the request to Ready"
     else:
         rest = number(plan_seconds - max(one.p95_seconds for one in known), "seconds")
-        said = f"None is timed from the request for the replica, so the plan's {planned} are the lead: {rest} were not timed"
-    yield plan_seconds, LeadSource.PLAN, None, said
+        text = f"None is timed from the request for the replica, so the plan's {planned} are the lead: {rest} were not timed"
+    yield plan_seconds, LeadSource.PLAN, None, text
 
 
 def _plan_words(plan_seconds: float | None) -> str:

@@ -48,23 +48,6 @@ class CapacityPrices:
         return under / (under + 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MinimumWarm:
-    """Minimum warm count, its critical ratio, and the number of observed cold starts."""
-
-    replicas: int
-    critical_ratio: float
-    seen: int
-
-    @property
-    def sentence(self) -> str:
-        """Return the count and its reason."""
-        return (
-            f"keep {self.replicas} warm: in {100 * self.critical_ratio:.4g} % of {self.seen} cold starts' time no more were "
-            "needed above the schedule"
-        )
-
-
 def excess(demand: Array, scheduled: Array, usable_rps: float, lead: int) -> Array:
     """Return the replicas needed above the scheduled counts: the maximum of each `lead` minutes, without overlap.
 
@@ -81,7 +64,7 @@ def excess(demand: Array, scheduled: Array, usable_rps: float, lead: int) -> Arr
     return most
 
 
-def minimum_warm(needed: Array, critical_ratio: float, *, at_least: int = 0) -> MinimumWarm:
+def minimum_warm(needed: Array, critical_ratio: float, *, at_least: int = 0) -> int:
     """Return the smallest count that covers `critical_ratio` of the excess, at least `at_least` (from the plan).
 
     `needed` are samples of X (see the module); without samples the result is `at_least`. Raise ValueError for a ratio
@@ -90,7 +73,6 @@ def minimum_warm(needed: Array, critical_ratio: float, *, at_least: int = 0) -> 
     if not 0 <= critical_ratio < 1:
         raise ValueError(f"a critical ratio of {critical_ratio} is none")
     if len(needed) == 0:
-        return MinimumWarm(replicas=at_least, critical_ratio=critical_ratio, seen=0)
+        return at_least
     rank = max(1, int(np.ceil(critical_ratio * len(needed) - 1e-9)))
-    count = int(np.ceil(np.sort(needed)[rank - 1]))
-    return MinimumWarm(replicas=max(count, at_least), critical_ratio=critical_ratio, seen=len(needed))
+    return max(int(np.ceil(np.sort(needed)[rank - 1])), at_least)

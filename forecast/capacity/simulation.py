@@ -3,22 +3,21 @@
 Protocol of the published baselines: a replica requested at minute `t` serves from `t + lead` and is billed from `t`.
 Scaling down goes to the highest target of the last `hold` minutes; starting replicas go first. A minute is violated
 when its demand exceeds the ready capacity. The baselines are a static peak, an HPA on utilisation and perfect
-foresight. `forecast.capacity.prewarm` has the product's own policy. A new policy maps demand to requested replicas.
+foresight. `simulate_requests` is the product's own policy. A new policy maps demand to requested replicas.
 
 Policies are fixed before the evaluated time: pre-warming by its certainty, reacting by its cheapest utilisation before.
-One price applies to all: the price of the certainty in use. Benchmarks also compare at equal violations, with the best
-utilisation in hindsight. Comparisons have no margin; the cost of the margin is a separate number.
+One price applies to all: the price of the certainty in use. Comparisons have no margin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from forecast.capacity.prewarm import hold_minutes
 from forecast.series.binned import Array
 from rules.plan.replica_count import NO_MARGIN, ROUNDING, Margin
 
@@ -27,6 +26,12 @@ HPA_TOLERANCE = 0.1
 HPA_HOLD_MINUTES = 10
 """Scale-down stabilisation of the baselines' HPA in minutes (the default of Kubernetes is 5 minutes)."""
 MINUTES_PER_HOUR = 60.0
+
+UTILISATIONS = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+"""Utilisations of the reactive frontier in the published baselines."""
+
+AS_GOOD_SAVING = 0.02
+"""Saving that counts as none (share): a replica in fifty, less than the difference between test windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,7 +71,7 @@ class SimulatedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of a policy. Shares are 0-1 of minutes and of requests; `starts` counts newly requested replicas.
+    """Result of a policy. Shares are 0-1 of minutes and of requests.
 
     `replica_hours` were paid. `missing_hours` are the fractional replica-hours that late requests needed.
     """
@@ -76,11 +81,6 @@ class Outcome:
     replica_hours: float
     missing_hours: float
     most_replicas: int
-    starts: int
-
-    def cost(self, price_per_hour: float) -> float:
-        """Return the cost at the price of one replica-hour."""
-        return self.replica_hours * price_per_hour
 
     def priced(self, late_to_warm: float) -> float:
         """Return the paid replica-hours plus the missing ones at the price of late requests (`prewarm.certainty`)."""
@@ -126,7 +126,6 @@ def outcome(world: SimulatedDemand, run: SimulatedFleet) -> Outcome:
         replica_hours=float(run.asked.sum() / MINUTES_PER_HOUR),
         missing_hours=float(late / world.capacity / MINUTES_PER_HOUR),
         most_replicas=int(run.asked.max()),
-        starts=int(np.maximum(0.0, np.diff(run.asked)).sum()),
     )
 
 
@@ -171,12 +170,18 @@ def simulate_foresight(world: SimulatedDemand, *, hold: int = HPA_HOLD_MINUTES, 
     return simulate_fleet(apply_hold(targets, hold), world.lead, float(replicas(highest[:1], world.capacity)[0]))
 
 
-UTILISATIONS = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
-"""Utilisations of the reactive frontier in the published baselines."""
+def simulate_requests(
+    world: SimulatedDemand, quantile: Array, *, minimum: int = 1, hold: int | None = None, margin: Margin = NO_MARGIN
+) -> SimulatedFleet:
+    """Return the fleet of `prewarm.Prewarmer` with the demand `quantile[t]` at each minute (NaN: none).
 
-
-AS_GOOD_SAVING = 0.02
-"""Saving that counts as none (share): a replica in fifty, less than the difference between test windows."""
+    `hold` is in minutes (default: `hold_minutes` of the lead). Without a `margin`, strategies are compared on equal
+    terms.
+    """
+    needed = np.maximum(world.observed_demand, np.nan_to_num(quantile, nan=0.0))
+    targets = np.maximum(float(minimum), replicas(needed, world.capacity, margin))
+    asked = apply_hold(targets, hold_minutes(world.lead) if hold is None else hold)
+    return simulate_fleet(asked, world.lead, initial_replicas(world))
 
 
 class Choice(StrEnum):
@@ -191,8 +196,7 @@ class PolicyComparison:
     """Results of every policy for one demand.
 
     `reacting` has an outcome per utilisation; `chosen` is the utilisation of `cheapest_reacting` in the time before.
-    `late_to_warm` is the price of a missing replica-hour in paid ones. `bolder` are pre-warming results at lower
-    certainties, for comparison where reacting always has more violations. `with_margin` has the margin of recommended
+    `late_to_warm` is the price of a missing replica-hour in paid ones. `with_margin` has the margin of recommended
     counts and the same quantiles; no comparison uses it.
     """
 
@@ -201,7 +205,6 @@ class PolicyComparison:
     chosen: float
     prewarmed: Outcome
     with_margin: Outcome
-    bolder: tuple[Outcome, ...]
     foresight: Outcome
     late_to_warm: float
 
@@ -209,40 +212,6 @@ class PolicyComparison:
     def reacted(self) -> Outcome:
         """Return the result of reacting at the chosen utilisation."""
         return dict(self.reacting)[self.chosen]
-
-    @property
-    def relative_cost(self) -> float:
-        """Return the replica-hours of pre-warming divided by those of perfect foresight."""
-        return self.prewarmed.replica_hours / self.foresight.replica_hours
-
-    @property
-    def relative_cost_with_margin(self) -> float:
-        """Return the replica-hours of pre-warming with margin divided by those of perfect foresight, which has none."""
-        return self.with_margin.replica_hours / self.foresight.replica_hours
-
-    @property
-    def margin_cost(self) -> float:
-        """Return the replica-hours with the margin divided by those without: the cost of the margin alone."""
-        return self.with_margin.replica_hours / self.prewarmed.replica_hours
-
-    @property
-    def equal_violated(self) -> float:
-        """Return the share of violated minutes to compare at: of pre-warming, or the least of reacting if higher."""
-        return max(self.prewarmed.violated, min(one.violated for _, one in self.reacting))
-
-    @property
-    def equal_hours(self) -> tuple[float, float]:
-        """Return the replica-hours of pre-warming and of reacting at equal violations."""
-        reacting = hours_at(tuple(one for _, one in self.reacting), self.equal_violated)
-        if self.equal_violated == self.prewarmed.violated:
-            return self.prewarmed.replica_hours, reacting
-        return hours_at((self.prewarmed, *self.bolder), self.equal_violated), reacting
-
-    @property
-    def equal_saving(self) -> float:
-        """Return the share of replica-hours that pre-warming saves at equal violations; negative if it costs more."""
-        ours, other = self.equal_hours
-        return 1.0 - ours / other
 
     @property
     def saving(self) -> float:
@@ -268,15 +237,15 @@ class PolicyComparison:
     def sentence(self) -> str:
         """Return the recommendation with its numbers."""
         ours, other = self.prewarmed, self.reacted
-        said = f"{self.reason}: pre-warming took {_took(ours)}, reacting {_took(other)}"
+        text = f"{self.reason}: pre-warming took {_outcome_text(ours)}, reacting {_outcome_text(other)}"
         if ours.missing_hours or other.missing_hours:
-            said += f"; a replica that is missing costs as much as {self.late_to_warm:.0f} that wait"
+            text += f"; a replica that is missing costs as much as {self.late_to_warm:.0f} that wait"
         if ours.replica_hours < self.static.replica_hours:
-            return said
-        return f"{said}; at the certainty in use always {self.static.most_replicas} replicas would have cost no more"
+            return text
+        return f"{text}; at the certainty in use always {self.static.most_replicas} replicas would have cost no more"
 
 
-def _took(one: Outcome) -> str:
+def _outcome_text(one: Outcome) -> str:
     return (
         f"{one.replica_hours:.0f} replica-hours and was short of capacity in {100 * one.violated:.2f} % of the minutes"
     )
@@ -290,33 +259,16 @@ def cheapest_reacting(world: SimulatedDemand, late_to_warm: float, *, minimum: i
     return min(costs, key=lambda one: (costs[one], -one))
 
 
-def hours_at(outcomes: tuple[Outcome, ...], violated: float) -> float:
-    """Return the replica-hours of a policy at a share of violated minutes, interpolated on its frontier.
-
-    The frontier has the outcomes that no other beats in both numbers. Beyond its ends the nearest outcome counts. Raise
-    ValueError without outcomes.
-    """
-    if not outcomes:
-        raise ValueError("no policy was simulated")
-    ordered = sorted(outcomes, key=lambda one: (one.violated, one.replica_hours))
-    frontier: list[Outcome] = []
-    for one in ordered:
-        if not frontier or one.replica_hours < frontier[-1].replica_hours:
-            frontier.append(one)
-    return float(np.interp(violated, [one.violated for one in frontier], [one.replica_hours for one in frontier]))
-
-
 def compare_policies(
     world: SimulatedDemand,
     prewarmed: SimulatedFleet,
-    bolder: Iterable[SimulatedFleet] = (),
     *,
     with_margin: SimulatedFleet,
     chosen: float,
     late_to_warm: float,
     minimum: int = 1,
 ) -> PolicyComparison:
-    """Return all results for one demand. `prewarmed` is the product's fleet, `bolder` at lower certainties.
+    """Return all results for one demand. `prewarmed` is the product's fleet.
 
     `with_margin` has the margin of recommended counts; `chosen` is one of UTILISATIONS."""
     return PolicyComparison(
@@ -325,7 +277,6 @@ def compare_policies(
         chosen=chosen,
         prewarmed=outcome(world, prewarmed),
         with_margin=outcome(world, with_margin),
-        bolder=tuple(outcome(world, one) for one in bolder),
         foresight=outcome(world, simulate_foresight(world, minimum=minimum)),
         late_to_warm=late_to_warm,
     )

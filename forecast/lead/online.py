@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from forecast.lead.features import (
     REACH_MINUTES,
@@ -30,9 +29,8 @@ from forecast.lead.features import (
     fill_gaps,
     fit,
 )
-from forecast.series.binned import Array
+from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array, Integers, Series, rates
 
-DAY_MINUTES = 1440
 LEARN_MINUTES = 21 * DAY_MINUTES
 REFIT_MINUTES = DAY_MINUTES
 FIRST_FIT_MINUTES = 2 * DAY_MINUTES
@@ -47,6 +45,20 @@ Where demand changed in kind, errors relative to old expectations are no measure
 answer."""
 CAREFUL_LEVEL = 0.9
 """Level from which a quantile is never below the expected demand, whatever the recent errors."""
+
+KEPT_MINUTES = LEARN_MINUTES + 2 * DAY_MINUTES
+
+WEEK_DAYS = 7
+PROFILE_WEEKS = 4
+FIRST_PROFILE_DAYS = 2
+SMOOTH_MINUTES = 35
+"""Smoothing width in minutes, for bins shorter than a third of it: their noise is no daily pattern."""
+
+KEPT_DAYS = 34
+"""Days of demand to keep: four weeks of profile and a few days of their errors."""
+
+AHEAD_MINUTES = 3 * DAY_MINUTES
+"""Length of the outlook in minutes: refits are daily, and one may be late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,14 +91,14 @@ def run_lead_forecast(minutes: Array, outlook: SeasonalPrior, lead: int) -> Lead
     """
     if lead < 1:
         raise ValueError(f"a lead of {lead} minutes is none")
-    said = compute_features(fill_gaps(minutes), outlook)
-    targets = np.full(len(said), np.nan)
+    signals = compute_features(fill_gaps(minutes), outlook)
+    targets = np.full(len(signals), np.nan)
     targets[: max(0, len(minutes) - lead)] = minutes[lead:]
-    centre, spread = np.full(len(said), np.nan), np.full(len(said), np.nan)
-    for start in range(FIRST_FIT_MINUTES, len(said), REFIT_MINUTES):
-        found = fit_errors(said, targets, start, lead)
+    centre, spread = np.full(len(signals), np.nan), np.full(len(signals), np.nan)
+    for start in range(FIRST_FIT_MINUTES, len(signals), REFIT_MINUTES):
+        found = fit_errors(signals, targets, start, lead)
         if found is not None:
-            rows = said.rows(start, start + REFIT_MINUTES)
+            rows = signals.rows(start, start + REFIT_MINUTES)
             centre[start : start + REFIT_MINUTES] = found.centre(rows)
             spread[start : start + REFIT_MINUTES] = found.spread(rows)
     return LeadRun(
@@ -94,17 +106,17 @@ def run_lead_forecast(minutes: Array, outlook: SeasonalPrior, lead: int) -> Lead
         centre=centre,
         spread=spread,
         errors=(targets - centre) / spread,
-        highest=np.maximum.accumulate(said.last),
+        highest=np.maximum.accumulate(signals.last),
     )
 
 
-def fit_errors(said: Signals, targets: Array, start: int, lead: int) -> LeadRegression | None:
+def fit_errors(signals: Signals, targets: Array, start: int, lead: int) -> LeadRegression | None:
     """Return the fit to the rows before `start` with known answers, or None without demand."""
     oldest, end = max(0, start - LEARN_MINUTES), start - lead
     known = targets[oldest:end]
     if not np.nansum(known) > 0:
         return None
-    return fit(said.rows(oldest, end), known)
+    return fit(signals.rows(oldest, end), known)
 
 
 def quantile_of(centre: Array, spread: Array, highest: Array, factor: Array, level: float) -> Array:
@@ -112,9 +124,6 @@ def quantile_of(centre: Array, spread: Array, highest: Array, factor: Array, lev
     wide = np.maximum(factor, 0.0) if level >= CAREFUL_LEVEL else factor
     quantile: Array = np.clip(centre + wide * spread, 0.0, CEILING * highest)
     return quantile
-
-
-KEPT_MINUTES = LEARN_MINUTES + 2 * DAY_MINUTES
 
 
 class OnlineLeadForecaster:
@@ -144,10 +153,12 @@ class OnlineLeadForecaster:
         if len(self._minutes) < FIRST_FIT_MINUTES:
             return
         minutes = np.array(self._minutes)
-        said = compute_features(fill_gaps(minutes), SeasonalPrior(now=np.array(self._now), then=np.array(self._then)))
-        targets = np.full(len(said), np.nan)
+        signals = compute_features(
+            fill_gaps(minutes), SeasonalPrior(now=np.array(self._now), then=np.array(self._then))
+        )
+        targets = np.full(len(signals), np.nan)
         targets[: len(minutes) - self._lead] = minutes[self._lead :]
-        self._fit = fit_errors(said, targets, len(minutes), self._lead)
+        self._fit = fit_errors(signals, targets, len(minutes), self._lead)
         self._expect()
 
     def step(self, minute: float, now: float, then: float) -> None:
@@ -193,21 +204,69 @@ class OnlineLeadForecaster:
         if not np.isfinite(minutes).any():
             return
         rows = len(minutes) + 1
-        said = compute_features(
+        signals = compute_features(
             fill_gaps(minutes), SeasonalPrior(now=np.array(self._now[-rows:]), then=np.array(self._then[-rows:]))
         )
-        last = said.rows(rows - 1)
+        last = signals.rows(rows - 1)
         self._centres[-1] = float(self._fit.centre(last)[0])
         self._spreads[-1] = float(self._fit.spread(last)[0])
 
 
-Minutes = NDArray[np.int64]
+class LiveLeadForecast:
+    """Forecaster of one tier that keeps its demand and refits its time-of-week profile as the outlook.
 
-WEEK_DAYS = 7
-PROFILE_WEEKS = 4
-FIRST_PROFILE_DAYS = 2
-SMOOTH_MINUTES = 35
-"""Smoothing width in minutes, for bins shorter than a third of it: their noise is no daily pattern."""
+    `usual` is demand per minute without known events (NaN: unknown; at least one known). It begins at a whole bin of
+    `bin_minutes`.
+    """
+
+    def __init__(self, usual: Array, bin_minutes: int, lead: int) -> None:
+        self._minutes = usual[-KEPT_DAYS * DAY_MINUTES :].tolist()
+        self._bin_minutes, self._lead = bin_minutes, lead
+        self._look_ahead()
+        self._next = rows = len(self._minutes) + 1
+        outlook = SeasonalPrior(now=self._ahead.now[:rows], then=self._ahead.then[:rows])
+        self._online = OnlineLeadForecaster(np.array(self._minutes), outlook, lead)
+
+    def step(self, rate: float) -> None:
+        """Add a minute; NaN if unknown."""
+        self._minutes.append(rate)
+        if self._next >= len(self._ahead.now):
+            self._look_ahead()
+        self._online.step(rate, float(self._ahead.now[self._next]), float(self._ahead.then[self._next]))
+        self._next += 1
+
+    def refit(self) -> None:
+        """Refit the profile and the forecast to the kept demand. Call it daily."""
+        del self._minutes[: max(0, len(self._minutes) // DAY_MINUTES - KEPT_DAYS) * DAY_MINUTES]
+        self._look_ahead()
+        self._online.refit()
+
+    def quantile(self, level: float) -> float | None:
+        """Return `OnlineLeadForecaster.quantile`."""
+        return self._online.quantile(level)
+
+    @property
+    def expected(self) -> float | None:
+        """Return `OnlineLeadForecaster.expected`."""
+        return self._online.expected
+
+    def _look_ahead(self) -> None:
+        minutes = np.array(self._minutes)
+        self._ahead = minute_outlook(minutes, self._bin_minutes, self._lead, len(minutes) + AHEAD_MINUTES)
+        self._next = len(minutes)
+
+
+def minute_outlook(usual: Array, bin_minutes: int, lead: int, rows: int) -> SeasonalPrior:
+    """Return the outlook of `rows` minutes from the first of `usual`. It is empty for the first two days."""
+    count = len(usual) // bin_minutes
+    if count * bin_minutes < FIRST_PROFILE_DAYS * DAY_MINUTES or not np.isfinite(usual[: count * bin_minutes]).any():
+        return SeasonalPrior.silent(rows)
+    parts = usual[: count * bin_minutes].reshape(count, bin_minutes)
+    known = np.isfinite(parts)
+    sums = np.where(known, parts, 0.0).sum(axis=1)
+    bins = np.where(known.any(axis=1), sums / np.maximum(known.sum(axis=1), 1), np.nan)
+    series = Series(start=0.0, bin_seconds=bin_minutes * MINUTE_SECONDS, values=bins * bin_minutes * MINUTE_SECONDS)
+    return profile_outlook(rates(series), bin_minutes, lead, rows)
 
 
 def profile_outlook(observed: Array, bin_minutes: int, lead: int, minutes: int) -> SeasonalPrior:
@@ -257,7 +316,7 @@ def _smooth(profile: Array, width: int) -> Array:
     return smooth
 
 
-def _profile_at(profile: Array, minute: Minutes, bin_minutes: int) -> Array:
+def _profile_at(profile: Array, minute: Integers, bin_minutes: int) -> Array:
     place = (minute + 0.5) / bin_minutes - 0.5
     lower = np.floor(place).astype(np.int64)
     share = place - lower

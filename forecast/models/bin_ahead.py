@@ -48,50 +48,50 @@ class LeadAhead:
         now, first = len(past), first_origin(past)
         begin = max(first, now - REPLAYED_DAYS * past.per_day)
         self._spread = Spread(past, lead, begin)
-        around = self._around(first, now)
+        features = self._features(first, now)
         ends = range(now - (now - first) // past.per_day * past.per_day, now + 1, past.per_day)
         for end in ends:
-            self._fit_regressions(around, end)
-        said = self._said(around)[begin - first :]
+            self._fit_regressions(features, end)
+        forecasts = self._method_forecasts(features)[begin - first :]
         for origin in range(begin, now):
             self._learn(origin)
-            self._issue(origin, said[origin - begin], None)
-        self._grow(around)
+            self._issue(origin, forecasts[origin - begin], None)
+        self._fit_trees(features)
         self._learn(now)
-        self._issue(now, said[-1], around)
+        self._issue(now, forecasts[-1], features)
         self.quantiles = self._spread.quantiles(now)
 
-    def _around(self, first: int, last: int) -> Features:
+    def _features(self, first: int, last: int) -> Features:
         return build_features(self._past, self._profiles, np.arange(first, last + 1), self.lead)
 
-    def _fit_regressions(self, around: Features, end: int) -> None:
+    def _fit_regressions(self, features: Features, end: int) -> None:
         for regression in self._regressions:
-            regression.fit(self._past, around, self.lead, end)
+            regression.fit(self._past, features, self.lead, end)
 
-    def _said(self, around: Features) -> Array:
-        asked = BinMethodInput(self._past, self._profiles, self._smoothed, around.origins, self.lead)
-        return np.column_stack([columns(asked), *(one.predict(around) for one in self._regressions)])
+    def _method_forecasts(self, features: Features) -> Array:
+        asked = BinMethodInput(self._past, self._profiles, self._smoothed, features.origins, self.lead)
+        return np.column_stack([columns(asked), *(one.predict(features) for one in self._regressions)])
 
     def refit(self) -> None:
         """Refit regressions and trees on the last weeks."""
         now = len(self._past)
-        around = self._around(max(first_origin(self._past), now - LEARNT_DAYS * self._past.per_day), now)
-        self._fit_regressions(around, len(self._past))
-        self._grow(around)
+        features = self._features(max(first_origin(self._past), now - LEARNT_DAYS * self._past.per_day), now)
+        self._fit_regressions(features, len(self._past))
+        self._fit_trees(features)
 
-    def _grow(self, around: Features) -> None:
-        targets = around.origins + self.lead - 1
+    def _fit_trees(self, features: Features) -> None:
+        targets = features.origins + self.lead - 1
         rows = np.flatnonzero(targets < len(self._past))
         rows = rows[self._past.observed_mask[targets[rows]]]
-        aim = (self._past.values[targets[rows]] - around.level[rows]) / around.scale[rows]
-        self._trees = fit_trees(_columns(around)[rows], aim, around.scale[rows], SHORT)
+        aim = (self._past.values[targets[rows]] - features.level[rows]) / features.scale[rows]
+        self._trees = fit_trees(_columns(features)[rows], aim, features.scale[rows], SHORT)
 
     def step(self) -> None:
         """Learn from a new bin and forecast at the new origin."""
         now = len(self._past)
-        around = self._around(now, now)
+        features = self._features(now, now)
         self._learn(now)
-        self._issue(now, self._said(around)[0], around)
+        self._issue(now, self._method_forecasts(features)[0], features)
         self.quantiles = self._spread.quantiles(now)
 
     def _learn(self, now: int) -> None:
@@ -107,12 +107,12 @@ class LeadAhead:
             usual = max(float(self._past.mean(np.array([target]), week)[0]), 1e-12)
             self._weights.update(issued.by_method[None], issued.weights, np.array([actual]), usual)
 
-    def _issue(self, origin: int, by_method: Array, around: Features | None) -> None:
+    def _issue(self, origin: int, by_method: Array, features: Features | None) -> None:
         weights = self._weights.now
         forecast = float(by_method @ weights)
-        if self._trees is not None and around is not None:
-            grown = float(self._trees.predict(_columns(around)[-1:])[0])
-            trees = max(0.0, float(around.level[-1] + around.scale[-1] * grown))
+        if self._trees is not None and features is not None:
+            predicted = float(self._trees.predict(_columns(features)[-1:])[0])
+            trees = max(0.0, float(features.level[-1] + features.scale[-1] * predicted))
             forecast = TREES_SHARE * trees + (1 - TREES_SHARE) * forecast
         self._issued[origin] = BinForecast(by_method, weights, forecast)
         self._spread.note(origin, forecast)
@@ -126,5 +126,5 @@ class LeadAhead:
         return shares
 
 
-def _columns(around: Features) -> Array:
-    return np.column_stack([around.signals, around.clock])
+def _columns(features: Features) -> Array:
+    return np.column_stack([features.signals, features.clock])

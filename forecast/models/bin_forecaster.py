@@ -40,34 +40,28 @@ COMBINATION = "sizewatch"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Path:
-    """Quantiles (5 %, 50 %, 95 %, 99 %) of the amounts per bin, from `start` (unix seconds) on.
+    """Quantiles (5 %, 50 %, 95 %, 99 %) by bin of the amounts per bin, from `start` (unix seconds) on.
 
     `weights` are the shares of the method families in the next bins. `note` is a remark for readers.
     """
 
     start: float
     bin_seconds: float
-    q05: Array
-    q50: Array
-    q95: Array
-    q99: Array
+    quantiles: Array
     method: str
     weights: dict[str, float]
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class Quality(NamedTuple):
     """Quality of the forecasts at the longest own lead in the last week.
 
     `covered` of `forecasts` were at most their 95 % quantile. `error_ratio` is the sum of absolute errors divided by
-    that of the method `naive`, over `compared` bins."""
+    that of SAME_AS_NOW."""
 
     covered: int
     forecasts: int
     error_ratio: float | None
-    naive: str
-    compared: int
 
 
 class PendingForecast(NamedTuple):
@@ -106,16 +100,6 @@ class Forecaster:
         self._smoothed = Smoothed(past, self.leads)
         self._short = [LeadAhead(past, self._quick, self._smoothed, lead + 1) for lead in range(self.leads)]
         self._day = DayAhead(past, self._quick, self._steady)
-
-    @property
-    def last_bin_end(self) -> float:
-        """Return the end of the last bin, unix seconds."""
-        return self._past.end
-
-    @property
-    def bin_seconds(self) -> float:
-        """Return the length of a bin in seconds."""
-        return self._past.bin_seconds
 
     @property
     def trained(self) -> bool:
@@ -157,8 +141,7 @@ class Forecaster:
         naive = forecast_last_value(self._past, bins)
         if naive is None:
             return None
-        weights = {SAME_AS_NOW: 1.0}
-        return self._as_path(naive, SAME_AS_NOW, weights, self._too_short())
+        return self._as_path(naive, SAME_AS_NOW, {SAME_AS_NOW: 1.0}, self._too_short())
 
     def _trained_path(self, bins: int) -> Path | None:
         quantiles = self._day.path()[1]
@@ -171,21 +154,17 @@ class Forecaster:
         return self._as_path(joined, COMBINATION, self._short[-1].shares(), "")
 
     def _as_path(self, quantiles: Array, method: str, weights: dict[str, float], note: str) -> Path:
-        q05, q50, q95, q99 = quantiles
         return Path(
-            start=self.last_bin_end,
-            bin_seconds=self.bin_seconds,
-            q05=q05,
-            q50=q50,
-            q95=q95,
-            q99=q99,
+            start=self._past.end,
+            bin_seconds=self._past.bin_seconds,
+            quantiles=quantiles,
             method=method,
             weights=weights,
             note=note,
         )
 
     def _too_short(self) -> str:
-        hours = len(self._past) * self.bin_seconds / 3600
+        hours = len(self._past) * self._past.bin_seconds / 3600
         has = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
         if not self.trained:
             return f"needs {DAYS_NEEDED} days of history, has {has}: the same as now, with its own error"
@@ -203,20 +182,17 @@ class Forecaster:
 
     def _score(self, value: float) -> None:
         while self._waiting and self._waiting[0].target < len(self._past):
-            told = self._waiting.popleft()
-            if told.target == len(self._past) - 1 and math.isfinite(value):
-                self._record.append((value, told))
+            forecast = self._waiting.popleft()
+            if forecast.target == len(self._past) - 1 and math.isfinite(value):
+                self._record.append((value, forecast))
 
     def quality(self) -> Quality:
         """Return the quality of the last week, or of the time since the start."""
-        errors = sum(abs(value - told.q50) for value, told in self._record)
-        naive = sum(abs(value - told.naive) for value, told in self._record)
-        compared = len(self._record)
-        ratio = errors / naive if compared >= LEAST_RECORD and naive > 0 else None
+        errors = sum(abs(value - one.q50) for value, one in self._record)
+        naive = sum(abs(value - one.naive) for value, one in self._record)
+        count = len(self._record)
         return Quality(
-            covered=sum(value <= told.q95 + SAME_SHARE * value for value, told in self._record),
-            forecasts=compared,
-            error_ratio=ratio,
-            naive=SAME_AS_NOW,
-            compared=compared,
+            covered=sum(value <= one.q95 + SAME_SHARE * value for value, one in self._record),
+            forecasts=count,
+            error_ratio=errors / naive if count >= LEAST_RECORD and naive > 0 else None,
         )

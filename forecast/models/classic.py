@@ -10,7 +10,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
 import numpy as np
 from statsmodels.tsa.arima.model import ARIMA
@@ -33,7 +32,7 @@ def _counted(troubles: Counter[str]) -> Iterator[None]:
 class HoltWinters:
     """Holt-Winters with an additive daily season and no trend, fitted on two weeks (heuristic initial states)."""
 
-    needs_days: ClassVar[float] = 2.0
+    needs_days = 2.0
     HISTORY_DAYS = 14
     MOST_STEPS = 30
 
@@ -78,7 +77,7 @@ class Arima:
     filter. After a week the filter gain is constant.
     """
 
-    needs_days: ClassVar[float] = 1.0
+    needs_days = 1.0
     HISTORY_DAYS = 7
     ORDERS = ((1, 0, 0), (2, 0, 1), (3, 0, 2), (0, 1, 1), (1, 1, 1), (2, 1, 2))
 
@@ -165,7 +164,7 @@ class Mstl:
     and joined by lines, as in stl of R. Without that, four weeks of 5-minute bins would take a minute.
     """
 
-    needs_days: ClassVar[float] = 2.0
+    needs_days = 2.0
     HISTORY_DAYS = 28
     PASSES = 2
 

@@ -77,7 +77,7 @@ class Spread:
     def __init__(self, past: ObservedBins, lead: int, first: int) -> None:
         self._past, self._lead, self._first = past, lead, first
         room = len(past) - first + past.per_day
-        self._said = np.full(room, np.nan)
+        self._forecasts = np.full(room, np.nan)
         self._rough = np.full(room, np.nan)
         self._scale = np.full((room, SCALES), np.nan)
         self._ratio = np.full((room, SCALES), np.nan)
@@ -91,20 +91,20 @@ class Spread:
 
     def note(self, origin: int, forecast: float) -> None:
         """Record a forecast and its scales."""
-        if origin - self._first >= len(self._said):
+        if origin - self._first >= len(self._forecasts):
             self._grow()
         place = origin - self._first
-        self._said[place] = forecast
+        self._forecasts[place] = forecast
         self._scale[place] = self._scales(place, self._floored(forecast))
 
     def learn(self, origin: int, actual: float) -> None:
         """Record the actual amount for the forecast made at `origin`. Ignore NaN and origins without a forecast."""
         place = origin - self._first
-        if place < 0 or not math.isfinite(actual) or not math.isfinite(self._said[place]):
+        if place < 0 or not math.isfinite(actual) or not math.isfinite(self._forecasts[place]):
             self._offered.pop(origin, None)
             return
-        error = actual - self._said[place]
-        self._rough[place] = abs(error) / math.sqrt(self._floored(self._said[place]))
+        error = actual - self._forecasts[place]
+        self._rough[place] = abs(error) / math.sqrt(self._floored(self._forecasts[place]))
         for mean in (self._recent, self._lately, self._daily):
             mean.add(self._rough[place])
         self._ratio[place] = error / self._scale[place]
@@ -116,7 +116,7 @@ class Spread:
     def quantiles(self, origin: int) -> Quantiles | None:
         """Return the quantiles of the forecast noted at `origin`. None with fewer than LEAST_RESIDUALS residuals."""
         place, windows = origin - self._first, []
-        forecast, scale = float(self._said[place]), self._scale[place]
+        forecast, scale = float(self._forecasts[place]), self._scale[place]
         for days in BIN_SPREAD_DAYS:
             width = max(days * self._past.per_day, LEAST_RESIDUALS)
             ratios = self._ratio[max(0, place - self._lead - width + 1) : place - self._lead + 1]
@@ -174,9 +174,9 @@ class Spread:
     def _grow(self) -> None:
         """Extend the arrays by a day and drop rows before the longest window."""
         more = self._past.per_day
-        old = max(0, len(self._said) - KEPT_DAYS * more - 2 * LEAST_RESIDUALS)
+        old = max(0, len(self._forecasts) - KEPT_DAYS * more - 2 * LEAST_RESIDUALS)
         self._first += old
-        self._said = np.concatenate([self._said[old:], np.full(more, np.nan)])
+        self._forecasts = np.concatenate([self._forecasts[old:], np.full(more, np.nan)])
         self._rough = np.concatenate([self._rough[old:], np.full(more, np.nan)])
         self._scale = np.concatenate([self._scale[old:], np.full((more, SCALES), np.nan)])
         self._ratio = np.concatenate([self._ratio[old:], np.full((more, SCALES), np.nan)])
@@ -222,12 +222,12 @@ class DaySpread:
         past, day, leads = self._past, self._past.per_day, self._leads
         if not self._made:
             return
-        said = np.stack([path for _, path in self._made])
+        forecasts = np.stack([path for _, path in self._made])
         targets = np.array([origin for origin, _ in self._made])[:, None] + leads[None, :]
         inside = np.minimum(targets, len(past) - 1)
         known = (targets < len(past)) & past.observed_mask[inside]
         weight = 0.5 ** ((len(past) - targets) / (HALF_LIFE_DAYS * day))
-        error, level = past.values[inside] - said, self._floored(said)
+        error, level = past.values[inside] - forecasts, self._floored(forecasts)
         quarter = leads * QUARTERS // day
         factors = np.full((QUARTERS, 2, len(LEVELS)), np.nan)
         for part in range(QUARTERS):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.series.binned import Array
-from forecast.series.observed import FEWEST, HOUR, Integers, ObservedBins
+from forecast.series.binned import Array, Integers
+from forecast.series.observed import FEWEST, HOUR, ObservedBins
 
 WEEKS = 4
 """Maximum weeks in the median of a bin of the week."""

@@ -49,19 +49,19 @@ class Regression:
         self._moments = np.empty(0)
         self._used = 0
 
-    def fit(self, past: ObservedBins, around: Features, lead: int, end: int) -> None:
+    def fit(self, past: ObservedBins, features: Features, lead: int, end: int) -> None:
         """Learn from targets since the last fit and before bin `end`. Past days halve in weight every FORGET_DAYS."""
-        targets = around.origins + lead - 1
+        targets = features.origins + lead - 1
         rows = np.flatnonzero((targets >= self._used) & (targets < end))
         rows = rows[past.observed_mask[targets[rows]]]
-        signals, base = self._design(around)
+        signals, base = self._design(features)
         width = signals.shape[1]
         if not len(self._moments):
             self._products, self._moments = np.zeros((width, width)), np.zeros(width)
             self._fits = np.empty((0, width))
         fit = self._fits[-1] if len(self._fits) else np.zeros(width)
         if len(rows):
-            aim = self._space_of(past.values[targets[rows]] / around.scale[rows]) - base[rows]
+            aim = self._space_of(past.values[targets[rows]] / features.scale[rows]) - base[rows]
             fit = self._learn(signals[rows], aim, fit, (end - self._used) / past.per_day)
         self._used = end
         self._ends = np.append(self._ends, end)
@@ -81,21 +81,21 @@ class Regression:
         self._products, self._moments = products, moments
         return fit
 
-    def predict(self, around: Features) -> Array:
+    def predict(self, features: Features) -> Array:
         """Return the forecast at each origin (amount per bin, at least 0). Without an earlier fit return the level."""
-        signals, base = self._design(around)
-        which = np.searchsorted(self._ends, around.origins, side="right") - 1
+        signals, base = self._design(features)
+        which = np.searchsorted(self._ends, features.origins, side="right") - 1
         fits = self._fits[np.maximum(which, 0)] * (which >= 0)[:, None]
-        said = base + (signals * fits).sum(axis=1)
-        shares: Array = np.maximum(said, 0.0) ** (2 if self._space is Space.ROOT else 1)
-        return shares * around.scale
+        forecasts = base + (signals * fits).sum(axis=1)
+        shares: Array = np.maximum(forecasts, 0.0) ** (2 if self._space is Space.ROOT else 1)
+        return shares * features.scale
 
     def _space_of(self, shares: Array) -> Array:
         return np.sqrt(np.maximum(shares, 0.0)) if self._space is Space.ROOT else shares
 
-    def _design(self, around: Features) -> tuple[Array, Array]:
+    def _design(self, features: Features) -> tuple[Array, Array]:
         """Return the signals with a constant, and the base of the fit. Unknown signals count as zero."""
-        level, signals = around.level / around.scale, np.nan_to_num(around.signals)
+        level, signals = features.level / features.scale, np.nan_to_num(features.signals)
         base = self._space_of(level)
         if self._space is Space.ROOT:
             signals = self._space_of(signals + level[:, None]) - base[:, None]
@@ -160,8 +160,8 @@ class Trees:
 
     def predict(self, signals: Array) -> Array:
         """Return the prediction of each row, in the unit of the targets."""
-        said = [booster.predict(signals, num_threads=1) for booster in self._boosters]
-        mean: Array = np.mean(said, axis=0)
+        forecasts = [booster.predict(signals, num_threads=1) for booster in self._boosters]
+        mean: Array = np.mean(forecasts, axis=0)
         return mean
 
 

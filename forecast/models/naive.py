@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from forecast.models.conformal import LEAST_RESIDUALS, LEAST_SHARE, LEVELS, highest_observation
 from forecast.models.features import QUICK, week_profile
 from forecast.series.binned import Array
-from forecast.series.observed import DAYS_A_WEEK, FEWEST, ObservedBins
+from forecast.series.observed import FEWEST, HOUR, ObservedBins
 
-HOUR = 3600.0
 KEPT_SHARE = 0.85
 """Weight of a bin in the recent level, relative to the next bin."""
 
@@ -35,7 +34,7 @@ LEAST_NAIVE_SHARE = 0.02
 class Method(Protocol):
     """Forecast method on one series. It sees only `ObservedBins`; an origin is their end."""
 
-    needs_days: ClassVar[float]
+    needs_days: float
     """Minimum history in days to fit the method."""
 
     troubles: Counter[str]
@@ -54,10 +53,9 @@ class Method(Protocol):
 class LaggedMethod:
     """Amounts of a number of days ago at the same time; with 0 days the last bin."""
 
-    needs_days: ClassVar[float] = 0.0
-
     def __init__(self, days: int) -> None:
         self.troubles: Counter[str] = Counter()
+        self.needs_days = float(days)
         self._days = days
 
     def fit(self, past: ObservedBins) -> None:
@@ -74,29 +72,10 @@ class LaggedMethod:
         return np.resize(season, bins)
 
 
-class Yesterday(LaggedMethod):
-    needs_days: ClassVar[float] = 1.0
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-
-class LastWeek(LaggedMethod):
-    needs_days: ClassVar[float] = float(DAYS_A_WEEK)
-
-    def __init__(self) -> None:
-        super().__init__(DAYS_A_WEEK)
-
-
-class LastValue(LaggedMethod):
-    def __init__(self) -> None:
-        super().__init__(0)
-
-
 class ProfileTimesLevel:
     """Robust weekly profile times the ratio of the last hour to it; the ratio fades with its half-life."""
 
-    needs_days: ClassVar[float] = 1.0
+    needs_days = 1.0
 
     def __init__(self) -> None:
         self.troubles: Counter[str] = Counter()

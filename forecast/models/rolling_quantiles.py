@@ -11,8 +11,7 @@ from collections import deque
 
 import numpy as np
 
-from forecast.series.binned import Array
-from forecast.series.observed import Integers
+from forecast.series.binned import Array, Integers
 
 LEVELS = (0.05, 0.95, 0.99)
 WINDOW_DAYS, COARSE_WINDOW_DAYS = 2, 7
@@ -50,12 +49,12 @@ def quantiles_at_lead(points: Array, actual: Array, lead: int, window: int, floo
     newest: deque[float] = deque()
     ordered: list[float] = []
     for origin in range(lead, len(points)):
-        came = float(residuals[origin - lead])
-        newest.append(came)
-        if np.isfinite(came):
-            bisect.insort(ordered, came)
-        if len(newest) > window and np.isfinite(gone := newest.popleft()):
-            del ordered[bisect.bisect_left(ordered, gone)]
+        residual = float(residuals[origin - lead])
+        newest.append(residual)
+        if np.isfinite(residual):
+            bisect.insort(ordered, residual)
+        if len(newest) > window and np.isfinite(oldest := newest.popleft()):
+            del ordered[bisect.bisect_left(ordered, oldest)]
         if len(ordered) >= LEAST_RESIDUALS:
             for row, level in enumerate(LEVELS):
                 found[row, origin] = points[origin] + _of_ordered(ordered, level) * scales[origin]

@@ -13,8 +13,8 @@ import numpy as np
 
 from forecast.models.features import Profiles
 from forecast.models.smoothing import LEVELS, SEASONALS, SLOW, OnlineHoltWinters, Smoothed
-from forecast.series.binned import Array
-from forecast.series.observed import DAY_SECONDS, DAYS_A_WEEK, HOUR, Integers, ObservedBins
+from forecast.series.binned import Array, Integers
+from forecast.series.observed import DAY_SECONDS, DAYS_A_WEEK, HOUR, ObservedBins
 
 LEAST_LEVEL = 0.02
 """Share of the profile's mean, added to profile and amounts: the ratio of two empty hours has no meaning."""
@@ -55,14 +55,14 @@ def _now(asked: BinMethodInput) -> Array:
 
 
 def _smoother(column: int) -> BinMethod:
-    def said(asked: BinMethodInput) -> Array:
+    def forecast(asked: BinMethodInput) -> Array:
         return asked.smoothed.features_at(int(asked.origins[0]), int(asked.origins[-1]), asked.lead)[:, column]
 
-    return said
+    return forecast
 
 
-def _recent_weights(past: ObservedBins, how: LevelWindow) -> Array:
-    weights = np.power(NEWER, np.arange(past.bins(how.seconds), dtype=np.float64)[::-1])
+def _recent_weights(past: ObservedBins, window: LevelWindow) -> Array:
+    weights = np.power(NEWER, np.arange(past.bins(window.seconds), dtype=np.float64)[::-1])
     shares: Array = weights / weights.sum()
     return shares
 
@@ -71,46 +71,46 @@ def _last(asked: BinMethodInput, width: int) -> Array:
     return asked.past.values_at(asked.origins[:, None] + np.arange(-width, 0)[None, :])
 
 
-def _fading(asked: BinMethodInput, how: LevelWindow) -> float:
-    return float(0.5 ** (asked.lead / max(1.0, how.half_life / asked.past.bin_seconds)))
+def _fading(asked: BinMethodInput, window: LevelWindow) -> float:
+    return float(0.5 ** (asked.lead / max(1.0, window.half_life / asked.past.bin_seconds)))
 
 
-def _levelled(how: LevelWindow) -> BinMethod:
+def _levelled(window: LevelWindow) -> BinMethod:
     """Return the method: the profile times the fading ratio of recent amounts to the profile."""
 
-    def said(asked: BinMethodInput) -> Array:
-        weights = _recent_weights(asked.past, how)
+    def forecast(asked: BinMethodInput) -> Array:
+        weights = _recent_weights(asked.past, window)
         floor = LEAST_LEVEL * asked.profiles.typical(asked.origins)
         usual = asked.profiles.past_profile(asked.origins, len(weights)) @ weights + floor
-        came = _last(asked, len(weights)) @ weights
-        ratio = np.clip(came / np.maximum(usual, 1e-12), 1 / STEEPEST, STEEPEST)
+        actual = _last(asked, len(weights)) @ weights
+        ratio = np.clip(actual / np.maximum(usual, 1e-12), 1 / STEEPEST, STEEPEST)
         ahead: Array = (asked.profiles.forecast_profile(asked.origins, asked.lead) + floor) * ratio ** _fading(
-            asked, how
+            asked, window
         )
         return ahead
 
-    return said
+    return forecast
 
 
-def _shifted(how: LevelWindow) -> BinMethod:
+def _shifted(window: LevelWindow) -> BinMethod:
     """Return the method: the profile plus the fading recent deviation from it."""
 
-    def said(asked: BinMethodInput) -> Array:
-        weights = _recent_weights(asked.past, how)
-        beyond = (_last(asked, len(weights)) - asked.profiles.past_profile(asked.origins, len(weights))) @ weights
+    def forecast(asked: BinMethodInput) -> Array:
+        weights = _recent_weights(asked.past, window)
+        deviation = (_last(asked, len(weights)) - asked.profiles.past_profile(asked.origins, len(weights))) @ weights
         return np.maximum(
-            asked.profiles.forecast_profile(asked.origins, asked.lead) + beyond * _fading(asked, how), 0.0
+            asked.profiles.forecast_profile(asked.origins, asked.lead) + deviation * _fading(asked, window), 0.0
         )
 
-    return said
+    return forecast
 
 
 BIN_METHODS: tuple[tuple[str, BinMethod], ...] = (
     (SAME_AS_NOW, _now),
     *((SMOOTHED, _smoother(column)) for column in range(len(LEVELS))),
     *((HOLT_WINTERS, _smoother(len(LEVELS) + column)) for column in range(len(SEASONALS))),
-    *((PROFILE, _levelled(how)) for how in LEVELLED),
-    *((PROFILE, _shifted(how)) for how in SHIFTED),
+    *((PROFILE, _levelled(window)) for window in LEVELLED),
+    *((PROFILE, _shifted(window)) for window in SHIFTED),
 )
 """Families and methods, a column each."""
 
@@ -155,11 +155,11 @@ class SlowSeason:
 
     def paths(self, origins: Integers) -> Array:
         """Return the paths of ordered origins, none before those of an earlier call."""
-        said = np.empty((len(origins), len(self._leads)))
+        forecast = np.empty((len(origins), len(self._leads)))
         for row, origin in enumerate(origins):
             self.follow(int(origin))
-            said[row] = self._state.forecast_bins(int(origin), self._leads)
-        return said
+            forecast[row] = self._state.forecast_bins(int(origin), self._leads)
+        return forecast
 
     def follow(self, end: int) -> None:
         """Follow the bins before `end`."""
@@ -181,9 +181,9 @@ def _last_week(asked: DayMethodInput) -> Array:
 def _last_week_levelled(asked: DayMethodInput) -> Array:
     """Return last week's day times a root: of the last day divided by the same day a week before."""
     past, origins = asked.past, asked.origins
-    lately = past.mean(origins, past.per_day)
+    last_day = past.mean(origins, past.per_day)
     then = past.mean(origins - past.per_week, past.per_day)
-    ratio = np.clip(lately / np.maximum(np.where(np.isfinite(then), then, lately), 1e-12), 0.3, 3.0)
+    ratio = np.clip(last_day / np.maximum(np.where(np.isfinite(then), then, last_day), 1e-12), 0.3, 3.0)
     return _last_week(asked) * np.sqrt(ratio)[:, None]
 
 
@@ -199,29 +199,29 @@ def _day_fading(asked: DayMethodInput, half_life: float) -> Array:
     return fading
 
 
-def _day_levelled(steady: bool, how: LevelWindow) -> DayMethod:
-    def said(asked: DayMethodInput) -> Array:
+def _day_levelled(steady: bool, window: LevelWindow) -> DayMethod:
+    def forecast(asked: DayMethodInput) -> Array:
         profiles = asked.steady if steady else asked.quick
-        width = asked.past.bins(how.seconds)
+        width = asked.past.bins(window.seconds)
         floor = LEAST_LEVEL * asked.past.mean(asked.origins, asked.past.per_day) + 1e-12
-        came, usual = asked.past.mean(asked.origins, width), profiles.mean(asked.origins, width)
-        ratio = np.clip((came + floor) / (usual + floor), 1 / FURTHEST, FURTHEST)
+        actual, usual = asked.past.mean(asked.origins, width), profiles.mean(asked.origins, width)
+        ratio = np.clip((actual + floor) / (usual + floor), 1 / FURTHEST, FURTHEST)
         ahead = profiles.forecast_profile(asked.origins[:, None], asked.leads[None, :]) + floor[:, None]
-        path: Array = ahead * ratio[:, None] ** _day_fading(asked, how.half_life)[None, :]
+        path: Array = ahead * ratio[:, None] ** _day_fading(asked, window.half_life)[None, :]
         return path
 
-    return said
+    return forecast
 
 
-def _day_shifted(steady: bool, how: LevelWindow) -> DayMethod:
-    def said(asked: DayMethodInput) -> Array:
+def _day_shifted(steady: bool, window: LevelWindow) -> DayMethod:
+    def forecast(asked: DayMethodInput) -> Array:
         profiles = asked.steady if steady else asked.quick
-        width = asked.past.bins(how.seconds)
-        beyond = asked.past.mean(asked.origins, width) - profiles.mean(asked.origins, width)
+        width = asked.past.bins(window.seconds)
+        deviation = asked.past.mean(asked.origins, width) - profiles.mean(asked.origins, width)
         ahead = profiles.forecast_profile(asked.origins[:, None], asked.leads[None, :])
-        return np.maximum(ahead + beyond[:, None] * _day_fading(asked, how.half_life)[None, :], 0.0)
+        return np.maximum(ahead + deviation[:, None] * _day_fading(asked, window.half_life)[None, :], 0.0)
 
-    return said
+    return forecast
 
 
 DAY_METHODS: tuple[tuple[str, DayMethod], ...] = (

@@ -46,8 +46,8 @@ class OnlineHoltWinters:
     def forecast_bins(self, origin: int, leads: Array) -> Array:
         """Return the amounts of the bins `leads` (1 is the next) after the last bin, at least 0."""
         places = (origin + leads.astype(np.int64) - 1) % len(self._season)
-        said: Array = np.maximum(self._level + self._season[places], 0.0)
-        return said
+        forecasts: Array = np.maximum(self._level + self._season[places], 0.0)
+        return forecasts
 
 
 class Smoothed:
@@ -59,7 +59,7 @@ class Smoothed:
         self._levels = np.full(len(LEVELS), past.values[0])
         self._seasonals = tuple(OnlineHoltWinters(past, how) for how in SEASONALS)
         self._next = 0
-        self._said = np.empty((0, leads, len(LEVELS) + len(SEASONALS)))
+        self._forecasts = np.empty((0, leads, len(LEVELS) + len(SEASONALS)))
         self._count = 0
         self.follow()
 
@@ -74,12 +74,14 @@ class Smoothed:
                     one.follow(self._next, value)
             self._next += 1
             if self._next >= self.first:
-                self._say()
+                self._store_forecasts()
 
-    def _say(self) -> None:
-        if self._count == len(self._said):
-            self._said = np.concatenate([self._said, np.empty((max(1024, self._count), *self._said.shape[1:]))])
-        row = self._said[self._count]
+    def _store_forecasts(self) -> None:
+        if self._count == len(self._forecasts):
+            self._forecasts = np.concatenate(
+                [self._forecasts, np.empty((max(1024, self._count), *self._forecasts.shape[1:]))]
+            )
+        row = self._forecasts[self._count]
         row[:, : len(LEVELS)] = self._levels
         for column, one in enumerate(self._seasonals, start=len(LEVELS)):
             row[:, column] = one.forecast_bins(self._next, self._leads)
@@ -88,12 +90,12 @@ class Smoothed:
     def forget(self, before: int) -> None:
         """Drop the forecasts at earlier origins."""
         old = min(max(before - self.first, 0), self._count)
-        self._said = self._said[old : self._count].copy()
+        self._forecasts = self._forecasts[old : self._count].copy()
         self.first, self._count = self.first + old, self._count - old
 
     def features_at(self, first: int, last: int, lead: int) -> Array:
         """Return the forecasts of origins [first, last] by smoother, for one lead."""
-        return self._said[first - self.first : last - self.first + 1, lead - 1]
+        return self._forecasts[first - self.first : last - self.first + 1, lead - 1]
 
 
 class Weights:
@@ -107,15 +109,15 @@ class Weights:
         self._forget, self._level, self._boldest = 0.5 ** (1 / memory), level, boldest
         self.now: Array = np.full(count, 1 / count)
 
-    def update(self, said: Array, used: Array, actual: Array, scale: float) -> None:
+    def update(self, forecasts: Array, used: Array, actual: Array, scale: float) -> None:
         """Update from forecasts (targets by forecaster), actual amounts (by target) and the weights `used` then.
 
         The loss is that of moving the combination towards a forecaster: slope of the pinball loss times distance. It is
         divided by `scale` (the usual amount per bin).
         """
-        combined = said @ used
+        combined = forecasts @ used
         slope = np.where(actual < combined, 1 - self._level, -self._level)
-        loss = (slope[:, None] * (said - combined[:, None])).mean(axis=0) / scale
+        loss = (slope[:, None] * (forecasts - combined[:, None])).mean(axis=0) / scale
         self._regret = self._forget * self._regret - loss
         self._variance = self._forget * self._variance + loss * loss
         rate = np.minimum(np.sqrt(np.log(len(loss)) / self._variance), self._boldest)

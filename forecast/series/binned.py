@@ -13,6 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+MINUTE_SECONDS, DAY_MINUTES = 60.0, 1440
+
+KNOWN_SHARE = 0.5
+"""Minimum observed share of a bin with a known amount. Below it more than half would be a guess."""
+
+SAME_SECONDS = 1e-6
+"""Tolerance in seconds: unix times in doubles are exact to a microsecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,37 +59,27 @@ class Series:
         return self.start + index * self.bin_seconds
 
 
-KNOWN_SHARE = 0.5
-"""Minimum observed share of a bin with a known amount. Below it more than half would be a guess."""
-
-SAME_SECONDS = 1e-6
-"""Tolerance in seconds: unix times in doubles are exact to a microsecond."""
-
-
-def bin_events(
-    starts: Array, amounts: Array, bin_seconds: float, *, coverage: Array | None = None, zone: str = "UTC"
-) -> Series:
+def bin_events(starts: Array, amounts: Array, bin_seconds: float, *, zone: str = "UTC") -> Series:
     """Return the Series of amounts counted in [start, start + bin_seconds). Missing times are NaN.
 
-    `starts` are unix seconds in ascending order. `coverage` is the observed share of each bin (default 1). An amount is
-    divided by it if it is at least KNOWN_SHARE, else missing. Raise ValueError for unordered or repeated times, and for
-    times that are not whole bins apart.
+    `starts` are unix seconds in ascending order. Raise ValueError for unordered or repeated times, and for times that
+    are not whole bins apart.
     """
     if not bin_seconds > 0:
         raise ValueError(f"a bin of {bin_seconds} s is none")
-    if not len(starts) == len(amounts) == len(amounts if coverage is None else coverage):
-        raise ValueError("every amount needs its time, and its coverage where any has one")
+    if len(starts) != len(amounts):
+        raise ValueError("every amount needs its time")
     if len(starts) == 0:
         raise ValueError("a series needs at least one amount")
     places = _places(starts, bin_seconds)
     values = np.full(int(places[-1]) + 1, np.nan)
-    values[places] = amounts if coverage is None else _scaled(amounts, coverage)
+    values[places] = amounts
     return Series(start=float(starts[0]), bin_seconds=bin_seconds, values=values, zone=zone)
 
 
-def _places(starts: Array, bin_seconds: float) -> NDArray[np.int64]:
+def _places(starts: Array, bin_seconds: float) -> Integers:
     exact = (starts - starts[0]) / bin_seconds
-    places: NDArray[np.int64] = np.rint(exact).astype(np.int64)
+    places: Integers = np.rint(exact).astype(np.int64)
     off = np.flatnonzero(np.abs(exact - places) * bin_seconds > SAME_SECONDS * 2)
     if len(off):
         raise ValueError(f"{starts[off[0]]} is not whole bins of {bin_seconds:g} s after {starts[0]}")
@@ -88,12 +87,6 @@ def _places(starts: Array, bin_seconds: float) -> NDArray[np.int64]:
     if len(back):
         raise ValueError(f"{starts[back[0] + 1]} does not come after {starts[back[0]]}")
     return places
-
-
-def _scaled(amounts: Array, coverage: Array) -> Array:
-    known = coverage >= KNOWN_SHARE
-    scaled: Array = np.where(known, amounts / np.where(known, np.minimum(coverage, 1.0), 1.0), np.nan)
-    return scaled
 
 
 def resample(series: Series, bin_seconds: float) -> Series:
@@ -112,7 +105,9 @@ def resample(series: Series, bin_seconds: float) -> Series:
     fine[before : before + len(series)] = series.values
     parts = fine.reshape(groups, factor)
     known = ~np.isnan(parts)
-    values = _scaled(np.where(known, parts, 0.0).sum(axis=1), known.mean(axis=1))
+    coverage = known.mean(axis=1)
+    sums = np.where(known, parts, 0.0).sum(axis=1)
+    values = np.where(coverage >= KNOWN_SHARE, sums / np.maximum(coverage, KNOWN_SHARE), np.nan)
     return replace(
         series, start=series.start - before * series.bin_seconds, bin_seconds=float(bin_seconds), values=values
     )
@@ -127,20 +122,55 @@ def _factor(fine: float, coarse: float) -> int:
     return factor
 
 
+def select_bins(series: Series, first: int = 0, end: int | None = None) -> Series:
+    """Return the bins from `first` on, before `end`."""
+    return replace(series, start=series.time(first), values=series.values[first:end])
+
+
 def truncate_at(series: Series, t: float) -> Series:
     """Return the bins that are over at `t` (unix seconds)."""
-    count = int((t - series.start + SAME_SECONDS) // series.bin_seconds)
-    return replace(series, values=series.values[: max(0, count)])
+    return select_bins(series, end=max(0, int((t - series.start + SAME_SECONDS) // series.bin_seconds)))
 
 
 def last_bins(series: Series, seconds: float) -> Series:
     """Return the bins within the last `seconds` of the series, or all of a shorter series."""
-    count = min(len(series), max(0, int((seconds + SAME_SECONDS) // series.bin_seconds)))
-    first = len(series) - count
-    return replace(series, start=series.time(first), values=series.values[first:])
+    count = max(0, int((seconds + SAME_SECONDS) // series.bin_seconds))
+    return select_bins(series, max(0, len(series) - count))
 
 
-def per_second(series: Series) -> Array:
-    """Return the mean rate of each bin per second; NaN if unknown."""
-    rates: Array = series.values / series.bin_seconds
-    return rates
+def bin_minutes(series: Series) -> int:
+    """Return the bin length in minutes. Raise ValueError if it is not whole or does not divide a day."""
+    minutes = round(series.bin_seconds / MINUTE_SECONDS)
+    if minutes < 1 or minutes * MINUTE_SECONDS != series.bin_seconds or DAY_MINUTES % minutes:
+        raise ValueError(f"bins of {series.bin_seconds:g} s do not make whole minutes and whole days")
+    return minutes
+
+
+def rates(series: Series) -> Array:
+    """Return the requests per second of every bin, with gaps filled: for a simulation, never for a score.
+
+    A gap takes the same bin a day before, else a straight line between neighbours. Raise ValueError without observed
+    bins.
+    """
+    per_day = DAY_MINUTES // bin_minutes(series)
+    values = series.values / series.bin_seconds
+    known = np.isfinite(values)
+    if not known.any():
+        raise ValueError("no bin of this series was seen")
+    filled = values.copy()
+    for place in np.flatnonzero(~known):
+        if place >= per_day:
+            filled[place] = filled[place - per_day]
+    left = np.isfinite(filled)
+    places = np.arange(len(filled))
+    drawn: Array = np.interp(places, places[left], filled[left])
+    return drawn
+
+
+def per_minute(bins: Array, width: int) -> Array:
+    """Return the rate of every minute in bins of `width` minutes: straight lines between their middles."""
+    if width == 1:
+        return bins
+    middles = (np.arange(len(bins)) + 0.5) * width
+    drawn: Array = np.interp(np.arange(len(bins) * width) + 0.5, middles, bins)
+    return drawn

@@ -8,19 +8,15 @@ configuration lists the events; `forecast.series.public_holidays` has the public
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 import numpy as np
 from dateutil.rrule import rrule, rrulestr
-from numpy.typing import NDArray
 
-from forecast.series.binned import Array
-
-Integers = NDArray[np.int64]
+from forecast.series.binned import Array, Integers
 
 DAY_SECONDS = 86_400
 WEEK_SECONDS = 7 * DAY_SECONDS
@@ -28,6 +24,9 @@ SUNDAY_SECONDS = 6 * DAY_SECONDS
 EPOCH = date(1970, 1, 1)
 MONDAY = 4 * DAY_SECONDS
 """Seconds from the epoch to its first Monday, 1970-01-05."""
+
+LEAST_FACTOR = 0.01
+"""Minimum traffic factor of an event from which the usual traffic can be computed."""
 
 
 def time_of_week(start: float, bin_seconds: float, n: int, zone: str, sundays: Collection[date] = ()) -> Integers:
@@ -112,18 +111,22 @@ def _change(before: int, after: int, clock: ZoneInfo) -> int:
     return after
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalendarEvent:
+class CalendarEvent(Protocol):
     """Calendar event. `start` is the local time of the first occurrence (no offset).
 
     `recurrence` is an RRULE such as FREQ=MONTHLY;BYMONTHDAY=1, or empty. `factor` is the expected traffic divided by
     the usual traffic: 1 is usual, 0 is none."""
 
-    name: str
-    start: datetime
-    duration: timedelta
-    factor: float
-    recurrence: str = ""
+    @property
+    def name(self) -> str: ...
+    @property
+    def start(self) -> datetime: ...
+    @property
+    def duration_seconds(self) -> float: ...
+    @property
+    def factor(self) -> float: ...
+    @property
+    def recurrence(self) -> str | None: ...
 
 
 def event_factors(events: Iterable[CalendarEvent], start: float, bin_seconds: float, n: int, zone: str) -> Array:
@@ -142,16 +145,23 @@ def event_factors(events: Iterable[CalendarEvent], start: float, bin_seconds: fl
     return factors
 
 
+def remove_event_effects(values: Array, factors: Array) -> Array:
+    """Return the amounts without known events. A bin is NaN if an event left too little traffic."""
+    known = factors >= LEAST_FACTOR
+    usual: Array = np.where(known, values / np.where(known, factors, 1.0), np.nan)
+    return usual
+
+
 def occurrences(event: CalendarEvent, since: float, until: float, zone: str) -> Iterator[tuple[float, float]]:
     """Yield start and end (unix seconds) of each occurrence that overlaps [since, until), in order."""
-    clock = ZoneInfo(zone)
+    clock, duration = ZoneInfo(zone), timedelta(seconds=event.duration_seconds)
     # Add a day on both sides: clock changes move occurrences near an edge.
     spare = timedelta(days=1)
-    first = _shown(since, clock) - event.duration - spare
+    first = _shown(since, clock) - duration - spare
     last = _shown(until, clock) + spare
     starts = recurrence(event).between(first, last, inc=True) if event.recurrence else [event.start]
     for local in starts:
-        begin, end = (moment.replace(tzinfo=clock).timestamp() for moment in (local, local + event.duration))
+        begin, end = (moment.replace(tzinfo=clock).timestamp() for moment in (local, local + duration))
         if begin < until and end > since:
             yield begin, end
 
@@ -159,7 +169,7 @@ def occurrences(event: CalendarEvent, since: float, until: float, zone: str) -> 
 def recurrence(event: CalendarEvent) -> rrule:
     """Return the recurrence rule of an event. Raise ValueError with the reason for an invalid text."""
     try:
-        found = rrulestr(event.recurrence, dtstart=event.start)
+        found = rrulestr(event.recurrence or "", dtstart=event.start)
     except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         raise ValueError(f"event {event.name}: '{event.recurrence}' is no recurrence rule ({error})") from error
     if not isinstance(found, rrule):

@@ -13,7 +13,7 @@ from datetime import date
 import numpy as np
 from numpy.typing import NDArray
 
-from forecast.series.binned import Array, Series
+from forecast.series.binned import Array, Integers, Series
 from forecast.series.calendar import time_of_week
 
 DAY_SECONDS = 86_400.0
@@ -22,8 +22,6 @@ DAYS_A_WEEK = 7
 
 FEWEST = 1.0
 """Minimum amount per bin for relative measures: otherwise the first request would be a surge."""
-
-Integers = NDArray[np.int64]
 
 
 class NoObservationsError(ValueError):

@@ -26,7 +26,7 @@ MODULES = {
     "http.cookiejar": "",
 }
 """A module, and where it may be imported. The one pickle goes from the daemon to its own child, never the other way: what the child
-answers is JSON (`done_of`)."""
+answers is JSON (`result_line`)."""
 
 CALLS = frozenset(
     {
@@ -88,9 +88,7 @@ def test_no_process_is_started_by_a_shell_and_every_one_by_this_interpreter() ->
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and dotted(node.func).startswith("subprocess.")
     ]
-    assert {path for path, _ in starts} == {
-        "agent/doctor/background_jobs.py", "agent/reporting/process.py", "agent/worker/process.py",
-    }  # fmt: skip
+    assert {path for path, _ in starts} == {"agent/doctor/background_jobs.py", "agent/worker/process.py"}
     for path, node in starts:
         assert "shell" not in {keyword.arg for keyword in node.keywords}, path
         assert "env" in {keyword.arg for keyword in node.keywords}, path

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from paths import ROOT
 
-from agent.forecasting.history_input import demand_series, settled_time
+from agent.forecasting.history_input import demand_series
+from agent.forecasting.requests import settled_time
 from agent.history import schema
 from agent.history.errors import HistoryOpenError
 from agent.history.schema import APPLICATION_ID, DAY, TABLES, VERSION
@@ -278,21 +279,14 @@ def test_minutes_become_series_from_the_first_known_to_the_last() -> None:
         zone="Europe/Berlin",
     )
     assert found is not None
-    assert (found.requests.start, found.requests.bin_seconds, found.requests.zone) == (
-        START + 60,
-        60.0,
-        "Europe/Berlin",
-    )
-    assert_array_equal(found.requests.values, np.array([5, NAN, NAN, 7]))
-    assert found.prompt_tokens is not None
-    assert_array_equal(found.prompt_tokens.values, np.array([50, NAN, NAN, 70]))
-    assert found.generation_tokens is None
+    assert (found.start, found.bin_seconds, found.zone) == (START + 60, 60.0, "Europe/Berlin")
+    assert_array_equal(found.values, np.array([5, NAN, NAN, 7]))
 
 
 def test_minutes_become_longer_bins() -> None:
     found = demand_series([minute(i, float(i)) for i in range(10)], bin_seconds=300.0)
     assert found is not None
-    assert_array_equal(found.requests.values, np.array([10.0, 35.0]))
+    assert_array_equal(found.values, np.array([10.0, 35.0]))
 
 
 def test_minutes_of_which_nothing_is_known_make_no_series() -> None:
@@ -301,4 +295,4 @@ def test_minutes_of_which_nothing_is_known_make_no_series() -> None:
 
 
 def test_a_minute_is_settled_two_intervals_after_its_end() -> None:
-    assert [settled_time(START + t, 15.0) - START for t in (29, 30, 89, 90)] == [-60.0, 0.0, 0.0, 60.0]
+    assert [settled_time(START + t, 30.0) - START for t in (29, 30, 89, 90)] == [-60.0, 0.0, 0.0, 60.0]

@@ -18,8 +18,7 @@ from agent.cli import main
 from agent.config.load import find, load
 from agent.history.reader import KEPT, NOTE
 from agent.history.store import HistoryStore
-from agent.reporting.generate import load_report_inputs
-from agent.reporting.queries import ReportQuery, query_report_inputs
+from agent.reporting.generate import ReportQuery, load_report_inputs, query_report_inputs
 from exporters.report.build import report
 from exporters.report.inputs import ReportInputs
 from exporters.report.records import TierReport, report_schema

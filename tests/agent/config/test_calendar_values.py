@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import holidays
 import jsonschema
+import numpy as np
 import pytest
 from paths import TESTS
 
@@ -17,7 +18,8 @@ from agent.config.keys import Config, ForecastConfig
 from agent.config.load import config_schema, load, parse_config
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.forecasting.calendar_events import list_calendar_events, sundays
+from agent.forecasting.tier_forecast import sundays
+from forecast.series.binned import Series
 from forecast.series.calendar import recurrence
 
 GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
@@ -57,13 +59,9 @@ def test_everything_that_may_be_said_is_taken_as_it_was_said() -> None:
     assert (found.enabled, found.zone, found.country) == (False, "Europe/Berlin", "DE-BY")
     assert (found.bin_seconds, found.quantile, found.scale_down_hold_seconds) == (900.0, 0.95, 0.0)
     assert found.late_request_cost == {"cpu-small": 0.02}
-    once, monthly = list_calendar_events(found)
-    assert (once.start, once.duration, once.factor, once.recurrence) == (
-        datetime(2026, 11, 27),
-        timedelta(days=1),
-        3.0,
-        "",
-    )
+    once, monthly = found.events
+    start = datetime(2026, 11, 27)
+    assert (once.start, once.duration_seconds, once.factor, once.recurrence) == (start, 86_400.0, 3.0, None)
     assert recurrence(monthly).between(datetime(2027, 1, 2), datetime(2027, 2, 2)) == [datetime(2027, 2, 1)]
 
 
@@ -203,7 +201,7 @@ def test_what_is_wrong_is_said_once_with_its_path(keys: dict[str, Any], expected
     ],
 )
 def test_rules_that_are_taken_are_rules_to_the_forecast(rule: str) -> None:
-    (one,) = list_calendar_events(config(events=[{**SALE, "recurrence": rule}]).forecast)
+    (one,) = config(events=[{**SALE, "recurrence": rule}]).forecast.events
     assert recurrence(one).after(datetime(2026, 11, 27)) is not None
 
 
@@ -214,16 +212,16 @@ def test_every_country_with_known_holidays_may_be_named() -> None:
 
 def test_the_days_like_sundays_are_the_countrys_holidays_by_the_zones_clock() -> None:
     christmas_eve = datetime(2026, 12, 24, 22, tzinfo=UTC).timestamp()
-    german = ForecastConfig(zone="Europe/Berlin", country="DE")
-    assert set(sundays(german, christmas_eve, 3600.0, 25)) == {date(2026, 12, 25)}
-    assert sundays(ForecastConfig(zone="Europe/Berlin"), christmas_eve, 3600.0, 25) == {}
+    hours = Series(start=christmas_eve, bin_seconds=3600.0, values=np.zeros(1), zone="Europe/Berlin")
+    assert set(sundays("DE", hours, 25)) == {date(2026, 12, 25)}
+    assert sundays(None, hours, 25) == {}
 
 
 def test_a_part_of_a_country_that_is_none_is_told_with_its_path() -> None:
     with pytest.raises(
         ConfigError, match=r"^forecast\.country: DE has no part 'XX' with holidays of its own; known: BB, BE"
     ):
-        sundays(config(country="DE-XX").forecast, 0.0, 3600.0, 1)
+        sundays("DE-XX", Series(start=0.0, bin_seconds=3600.0, values=np.zeros(1)), 1)
 
 
 def test_a_file_says_events_as_people_write_them(tmp_path: Path) -> None:

@@ -19,9 +19,15 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.forecasting.history_input import no_forecast
 from agent.forecasting.messages import answer_line
-from agent.forecasting.service import FIRST_PAUSE_SECONDS, ForecastService
+from agent.forecasting.service import (
+    FIRST_PAUSE_SECONDS,
+    FORECAST_MEMORY_BYTES,
+    MEMORY_BYTES_A_TIER,
+    ForecastService,
+    forecast_command,
+)
 from agent.worker import process
-from agent.worker.process import FORECAST_MEMORY_BYTES, WorkerError, WorkerFailure, WorkerProcess
+from agent.worker.process import WorkerError, WorkerFailure, WorkerProcess
 from exporters.status.records import ForecastStatus
 from rules.evaluator.timeline import TimelineKind
 
@@ -30,7 +36,9 @@ SHORT = 600
 
 
 @contextmanager
-def forecasting(words: Callable[[int], Sequence[str]] = process.command, **options: float) -> Iterator[ForecastService]:
+def forecasting(
+    words: Callable[[int], Sequence[str]] = forecast_command, **options: float
+) -> Iterator[ForecastService]:
     made = ForecastService(words, **{"question_seconds": CEILING_SECONDS, **options})  # type: ignore[arg-type]
     try:
         yield made
@@ -255,7 +263,7 @@ def test_a_process_that_wants_too_much_memory_ends_and_costs_one_forecast(histor
 
 
 def test_a_process_that_cannot_even_load_its_libraries_is_told(history: Path) -> None:
-    with forecasting(lambda memory_bytes: process.command(8 * process.MIB)) as forecasts:
+    with forecasting(lambda memory_bytes: forecast_command(8 * process.MIB)) as forecasts:
         (told,) = forecasts.run([question(history)])
         assert told.text.startswith("the forecasting process died: ")
         assert forecasts.pid is None
@@ -266,12 +274,12 @@ def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path)
 
     def words(memory_bytes: int) -> Sequence[str]:
         asked.append(memory_bytes)
-        return process.command(memory_bytes)
+        return forecast_command(memory_bytes)
 
     with forecasting(words) as forecasts:
         forecasts.run([question(history), question(history, tier="another")])
         limits = Path(f"/proc/{forecasts.pid}/limits").read_text()
-        assert asked == [FORECAST_MEMORY_BYTES + process.MEMORY_BYTES_A_TIER]
+        assert asked == [FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER]
         (line,) = [one for one in limits.splitlines() if one.startswith("Max data size")]
         assert line.split()[3] == str(asked[0])
 
@@ -279,7 +287,7 @@ def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path)
 def test_the_process_inherits_no_secret_no_file_and_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    one = WorkerProcess(process.command(FORECAST_MEMORY_BYTES))
+    one = WorkerProcess(forecast_command(FORECAST_MEMORY_BYTES))
     try:
         environment = Path(f"/proc/{one.pid}/environ").read_bytes().decode().split("\0")
         assert wait_for(lambda: os.readlink(f"/proc/{one.pid}/exe"))
@@ -294,8 +302,8 @@ def test_the_process_inherits_no_secret_no_file_and_no_folder(monkeypatch: pytes
 
 def test_the_process_leaves_by_itself_when_the_daemon_is_gone() -> None:
     code = (
-        "import os\nfrom agent.worker import process as child\n"
-        "one = child.WorkerProcess(child.command(child.FORECAST_MEMORY_BYTES))\nprint(one.pid, flush=True)\nos._exit(1)"
+        "import os\nfrom agent.forecasting.service import forecast_command\nfrom agent.worker.process import WorkerProcess\n"
+        "one = WorkerProcess(forecast_command(2**29))\nprint(one.pid, flush=True)\nos._exit(1)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False

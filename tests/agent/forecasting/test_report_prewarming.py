@@ -13,8 +13,7 @@ from agent.forecasting.prewarm_value import ValueInputs, compute_minimum_warm, s
 from agent.forecasting.tier_forecast import TierForecast
 from agent.reporting.generate import prewarming_from_response
 from forecast.capacity.minimum_warm import excess, minimum_warm
-from forecast.capacity.prewarm import simulate_requests
-from forecast.capacity.simulation import SimulatedDemand, cheapest_reacting
+from forecast.capacity.simulation import SimulatedDemand, cheapest_reacting, simulate_requests
 from forecast.series.binned import Array
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import NO_MARGIN, Margin
@@ -78,7 +77,7 @@ def test_what_must_stay_warm_is_the_plans_where_too_little_was_said_before() -> 
     week = simulate_last_week(past(rates[: 3 * DAY + 600]))
     assert week is not None
     assert np.isfinite(week.before.quantile).sum() < DAY
-    assert compute_minimum_warm(past(rates), week.before, 0.99, 2, NO_MARGIN).replicas == 2
+    assert compute_minimum_warm(past(rates), week.before, 0.99, 2, NO_MARGIN) == 2
 
 
 def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it() -> None:
@@ -111,12 +110,12 @@ def test_what_the_margin_carries_is_not_kept_warm_a_second_time() -> None:
     week = simulate_last_week(past(rates, certainty=0.5))
     assert week is not None
     one, margin, ratio = past(rates, margin_of(), certainty=0.5), margin_of(), 0.99
-    bare, roomy = (compute_minimum_warm(one, week.before, ratio, 0, each).replicas for each in (NO_MARGIN, margin))
+    bare, roomy = (compute_minimum_warm(one, week.before, ratio, 0, each) for each in (NO_MARGIN, margin))
     assert 0 <= roomy < bare
     world = week.before.world
     known = np.where(np.isfinite(week.before.quantile), world.demand, np.nan)
     ready = simulate_requests(world, week.before.quantile, minimum=0, margin=margin).ready
-    assert roomy == minimum_warm(excess(known, ready, world.capacity, world.lead), ratio).replicas
+    assert roomy == minimum_warm(excess(known, ready, world.capacity, world.lead), ratio)
 
     # Each strategy keeps the minimum that fits its own counts.
     told = worth_lately(one, week, 0, ratio)

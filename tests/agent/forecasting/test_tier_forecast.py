@@ -14,8 +14,7 @@ from agent.errors import ConfigError
 from agent.forecasting.messages import EventMessage, ForecastResponse
 from agent.forecasting.responses import NOTHING
 from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
-from exporters.documents.prewarm import DecisionBasis
-from forecast.capacity.prewarm import certainty
+from forecast.capacity.prewarm import DecisionBasis, certainty
 from forecast.series.binned import Series
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import NO_MARGIN

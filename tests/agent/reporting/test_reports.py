@@ -29,8 +29,8 @@ from report_servers import mail_server, webhook
 from waiting import CEILING_SECONDS
 
 from agent.config.load import load
-from agent.reporting import process, storage
-from agent.reporting.process import JobRunner
+from agent.reporting import jobs, storage
+from agent.reporting.jobs import JobRunner
 from agent.reporting.service import LOCK_FILE, ReportService
 from agent.reporting.storage import STATE_FILE, ReportState
 
@@ -125,7 +125,7 @@ def test_a_making_that_hangs_or_takes_too_much_memory_is_ended_and_told(
     storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
     reports = looked_after(tmp_path, DUE, reports=ReportService(tmp_path / "data", JobRunner(0.05)))
     assert reports.health(loaded, DUE).trouble == "it took longer than 0.05 s and was ended"
-    monkeypatch.setattr(process, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
+    monkeypatch.setattr(jobs, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
     reports = looked_after(tmp_path, DUE + 120)
     assert reports.health(loaded, DUE).failures == 1
     assert reports.health(loaded, DUE).trouble

@@ -14,10 +14,8 @@ import pytest
 from exporters.documents.prewarm import (
     BECAUSE,
     OLD_SECONDS,
-    DecisionBasis,
     Prewarm,
     Recommendation,
-    ScheduleStep,
     merge_steps,
     prewarm_json,
     prewarm_text,
@@ -25,6 +23,7 @@ from exporters.documents.prewarm import (
 )
 from exporters.documents.prewarm_value import PrewarmValue, Strategy, worth_json, worth_lines
 from exporters.documents.prewarm_wording import Counted, Highest
+from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC).timestamp()

@@ -26,8 +26,7 @@ from agent.demo.simulation.engine import PREFILL_EXPONENT
 from agent.demo.simulation.folder import HISTORY, TRUTH, configuration, fill, unserved_url, write_configuration
 from agent.demo.simulation.scenario import DAY, HOUR, Pattern, ScriptedDemand
 from agent.history.store import HistoryStore
-from agent.reporting.generate import files_of, prewarming
-from agent.reporting.queries import ReportQuery, query_report_inputs
+from agent.reporting.generate import ReportQuery, files_of, prewarming, query_report_inputs
 from exporters.report.records import report_schema
 from rules.plan.curve import Curve
 from rules.plan.schema import Plan, TierPlan, parse_plan

@@ -7,20 +7,19 @@ import pytest
 from numpy.testing import assert_allclose
 
 from forecast.backtest.scores import (
+    MEASURES,
     ScoreSums,
     bootstrap_scores,
     compute_score,
-    coverage,
     geometric,
     interval,
-    pinball,
     ratio,
     sums,
-    wape,
 )
 from forecast.series.binned import Array
 
 NAN = np.nan
+wape, pinball, coverage = (MEASURES[name] for name in ("wape", "pinball", "coverage"))
 
 
 def column(*values: float) -> Array:

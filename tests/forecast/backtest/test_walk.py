@@ -21,15 +21,14 @@ from forecast.backtest.walk import (
     SAME_AS_LAST_WEEK,
     SAME_AS_YESTERDAY,
     BacktestRun,
-    truncate,
     walk,
 )
 from forecast.backtest.window import CannotTest
 from forecast.models.bin_forecaster import COMBINATION, Forecaster
 from forecast.models.classic import Arima
-from forecast.models.naive import LastValue
+from forecast.models.naive import LaggedMethod
 from forecast.models.simple_methods import SAME_AS_NOW
-from forecast.series.binned import truncate_at
+from forecast.series.binned import select_bins, truncate_at
 from forecast.series.observed import ObservedBins
 
 TRACES = SHARED / "traces"
@@ -112,7 +111,7 @@ def test_the_naive_forecasts_are_what_came_before(everything: BacktestRun) -> No
 def test_ours_is_the_online_forecaster_as_production_runs_it(everything: BacktestRun) -> None:
     series, test = everything.window.series, everything.window.test
     first = test - LIVE_DAYS * 24
-    forecaster = Forecaster(truncate(series, first), ahead_seconds=NEXT)
+    forecaster = Forecaster(select_bins(series, end=first), ahead_seconds=NEXT)
     for place in range(first, test + 10):
         if place > first and (place - first + 1) % 24 == 0:
             forecaster.refit()
@@ -122,7 +121,7 @@ def test_ours_is_the_online_forecaster_as_production_runs_it(everything: Backtes
     ours = next(one for one in everything.forecasts if (one.method, one.horizon_seconds) == (COMBINATION, NEXT))
     row = int(np.flatnonzero(ours.origins == test + 10)[0])
     assert path.start == series.time(test + 10)
-    assert_allclose(ours.quantiles[:, row, 0], [path.q05[0], path.q50[0], path.q95[0], path.q99[0]])
+    assert_allclose(ours.quantiles[:, row, 0], path.quantiles[:, 0])
 
 
 def test_traffic_with_a_season_is_forecast_far_better_than_by_the_same_as_now(everything: BacktestRun) -> None:
@@ -156,11 +155,11 @@ def test_a_missing_bin_is_forecast_and_not_scored() -> None:
 
 
 def test_what_a_library_warned_of_is_told_with_how_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Troubled(LastValue):
+    class Troubled(LaggedMethod):
         def fit(self, past: ObservedBins) -> None:
             self.troubles["it did not converge"] += 1
 
-    monkeypatch.setitem(METHODS, SAME_AS_NOW, Troubled)
+    monkeypatch.setitem(METHODS, SAME_AS_NOW, lambda: Troubled(0))
     found = walk(week(DAYS), [NEXT], methods=[SAME_AS_NOW], test_days=TESTED)
     assert found.notes == ("same as now: 4 fits warned: it did not converge",)
 
@@ -210,7 +209,7 @@ def test_progress_is_told_until_the_end() -> None:
         [NEXT],
         methods=[SAME_AS_NOW, SAME_AS_YESTERDAY],
         test_days=TESTED,
-        tell=lambda name, done, total: heard.append((name, done, total)),
+        progress=lambda name, done, total: heard.append((name, done, total)),
     )
     done = [one[1] for one in heard]
     assert done == sorted(done)

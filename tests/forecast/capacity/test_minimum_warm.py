@@ -19,13 +19,13 @@ def test_no_other_count_costs_less(needed: list[int], hour: float, late: float, 
         return sum(over * max(0, count - one) + under * max(0, one - count) for one in needed)
 
     found = minimum_warm(np.array(needed, dtype=float), prices.critical_ratio(usable))
-    assert cost(found.replicas) == pytest.approx(min(cost(count) for count in range(14)), rel=1e-9, abs=1e-9)
+    assert cost(found) == pytest.approx(min(cost(count) for count in range(14)), rel=1e-9, abs=1e-9)
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=60), st.floats(0, 0.999))
 def test_it_is_the_smallest_count_that_is_enough_so_often(needed: list[int], ratio: float) -> None:
     assume(abs(ratio * len(needed) - round(ratio * len(needed))) > 1e-6 or ratio == 0)
-    found = minimum_warm(np.array(needed, dtype=float), ratio).replicas
+    found = minimum_warm(np.array(needed, dtype=float), ratio)
     assert np.mean([one <= found for one in needed]) >= ratio
     if found > min(needed):
         assert np.mean([one <= found - 1 for one in needed]) < ratio
@@ -38,10 +38,8 @@ def test_the_critical_ratio_weighs_the_requests_of_a_second_against_the_price_of
 
 
 def test_the_plan_s_count_is_the_floor_and_speaks_alone_without_any_history() -> None:
-    assert minimum_warm(np.array([0.0, 0.0, 1.0]), 0.9, at_least=2).replicas == 2
-    alone = minimum_warm(np.empty(0), 0.9, at_least=2)
-    assert (alone.replicas, alone.seen) == (2, 0)
-    assert "keep 2 warm" in alone.sentence
+    assert minimum_warm(np.array([0.0, 0.0, 1.0]), 0.9, at_least=2) == 2
+    assert minimum_warm(np.empty(0), 0.9, at_least=2) == 2
 
 
 def test_excess_is_the_most_within_each_lead_above_the_schedule() -> None:

@@ -5,18 +5,17 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from forecast.capacity.prewarm import ScheduledReplicas, schedule
-from rules.plan.capacity import stated_capacity
+from forecast.capacity.prewarm import ScheduleStep, schedule
 
-PLAN = stated_capacity(2.0, "the plan")
+PLAN = 2.0
 
 
-def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tuple[ScheduledReplicas, ...]:
+def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tuple[ScheduleStep, ...]:
     return schedule(
-        np.array(values),
+        values,
         start=1_000_000.0,
         bin_seconds=300.0,
-        capacity_rps=PLAN.rps,
+        capacity_rps=PLAN,
         minimum=minimum,
         shortest_seconds=shortest,
     )
@@ -24,9 +23,9 @@ def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tupl
 
 def test_a_shift_carries_the_highest_of_its_bins_and_neighbours_alike_are_one() -> None:
     found = made([1.0, 3.0, 4.0, 2.0, 9.0])
-    assert [(one.start, one.end, one.replicas, one.demand_rps) for one in found] == [
-        (1_000_000.0, 1_001_200.0, 2, 4.0),
-        (1_001_200.0, 1_001_500.0, 5, 9.0),
+    assert [(one.start, one.replicas, one.demand_rps) for one in found] == [
+        (1_000_000.0, 2, 4.0),
+        (1_001_200.0, 5, 9.0),
     ]
     assert [one.peak for one in found] == [1_000_600.0, 1_001_200.0]
 
@@ -34,13 +33,12 @@ def test_a_shift_carries_the_highest_of_its_bins_and_neighbours_alike_are_one() 
 def test_every_bin_has_enough_and_no_shift_is_below_the_minimum() -> None:
     values = np.random.default_rng(2).uniform(0, 30, 288)
     values[:60] /= 10
-    found = schedule(values, start=0.0, bin_seconds=300.0, capacity_rps=PLAN.rps, minimum=4)
+    found = schedule(values.tolist(), start=0.0, bin_seconds=300.0, capacity_rps=PLAN, minimum=4)
     assert found[0].start == 0.0
-    assert found[-1].end == 86_400.0
-    assert all(earlier.end == later.start for earlier, later in pairwise(found))
+    assert all(earlier.start < later.start for earlier, later in pairwise(found))
     for place, value in enumerate(values):
-        shift = next(one for one in found if one.start <= place * 300.0 < one.end)
-        assert shift.replicas >= max(4, value / 2.0)
+        step = [one for one in found if one.start <= place * 300.0][-1]
+        assert step.replicas >= max(4, value / 2.0)
 
 
 def test_a_path_with_a_gap_has_no_schedule() -> None:

@@ -11,7 +11,6 @@ from forecast.capacity.simulation import (
     SimulatedDemand,
     cheapest_reacting,
     compare_policies,
-    hours_at,
     simulate_foresight,
     simulate_static,
 )
@@ -26,7 +25,6 @@ def outcome(violated: float, hours: float, missing: float = 0.0) -> Outcome:
         replica_hours=hours,
         missing_hours=missing,
         most_replicas=9,
-        starts=3,
     )
 
 
@@ -37,33 +35,18 @@ REACTING = tuple(
 
 def made(
     prewarmed: Outcome,
-    *bolder: Outcome,
     reacting: tuple[tuple[float, Outcome], ...] = REACTING,
     chosen: float = UTILISATIONS[1],
-    with_margin: Outcome | None = None,
 ) -> PolicyComparison:
     return PolicyComparison(
         static=outcome(0.0, 40),
         reacting=reacting,
         chosen=chosen,
         prewarmed=prewarmed,
-        with_margin=with_margin or prewarmed,
-        bolder=bolder,
+        with_margin=prewarmed,
         foresight=outcome(0.0, 10),
         late_to_warm=PRICE,
     )
-
-
-@pytest.mark.parametrize(
-    ("violated", "hours"), [(0.0, 24), (0.005, 20), (0.01, 16), (0.02, 14.5), (0.03, 13), (0.05, 10), (0.5, 10)]
-)
-def test_the_frontier_is_straight_between_outcomes_that_no_other_beats(violated: float, hours: float) -> None:
-    assert hours_at(tuple(one for _, one in REACTING), violated) == pytest.approx(hours)
-
-
-def test_at_equal_violations_reacting_has_its_best_in_hindsight() -> None:
-    assert made(outcome(0.005, 15)).equal_saving == pytest.approx(0.25)
-    assert made(outcome(0.005, 21)).equal_saving == pytest.approx(-0.05)
 
 
 def test_the_cheaper_one_is_recommended_and_reacting_is_the_one_that_was_chosen_before() -> None:
@@ -102,25 +85,6 @@ def test_equally_dear_is_better_done_the_simple_way() -> None:
     assert made(outcome(0.01, 15.6)).choice is Choice.PREWARM
 
 
-def test_where_reacting_cannot_be_as_careful_ours_is_priced_at_what_it_can() -> None:
-    reckless = REACTING[1:]
-    both = made(outcome(0.002, 30), outcome(0.02, 8), reacting=reckless)
-    assert both.equal_violated == pytest.approx(0.01)
-    assert both.equal_hours == (pytest.approx(30 - 22 * 8 / 18), 16)
-    assert both.equal_saving < 0
-    assert made(outcome(0.002, 20), outcome(0.006, 12), reacting=reckless).equal_saving > 0.02
-
-
-def test_the_margin_has_a_cost_of_its_own_and_no_comparison_rests_on_it() -> None:
-    bare, roomy = outcome(0.005, 15), outcome(0.0, 18)
-    found, without = made(bare, with_margin=roomy), made(bare)
-    assert (found.relative_cost, found.relative_cost_with_margin) == (pytest.approx(1.5), pytest.approx(1.8))
-    assert found.margin_cost == pytest.approx(1.2)
-    assert found.relative_cost * found.margin_cost == pytest.approx(found.relative_cost_with_margin)
-    compared = ("choice", "saving", "equal_saving", "equal_violated", "sentence")
-    assert [getattr(found, name) for name in compared] == [getattr(without, name) for name in compared]
-
-
 def test_everything_is_simulated_in_the_same_world() -> None:
     demand = np.tile([1.0, 2.0, 8.0, 3.0], 50)
     world = SimulatedDemand(demand=demand, before=1.0, capacity=1.0, lead=2)
@@ -129,7 +93,7 @@ def test_everything_is_simulated_in_the_same_world() -> None:
     )
     assert found.reacted == dict(found.reacting)[0.7]
     assert [utilisation for utilisation, _ in found.reacting] == list(UTILISATIONS)
-    assert found.relative_cost == 1.0
+    assert found.prewarmed == found.foresight
     assert found.static.most_replicas == 8
     assert found.static.violated == 0.0
     roomy = compare_policies(
@@ -152,8 +116,3 @@ def test_the_cheapest_reacting_of_a_time_follows_the_price_of_late_requests() ->
     # Missing replica-hours are those of the requests that came late.
     late = found.reacted.late * demand.sum() / world.capacity / 60.0
     assert found.reacted.missing_hours == pytest.approx(late)
-
-
-def test_without_any_outcome_there_is_no_frontier() -> None:
-    with pytest.raises(ValueError, match="no policy"):
-        hours_at((), 0.1)

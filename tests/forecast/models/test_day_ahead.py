@@ -95,25 +95,16 @@ def test_a_history_of_which_the_end_was_not_seen_grows_no_trees_and_goes_on() ->
     values = wave(8)
     values[27:] = np.nan
     live = Live(values)
-    assert "boosted trees" not in live.one.shares()
+    assert live.one._trees is None
     path, quantiles = live.one.path()
     assert np.isfinite(path).all()
     assert quantiles is None
 
 
-def test_shares_sum_to_one_with_half_of_them_the_trees() -> None:
-    shares = Live(wave(14)).one.shares()
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert (shares["boosted trees"], shares["median of the methods"]) == (0.5, 0.25)
-
-
-def test_without_trees_the_median_and_the_weighted_methods_have_half_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_trees_the_other_methods_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "_lightgbm", lambda: "no OpenMP")
     live = Live(wave(12))
     live.refit()
-    shares = live.one.shares()
-    assert shares["median of the methods"] == 0.5
-    assert sum(shares.values()) == pytest.approx(1.0)
     path, quantiles = live.one.path()
     assert np.isfinite(path).all()
     assert quantiles is not None
@@ -122,15 +113,13 @@ def test_without_trees_the_median_and_the_weighted_methods_have_half_each(monkey
 def test_a_missing_day_is_not_learnt_from() -> None:
     values = wave(14)
     live = Live(values[:300])
-    before = live.one.shares()
     for _ in range(5):
         live.step(float("nan"))
-    gone = live.one.shares()
     seen = Live(values[:300])
     for value in values[300:305]:
         seen.step(float(value) * 3)
-    assert seen.one.shares() != gone
-    assert set(before) == set(gone)
+    weights = [[part.now.tolist() for part in one._weights] for one in (live.one, seen.one)]
+    assert weights[0] != weights[1]
 
 
 def test_what_is_kept_is_bounded_by_refits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +129,7 @@ def test_what_is_kept_is_bounded_by_refits(monkeypatch: pytest.MonkeyPatch) -> N
         live.refit()
         for value in wave(1, seed=day):
             live.step(float(value))
-    assert len(live.one._said) == len(live.one._origins) <= 24 * 36
+    assert len(live.one._forecasts) == len(live.one._origins) <= 24 * 36
     assert len(live.one._waiting) <= 24
 
 

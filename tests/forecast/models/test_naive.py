@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from traffic_samples import HOUR, MONDAY, week
 
-from forecast.models.naive import LastValue, LastWeek, Method, ProfileTimesLevel, Yesterday
+from forecast.models.naive import LaggedMethod, Method, ProfileTimesLevel
 from forecast.series.binned import Series
 from forecast.series.observed import ObservedBins
 
@@ -24,21 +24,21 @@ def counting(bins: int) -> ObservedBins:
 
 
 def test_the_same_as_now_is_the_last_bin_for_ever() -> None:
-    assert_array_equal(LastValue().path(counting(50), 3), [49.0, 49.0, 49.0])
+    assert_array_equal(LaggedMethod(0).path(counting(50), 3), [49.0, 49.0, 49.0])
 
 
 def test_the_same_as_yesterday_goes_through_the_last_day_and_then_again() -> None:
-    assert_array_equal(Yesterday().path(counting(50), 26), [*range(26, 50), 26.0, 27.0])
+    assert_array_equal(LaggedMethod(1).path(counting(50), 26), [*range(26, 50), 26.0, 27.0])
 
 
 def test_the_same_as_last_week_goes_through_the_last_week() -> None:
-    assert_array_equal(LastWeek().path(counting(24 * 8), 30), np.arange(24.0, 54.0))
+    assert_array_equal(LaggedMethod(7).path(counting(24 * 8), 30), np.arange(24.0, 54.0))
 
 
 def test_a_missing_bin_is_taken_as_a_day_before() -> None:
     past = counting(50)
     past.append(np.nan)
-    assert_array_equal(LastValue().path(past, 1), [26.0])
+    assert_array_equal(LaggedMethod(0).path(past, 1), [26.0])
 
 
 def test_the_profile_is_what_usually_comes_where_the_level_is_the_usual_one() -> None:
@@ -74,7 +74,7 @@ def test_traffic_that_never_was_is_forecast_as_none() -> None:
     assert_array_equal(fitted(ProfileTimesLevel(), past).path(past, 3), np.zeros(3))
 
 
-@pytest.mark.parametrize("method", [LastValue, Yesterday, LastWeek, ProfileTimesLevel])
-def test_nothing_is_warned_of(method: type[Method]) -> None:
+@pytest.mark.parametrize("method", [LaggedMethod(0), LaggedMethod(1), LaggedMethod(7), ProfileTimesLevel()])
+def test_nothing_is_warned_of(method: Method) -> None:
     past = ObservedBins(week(21))
-    assert not fitted(method(), past).troubles
+    assert not fitted(method, past).troubles

@@ -164,4 +164,4 @@ def test_the_record_does_not_grow() -> None:
         spread.learn(origin - 1, 10.0)
         spread.note(origin, 10.0)
         past.append(10.0)
-    assert len(spread._said) <= 24 * 11 + 40
+    assert len(spread._forecasts) <= 24 * 11 + 40

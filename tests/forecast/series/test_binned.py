@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from forecast.series.binned import Array, Series, bin_events, last_bins, per_second, resample, truncate_at
+from forecast.series.binned import Array, Series, bin_events, last_bins, resample, truncate_at
 
 NAN = math.nan
 
@@ -27,15 +27,6 @@ def test_times_that_are_left_out_are_missing_and_not_zero() -> None:
     made = bin_events(row(120, 180, 360), row(5, 0, 7), 60.0, zone="Europe/Berlin")
     assert (made.start, made.bin_seconds, made.zone) == (120.0, 60.0, "Europe/Berlin")
     assert_array_equal(made.values, row(5, 0, NAN, NAN, 7))
-
-
-def test_an_amount_that_was_seen_in_part_stands_for_the_whole_from_one_half_on() -> None:
-    made = bin_events(row(0, 60, 120, 180), row(9, 5, 5, 5), 60.0, coverage=row(0.9, 0.5, 0.49, 1.5))
-    assert_array_equal(made.values, row(10, 10, NAN, 5))
-
-
-def test_a_missing_amount_stays_missing_however_much_was_covered() -> None:
-    assert_array_equal(bin_events(row(0, 60), row(NAN, 1), 60.0, coverage=row(1, 1)).values, row(NAN, 1))
 
 
 @pytest.mark.parametrize(
@@ -68,11 +59,9 @@ def test_an_empty_series_stays_empty() -> None:
         bin_events(row(0), row(1), 0)
 
 
-def test_every_amount_needs_a_time_and_a_coverage() -> None:
+def test_every_amount_needs_a_time() -> None:
     with pytest.raises(ValueError, match="needs its time"):
         bin_events(row(0, 60), row(1), 60.0)
-    with pytest.raises(ValueError, match="needs its time"):
-        bin_events(row(0, 60), row(1, 2), 60.0, coverage=row(1))
 
 
 def test_coarse_bins_begin_at_whole_multiples_of_themselves() -> None:
@@ -139,7 +128,3 @@ def test_the_last_seconds_are_whole_bins() -> None:
         (660.0, 2),
         (600.0, 3),
     ]
-
-
-def test_rates_are_amounts_by_the_length_of_a_bin() -> None:
-    assert_array_equal(per_second(series(60, NAN, 0)), row(1, NAN, 0))

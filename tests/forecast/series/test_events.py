@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -20,14 +21,17 @@ def unix(text: str, zone: str = BERLIN) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
 
 
-def event(start: str, hours: float = 1.0, factor: float = 3.0, recurrence: str = "") -> CalendarEvent:
-    return CalendarEvent(
-        name="sale",
-        start=datetime.fromisoformat(start),
-        duration=timedelta(hours=hours),
-        factor=factor,
-        recurrence=recurrence,
-    )
+@dataclass(frozen=True)
+class Event:
+    name: str
+    start: datetime
+    duration_seconds: float
+    factor: float
+    recurrence: str = ""
+
+
+def event(start: str, hours: float = 1.0, factor: float = 3.0, recurrence: str = "") -> Event:
+    return Event("sale", datetime.fromisoformat(start), 3600.0 * hours, factor, recurrence)
 
 
 def shown(one: CalendarEvent, since: str, until: str, zone: str = BERLIN) -> list[tuple[str, float]]:
@@ -129,7 +133,7 @@ def test_what_an_event_adds_is_its_length_within_the_grid(
 ) -> None:
     start, n = unix("2026-03-02T00:00"), 24 * 3600 // int(bin_seconds)
     when = datetime(2026, 3, 2) + timedelta(minutes=begin)
-    one = CalendarEvent(name="e", start=when, duration=timedelta(minutes=minutes), factor=factor)
+    one = Event("e", when, 60.0 * minutes, factor)
     within = max(0, min(24 * 60, begin + minutes) - max(0, begin)) * 60
     added = float((event_factors([one], start, bin_seconds, n, BERLIN) - 1).sum()) * bin_seconds
     assert math.isclose(added, (factor - 1) * within, abs_tol=1e-3)

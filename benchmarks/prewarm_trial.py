@@ -1,8 +1,6 @@
 """Trial of a history: its last days simulated minute by minute, each policy with the knowledge of that time.
 
-Protocol of the published baselines: the test days, the capacity of a replica, and no pre-warming from unknown data. The
-caller supplies the history and the outlook (a bin forecaster, or else the time-of-week profile).
-`forecast.capacity.simulation` compares the policies.
+Protocol of the published baselines: the test days, the capacity of a replica, and no pre-warming from unknown data.
 
 A history of longer bins is converted to minutes, in either of two inexact ways. Straight lines between the middles of
 bins reveal a slope before its bin is over, so every policy looks better. Steps hide a change until the bin begins, so
@@ -11,67 +9,24 @@ every policy looks worse. A history of minutes is used as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from forecast.capacity.prewarm import LATE_TO_WARM, certainty, simulate_requests
-from forecast.capacity.simulation import PolicyComparison, SimulatedDemand, cheapest_reacting, compare_policies
-from forecast.lead.features import SeasonalPrior
-from forecast.lead.online import DAY_MINUTES, profile_outlook, run_lead_forecast
-from forecast.series.binned import Array, Series, resample
+from forecast.capacity.prewarm import LATE_TO_WARM, certainty
+from forecast.capacity.simulation import (
+    Outcome,
+    PolicyComparison,
+    SimulatedDemand,
+    cheapest_reacting,
+    compare_policies,
+    outcome,
+    simulate_requests,
+)
+from forecast.lead.online import profile_outlook, run_lead_forecast
+from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array, Series, bin_minutes, per_minute, rates, resample
 from rules.plan.replica_count import NO_MARGIN, Margin
-
-MINUTE_SECONDS = 60.0
-
-
-class Interpolation(StrEnum):
-    """Assumption about demand within a bin. `NATIVE`: none, the series has minutes."""
-
-    NATIVE = "native"
-    LINEAR = "linear"
-    STEP = "step"
-
-
-def bin_minutes(series: Series) -> int:
-    """Return the bin length in minutes. Raise ValueError if it is not whole or does not divide a day."""
-    minutes = round(series.bin_seconds / MINUTE_SECONDS)
-    if minutes < 1 or minutes * MINUTE_SECONDS != series.bin_seconds or DAY_MINUTES % minutes:
-        raise ValueError(f"bins of {series.bin_seconds:g} s do not make whole minutes and whole days")
-    return minutes
-
-
-def rates(series: Series) -> Array:
-    """Return the requests per second of every bin, with gaps filled: for a simulation, never for a score.
-
-    A gap takes the same bin a day before, else a straight line between neighbours. Raise ValueError without observed
-    bins.
-    """
-    per_day = DAY_MINUTES // bin_minutes(series)
-    values = series.values / series.bin_seconds
-    known = np.isfinite(values)
-    if not known.any():
-        raise ValueError("no bin of this series was seen")
-    filled = values.copy()
-    for place in np.flatnonzero(~known):
-        if place >= per_day:
-            filled[place] = filled[place - per_day]
-    left = np.isfinite(filled)
-    places = np.arange(len(filled))
-    drawn: Array = np.interp(places, places[left], filled[left])
-    return drawn
-
-
-def per_minute(bins: Array, width: int, between: Interpolation) -> Array:
-    """Return the rate of every minute in bins of `width` minutes."""
-    if between is Interpolation.STEP or width == 1:
-        return np.repeat(bins, width)
-    middles = (np.arange(len(bins)) + 0.5) * width
-    drawn: Array = np.interp(np.arange(len(bins) * width) + 0.5, middles, bins)
-    return drawn
-
 
 BIN_MINUTES = 5
 """Bin length of the forecast in minutes. A series with longer bins keeps its own."""
@@ -86,8 +41,13 @@ BOLDER = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 PEAK_REPLICAS = 40
 """Replicas of the highest test minute. They set the capacity of a replica if it is unknown."""
 
-Outlooks = Callable[[Array, int, int, int], SeasonalPrior]
-"""Function from rates per bin, minutes per bin, lead and number of minutes to a bin forecast at each minute."""
+
+class Interpolation(StrEnum):
+    """Assumption about demand within a bin. `NATIVE`: none, the series has minutes."""
+
+    NATIVE = "native"
+    LINEAR = "linear"
+    STEP = "step"
 
 
 class ShortHistoryError(ValueError):
@@ -127,7 +87,8 @@ def prepare_trial(series: Series, between: Interpolation = Interpolation.LINEAR)
     bins = rates(coarse)[-count:]
     beyond = 4 if width < 10 else 2
     native = bin_minutes(series) == 1
-    minutes = per_minute(bins, width, Interpolation.LINEAR if native else between)
+    stepped = between is Interpolation.STEP and not native
+    minutes = np.repeat(bins, width) if stepped else per_minute(bins, width)
     if native:
         minutes = _with_own(minutes, series, coarse.time(len(coarse) - count))
     return Trial(
@@ -153,12 +114,48 @@ def _with_own(drawn: Array, series: Series, start: float) -> Array:
 class TrialResult:
     """Result of a trial: the comparison in the test (`worth`) and in the days before (`before`), known at its start.
 
-    `covered` is the share of test minutes with demand within the quantile.
+    `bolder` are pre-warming results of the test at lower certainties, for comparison where reacting always has more
+    violations. `covered` is the share of test minutes with demand within the quantile.
     """
 
     worth: PolicyComparison
     before: PolicyComparison
+    bolder: tuple[Outcome, ...]
     covered: float
+
+    @property
+    def equal_violated(self) -> float:
+        """Return the share of violated minutes to compare at: of pre-warming, or the least of reacting if higher."""
+        return max(self.worth.prewarmed.violated, min(one.violated for _, one in self.worth.reacting))
+
+    @property
+    def equal_hours(self) -> tuple[float, float]:
+        """Return the replica-hours of pre-warming and of reacting at equal violations."""
+        reacting = hours_at(tuple(one for _, one in self.worth.reacting), self.equal_violated)
+        if self.equal_violated == self.worth.prewarmed.violated:
+            return self.worth.prewarmed.replica_hours, reacting
+        return hours_at((self.worth.prewarmed, *self.bolder), self.equal_violated), reacting
+
+    @property
+    def equal_saving(self) -> float:
+        """Return the share of replica-hours that pre-warming saves at equal violations; negative if it costs more."""
+        ours, other = self.equal_hours
+        return 1.0 - ours / other
+
+    @property
+    def relative_cost(self) -> float:
+        """Return the replica-hours of pre-warming divided by those of perfect foresight."""
+        return self.worth.prewarmed.replica_hours / self.worth.foresight.replica_hours
+
+    @property
+    def relative_cost_with_margin(self) -> float:
+        """Return the replica-hours of pre-warming with margin divided by those of perfect foresight, which has none."""
+        return self.worth.with_margin.replica_hours / self.worth.foresight.replica_hours
+
+    @property
+    def margin_cost(self) -> float:
+        """Return the replica-hours with the margin divided by those without: the cost of the margin alone."""
+        return self.worth.with_margin.replica_hours / self.worth.prewarmed.replica_hours
 
 
 def run_trial(
@@ -166,8 +163,6 @@ def run_trial(
     lead: int,
     *,
     late_to_warm: float = LATE_TO_WARM,
-    outlooks: Outlooks = profile_outlook,
-    hold: int | None = None,
     margin: Margin = NO_MARGIN,
 ) -> TrialResult:
     """Compare all policies on one history with a cold start of `lead` minutes; see `prewarm.certainty` for the price.
@@ -175,11 +170,10 @@ def run_trial(
     `margin` applies only to `PolicyComparison.with_margin`. Raise ShortHistoryError if the test has no demand.
     """
     said = history.minutes[: history.test_end]
-    outlook = outlooks(history.bins, history.bin_minutes, lead, len(said) + 1)
+    outlook = profile_outlook(history.bins, history.bin_minutes, lead, len(said) + 1)
     learnt = run_lead_forecast(said, outlook, lead)
     wanted = certainty(lead, late_to_warm)
     quantile = learnt.quantile(wanted)
-    bolder = [learnt.quantile(level) for level in BOLDER if level < wanted]
     capacity = float(said[history.test_start :].max()) / PEAK_REPLICAS
     if not capacity > 0:
         raise ShortHistoryError("nothing was asked of this tier in the test: there is nothing to scale")
@@ -190,17 +184,33 @@ def run_trial(
 
     def within(start: int, end: int) -> PolicyComparison:
         world, chosen = world_of(start, end), cheapest_reacting(world_of(1, start), late_to_warm)
-        fleets = [simulate_requests(world, one[start:end], hold=hold) for one in (quantile, *bolder)]
-        roomy = simulate_requests(world, quantile[start:end], hold=hold, margin=margin)
-        return compare_policies(
-            world, fleets[0], fleets[1:], with_margin=roomy, chosen=chosen, late_to_warm=late_to_warm
-        )
+        prewarmed = simulate_requests(world, quantile[start:end])
+        roomy = simulate_requests(world, quantile[start:end], margin=margin)
+        return compare_policies(world, prewarmed, with_margin=roomy, chosen=chosen, late_to_warm=late_to_warm)
 
     earliest = int(np.argmax(np.isfinite(quantile))) if np.isfinite(quantile).any() else history.test_start - 1
     start, end = history.test_start, history.test_end
     covered = said[start + lead : end] <= quantile[start : end - lead]
+    bolder = (learnt.quantile(level)[start:end] for level in BOLDER if level < wanted)
     return TrialResult(
         worth=within(start, end),
         before=within(max(DAY_MINUTES, min(max(earliest, start - length), start - DAY_MINUTES)), start),
+        bolder=tuple(outcome(world_of(start, end), simulate_requests(world_of(start, end), one)) for one in bolder),
         covered=float(covered.mean()),
     )
+
+
+def hours_at(outcomes: tuple[Outcome, ...], violated: float) -> float:
+    """Return the replica-hours of a policy at a share of violated minutes, interpolated on its frontier.
+
+    The frontier has the outcomes that no other beats in both numbers. Beyond its ends the nearest outcome counts. Raise
+    ValueError without outcomes.
+    """
+    if not outcomes:
+        raise ValueError("no policy was simulated")
+    ordered = sorted(outcomes, key=lambda one: (one.violated, one.replica_hours))
+    frontier: list[Outcome] = []
+    for one in ordered:
+        if not frontier or one.replica_hours < frontier[-1].replica_hours:
+            frontier.append(one)
+    return float(np.interp(violated, [one.violated for one in frontier], [one.replica_hours for one in frontier]))

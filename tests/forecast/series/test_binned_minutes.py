@@ -3,24 +3,19 @@
 import numpy as np
 import pytest
 
-from forecast.capacity.simulation_history import Interpolation, bin_minutes, per_minute, rates
-from forecast.series.binned import Array, Series
+from forecast.series.binned import Array, Series, bin_minutes, per_minute, rates
 
 
 def series(values: list[float] | Array, seconds: float = 600.0) -> Series:
     return Series(start=0.0, bin_seconds=seconds, values=np.asarray(values, dtype=np.float64))
 
 
-def test_steps_hold_the_rate_of_their_bin_and_lines_join_the_middles() -> None:
-    assert per_minute(np.array([1.0, 2.0]), 2, Interpolation.STEP).tolist() == [1.0, 1.0, 2.0, 2.0]
-    assert per_minute(np.array([1.0, 2.0]), 4, Interpolation.LINEAR) == pytest.approx(
-        [1, 1, 1.125, 1.375, 1.625, 1.875, 2, 2]
-    )
+def test_lines_join_the_middles() -> None:
+    assert per_minute(np.array([1.0, 2.0]), 4) == pytest.approx([1, 1, 1.125, 1.375, 1.625, 1.875, 2, 2])
 
 
-@pytest.mark.parametrize("between", list(Interpolation))
-def test_bins_of_a_minute_are_left_as_they_are(between: Interpolation) -> None:
-    assert per_minute(np.array([3.0, 1.0]), 1, between).tolist() == [3.0, 1.0]
+def test_bins_of_a_minute_are_left_as_they_are() -> None:
+    assert per_minute(np.array([3.0, 1.0]), 1).tolist() == [3.0, 1.0]
 
 
 def test_a_missing_bin_is_the_day_before_s_or_lies_between_its_neighbours() -> None:
