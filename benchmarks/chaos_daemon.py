@@ -29,7 +29,7 @@ from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
 from agent.fleet import factory
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import StoreOptions
 
 SHORTEST_LOOK_SECONDS = 0.2
 

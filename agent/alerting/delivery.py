@@ -23,6 +23,7 @@ import requests
 import urllib3
 
 from agent.errors import SizewatchError
+from agent.http_client.back_off import retry_delay
 from agent.http_client.error_text import place_of, redact, translate_http_error
 from agent.http_client.transport import TargetAdapter, TargetOptions, authorization, tls_of
 from exporters.alertmanager.payload import AlertPayload
@@ -52,8 +53,18 @@ HINTS = {
 }
 
 
+Present = Callable[[], Sequence[AlertPayload]]
+"""Builder of the present alerts. It runs when a round begins, so that the payload is current."""
+
+FIRST_RETRY_SECONDS = 1.0
+CLOSE_SECONDS = 2.0
+"""Maximum wait in seconds for a running round at shutdown. The thread is a daemon thread and loses no state."""
+
+_log = logging.getLogger(__name__)
+
+
 class DeliveryError(SizewatchError):
-    """A failed round. The next round posts all alerts again."""
+    """Failed round. The next round posts all alerts again."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -61,7 +72,7 @@ class DeliveryError(SizewatchError):
 
 
 class _Refused(Exception):
-    """A refused body, with the reason from the response."""
+    """Refused body, with the reason from the response."""
 
 
 @dataclass(slots=True)
@@ -95,32 +106,23 @@ class AlertmanagerClient:
         good = [one for one in alerts if one.title not in suspects]
         batches = [good[place : place + BATCH] for place in range(0, len(good), BATCH)]
         batches += [[one] for one in alerts if one.title in suspects]
+        waiting = batches or [[]]
         with closing(adapter):
-            for batch in batches or [[]]:
-                self._batch(adapter, headers, batch, deadline, done)
+            while waiting:
+                batch = waiting.pop(0)
+                try:
+                    self._post(adapter, headers, batch, deadline)
+                    done.taken += len(batch)
+                except _Refused as refused:
+                    if not batch:
+                        text = f"{self.place} answered an empty list of alerts with {refused}"
+                        raise DeliveryError(text) from refused
+                    if len(batch) == 1:
+                        done.refused[batch[0].title] = str(refused)
+                    else:
+                        middle = len(batch) // 2
+                        waiting[:0] = batch[:middle], batch[middle:]
         return done
-
-    def _batch(
-        self,
-        adapter: TargetAdapter,
-        headers: dict[str, str],
-        batch: Sequence[AlertPayload],
-        deadline: float,
-        done: PostResult,
-    ) -> None:
-        try:
-            self._post(adapter, headers, batch, deadline)
-        except _Refused as refused:
-            if not batch:
-                raise DeliveryError(f"{self.place} answered an empty list of alerts with {refused}") from refused
-            if len(batch) == 1:
-                done.refused[batch[0].title] = str(refused)
-                return
-            middle = len(batch) // 2
-            for half in (batch[:middle], batch[middle:]):
-                self._batch(adapter, headers, half, deadline, done)
-            return
-        done.taken += len(batch)
 
     def _post(
         self, adapter: TargetAdapter, headers: dict[str, str], batch: Sequence[AlertPayload], deadline: float
@@ -135,25 +137,25 @@ class AlertmanagerClient:
         try:
             answer = adapter.send_within(request, seconds)
             with closing(answer):
-                said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
+                reply = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
         except requests.Timeout as error:
             raise DeliveryError(f"{self.place} did not answer within {seconds:g} s") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise DeliveryError(translate_http_error(error, self.place, seconds).text) from error
-        self._judge(answer.status_code, said, headers)
+        self._check_status(answer.status_code, reply, headers)
 
-    def _judge(self, status: int, said: bytes, headers: dict[str, str]) -> None:
+    def _check_status(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         if 200 <= status < 300:
             return
         if status in REFUSALS:
-            raise _Refused(_words(status, said, headers, self._options.url))
+            raise _Refused(_refusal_text(status, body, headers, self._options.url))
         hint = HINTS.get(status, "look into its log")
         raise DeliveryError(f"{self.place} answered {status}: {hint}")
 
 
-def _words(status: int, said: bytes, headers: dict[str, str], url: str) -> str:
+def _refusal_text(status: int, body: bytes, headers: dict[str, str], url: str) -> str:
     """Return the reason from a response: a JSON string for an invalid alert, or an object with `message`."""
-    text = said.decode("utf-8", "replace")
+    text = body.decode("utf-8", "replace")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -161,22 +163,14 @@ def _words(status: int, said: bytes, headers: dict[str, str], url: str) -> str:
     if isinstance(data, dict):
         data = data.get("message", text)
     # The end of the read bytes may be half a secret, which `redact` cannot recognise.
-    words = quote_external_text(redact(str(data), headers.values(), url)[: MOST_ANSWER_BYTES // 2], MOST_QUOTED)
-    return f"{status}: {words or 'without a word'}"
-
-
-Present = Callable[[], Sequence[AlertPayload]]
-"""Builder of the present alerts. It runs when a round begins, so that the payload is current."""
-
-FIRST_RETRY_SECONDS = 1.0
-CLOSE_SECONDS = 2.0
-"""Maximum wait in seconds for a running round at shutdown. The thread is a daemon thread and loses no state."""
-
-_log = logging.getLogger(__name__)
+    reason = quote_external_text(redact(str(data), headers.values(), url)[: MOST_ANSWER_BYTES // 2], MOST_QUOTED)
+    return f"{status}: {reason or 'without a word'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offer:
+    """State to post. `marks` are the titles of all alerts, and whether each fires."""
+
     present: Present
     marks: frozenset[tuple[str, bool]]
 
@@ -245,8 +239,7 @@ class AlertDelivery:
     def _pause(self) -> float:
         if not self._failures_in_a_row:
             return self._resend_seconds
-        retry = FIRST_RETRY_SECONDS * 2.0 ** min(self._failures_in_a_row - 1, 16)
-        return min(retry, self._resend_seconds)
+        return retry_delay(self._failures_in_a_row, FIRST_RETRY_SECONDS, self._resend_seconds)
 
     def _round(self, offer: _Offer) -> None:
         alerts = tuple(offer.present())
@@ -257,9 +250,9 @@ class AlertDelivery:
             return
         if self.health.trouble is not None:
             _log.info("alert delivery recovered alertmanager=%s", self._poster.place)
-        for title, words in done.refused.items():
+        for title, reason in done.refused.items():
             if title not in self._suspects:
-                _log.error('alert refused alertmanager=%s alert=%s error="%s"', self._poster.place, title, words)
+                _log.error('alert refused alertmanager=%s alert=%s error="%s"', self._poster.place, title, reason)
         self._failures_in_a_row = 0
         self._suspects = frozenset(done.refused)
         self._posted = offer.marks
@@ -268,7 +261,7 @@ class AlertDelivery:
             posts=self.health.posts + 1,
             alerts=self.health.alerts + done.taken,
             firing=sum(one.firing for one in alerts) - sum(one.firing for one in alerts if one.title in done.refused),
-            refused=tuple(f"{title}: {words}" for title, words in done.refused.items()),
+            refused=tuple(f"{title}: {reason}" for title, reason in done.refused.items()),
             trouble=None,
             last_success_at=self._clock(),
         )

@@ -34,7 +34,12 @@ SILENT_SECONDS = 48 * 3600.0
 KEPT_SECONDS = 86_400.0
 """Time in seconds for which an ended alert is shown."""
 
+LOGGED = 20
+"""Maximum number of external alerts logged per cycle. An alert storm must not fill a disk."""
+
 Key = tuple[str, float]
+
+_log = logging.getLogger(__name__)
 
 
 class ExternalAlertStore:
@@ -61,7 +66,7 @@ class ExternalAlertStore:
     def turn(
         self,
         arrived: Sequence[ExternalAlert],
-        episodes: Sequence[Finding],
+        findings: Sequence[Finding],
         now: float,
         fleet: Callable[[], AlertTargets],
     ) -> tuple[ExternalAlert, ...]:
@@ -74,13 +79,17 @@ class ExternalAlertStore:
             self._take(alert if known is None else assign_tier(alert, known))
         for key, alert in self._alerts.items():
             if alert.ended_at is None or now - alert.ended_at <= AFTERMATH_SECONDS:
-                self._alerts[key] = self._seen(attach_finding(alert, episodes, now), now)
+                self._alerts[key] = _end_if_silent(attach_finding(alert, findings, now), now)
         changed = tuple(
             alert
             for key, alert in self._alerts.items()
-            if _describe_external_alert(before.get(key)) != _describe_external_alert(alert)
+            if _without_receive_time(before.get(key)) != _without_receive_time(alert)
         )
-        self._alerts = {key: alert for key, alert in self._alerts.items() if not _old(alert, now)}
+        self._alerts = {
+            key: alert
+            for key, alert in self._alerts.items()
+            if alert.ended_at is None or now - alert.ended_at <= KEPT_SECONDS
+        }
         return changed
 
     def _take(self, alert: ExternalAlert) -> None:
@@ -94,29 +103,19 @@ class ExternalAlertStore:
         else:
             self.left_out += 1
 
-    @staticmethod
-    def _seen(alert: ExternalAlert, now: float) -> ExternalAlert:
-        silent = alert.ended_at is None and now - alert.heard_at > SILENT_SECONDS
-        return replace(alert, ended_at=alert.heard_at) if silent else alert
-
 
 def _key(alert: ExternalAlert) -> Key:
     return alert.identity, alert.started_at
 
 
-def _describe_external_alert(alert: ExternalAlert | None) -> ExternalAlert | None:
-    """Return the alert without its last receive time: that alone is not a change worth a history row."""
+def _end_if_silent(alert: ExternalAlert, now: float) -> ExternalAlert:
+    silent = alert.ended_at is None and now - alert.heard_at > SILENT_SECONDS
+    return replace(alert, ended_at=alert.heard_at) if silent else alert
+
+
+def _without_receive_time(alert: ExternalAlert | None) -> ExternalAlert | None:
+    """Replace the last receive time, whose change alone needs no history row."""
     return replace(alert, heard_at=alert.started_at) if alert is not None else None
-
-
-def _old(alert: ExternalAlert, now: float) -> bool:
-    return alert.ended_at is not None and now - alert.ended_at > KEPT_SECONDS
-
-
-_log = logging.getLogger(__name__)
-
-TOLD = 20
-"""Maximum number of external alerts logged per cycle. An alert storm must not fill a disk."""
 
 
 class AlertingService:
@@ -155,7 +154,7 @@ class AlertingService:
     def turn(
         self,
         states: States,
-        episodes: Sequence[Finding],
+        findings: Sequence[Finding],
         fleet: Callable[[], AlertTargets],
         now: float,
         *,
@@ -164,11 +163,11 @@ class AlertingService:
         """Add the received alerts and return the external alerts that changed. With `posts`, offer all alerts for
         delivery."""
         arrived = self.receiver.waiting() if self.receiver is not None else ()
-        changed = self.foreign.turn(arrived, episodes, now, fleet)
-        for alert in changed[:TOLD]:
+        changed = self.foreign.turn(arrived, findings, now, fleet)
+        for alert in changed[:LOGGED]:
             _log.info("external alert: %s", _describe_alert(alert))
-        if len(changed) > TOLD:
-            _log.info("external alerts changed, not logged count=%d", len(changed) - TOLD)
+        if len(changed) > LOGGED:
+            _log.info("external alerts changed, not logged count=%d", len(changed) - LOGGED)
         if self.deliveries and posts:
             self._offer(tuple(states.values()), self.foreign.alerts, now)
         return changed
@@ -201,16 +200,16 @@ def _describe_alert(alert: ExternalAlert) -> str:
 
 
 def alert_targets(
-    targets: Iterable[Target], views: Mapping[str, TierContext], models: Iterable[tuple[str, str]]
+    targets: Iterable[Target], contexts: Mapping[str, TierContext], models: Iterable[tuple[str, str]]
 ) -> AlertTargets:
     """Return the tiers, replicas and models an alert can refer to. `models` holds (tier, served model) pairs."""
     targets = tuple(targets)
     serving: dict[str, set[str]] = {}
-    planned = ((tier, view.plan.model) for tier, view in views.items() if view.plan is not None)
+    planned = ((name, one.plan.model) for name, one in contexts.items() if one.plan is not None)
     for tier, model in (*planned, *models):
         serving.setdefault(model, set()).add(tier)
     return AlertTargets(
-        tiers=frozenset({target.tier for target in targets} | set(views)),
+        tiers=frozenset({target.tier for target in targets} | set(contexts)),
         replicas={target.key: _names(target) for target in targets},
         models={model: frozenset(tiers) for model, tiers in serving.items()},
     )

@@ -37,9 +37,26 @@ SUMMARIES = ("summary", "message", "title", "description")
 AHEAD_SECONDS = 300.0
 """Tolerated clock difference of the sender in seconds. A later start is replaced by the time of arrival."""
 
+PER_SECOND = 10.0
+BURST = 100.0
+"""Request limits: BURST at once, PER_SECOND sustained. Each alert group is a request per `group_interval`."""
+
+MOST_WAITING = 5_000
+"""Maximum number of alerts in the queue. A hanging cycle must not fill the memory."""
+
+_STATUSES = {
+    "credentials": "401 Unauthorized",
+    "length": "411 Length Required",
+    "too_large": "413 Content Too Large",
+    "content_type": "415 Unsupported Media Type",
+    "rate": "429 Too Many Requests",
+    "payload": "400 Bad Request",
+}
+"""Status line by the reason of a rejection."""
+
 
 class PayloadError(Exception):
-    """An unusable body. The message quotes nothing of it."""
+    """Unusable body. The message quotes nothing of it."""
 
 
 def read(body: bytes, now: float) -> tuple[tuple[ExternalAlert, ...], int]:
@@ -112,11 +129,11 @@ def _time(data: Any, place: str, now: float) -> float:
         raise PayloadError(f"{place} must be a time")
     try:
         instant = datetime.fromisoformat(data)
-        t = instant.timestamp() if instant.tzinfo is not None else None
+        if instant.tzinfo is None:
+            raise ValueError("no time zone")
+        t = instant.timestamp()
     except (ValueError, OverflowError):
-        t = None
-    if t is None:
-        raise PayloadError(f"{place} must be a time")
+        raise PayloadError(f"{place} must be a time") from None
     return t if 0 < t <= now + AHEAD_SECONDS else now
 
 
@@ -124,14 +141,6 @@ def _plain(text: str) -> str:
     """Return the text as one line without control characters and lone surrogates."""
     shown = "".join(c if c.isprintable() else " " for c in text.encode("utf-8", "replace").decode("utf-8"))
     return " ".join(shown.split())
-
-
-PER_SECOND = 10.0
-BURST = 100.0
-"""Request limits: BURST at once, PER_SECOND sustained. Each alert group is a request per `group_interval`."""
-
-MOST_WAITING = 5_000
-"""Maximum number of alerts in the queue. A hanging cycle must not fill the memory."""
 
 
 class TokenBucket:
@@ -180,40 +189,24 @@ class WebhookReceiver:
         self, authorization: str, content_type: str, content_encoding: str, length: str
     ) -> WebhookRejection | None:
         """Return the reason to refuse a request before its body is read. Return None to accept it."""
-        found = self._refusal(authorization, content_type, content_encoding, length)
-        if found is not None:
-            self._count(found.reason)
-        return found
-
-    def _refusal(
-        self, authorization: str, content_type: str, content_encoding: str, length: str
-    ) -> WebhookRejection | None:
         if not self._gate.admits(authorization):
-            return WebhookRejection(
-                status="401 Unauthorized", reason="credentials", text="the webhook's token is needed"
-            )
+            return self._reject("credentials", "the webhook's token is needed")
         if not length.isdecimal():
-            return WebhookRejection(status="411 Length Required", reason="length", text="Content-Length is needed")
+            return self._reject("length", "Content-Length is needed")
         if len(length) > 12 or int(length) > WEBHOOK_BYTES:
-            text = f"a body of more than {WEBHOOK_BYTES} bytes is not read"
-            return WebhookRejection(status="413 Content Too Large", reason="too_large", text=text)
+            return self._reject("too_large", f"a body of more than {WEBHOOK_BYTES} bytes is not read")
         if content_type.partition(";")[0].strip().lower() != "application/json" or content_encoding:
-            text = "only application/json, not compressed"
-            return WebhookRejection(status="415 Unsupported Media Type", reason="content_type", text=text)
+            return self._reject("content_type", "only application/json, not compressed")
         if not self._bucket.take():
-            text = f"more than {PER_SECOND:.0f} requests a second"
-            return WebhookRejection(status="429 Too Many Requests", reason="rate", text=text)
+            return self._reject("rate", f"more than {PER_SECOND:.0f} requests a second")
         return None
 
     def take(self, body: bytes) -> WebhookRejection | None:
         """Queue the alerts of a body for the next cycle. Return the reason if the body is refused."""
         try:
             alerts, own = read(body, self._clock())
-        except PayloadError as bad:
-            self._count("payload")
-            return WebhookRejection(
-                status="400 Bad Request", reason="payload", text=f"the payload cannot be used: {bad}"
-            )
+        except PayloadError as error:
+            return self._reject("payload", f"the payload cannot be used: {error}")
         with self._lock:
             if self._successor is None:
                 room = max(0, MOST_WAITING - len(self._waiting))
@@ -250,6 +243,7 @@ class WebhookReceiver:
             self._left_out += before._left_out
             self._refused.update(before._refused)
 
-    def _count(self, reason: str) -> None:
+    def _reject(self, reason: str, text: str) -> WebhookRejection:
         with self._lock:
             self._refused[reason] += 1
+        return WebhookRejection(status=_STATUSES[reason], reason=reason, text=text)

@@ -18,7 +18,7 @@ from agent.errors import BenchmarkError, ConfigError
 from agent.http_client.error_text import place_of
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import MOST_BYTES, TIMEOUT_SECONDS, StoreOptions
+from agent.prometheus.query import MOST_BYTES, TIMEOUT_SECONDS, StoreOptions
 from rules.engines.layout import SeriesLayout, compile_layout
 from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES, detect_engine, normalize_name
@@ -55,10 +55,10 @@ class PrometheusApi:
         url: str,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        most_bytes: int = MOST_BYTES,
+        max_bytes: int = MOST_BYTES,
         **ways_in: str | None,
     ) -> None:
-        given: dict[str, Any] = {"timeout_seconds": timeout_seconds, "most_bytes": most_bytes, **ways_in}
+        given: dict[str, Any] = {"timeout_seconds": timeout_seconds, "max_bytes": max_bytes, **ways_in}
         try:
             options = StoreOptions(url=url, **given)
         except ConfigError as error:

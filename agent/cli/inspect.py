@@ -16,7 +16,7 @@ from pathlib import Path
 from agent.cli.arguments import add_format, add_ways_in, target_options
 from agent.errors import ConfigError, RecordingError
 from agent.gpu.collector import samples
-from agent.http_client.connection import PageFetcher
+from agent.http_client.connection import fetch_page
 from agent.http_client.error_text import place_of, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
@@ -147,11 +147,7 @@ def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 
 def _asked(options: argparse.Namespace) -> bytes:
-    fetcher = PageFetcher(target_options(options, options.page))
-    try:
-        return fetcher.fetch()
-    finally:
-        fetcher.close()
+    return fetch_page(target_options(options, options.page))
 
 
 def _saved(name: str) -> bytes:

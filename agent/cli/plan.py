@@ -17,7 +17,6 @@ from agent.cli.arguments import add_config, add_ways_in, target_options
 from agent.config.files import load_plan, read_document
 from agent.config.load import find, parse_config
 from agent.errors import ConfigError, PlanError, ScrapeError
-from agent.gpu.collector import list_local_gpus
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
 from agent.scrape.scrapers import Target
 from exporters.documents.plan_diff import plan_diff
@@ -46,6 +45,9 @@ def run_init(options: argparse.Namespace) -> int:
     """Print a plan skeleton. Report endpoints without a page and skip them; raise ConfigError if a tier has none (exit
     2)."""
     targets = _given(options) if options.url else _configured(options)
+    # On demand: NVML takes memory.
+    from agent.gpu.nvml_reader import list_local_gpus
+
     gpus = list_local_gpus()
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     tiers: dict[str | None, list[Target]] = {}

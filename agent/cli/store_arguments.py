@@ -170,7 +170,7 @@ def _api(options: argparse.Namespace, loaded: LoadedConfig) -> StoreApi:
     from dataclasses import replace
 
     from agent.prometheus.api import StoreApi
-    from agent.prometheus.options import StoreOptions
+    from agent.prometheus.query import StoreOptions
     from agent.sources.past_store import MOST_SAMPLES
 
     if options.prometheus is not None:

@@ -22,7 +22,7 @@ from agent.config.values import (
     validation_error,
 )
 from agent.durations import PATTERN
-from agent.prometheus.options import (
+from agent.prometheus.query import (
     MOST_BYTES,
     MOST_SAMPLES,
     TIMEOUT_SECONDS,
@@ -233,7 +233,7 @@ class StoreConfig(ConfigSection):
         return StoreOptions(
             url=self.url,
             timeout_seconds=self.timeout_seconds,
-            most_bytes=self.max_answer_bytes,
+            max_bytes=self.max_answer_bytes,
             most_samples=self.most_samples,
             turn_seconds=turn_seconds,
             bearer_token_file=self.bearer_token_file,

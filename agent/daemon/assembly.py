@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from agent.alerting.service import AlertingService
     from agent.forecasting.service import ForecastService
     from agent.history.service import HistoryService
-    from agent.kubernetes.discovered_targets import PodSource
     from agent.kubernetes.discovery import Worker
+    from agent.kubernetes.node_pods import PodSource
     from agent.replay.back_fill import BackFillService
     from agent.reporting.service import ReportService
 

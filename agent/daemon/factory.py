@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agent.alerting.service import AlertingService
     from agent.forecasting.service import ForecastService
     from agent.history.service import HistoryService
-    from agent.kubernetes.discovered_targets import PodSource
+    from agent.kubernetes.node_pods import PodSource
     from agent.replay.back_fill import BackFillService
     from agent.reporting.service import ReportService
 
@@ -161,7 +161,7 @@ def _pods(loaded: LoadedConfig, before: Assembly | None, clock: Callable[[], flo
     """Return the pod discovery, and whether it is already running."""
     if loaded.config.discovery.kubernetes is None:
         return None, False
-    from agent.kubernetes.discovered_targets import has_same_discovery, pods_of
+    from agent.kubernetes.node_pods import has_same_discovery, pods_of
 
     if before is not None and before.pods is not None and has_same_discovery(before.loaded.config, loaded.config):
         return before.pods, True

@@ -95,7 +95,7 @@ def _asked(config: Config) -> Iterator[tuple[str, TargetOptions]]:
     if config.gpus.exporter is not None:
         yield "gpus", config.gpus.exporter[1].options(config.timeout_seconds())
     if config.store is not None:
-        yield "store", config.store.options().target()
+        yield "store", config.store.options()
     yield from (("alerting", one.options("/")) for one in config.alerting.alertmanagers)
 
 

@@ -14,8 +14,8 @@ from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, count, fail, ok, warn
 from agent.errors import SizewatchError
 from agent.gpu.owners import GpuAssignment
-from agent.kubernetes import pod_resources
-from agent.kubernetes.discovered_targets import PodSource, pods_of
+from agent.kubernetes import pod_gpus
+from agent.kubernetes.node_pods import PodSource, pods_of
 from agent.scrape.scrapers import Target
 from exporters.status.records import DiscoveryHealth
 from rules.telemetry.snapshots import GpuReadout
@@ -35,14 +35,12 @@ class DiscoveryProbe:
     trouble: str = ""
     socket: bool = False
 
-    def owners(
+    def assign_gpus(
         self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]
-    ) -> dict[tuple[str, str], tuple[str, ...]]:
-        """The GPUs of each target."""
-        owned: Mapping[tuple[str, str], GpuAssignment] = (
-            self.pods.assign_gpus(targets, readouts) if self.pods is not None else {}
-        )
-        return {target.key: owned[target.key].gpus if target.key in owned else () for target in targets}
+    ) -> dict[tuple[str, str], GpuAssignment]:
+        """Return the GPUs of each target."""
+        nothing = {target.key: GpuAssignment(gpus=()) for target in targets}
+        return nothing if self.pods is None else nothing | self.pods.assign_gpus(targets, readouts)
 
 
 def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time) -> DiscoveryProbe | None:
@@ -62,7 +60,7 @@ def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time
         while (health := pods.health()) is not None and health.later and time.monotonic() < until:
             time.sleep(0.1)
             joined = pods.add_discovered_targets(loaded)
-        socket = pod_resources.socket_exists(keys.pod_resources)
+        socket = pod_gpus.socket_exists(keys.pod_resources)
         return DiscoveryProbe(loaded=joined, pods=pods, health=health, socket=socket)
     finally:
         pods.stop()

@@ -21,7 +21,7 @@ from agent.config.keys import Config
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.doctor.check_result import CheckResult, count, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
-from agent.http_client.connection import JSON, PageFetcher
+from agent.http_client.connection import JSON, fetch_page
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
 from agent.http_server.credentials import token_gate
@@ -80,15 +80,13 @@ def probe_alerting(config: Config) -> AlertingProbe:
 
 
 def _alertmanager(options: TargetOptions) -> AlertmanagerProbe:
-    place, fetcher = place_of(options.url).removesuffix(STATUS), PageFetcher(options, JSON)
+    place = place_of(options.url).removesuffix(STATUS)
     try:
-        version = json.loads(fetcher.fetch())["versionInfo"]["version"]
+        version = json.loads(fetch_page(options, JSON))["versionInfo"]["version"]
     except ScrapeError as error:
         return AlertmanagerProbe(place=place, trouble=error.text, failure=error.kind)
     except (ValueError, KeyError, TypeError, RecursionError):
         return AlertmanagerProbe(place=place, trouble=f"{place} does not answer as Alertmanager's API v2 does")
-    finally:
-        fetcher.close()
     return AlertmanagerProbe(place=place, version=quote_external_text(str(version), 40))
 
 
@@ -145,7 +143,7 @@ def probe_store(loaded: LoadedConfig, clock: Callable[[], float]) -> StoreProbe 
     config = loaded.config
     if config.store is None:
         return None
-    from agent.fleet.factory import replica_count_query_for, uses_agent_series
+    from agent.fleet.tier_readers import replica_count_query_for, uses_agent_series
 
     options, trouble = config.store.options(), None
     tiers = tuple(build_tier_contexts(loaded)) if config.role == "fleet" else ()

@@ -36,7 +36,7 @@ from agent.doctor.process_limits import PermissionsProbe, check_permissions, che
 from agent.doctor.target_checks import TargetContext
 from agent.durations import duration_text
 from agent.errors import ConfigError
-from agent.gpu.owners import owners
+from agent.gpu.owners import assign_gpus
 from rules.catalogue.registry import margin_of
 from rules.plan.checks import PlanWarning as PlanFinding
 from rules.plan.checks import check_plan
@@ -173,14 +173,14 @@ def _plan(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
 
 def _targets(seen: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
     readouts = {readout.gpu: readout for readout in seen.gpus.readouts}
-    whose = owners if seen.pods is None else seen.pods.owners
-    owned = whose([target.target for target in seen.targets], readouts)
+    assign = assign_gpus if seen.pods is None else seen.pods.assign_gpus
+    owned = assign([target.target for target in seen.targets], readouts)
     tiers = loaded.plan.tiers if loaded.plan else {}
     for target in seen.targets:
         met = TargetContext(
             seen=target,
             tier=tiers.get(target.target.tier),
-            owned=tuple(readouts[gpu] for gpu in owned[target.target.key]),
+            owned=tuple(readouts[gpu] for gpu in owned[target.target.key].gpus),
             readable=seen.gpus.readouts,
         )
         for _, check in TARGET_CHECKS:

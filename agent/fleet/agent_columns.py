@@ -1,8 +1,4 @@
-"""The series that agents export, as columns: one a sample name and label set, over the times of an answer.
-
-Owns which sample name is which part of which family, and the way from a column's place to a snapshot. Whose series they
-are, one replica's or the sum of many, is for who asks.
-"""
+"""Columns of the series that agents export: a column per sample name and label set, over the times of a response."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from agent.fleet.stored_pages import StoredSeries
+from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
 from rules.telemetry.families import FAMILIES, FamilyKind
 from rules.telemetry.histograms import Cumulative
@@ -20,6 +16,7 @@ from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
 
 GPU_INFO = names.GPU_INFO.name
 
+_NUMBER = re.compile(r"[+-]?(\d|Inf)")
 _KINDS = {family.name: family.kind for family in FAMILIES}
 
 
@@ -34,12 +31,12 @@ def _samples() -> dict[str, tuple[str, str]]:
 
 
 SAMPLES: Mapping[str, tuple[str, str]] = _samples()
-"""By sample name: the family, and which part of a histogram it is. `_count` is the +Inf bucket again."""
+"""Family and histogram part by sample name. `_count` repeats the +Inf bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class _HistogramColumns:
-    """One part of a histogram: edges in order, a column each, and the column of the sum."""
+    """Histogram: sorted edges with a column each, and the column of the sum."""
 
     edges: tuple[float, ...]
     columns: tuple[Sequence[float], ...]
@@ -47,9 +44,9 @@ class _HistogramColumns:
 
 
 class SeriesColumns:
-    """Series by sample name as columns over some times."""
+    """Columns of series, by sample name."""
 
-    def __init__(self, by_name: Mapping[str, Sequence[StoredSeries]], times: tuple[float, ...]) -> None:
+    def __init__(self, by_name: Mapping[str, Sequence[MatrixSeries]], times: tuple[float, ...]) -> None:
         self.times = times
         self._by_name = by_name
         self._nothing = (math.nan,) * len(self.times)
@@ -89,19 +86,19 @@ class SeriesColumns:
         else:
             self._plain.append((full, gauge, column))
 
-    def _aligned(self, one: StoredSeries) -> Sequence[float]:
+    def _aligned(self, one: MatrixSeries) -> Sequence[float]:
         if one.times == self.times:
             return one.values
         known = dict(zip(one.times, one.values, strict=True))
         return [known.get(t, math.nan) for t in self.times]
 
     def column(self, name: str) -> Sequence[float]:
-        """The values of a series of which a replica has one."""
+        """Return the values of a series that exists once per replica."""
         several = self._by_name.get(name, ())
         return self._aligned(several[0]) if several else self._nothing
 
     def snapshot(self, place: int, t: float, facts: Mapping[str, str]) -> Snapshot:
-        """The page at one of the times."""
+        """Return the page at one of the times."""
         counters: dict[str, float] = {}
         gauges: dict[str, float] = {}
         for family, gauge, column in self._plain:
@@ -128,7 +125,7 @@ class SeriesColumns:
                 yield family, Cumulative(part.edges, counts, total if math.isfinite(total) else None)
 
     def gpus(self, place: int, t: float) -> tuple[GpuReadout, ...]:
-        """What the replica's GPUs said with that page."""
+        """Return the GPU readouts of that page."""
         return tuple(
             GpuReadout(
                 t=t,
@@ -146,19 +143,16 @@ class SeriesColumns:
 
 
 def _from_nothing(column: Sequence[float]) -> Sequence[float]:
-    """A sum that is not there yet is one of which nothing was added: the first of it is an increase from zero."""
+    """Replace leading gaps of a sum by zero: its first value is an increase from zero."""
     if not len(column) or not math.isnan(column[0]):
         return column
     first = next((place for place, value in enumerate(column) if not math.isnan(value)), 0)
     return [*(0.0 for _ in column[:first]), *column[first:]]
 
 
-_NUMBER = re.compile(r"[+-]?(\d|Inf)")
-
-
 @lru_cache(maxsize=1024)
 def _grid(edges: tuple[float, ...]) -> tuple[float, ...]:
-    """The same object for the same edges: the minutes of thousands of replicas hold theirs for an hour."""
+    """Return the same object for equal edges: the minutes of thousands of replicas hold them for an hour."""
     return edges
 
 

@@ -1,20 +1,7 @@
-"""Pages of replicas from the series that node agents export: sizewatch's own names, back to snapshots.
+"""Pages of replicas from the series that node agents export.
 
-Owns the way from `sizewatch_*` series to what `rules.engines.normalize` makes of an engine's page. A page's time is that of the
-agent's own scrape, so windows have the edges that the agent's had; `agent_clock` has what becomes of a clock that is wrong. An
-agent that starts anew begins its sums at zero: they are continued, for no engine restarted. A new family of
-`rules.telemetry.families` is read without a change here.
-
-When an agent scraped a replica, by the store's clock.
-
-An agent tells the time of its scrape by its own clock, and the store stamps what it took with its. Where the two differ by
-more than can be, the agent's clock is wrong: its times are moved, and the time between two of its scrapes stays what it was.
-Owns that difference, for one replica. It must not judge whether a replica is silent: a page that is told again is none.
-
-Running sums of an agent, continued where the agent starts anew.
-
-Owns what is remembered of one replica's sums: they begin at zero with each agent, and nothing the engine did. A sum that
-is not there is one of which nothing was added yet.
+The time of a page is that of the agent's own scrape, corrected for a wrong clock of its host. The sums of an agent start
+at zero. They are continued over the restart of an agent, because the engine did not restart.
 """
 
 from __future__ import annotations
@@ -25,51 +12,63 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from agent.fleet.agent_columns import GPU_INFO, SAMPLES, SeriesColumns
-from agent.fleet.stored_pages import StoredPage, StoredSeries
+from agent.fleet.stored_pages import StoredPage
+from agent.fleet.sums import quote_value
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.snapshots import Snapshot
 
 EARLY_SECONDS = 5.0
-"""A scrape that is later than the sample that tells of it: the store stamps when it begins to ask."""
+"""Tolerated lead of a scrape over its sample: the store takes the time at the start of its request."""
 
 LATE = 1.25
-"""So many times of what lies between two scrapes of the agent its last one may be old when the store asks."""
+"""Maximum age of a scrape, in scrape intervals of the agent."""
 
 UNKNOWN_SECONDS = 300.0
-"""It may be so old while nothing is known of that time (Prometheus' staleness)."""
+"""Maximum age of a scrape while its interval is unknown (Prometheus' staleness)."""
+
+AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
+"""Labels that identify an agent. Two agents with the same replica are not summed."""
+
+CARRIED_SECONDS = 60.0
+"""Validity of the last sample of a GPU on another node: Prometheus' usual scrape interval."""
+
+_UP, _SEEN, _INFO = names.TARGET_UP.name, names.TARGET_SEEN.name, names.REPLICA_INFO.name
 
 
 @dataclass(slots=True)
 class AgentClock:
-    """Of one replica. `behind` is what its agent's clock is behind the store's, in seconds."""
+    """Clock of the agent of one replica. `behind` is its delay behind the store's clock, in seconds.
+
+    An impossible age of a scrape means a wrong clock. The scrape times are then shifted; their distances stay.
+    """
 
     behind: float = 0.0
-    _told: float = math.nan
+    _scraped: float = math.nan
     _between: float = math.nan
 
-    def scrape_times(self, t: float, told: float) -> float | None:
-        """The time of the scrape that an agent told of as `told`, in a sample of `t`; None where it told of it before."""
-        if not math.isfinite(told):
+    def scrape_time(self, t: float, scraped: float) -> float | None:
+        """Return the time of a scrape at `scraped` by the agent's clock, in a sample of `t`; None for a repeated one."""
+        if not math.isfinite(scraped):
             return t
-        if told == self._told:
+        if scraped == self._scraped:
             return None
-        if 0.0 < told - self._told <= UNKNOWN_SECONDS:
-            self._between = told - self._told
-        self._told = told
-        age = t - told
-        if not self._can_be(age - self.behind):
-            self.behind = 0.0 if self._can_be(age) else age
-        return told + self.behind
+        if 0.0 < scraped - self._scraped <= UNKNOWN_SECONDS:
+            self._between = scraped - self._scraped
+        self._scraped = scraped
+        age = t - scraped
+        if not self._is_possible(age - self.behind):
+            self.behind = 0.0 if self._is_possible(age) else age
+        return scraped + self.behind
 
-    def _can_be(self, age: float) -> bool:
+    def _is_possible(self, age: float) -> bool:
         most = LATE * self._between if math.isfinite(self._between) else UNKNOWN_SECONDS
         return -EARLY_SECONDS <= age <= most
 
 
 class CounterContinuity:
-    """The sums of one replica over the lives of its agents."""
+    """Sums of one replica over restarts of its agent. A missing sum is zero."""
 
     def __init__(self) -> None:
         self._base: dict[str, float] = {}
@@ -78,7 +77,7 @@ class CounterContinuity:
         self._last_parts: dict[str, Cumulative] = {}
 
     def page(self, page: Snapshot) -> Snapshot:
-        """The page with what earlier agents had added up on top."""
+        """Return the page with the sums of earlier agents added."""
         if self._of_the_first_agent(page):
             self._last, self._last_parts = dict(page.counters), dict(page.histograms)
             return page
@@ -94,7 +93,7 @@ class CounterContinuity:
         return replace(page, counters=counters, histograms={f: p for f, p in parts.items() if p is not None})
 
     def _of_the_first_agent(self, page: Snapshot) -> bool:
-        """Return whether nothing began anew so far and all that was told before is told again."""
+        """Return whether no sum has restarted or disappeared so far."""
         if self._base or self._base_parts:
             return False
         counters, parts = page.counters, page.histograms
@@ -116,7 +115,7 @@ class CounterContinuity:
             self._vanished(family)
         base = self._base_parts.get(family)
         if base is not None and base.edges != now.edges:
-            # Another grid is another histogram: the engine was replaced by one with other buckets.
+            # The engine was replaced by one with other buckets.
             del self._base_parts[family]
         self._last_parts[family] = now
 
@@ -134,44 +133,31 @@ def _plus(base: Cumulative | None, last: Cumulative | None) -> Cumulative | None
     return Cumulative(last.edges, counts, total)
 
 
-AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
-"""Labels that tell agents apart: two of them that see one replica are not added up."""
-
-CARRIED_SECONDS = 60.0
-"""So long the last word on a GPU of another node stands for it: Prometheus' usual interval between two scrapes."""
-
-_UP, _SEEN, _INFO = names.TARGET_UP.name, names.TARGET_SEEN.name, names.REPLICA_INFO.name
-
-
 def selector(tier: str, matchers: str = "", families: Iterable[str] = names.FAMILY) -> str:
-    """The PromQL selector of everything that pages of a tier are made from; `matchers` narrow it further."""
+    """Return the PromQL selector of the series of a tier's pages, narrowed by `matchers`."""
     wanted = set(families)
     stems = [name for name, (family, _) in SAMPLES.items() if family in wanted]
     stems += [_UP, _SEEN, _INFO, GPU_INFO]
     alternatives = "|".join(sorted(stem.removeprefix(names.PREFIX) for stem in stems))
     more = f",{matchers}" if matchers else ""
-    return f'{{__name__=~"{names.PREFIX}({alternatives})",{names.TIER}="{_quoted(tier)}"{more}}}'
+    return f'{{__name__=~"{names.PREFIX}({alternatives})",{names.TIER}="{quote_value(tier)}"{more}}}'
 
 
 def replica_count_query(tier: str, matchers: str = "") -> str:
-    """The PromQL of how many replicas of a tier are told of."""
+    """Return the PromQL for the number of replicas of a tier."""
     more = f",{matchers}" if matchers else ""
-    return f'count(max by ({names.REPLICA}) ({_UP}{{{names.TIER}="{_quoted(tier)}"{more}}}))'
-
-
-def _quoted(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'count(max by ({names.REPLICA}) ({_UP}{{{names.TIER}="{quote_value(tier)}"{more}}}))'
 
 
 @dataclass(slots=True)
 class _Seen:
-    """All series that one agent told of one replica, by sample name."""
+    """Series of one replica from one agent, by sample name."""
 
-    by_name: dict[str, list[StoredSeries]] = field(default_factory=dict)
+    by_name: dict[str, list[MatrixSeries]] = field(default_factory=dict)
 
     @property
     def scrape_times(self) -> tuple[float, ...]:
-        """The times at which the agent was scraped."""
+        """Return the times at which the agent was scraped."""
         return tuple(sorted({t for one in self.by_name.get(_UP, ()) for t in one.times}))
 
     @property
@@ -179,33 +165,36 @@ class _Seen:
         return max((s.times[-1] for several in self.by_name.values() for s in several), default=-math.inf)
 
 
+@dataclass(slots=True)
+class _ReplicaState:
+    """State of a replica between two responses. `last` is its last scrape, `read_until` the time of its last sample."""
+
+    last: float = -math.inf
+    read_until: float = -math.inf
+    clock: AgentClock = field(default_factory=AgentClock)
+    sums: CounterContinuity = field(default_factory=CounterContinuity)
+
+
 class AgentPages:
-    """The pages of one tier from answer to answer. It remembers what is needed to continue sums and to tell a page from
-    the one before; for one thread."""
+    """Pages of one tier, for one thread."""
 
     def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-        self._read_until: dict[str, float] = {}
-        self._clocks: dict[str, AgentClock] = {}
-        self._sums: dict[str, CounterContinuity] = {}
+        self._replicas: dict[str, _ReplicaState] = {}
 
-    def pages(self, several: Iterable[StoredSeries]) -> Iterator[StoredPage]:
-        """The pages in an answer, replica by replica, each replica's in order of time; none twice."""
+    def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
+        """Yield the new pages of a response, replica by replica, each in order of time."""
         for (replica, pool), seen in _by_replica(several).items():
             yield from self._of(replica, pool, seen)
 
     def forget(self, replicas: set[str]) -> None:
-        """What is remembered of replicas that are gone."""
+        """Drop the state of replicas."""
         for replica in replicas:
-            self._last.pop(replica, None)
-            self._read_until.pop(replica, None)
-            self._clocks.pop(replica, None)
-            self._sums.pop(replica, None)
+            self._replicas.pop(replica, None)
 
     def _of(self, replica: str, pool: str, seen: _Seen) -> Iterator[StoredPage]:
         facts = _facts(seen)
         read = SeriesColumns(seen.by_name, seen.scrape_times)
-        sums = self._sums.setdefault(replica, CounterContinuity())
+        state = self._replicas.setdefault(replica, _ReplicaState())
         up, at = read.column(_UP), read.column(_SEEN)
         for place, t in enumerate(read.times):
             if not up[place]:
@@ -213,20 +202,19 @@ class AgentPages:
                     t=t, replica=replica, pool=pool, snapshot=None, trouble="its agent got no page from it"
                 )
                 continue
-            if t <= self._read_until.get(replica, -math.inf):
+            if t <= state.read_until:
                 continue
-            self._read_until[replica] = t
-            scraped = self._clocks.setdefault(replica, AgentClock()).scrape_times(t, at[place])
-            if scraped is None or scraped <= self._last.get(replica, -math.inf):
+            state.read_until = t
+            scraped = state.clock.scrape_time(t, at[place])
+            if scraped is None or scraped <= state.last:
                 continue
-            self._last[replica] = scraped
-            page = sums.page(read.snapshot(place, scraped, facts))
+            state.last = scraped
+            page = state.sums.page(read.snapshot(place, scraped, facts))
             yield StoredPage(t=scraped, replica=replica, pool=pool, snapshot=page, gpus=read.gpus(place, scraped))
 
 
-def _by_replica(several: Iterable[StoredSeries]) -> dict[tuple[str, str], _Seen]:
-    """The series by replica, of several agents that see it those of the one that saw it last; GPUs that it has on other nodes
-    are told of by the agents there."""
+def _by_replica(several: Iterable[MatrixSeries]) -> dict[tuple[str, str], _Seen]:
+    """Return the series by replica. Of several agents the last one counts; GPUs on other nodes come from their agents."""
     agents: dict[tuple[str, str], dict[tuple[str | None, ...], _Seen]] = {}
     for one in several:
         labels = one.labels
@@ -244,7 +232,7 @@ def _by_replica(several: Iterable[StoredSeries]) -> dict[tuple[str, str], _Seen]
 
 
 def _joined(agents: list[_Seen]) -> _Seen:
-    """What the agent tells that scrapes the replica, and what the others tell of GPUs that this one does not see."""
+    """Return the series of the scraping agent, with those of the other agents for GPUs that it does not see."""
     if len(agents) == 1:
         return agents[0]
     first = max(agents, key=lambda seen: (_UP in seen.by_name, seen.newest_time))
@@ -257,8 +245,8 @@ def _joined(agents: list[_Seen]) -> _Seen:
     return first
 
 
-def _carried(one: StoredSeries, times: tuple[float, ...]) -> MatrixSeries:
-    """Another agent's series at the times of this one's scrapes: its last sample before each, if that is not old."""
+def _carried(one: MatrixSeries, times: tuple[float, ...]) -> MatrixSeries:
+    """Return another agent's series at the given times: its last sample before each, if that is not old."""
     found = []
     for t in times:
         place = bisect_right(one.times, t) - 1
@@ -272,5 +260,5 @@ def _facts(seen: _Seen) -> dict[str, str]:
     if info is None:
         return {}
     labels = info.labels
-    told = {"model": labels.get(names.MODEL, ""), "engine_versions": labels.get("engine_version", "")}
-    return {name: value for name, value in told.items() if value} | {"engine": labels.get("engine", "")}
+    facts = {"model": labels.get(names.MODEL, ""), "engine_versions": labels.get("engine_version", "")}
+    return {name: value for name, value in facts.items() if value} | {"engine": labels.get("engine", "")}

@@ -1,13 +1,7 @@
-"""The sums of a tier whose engines the store scrapes itself: asked of the store, and put together to a window for each load.
+"""Windows of groups of replicas, summed by the store, from engines' series or from those of node agents.
 
-Owns what becomes of the answers to `agent.fleet.engine_sums`' questions. Replicas of one load that run different releases,
-or are labelled differently, are added up apart; what a sum leaves open is asked again replica by replica. Of GPUs nothing
-is read here.
-
-The sums of a tier that node agents tell of: asked of the store, and put together to a window for each load.
-
-Owns what becomes of the answers to `agent.fleet.sums`' questions. Histograms whose replicas have different bucket grids
-are asked again replica by replica.
+Replicas of one load with different releases or labels are summed separately. Families that a sum leaves open, and
+histograms with different bucket grids, are queried by replica.
 """
 
 from __future__ import annotations
@@ -19,8 +13,18 @@ from typing import TypeVar
 
 from agent.fleet.agent_series import AgentPages
 from agent.fleet.engine_series import EnginePages, Name
-from agent.fleet.engine_sum_results import PartSums, name_of, part_sums, replica_windows
-from agent.fleet.engine_sums import SCRAPED, EngineSums, ReleaseGroup, alternatives, read_of_each, used_labels
+from agent.fleet.engine_sums import (
+    SCRAPED,
+    EngineSums,
+    PartSums,
+    ReleaseGroup,
+    alternatives,
+    name_of,
+    part_sums,
+    read_of_each,
+    replica_windows,
+    used_labels,
+)
 from agent.fleet.sums import GROUP, WHAT, AgentSums, GroupSums, group_sums, replica_parts
 from agent.prometheus.answers import InstantSample, MatrixSeries
 from agent.prometheus.api import QueryClient
@@ -37,23 +41,26 @@ from rules.telemetry.windows import EVERYTHING, Window
 T = TypeVar("T")
 
 RELEASES = 256
-"""Sets of series whose release is remembered."""
+"""Maximum number of cached releases, by set of series."""
 
 TTFT = "ttft_seconds"
+TTFT_BUCKET = names.bucket(TTFT)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRelease:
-    """What replicas must have in common to be added up: the engine's place in the list, whether their pages repeat numbers,
-    and the series that tell releases apart, with the labels that they carry."""
+    """Properties that replicas must share to be summed. `engine` is the place of the engine in the list.
+
+    `repeated`: their pages repeat numbers. `markers` are the series, with labels, in which releases differ.
+    """
 
     engine: int
     repeated: bool
-    telling: frozenset[tuple[str, frozenset[str]]]
+    markers: frozenset[tuple[str, frozenset[str]]]
 
 
 class EngineAggregates:
-    """The questions of one tier; `slo_seconds` is its TTFT objective, around which every replica's buckets are read."""
+    """Sums of one tier from engines' series. `slo_seconds` is the TTFT objective: buckets around it are read by replica."""
 
     def __init__(self, sums: EngineSums, pool_label: str, slo_seconds: float | None, api: QueryClient) -> None:
         self.reader = EnginePages(sums.replica_label, pool_label, sums.engine)
@@ -65,7 +72,7 @@ class EngineAggregates:
         self._releases: dict[tuple[Name, ...], EngineRelease | None] = {}
 
     def query_replicas(self, until: float) -> Iterable[MatrixSeries]:
-        """Every replica's few series as of its last scrape up to `until`. Raises StoreTrouble."""
+        """Return some series of every replica as of its last scrape up to `until`. Raise StoreError."""
         label = self._sums.replica_label
         scraped: dict[str, float] = {}
         series: list[InstantSample] = []
@@ -82,10 +89,7 @@ class EngineAggregates:
                 yield MatrixSeries(one.labels, (t,), (one.value,))
 
     def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
-        """The window of every group of replicas: what the store added up, over the time that they were seen.
-
-        Raises StoreTrouble.
-        """
+        """Return the summed window of every group over the covered time of its replicas. Raise StoreError."""
         parts = [part for place, group in enumerate(grouped) for part in self._parts(place, group)]
         answers: dict[str, list[MatrixSeries]] = {}
         for query in self._sums.queries(parts, self._of_the_target):
@@ -99,10 +103,10 @@ class EngineAggregates:
             place = part.key.partition(".")[0]
             of_group.setdefault(place, []).append(self._whole(part, found[part.key], seen[place], (start, end)))
         families = _summed_families(self._sums.engines)
-        unsaid = (windows.gap_window(start, end, Gap.SCRAPE_FAILED),)
+        missing = (windows.gap_window(start, end, Gap.SCRAPE_FAILED),)
         return [
             _with_sums(
-                windows.sum_windows(of_each.values()), windows.sum_windows(of_group.get(place, unsaid)), families
+                windows.sum_windows(of_each.values()), windows.sum_windows(of_group.get(place, missing)), families
             )
             for place, of_each in seen.items()
         ]
@@ -126,14 +130,14 @@ class EngineAggregates:
         if series not in self._releases:
             if len(self._releases) >= RELEASES:
                 self._releases.clear()
-            self._releases[series] = self._told_apart(series)
+            self._releases[series] = self._identify_release(series)
         return self._releases[series]
 
-    def _told_apart(self, series: tuple[Name, ...]) -> EngineRelease | None:
+    def _identify_release(self, series: tuple[Name, ...]) -> EngineRelease | None:
         engine = detect_engine(((normalize_name(name), dict(labels)) for name, labels in series), self._sums.engines)
         if engine is None:
             return None
-        telling = _telling(engine)
+        markers = _marker_names(engine)
         kept = frozenset(used_labels(engine)) - {"le"}
         found = [
             (strip_wrapper_prefix(normalize_name(name), engine), frozenset(label for label, _ in labels))
@@ -142,13 +146,13 @@ class EngineAggregates:
         return EngineRelease(
             engine=self._sums.engines.index(engine),
             repeated=any(not labels.isdisjoint(engine.repeats) for _, labels in found),
-            telling=frozenset((name, kept & labels) for name, labels in found if name in telling),
+            markers=frozenset((name, kept & labels) for name, labels in found if name in markers),
         )
 
     def _whole(
         self, part: ReleaseGroup, sums: PartSums | None, seen: Mapping[str, Window], times: tuple[float, float]
     ) -> Window:
-        """A part's window: all that its replicas were seen, with the families of the sum and those asked one by one."""
+        """Return the window of a part: the families of the sum and those queried by replica."""
         covered = sum(seen[name].covered_seconds for name in part.members)
         if sums is None:
             return replace(windows.gap_window(*times, Gap.SCRAPE_FAILED), expected_seconds=0.0, covered_seconds=covered)
@@ -172,7 +176,7 @@ class EngineAggregates:
         )
 
     def _learn_edges(self, parts: Iterable[ReleaseGroup], answers: Mapping[str, Iterable[MatrixSeries]]) -> None:
-        """The edges around the TTFT objective as the pages of each part print them: the cascade counts what was later."""
+        """Find the edges around the TTFT objective as the pages of each part print them, for the cascade."""
         if self._slo is None:
             return
         edges: set[str] = set()
@@ -183,19 +187,20 @@ class EngineAggregates:
                 for one in answers.get(part.key, ())
                 if (name := name_of(one.labels, part.engine)) in factor and one.labels.get("le", "+Inf") != "+Inf"
             }
-            edges |= set(_around(sorted(printed), self._slo))
+            edges |= set(_edges_around(printed, self._slo))
         self._edges = tuple(sorted(edges)) or self._edges
 
 
-def _around(printed: Sequence[tuple[float, str]], slo_seconds: float) -> list[str]:
-    """The last edge up to the objective and the first beyond it."""
-    below = [text for edge, text in printed if edge <= slo_seconds][-1:]
-    return below + [text for edge, text in printed if edge > slo_seconds][:1]
+def _edges_around(printed: Iterable[tuple[float, str]], slo_seconds: float) -> list[str]:
+    """Return the last edge up to the objective and the first beyond it."""
+    edges = sorted(printed)
+    below = [text for edge, text in edges if edge <= slo_seconds][-1:]
+    return below + [text for edge, text in edges if edge > slo_seconds][:1]
 
 
 @cache
-def _telling(engine: EngineTable) -> frozenset[str]:
-    """Names whose presence, or whose labels, tell releases apart as far as sums go."""
+def _marker_names(engine: EngineTable) -> frozenset[str]:
+    """Return the names whose presence or labels differ between releases in ways that concern sums."""
     several = alternatives(engine)
     rows = (row for row in engine.rows if not read_of_each(row))
     return frozenset(row.sample for row in rows if row.family in several or any(m.optional for m in row.matches))
@@ -207,7 +212,7 @@ def _summed_families(engines: tuple[EngineTable, ...]) -> frozenset[str]:
 
 
 def _covering(window: Window | None, seen: Window, times: tuple[float, float]) -> Window:
-    """What was asked of one replica, over the time that it was seen."""
+    """Return the queried window of a replica over its covered time."""
     covered = seen.covered_seconds
     found = window or Window(start=times[0], end=times[1], expected_seconds=0.0, covered_seconds=0.0)
     short = dict.fromkeys(found.short_seconds, covered)
@@ -215,7 +220,7 @@ def _covering(window: Window | None, seen: Window, times: tuple[float, float]) -
 
 
 def _with_sums(seen: Window, added: Window, families: frozenset[str]) -> Window:
-    """What replicas were seen to do, with these families as the store added them up."""
+    """Return a window with the given families replaced by the sums of the store."""
 
     def own(several: Mapping[str, T]) -> dict[str, T]:
         return {family: value for family, value in several.items() if stem(family) not in families}
@@ -230,7 +235,7 @@ def _with_sums(seen: Window, added: Window, families: frozenset[str]) -> Window:
 
 
 class AgentAggregates:
-    """The questions of one tier; `slo_seconds` is its TTFT objective, around which every replica's buckets are read."""
+    """Sums of one tier from agents' series. `slo_seconds` is the TTFT objective: buckets around it are read by replica."""
 
     def __init__(self, sums: AgentSums, slo_seconds: float | None, api: QueryClient) -> None:
         self.reader = AgentPages()
@@ -240,12 +245,12 @@ class AgentAggregates:
         self._edges: tuple[str, ...] = ()
 
     def query_replicas(self, until: float) -> Iterable[MatrixSeries]:
-        """Every replica's few series at `until`; when each was scraped the agents tell themselves. Raises StoreTrouble."""
+        """Return some series of every replica at `until`. The agents export the scrape times. Raise StoreError."""
         found = self._api.query(self._sums.replica_selector(self._edges), until)
         return (MatrixSeries(one.labels, (until,), (one.value,)) for one in found)
 
     def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
-        """The window of every group: what the store added up, over the time that its replicas were seen."""
+        """Return the summed window of every group over the covered time of its replicas. Raise StoreError."""
         members = [[one.replica or "" for one in several] for several in grouped]
         answers = [
             one
@@ -264,10 +269,10 @@ class AgentAggregates:
         parts_of = dict(added.histograms)
         for family in frozenset().union(*(part.mixed for part in parts)):
             parts_of[family] = self._replica_by_replica(family, several, start, end)
-        told = {f: v for f, v in seen.counters.items() if f in (windows.NET_CHANGE, *windows.STARTS)}
+        own = {f: v for f, v in seen.counters.items() if f in (windows.NET_CHANGE, *windows.STARTS)}
         return replace(
             seen,
-            counters={**added.counters, **told},
+            counters={**added.counters, **own},
             histograms=parts_of,
             gauges={**seen.gauges, **added.gauges},
             short_seconds={
@@ -289,16 +294,10 @@ class AgentAggregates:
         return histograms.sum_histograms(part for found in parts.values() for part in found.get(family, ()))
 
     def _learn_edges(self, answers: Iterable[MatrixSeries]) -> None:
-        """The edges around the TTFT objective as this tier's pages print them: the cascade counts what was later."""
+        """Find the edges around the TTFT objective as the tier's pages print them, for the cascade."""
         if self._slo is None:
             return
         printed = {
             one.labels["le"] for one in answers if one.labels.get("__name__") == TTFT_BUCKET and "le" in one.labels
         }
-        numbers = sorted((float(text), text) for text in printed if text != "+Inf")
-        below = [text for edge, text in numbers if edge <= self._slo][-1:]
-        above = [text for edge, text in numbers if edge > self._slo][:1]
-        self._edges = (*below, *above)
-
-
-TTFT_BUCKET = names.bucket("ttft_seconds")
+        self._edges = tuple(_edges_around(((float(text), text) for text in printed if text != "+Inf"), self._slo))

@@ -1,13 +1,6 @@
-"""Pages of replicas from the engines' own series, where a store scrapes the engines and no agent runs.
+"""Pages of replicas, and readouts of their GPUs, from the series of engines and GPU exporters that a store scrapes.
 
-Owns the way from a store's series to the page they were scraped from: the series of one scrape share its time. What a
-page means is the engine table's word, as everywhere. `up` tells the scrapes that gave none.
-
-GPUs of replicas from a GPU exporter's own series, where a store scrapes the exporter and no agent runs.
-
-Owns the selector, and the way from a store's series to readouts with their true times: the series of one scrape share its
-time. What they mean is the exporter's table's word (`rules.gpu_sources`). Whose a GPU is a label says, which has the name of
-the replica.
+The series of one scrape share its time. `up` shows the failed scrapes. A label assigns a GPU to its replica.
 """
 
 from __future__ import annotations
@@ -17,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.fleet.stored_pages import StoredPage, StoredSeries
+from agent.fleet.stored_pages import StoredPage
+from agent.prometheus.answers import MatrixSeries
 from rules.engines.layout import SUFFIXES, SeriesLayout, compile_layout, is_mapped_name
 from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
@@ -30,16 +24,22 @@ from rules.telemetry.snapshots import GpuReadout
 UP = "up"
 
 LAYOUTS = 64
-"""Sets of series whose layout is remembered: a few for each release that a tier runs."""
+"""Maximum number of cached layouts, by set of series: a few per release."""
+
+OF_THE_TARGET = frozenset({"instance", "job", "pod", "namespace", "node", "container", "service", "cluster"})
+"""Labels that a store usually adds to every series of a target, used without `up`."""
+
+EXPORTED = "exported_"
+"""Prometheus' prefix of a page's label that is also a target label (honor_labels: false)."""
 
 Name = tuple[str, tuple[tuple[str, str], ...]]
-"""A series' name and its labels in order."""
+"""Name and sorted labels of a series."""
 
 
 def engine_selector(engine: str | None, matchers: str) -> str:
-    """The PromQL selector of everything that pages of a tier's replicas are made from, and of `up`.
+    """Return the PromQL selector of the series of a tier's pages, and of `up`.
 
-    Metric names may be spelt with ':' or '_', and stand behind the prefix of Ray or KServe.
+    Metric names may have ':' or '_', and a prefix of Ray or KServe.
     """
     engines = engines_of(engine)
     more = f",{matchers}" if matchers else ""
@@ -48,12 +48,12 @@ def engine_selector(engine: str | None, matchers: str) -> str:
 
 
 def engines_of(engine: str | None) -> tuple[EngineTable, ...]:
-    """All generations of an engine; without a name those of all."""
+    """Return all generations of an engine, without a name of all engines."""
     return tuple(one for one in ENGINES if engine in (None, one.name))
 
 
 def source_names_regex(stems: Iterable[str], engines: Iterable[EngineTable]) -> str:
-    """A regular expression, as it stands between quotes, of these names as pages of these engines spell them."""
+    """Return a quoted regular expression of these names in all spellings of these engines."""
     wrappers = sorted({wrapper for one in engines for wrapper in one.wrappers})
     before = f"({'|'.join(wrappers)})?" if wrappers else ""
     return f"{before}({'|'.join(_grouped(sorted(stems)))})"
@@ -74,7 +74,7 @@ def _stems(engine: EngineTable) -> Iterator[str]:
 
 
 def _grouped(stems: Iterable[str], between: str = "[:_]") -> Iterator[str]:
-    """The names with what many begin with written once: a query has a length that stores limit."""
+    """Yield expressions with common first words written once: stores limit the length of a query."""
     groups: dict[str, list[str]] = {}
     for stem in stems:
         head, _, rest = stem.partition("_")
@@ -86,11 +86,16 @@ def _grouped(stems: Iterable[str], between: str = "[:_]") -> Iterator[str]:
 
 
 class EnginePages:
-    """The pages of one tier from answer to answer. `replica_label` names the label that tells replicas apart, `pool_label`
-    one that names their pool; `engine` is the configured one, without it the page tells. For one thread."""
+    """Pages of one tier, for one thread. `replica_label` identifies replicas, `pool_label` their pool.
 
-    def __init__(self, replica_label: str, pool_label: str = "", engine: str | None = None) -> None:
+    `engine` is the configured engine; without it the page determines the engine. `gpus` adds readouts of an exporter.
+    """
+
+    def __init__(
+        self, replica_label: str, pool_label: str = "", engine: str | None = None, gpus: GpuPages | None = None
+    ) -> None:
         self._replica, self._pool = replica_label, pool_label
+        self._gpus = gpus
         self._engines = engines_of(engine)
         self._layouts: dict[tuple[Name, ...], SeriesLayout | None] = {}
         self._last: dict[str, float] = {}
@@ -98,12 +103,14 @@ class EnginePages:
         self._known: dict[str, bool] = {}
 
     def series_of(self, replica: str) -> tuple[Name, ...]:
-        """The series of a replica's last page, as the page spelt them; none where it had no page of an engine."""
+        """Return the series of a replica's last page, with the names of the page. Empty without a page of an engine."""
         return self._series.get(replica, ())
 
-    def pages(self, several: Iterable[StoredSeries]) -> Iterator[StoredPage]:
-        """The pages in an answer, replica by replica, each replica's in order of time; none twice."""
-        grouped: dict[str, list[StoredSeries]] = {}
+    def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
+        """Yield the new pages of a response, replica by replica, each in order of time."""
+        grouped: dict[str, list[MatrixSeries]] = {}
+        if self._gpus is not None:
+            several = self._gpus.take(several)
         for one in several:
             replica = one.labels.get(self._replica)
             if replica and one.times:
@@ -112,15 +119,18 @@ class EnginePages:
             for page in self._of(replica, series):
                 if page.t > self._last.get(replica, -math.inf):
                     self._last[replica] = page.t
-                    yield page
+                    gpus = self._gpus.pop_readouts_until(replica, page.t) if self._gpus is not None else ()
+                    yield replace(page, gpus=gpus) if gpus else page
 
     def forget(self, replicas: set[str]) -> None:
-        """What is remembered of replicas that are gone."""
+        """Drop the state of replicas."""
         for replica in replicas:
             self._last.pop(replica, None)
             self._series.pop(replica, None)
+        if self._gpus is not None:
+            self._gpus.forget(replicas)
 
-    def _of(self, replica: str, several: Sequence[StoredSeries]) -> Iterator[StoredPage]:
+    def _of(self, replica: str, several: Sequence[MatrixSeries]) -> Iterator[StoredPage]:
         pool = next((s.labels[self._pool] for s in several if self._pool and self._pool in s.labels), "mixed")
         ups = [s for s in several if s.labels.get("__name__") == UP]
         down = {t for s in ups for t, value in zip(s.times, s.values, strict=True) if not value}
@@ -134,7 +144,7 @@ class EnginePages:
         for t in sorted(rows):
             yield self._page(replica, pool, t, () if t in down else rows[t])
 
-    def _means_something(self, one: StoredSeries) -> bool:
+    def _means_something(self, one: MatrixSeries) -> bool:
         name = one.labels.get("__name__", "")
         known = self._known.get(name)
         if known is None:
@@ -163,28 +173,21 @@ class EnginePages:
         return self._layouts[names]
 
 
-def _order(one: StoredSeries) -> tuple[str, float]:
-    """Buckets by their edge, as a page has them."""
+def _order(one: MatrixSeries) -> tuple[str, float]:
+    """Order buckets by their edge, as on a page."""
     try:
         return one.labels.get("__name__", ""), float(one.labels.get("le", "inf"))
     except ValueError:
         return one.labels.get("__name__", ""), math.inf
 
 
-OF_THE_TARGET = frozenset({"instance", "job", "pod", "namespace", "node", "container", "service", "cluster"})
-"""Labels that a store usually puts on every series of a target, where there is no `up` to tell them."""
-
-EXPORTED = "exported_"
-"""Prometheus' prefix for a page's label that is also the target's (honor_labels: false)."""
-
-
-def _of_the_target(ups: Sequence[StoredSeries]) -> frozenset[str]:
-    """The labels of `up` are those of the target alone."""
+def _of_the_target(ups: Sequence[MatrixSeries]) -> frozenset[str]:
+    """Return the labels of the target, which are those of `up`."""
     return frozenset(name for one in ups for name in one.labels if name != "__name__") or OF_THE_TARGET
 
 
-def _name(one: StoredSeries, of_the_target: frozenset[str]) -> Name:
-    """The series as its page spelt it: of two replicas of one release only the target's labels differ."""
+def _name(one: MatrixSeries, of_the_target: frozenset[str]) -> Name:
+    """Return the series with the labels of its page. Replicas of one release differ only in target labels."""
     own = {k: v for k, v in one.labels.items() if k != "__name__" and k not in of_the_target}
     moved = {k.removeprefix(EXPORTED): v for k, v in own.items() if k.removeprefix(EXPORTED) in of_the_target}
     kept = {k: v for k, v in own.items() if k.removeprefix(EXPORTED) not in of_the_target}
@@ -192,8 +195,7 @@ def _name(one: StoredSeries, of_the_target: frozenset[str]) -> Name:
 
 
 def exporter_selector(exporter: GpuExporter, matchers: str) -> str:
-    """The PromQL selector of what readouts are made from; `matchers` say whose. Names may stand behind a prefix that an
-    operator chose, where the exporter lets him."""
+    """Return the PromQL selector of an exporter's series. Names may have a prefix if the exporter supports it."""
     names = sorted({name for row in exporter.fields for name in row.names} | exporter.also_read.keys())
     before = "(.+_)?" if any(exporter.plain(f"x_{name}") == name for name in names) else ""
     return f'{{__name__=~"{before}({"|".join(map(re.escape, names))})",{matchers}}}'
@@ -201,7 +203,7 @@ def exporter_selector(exporter: GpuExporter, matchers: str) -> str:
 
 @dataclass(slots=True)
 class _Replica:
-    """What is remembered of a replica's GPUs: readouts that no page of the replica has taken yet, newest of each GPU."""
+    """State of a replica's GPUs. `ahead` are readouts that belong to no page yet."""
 
     changes: PageChanges = field(default_factory=PageChanges)
     last: dict[tuple[str, ...], GpuExporterPage] = field(default_factory=dict)
@@ -210,21 +212,21 @@ class _Replica:
 
 
 class GpuPages:
-    """The GPUs of one tier from answer to answer; `replica_label` has the replica's name. For one thread."""
+    """GPU readouts of one tier, for one thread. `replica_label` has the name of the replica."""
 
     def __init__(self, exporter: GpuExporter, replica_label: str) -> None:
         self._exporter = exporter
         self._label = replica_label
         self._replicas: dict[str, _Replica] = {}
 
-    def is_exporter_series(self, one: StoredSeries) -> bool:
-        """Return whether a series is one of the exporter's."""
-        return self._exporter.wanted(one.labels.get("__name__", ""))
-
-    def take(self, several: Iterable[StoredSeries]) -> None:
-        """The readouts of an answer, none twice. Series whose label names no replica are of nobody."""
+    def take(self, several: Iterable[MatrixSeries]) -> list[MatrixSeries]:
+        """Add the new readouts of a response. Return the series that are not the exporter's."""
         scrapes: dict[tuple[str, float], dict[str, list[Sample]]] = {}
+        others = []
         for one in several:
+            if not self._exporter.wanted(one.labels.get("__name__", "")):
+                others.append(one)
+                continue
             replica, scraped = one.labels.get(self._label), one.labels.get("instance", "")
             for t, value in zip(one.times, one.values, strict=True):
                 if replica and t > self._of(replica).until.get(scraped, -math.inf):
@@ -235,9 +237,10 @@ class GpuPages:
                 known = self._of(replica)
                 known.until[scraped] = t
                 self._read(known, samples, t)
+        return others
 
     def pop_readouts_until(self, replica: str, t: float) -> tuple[GpuReadout, ...]:
-        """The newest readout of each GPU of a replica that no page has taken yet and that is not after `t` (unix seconds)."""
+        """Return and remove the newest readout of each GPU of a replica up to `t` (unix seconds)."""
         known = self._replicas.get(replica)
         if known is None:
             return ()
@@ -246,7 +249,7 @@ class GpuPages:
         return tuple(newest.values())
 
     def forget(self, replicas: set[str]) -> None:
-        """What is remembered of replicas that are gone."""
+        """Drop the state of replicas."""
         for replica in replicas:
             self._replicas.pop(replica, None)
 
@@ -261,25 +264,3 @@ class GpuPages:
             return
         known.last = {gpus: page, **{other: one for other, one in known.last.items() if set(other).isdisjoint(gpus)}}
         known.ahead += known.changes.apply_page(page)
-
-
-class PagesWithGpus:
-    """Pages of replicas with the readouts of their GPUs that came since the page before."""
-
-    def __init__(self, pages: EnginePages, gpus: GpuPages) -> None:
-        self._pages, self._gpus = pages, gpus
-
-    def pages(self, several: Iterable[StoredSeries]) -> Iterator[StoredPage]:
-        """The pages in an answer that holds both engines' and exporters' series."""
-        of_engines: list[StoredSeries] = []
-        of_gpus: list[StoredSeries] = []
-        for one in several:
-            (of_gpus if self._gpus.is_exporter_series(one) else of_engines).append(one)
-        self._gpus.take(of_gpus)
-        for page in self._pages.pages(of_engines):
-            yield replace(page, gpus=self._gpus.pop_readouts_until(page.replica, page.t))
-
-    def forget(self, replicas: set[str]) -> None:
-        """What is remembered of replicas that are gone."""
-        self._pages.forget(replicas)
-        self._gpus.forget(replicas)

@@ -1,13 +1,4 @@
-"""From a store's pages to the watcher: the pages of a tier in order of time, and the scrapes that are missing between.
-
-Owns what is remembered of a tier's replicas between two answers of the store: when each was last told of, and the readouts
-of their GPUs. The judgement is `rules.evaluator.step`'s; it sees pages as if it had scraped them.
-
-What is read back from a store: pages of replicas with their true times.
-
-Owns the records that the readers of stored series (`own_pages`, `engine_pages`) make and whoever watches takes. It knows
-neither the store's API nor any name.
-"""
+"""Pages of a tier's replicas read back from a store, in order of time, with the missing scrapes between them."""
 
 from __future__ import annotations
 
@@ -18,28 +9,15 @@ from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
+from agent.prometheus.answers import MatrixSeries
 from rules.telemetry import gpu_windows
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
 
 
-class StoredSeries(Protocol):
-    """One series of a store's answer: labels with `__name__`, and samples in order of time (unix seconds)."""
-
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-
-    @property
-    def times(self) -> tuple[float, ...]: ...
-
-    @property
-    def values(self) -> tuple[float, ...]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPage:
-    """One page of a replica, or at `t` the word of whoever scraped it that there was none (`snapshot` None, `trouble`
-    why). `gpus` are the readouts of its GPUs that came with it."""
+    """Page of a replica, or a failed scrape (`snapshot` None, `trouble` the reason). `gpus` are its GPU readouts."""
 
     t: float
     replica: str
@@ -50,38 +28,39 @@ class StoredPage:
 
 
 GONE_SECONDS = 300.0
-"""A replica of which its agent, or the store's own scrape, says nothing for so long is no more (Prometheus' staleness)."""
+"""Time without any scrape after which a replica is gone (Prometheus' staleness)."""
 
 LATE = 2.5
-"""So many scrape intervals without a page are a gap and not a late scrape."""
+"""Scrape intervals without a page that are a gap and not a late scrape."""
 
 USUAL_SECONDS = 15.0
-"""The time between two pages of a replica until several have told it."""
+"""Scrape interval of a replica before several pages show it."""
+
+ENOUGH = 3
+"""Pages of one replica in a response that show its scrape interval."""
 
 
 def _no_scrape(t: float, replica: str, pool: str) -> StoredPage:
     return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, trouble="the store has no scrape of it")
 
 
-ENOUGH = 3
-"""Pages of one replica in an answer that tell how far apart they are."""
-
-
 class PageReaderProtocol(Protocol):
-    """What makes pages of a store's series: `agent.fleet.agent_series`, `agent.fleet.engine_series`."""
+    """Parser of stored series into pages: `agent.fleet.agent_series`, `agent.fleet.engine_series`."""
 
-    def pages(self, several: Iterable[StoredSeries]) -> Iterator[StoredPage]: ...
+    def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]: ...
 
     def forget(self, replicas: set[str]) -> None: ...
 
 
 @dataclass(slots=True)
 class _Known:
-    """A replica between two answers. `told` is the time of the last word of it, a page or that there was none; `given_up`
-    up to when it was taken to be silent: what comes later of the time before is not used any more."""
+    """Replica between two responses. `seen_at` is the time of its last page or failed scrape.
+
+    Until `given_up` it counts as silent: later samples of that time are not used.
+    """
 
     pool: str
-    told: float
+    seen_at: float
     usual: float
     given_up: float = -math.inf
     gaps: list[float] = field(default_factory=list)
@@ -94,7 +73,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPage:
-    """One page in its place: `gpus` is what the replica's GPUs did since the page before."""
+    """Page of a tier's replica. `gpus` is the GPU window since the previous page."""
 
     tier: str
     page: StoredPage
@@ -102,24 +81,24 @@ class ReplicaPage:
 
 
 class TierPages:
-    """The replicas of one tier as a store tells of them. For one thread."""
+    """Pages of the replicas of one tier, for one thread."""
 
     def __init__(self, tier: str, reader: PageReaderProtocol, usual_seconds: float = USUAL_SECONDS) -> None:
         self.tier = tier
         self._reader = reader
         self._usual = usual_seconds
         self._known: dict[str, _Known] = {}
-        self._last_told = -math.inf
+        self._last_seen = -math.inf
 
-    def take(self, series: Iterable[StoredSeries]) -> tuple[ReplicaPage, ...]:
-        """What an answer tells, in order of time, missing scrapes among it."""
+    def take(self, series: Iterable[MatrixSeries]) -> tuple[ReplicaPage, ...]:
+        """Return the pages of a response in order of time, with the missing scrapes."""
         pages = list(self._reader.pages(series))
         usual = self._intervals(pages)
-        found = [one for page in pages for one in self._told(page, usual)]
+        found = [one for page in pages for one in self._add_page(page, usual)]
         return tuple(sorted(found, key=lambda one: one.page.t))
 
     def _intervals(self, pages: Iterable[StoredPage]) -> dict[str, float]:
-        """The time between two pages of each replica that is met for the first time, where the answer has enough of them."""
+        """Return the scrape interval of each new replica with enough pages."""
         times: dict[str, list[float]] = {}
         for page in pages:
             if page.replica not in self._known:
@@ -127,11 +106,11 @@ class TierPages:
         return {name: median(b - a for a, b in pairwise(of)) for name, of in times.items() if len(of) > ENOUGH}
 
     def missing_scrapes(self, now: float) -> tuple[ReplicaPage, ...]:
-        """Replicas of which nothing was told for longer than a scrape may be late, as pages that are not there."""
+        """Return a missing page of each replica without a scrape for too long."""
         for known in self._known.values():
-            # The clock may have gone back since: what was told, or missed, in times to come says nothing of now.
-            known.told, known.given_up = min(known.told, now), min(known.given_up, now)
-        silent = {name: known for name, known in self._known.items() if now - known.told > LATE * known.interval}
+            # The clock may have been set back: ignore times in the future.
+            known.seen_at, known.given_up = min(known.seen_at, now), min(known.given_up, now)
+        silent = {name: known for name, known in self._known.items() if now - known.seen_at > LATE * known.interval}
         for known in silent.values():
             known.given_up = now
         return tuple(
@@ -140,46 +119,46 @@ class TierPages:
 
     @property
     def all_silent_since(self) -> float | None:
-        """When the last word of any replica came, where none is known to answer; -inf where none ever came, None where one does."""
-        if any(known.told > known.given_up for known in self._known.values()):
+        """Return the time of the last scrape if no replica answers: -inf without any, None if a replica answers."""
+        if any(known.seen_at > known.given_up for known in self._known.values()):
             return None
-        return max((known.told for known in self._known.values()), default=self._last_told)
+        return max((known.seen_at for known in self._known.values()), default=self._last_seen)
 
     def pop_gone_replicas(self, now: float) -> set[str]:
-        """Replicas that are no more; they are forgotten."""
-        names = {name for name, known in self._known.items() if now - known.told > GONE_SECONDS}
+        """Remove and return the replicas that are gone."""
+        names = {name for name, known in self._known.items() if now - known.seen_at > GONE_SECONDS}
         for name in names:
-            self._last_told = max(self._last_told, self._known.pop(name).told)
+            self._last_seen = max(self._last_seen, self._known.pop(name).seen_at)
         self._reader.forget(names)
         return names
 
     @property
     def pools(self) -> dict[str, str]:
-        """The pool of every replica that is known."""
+        """Return the pool of every known replica."""
         return {name: known.pool for name, known in self._known.items()}
 
     def gpus(self, replica: str) -> dict[str, GpuReadout]:
-        """The last readout of each GPU of a replica."""
+        """Return the last readout of each GPU of a replica."""
         known = self._known.get(replica)
         return known.gpus if known is not None else {}
 
-    def _told(self, page: StoredPage, usual: Mapping[str, float]) -> Iterator[ReplicaPage]:
+    def _add_page(self, page: StoredPage, usual: Mapping[str, float]) -> Iterator[ReplicaPage]:
         known = self._known.get(page.replica)
         if known is None:
             known = self._known[page.replica] = _Known(
-                pool=page.pool, told=-math.inf, usual=usual.get(page.replica, self._usual)
+                pool=page.pool, seen_at=-math.inf, usual=usual.get(page.replica, self._usual)
             )
-        elif page.t <= max(known.told, known.given_up):
+        elif page.t <= max(known.seen_at, known.given_up):
             return
-        since = page.t - known.told
+        since = page.t - known.seen_at
         if math.isfinite(since) and since > LATE * known.interval:
             missing = page.t - known.interval
             if missing > known.given_up:
                 yield ReplicaPage(tier=self.tier, page=_no_scrape(missing, page.replica, page.pool))
         if math.isfinite(since):
-            # Also of a gap: one is no interval, and several in a row are.
+            # Also after a gap: several long intervals in a row are the new interval.
             known.gaps = [*known.gaps[-8:], since]
-        known.told, known.pool = page.t, page.pool
+        known.seen_at, known.pool = page.t, page.pool
         yield ReplicaPage(tier=self.tier, page=page, gpus=self._of_gpus(known, page))
 
     def _of_gpus(self, known: _Known, page: StoredPage) -> Window | None:

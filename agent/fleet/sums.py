@@ -1,29 +1,20 @@
-"""Sums over many replicas, asked of a store so that they are exact: which queries, and what their answers are.
+"""Exact sums of agents' series over many replicas: PromQL queries, and windows from their results.
 
-Owns the PromQL. Replicas that were seen at both ends of a minute are named group by group (a group is a load); their
-cumulative counters and buckets are added up by the store at both ends, and the difference is what they did: no `rate`,
-nothing extrapolated, nothing of a replica that came, went or began anew. Buckets go with the count of the series behind
-each edge: where those differ, the group's replicas have different bucket grids and their sum means nothing.
-
-Pieces of PromQL that queries over groups of replicas are made from: exact names, and lots that fit into a query.
-
-Owns quoting and length. It knows no metric.
-
-What a store's sums over groups of replicas say: a window for each group.
-
-Owns the way from answers to `agent.fleet.sums`' queries back to windows, and the check that the buckets of a group were
-counted alike. Families whose grids differ inside a group are left for whoever asks again replica by replica.
+Replicas that were seen at both ends of a minute are named group by group; a group is a load. The store sums their
+cumulative counters and buckets at both ends, and the difference is the window: no `rate`, no extrapolation, and no
+replica that came, went or restarted. Buckets come with the number of series per edge. If the numbers differ, the replicas
+have different bucket grids and the family is queried by replica.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.fleet.agent_columns import SAMPLES, SeriesColumns
-from agent.fleet.stored_pages import StoredSeries
+from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, FamilyKind
@@ -33,82 +24,34 @@ from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import Window
 
 MAX_MATCHER_CHARACTERS = 12_000
-"""Of one query: VictoriaMetrics takes 16 KiB (-search.maxQueryLen), Prometheus more."""
+MAX_QUERY_CHARACTERS = 15_000
+"""Limits of one query. VictoriaMetrics accepts 16 KiB (-search.maxQueryLen), Prometheus more."""
 
 GROUP, WHAT = "sizewatch_group", "sizewatch_what"
-"""Labels that a query puts on its parts."""
-
-
-def quote_value(value: str) -> str:
-    """A value as it stands between double quotes."""
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def regex_any(members: Sequence[str]) -> str:
-    """A quoted regular expression of exactly these names, with what all begin with written once: names of pods are long."""
-    if len(members) == 1:
-        return quote_value(re.escape(members[0]))
-    first, last = min(members), max(members)
-    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    prefix = first[:same]
-    rest = "|".join(re.escape(name.removeprefix(prefix)) for name in sorted(members))
-    return quote_value(f"{re.escape(prefix)}({rest})")
-
-
-def set_label(expr: str, group: str, what: str) -> str:
-    """The expression's series with the labels that tell whose they are and what."""
-    return f'label_replace(label_replace({expr}, "{GROUP}", "{group}", "", ""), "{WHAT}", "{what}", "", "")'
-
-
-def split_members(members: Iterable[str], most_characters: float) -> Iterator[tuple[str, ...]]:
-    """The members in lots whose names together are at most so long."""
-    lot: list[str] = []
-    for member in sorted(members):
-        if lot and len(regex_any([*lot, member])) > most_characters:
-            yield tuple(lot)
-            lot = []
-        lot.append(member)
-    if lot:
-        yield tuple(lot)
-
-
-def join_expressions(texts: Iterable[str], most_characters: int = MAX_MATCHER_CHARACTERS) -> Iterator[str]:
-    """Expressions joined to queries, as many as fit into each."""
-    lot: list[str] = []
-    for text in texts:
-        if lot and sum(map(len, lot)) + len(text) > most_characters:
-            yield " or ".join(lot)
-            lot = []
-        lot.append(text)
-    if lot:
-        yield " or ".join(lot)
-
-
-MAX_QUERY_CHARACTERS = 15_000
-"""Of one query: VictoriaMetrics takes 16 KiB (-search.maxQueryLen), Prometheus more."""
+"""Labels that a query adds to its parts."""
 
 PART = "sizewatch_part"
-"""The label that a query puts on its parts: the group, which lot of its replicas, and what was added up."""
+"""Label that a query adds to its parts: group, lot of replicas, and aggregation."""
 
 SUMS, COUNTED = "sums", "counted"
 COPIES = 4
-"""So often the names of a group's replicas stand in its part of a query."""
+"""Number of times that a query repeats the names of a group's replicas."""
 
 MOST_NAMES = MAX_QUERY_CHARACTERS / COPIES - 400
-"""Characters of the names of one lot of replicas."""
+"""Maximum characters of the names of one lot of replicas."""
 
 LEVELS: Mapping[str, str] = {"least": "min", "most": "max"}
-"""What is asked of gauges of GPUs beside their sum and count: what the part is called, and the aggregation."""
+"""Further aggregations of GPU gauges, by the name of their part."""
 
 EACH_COUNTERS = (
     *("requests_finished", "requests_arrived", "admission_rejections", "preemptions", "engine_steps"),
     *("prompt_tokens", "generation_tokens", "prefix_queried_tokens", "prefix_hit_tokens"),
     *("expert_balance_sum", "expert_balance_passes", "restarts", "cold_starts", "cold_start_seconds"),
 )
-"""Counter families that are read of every replica: its load, the cascade, and what rules that compare replicas look at."""
+"""Counter families read from every replica: for its load, the cascade, and rules that compare replicas."""
 
 EACH_HISTOGRAMS = ("ttft_seconds", "e2e_seconds", "prompt_tokens_per_request")
-"""Histogram families of which every replica's count, sum and the buckets around an objective are read."""
+"""Histogram families read from every replica: count, sum and the buckets around an objective."""
 
 _EACH = (
     *(names.FAMILY[name].name for name in EACH_COUNTERS),
@@ -129,24 +72,69 @@ LEVEL_NAMES = frozenset(
 """Sample names of gauges of GPUs."""
 
 _LEVELS = "gpu_.+_({})".format("|".join(sorted({name.rpartition("_")[2] for name in LEVEL_NAMES})))
-"""They all, and what else has their units: a query has no room for forty names."""
+"""Regular expression of all LEVEL_NAMES by their units: a query has no room for forty names."""
 
 _OWN_LEVELS = f"{names.PREFIX}{_LEVELS}"
 _OWN_COUNTED = f"{names.PREFIX}(.+_bucket|{_LEVELS})"
 _OWN_SUMS = f"{names.PREFIX}(.+_(bucket|sum|total)|{_LEVELS})"
 _KEPT = ("__name__", "le", *sorted(set(names.PARTS.values())))
 
+_ASKED_FOR = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+
+_FAMILY_OF = {metric.name: family for family, metric in names.FAMILY.items()}
+
+
+def quote_value(value: str) -> str:
+    """Escape a value for double quotes in PromQL."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def regex_any(members: Sequence[str]) -> str:
+    """Return a quoted regular expression of exactly these names, with their common prefix once: pod names are long."""
+    if len(members) == 1:
+        return quote_value(re.escape(members[0]))
+    first, last = min(members), max(members)
+    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    prefix = first[:same]
+    rest = "|".join(re.escape(name.removeprefix(prefix)) for name in sorted(members))
+    return quote_value(f"{re.escape(prefix)}({rest})")
+
+
+def set_label(expr: str, group: str, what: str) -> str:
+    """Return an expression that adds the labels GROUP and WHAT to its series."""
+    return f'label_replace(label_replace({expr}, "{GROUP}", "{group}", "", ""), "{WHAT}", "{what}", "", "")'
+
+
+def split_members(members: Iterable[str], most_characters: float) -> Iterator[tuple[str, ...]]:
+    """Split members into lots with a limited length of their regular expression."""
+    return _split(sorted(members), lambda lot: len(regex_any(lot)) > most_characters)
+
+
+def join_expressions(texts: Iterable[str], most_characters: int = MAX_MATCHER_CHARACTERS) -> Iterator[str]:
+    """Join expressions to queries, as many as fit into each."""
+    return map(" or ".join, _split(texts, lambda lot: sum(map(len, lot)) > most_characters))
+
+
+def _split(texts: Iterable[str], is_too_long: Callable[[Sequence[str]], bool]) -> Iterator[tuple[str, ...]]:
+    lot: list[str] = []
+    for text in texts:
+        if lot and is_too_long([*lot, text]):
+            yield tuple(lot)
+            lot = []
+        lot.append(text)
+    if lot:
+        yield tuple(lot)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSums:
-    """Queries over what node agents export of one tier; `matchers` narrow it further."""
+    """Queries over the agents' series of one tier, narrowed by `matchers`."""
 
     tier: str
     matchers: str = ""
 
     def queries(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
-        """The sums of each group of replicas; several groups a query, as many as fit into it. A part is named
-        GROUP.LOT.WHAT."""
+        """Yield the queries for the sums of all groups, several groups in a query. A part is named GROUP.LOT.WHAT."""
         parts = [
             (f"{place}.{part}", members)
             for place, group in enumerate(groups)
@@ -157,14 +145,14 @@ class AgentSums:
         )
 
     def histogram_by_replica_query(self, family: str, members: Iterable[str]) -> Iterator[str]:
-        """The buckets and sums of one histogram replica by replica, where their grids differ."""
+        """Yield the queries for the buckets and sums of one histogram by replica."""
         name = names.metric(family).name
         for some in split_members(members, MOST_NAMES):
             selector = self._selector(f"{name}_(bucket|sum)", some)
             yield f"max by (__name__, le, {names.REPLICA}) ({selector})"
 
     def _parts(self, name: str, members: Sequence[str]) -> Iterator[str]:
-        # As few times as can be: the names of a group's replicas are most of a query.
+        # The names of a group's replicas are most of a query: repeat them rarely.
         by = ",".join(_KEPT)
         once = f"max by ({by},{names.REPLICA},{names.GPU}) ({self._selector(_OWN_SUMS, members)})"
         yield _labelled(f"sum by ({by}) ({once})", name, SUMS)
@@ -175,7 +163,7 @@ class AgentSums:
             yield _labelled(f"{aggregation} by (__name__) ({gpus})", name, what)
 
     def replica_selector(self, edges: Iterable[str]) -> str:
-        """The selector of what is asked of every replica; of histograms the buckets at these edges, as they are printed."""
+        """Return the selector for the series of every replica. `edges` are printed bucket edges."""
         stems = "|".join(sorted(name.removeprefix(names.PREFIX) for name in _EACH))
         some = "|".join(("", *(re.escape(edge) for edge in (*edges, "+Inf"))))
         more = f",{self.matchers}" if self.matchers else ""
@@ -191,16 +179,11 @@ def _labelled(expr: str, name: str, what: str) -> str:
     return f'label_replace({expr}, "{PART}", "{name}.{what}", "", "")'
 
 
-_ASKED_FOR = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
-
-_FAMILY_OF = {metric.name: family for family, metric in names.FAMILY.items()}
-
-
 @dataclass(slots=True)
 class GroupSums:
-    """What one part of one group did between two times: sums of counters and histograms, and its GPUs' gauges.
+    """Sums of one part of a group between two times, with the gauges of its GPUs.
 
-    `mixed` are histogram families whose replicas have different bucket edges; they are in none of the sums.
+    `mixed` are histogram families whose replicas have different bucket edges. They are not summed.
     """
 
     window: Window
@@ -209,19 +192,19 @@ class GroupSums:
 
 @dataclass(slots=True)
 class _GroupPart:
-    sums: dict[str, list[StoredSeries]] = field(default_factory=dict)
-    counted: dict[str, list[StoredSeries]] = field(default_factory=dict)
-    levels: dict[str, dict[str, StoredSeries]] = field(default_factory=dict)
+    sums: dict[str, list[MatrixSeries]] = field(default_factory=dict)
+    counted: dict[str, list[MatrixSeries]] = field(default_factory=dict)
+    levels: dict[str, dict[str, MatrixSeries]] = field(default_factory=dict)
 
 
-def group_sums(several: Iterable[StoredSeries], start: float, end: float) -> dict[int, tuple[GroupSums, ...]]:
-    """By group, in the order of the query: its parts, each from `start` to `end` (unix seconds), covering nothing itself."""
+def group_sums(several: Iterable[MatrixSeries], start: float, end: float) -> dict[int, tuple[GroupSums, ...]]:
+    """Return the parts of each group from `start` to `end` (unix seconds). Their windows cover no time themselves."""
     parts: dict[str, _GroupPart] = {}
     for one in several:
         labels = one.labels
         lot, _, what = labels.get(PART, "").rpartition(".")
         if not _ASKED_FOR.fullmatch(lot):
-            # A series that no part of the query gives: whose it is nobody knows.
+            # The series belongs to no part of the query.
             continue
         part = parts.setdefault(lot, _GroupPart())
         name = labels.get("__name__", "")
@@ -240,10 +223,11 @@ def _sums(part: _GroupPart, start: float, end: float) -> GroupSums:
     kept = {name: several for name, several in part.sums.items() if _family(name) not in mixed}
     columns = SeriesColumns(kept, (start, end))
     before, after = (columns.snapshot(place, t, {}) for place, t in enumerate((start, end)))
-    told = windows.diff_snapshots(*(replace(page, counters=_lasting(page.counters)) for page in (before, after)))
+    increase = windows.diff_snapshots(*(replace(page, counters=_lasting(page.counters)) for page in (before, after)))
     gauges = {f: g for name, several in part.levels.items() for f, g in _gauge(name, several, end - start)}
     return GroupSums(
-        window=replace(told, expected_seconds=0.0, covered_seconds=0.0, gauges=gauges, short_seconds={}), mixed=mixed
+        window=replace(increase, expected_seconds=0.0, covered_seconds=0.0, gauges=gauges, short_seconds={}),
+        mixed=mixed,
     )
 
 
@@ -252,24 +236,24 @@ def _family(name: str) -> str:
 
 
 def _lasting(counters: Mapping[str, float]) -> dict[str, float]:
-    """Without what tells of starts: replicas that started are in no group."""
+    """Drop the start counters: replicas that started are in no group."""
     return {family: value for family, value in counters.items() if family not in windows.STARTS}
 
 
-def _alike(several: Iterable[StoredSeries]) -> bool:
-    """Return whether as many series stand behind every edge, at either end."""
+def _alike(several: Iterable[MatrixSeries]) -> bool:
+    """Return whether every edge has the same number of series, at both ends."""
     at_end = [one.values[-1] for one in several]
     at_start = [one.values[0] for one in several]
     return len(set(at_end)) <= 1 and len(set(at_start)) <= 1
 
 
-def _gauge(name: str, several: Mapping[str, StoredSeries], seconds: float) -> list[tuple[str, GaugeSum]]:
+def _gauge(name: str, several: Mapping[str, MatrixSeries], seconds: float) -> list[tuple[str, GaugeSum]]:
     family = _FAMILY_OF.get(name, "")
     if not family or BY_NAME[family].kind is not FamilyKind.GAUGE or not {SUMS, COUNTED, *LEVELS} <= several.keys():
         return []
     sums, gpus = (several[what].values for what in (SUMS, COUNTED))
     if several[SUMS].times != several[COUNTED].times or min(gpus) <= 0:
-        # A sum of nobody knows how many.
+        # The number of summed GPUs is unknown.
         return []
     covered = seconds * min(gpus)
     level = math.fsum(total / count for total, count in zip(sums, gpus, strict=True)) / len(gpus)
@@ -288,10 +272,10 @@ def _gauge(name: str, several: Mapping[str, StoredSeries], seconds: float) -> li
 
 
 def replica_parts(
-    several: Iterable[StoredSeries], start: float, end: float
+    several: Iterable[MatrixSeries], start: float, end: float
 ) -> dict[str, dict[str, tuple[Histogram, ...]]]:
-    """By replica, the increases of the histograms that were asked for replica by replica."""
-    grouped: dict[str, dict[str, list[StoredSeries]]] = {}
+    """Return the increases of histograms by replica."""
+    grouped: dict[str, dict[str, list[MatrixSeries]]] = {}
     for one in several:
         by_name = grouped.setdefault(one.labels.get(names.REPLICA, ""), {})
         by_name.setdefault(one.labels.get("__name__", ""), []).append(one)

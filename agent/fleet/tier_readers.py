@@ -1,17 +1,7 @@
-"""One tier asked of the store as sums: what every replica must tell by itself, and the rest added up by load.
+"""Readers of one tier from a store: replica by replica, as sums by load, or whichever fits the number of replicas.
 
-Owns the order: each replica's few series first (one query), which say where on the curve its minute lies; then the sums of
-all that lay at the same place. The number of queries grows with tiers; what of it grows with replicas is the length.
-
-One tier asked of the store replica by replica: one query a turn, with the true times of every scrape.
-
-Owns the question; what its answer means is the readers' of `agent.prometheus`. A tier of many replicas is asked as sums instead
-(`agent.fleet.tier_readers`).
-
-One tier asked of the store in the way that fits its size: replica by replica, or as sums by load.
-
-Owns the count of replicas (one query now and then, of a tier that is read replica by replica) and when the way changes. A
-tier whose size goes to and fro around the limit does not change with it.
+For sums, a first query reads some series of every replica, which place its minute on the curve. Further queries sum the
+replicas of one load. Their number grows with the number of tiers, their length with the number of replicas.
 """
 
 from __future__ import annotations
@@ -21,17 +11,18 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from agent.fleet.stored_pages import (
-    USUAL_SECONDS,
-    PageReaderProtocol,
-    ReplicaPage,
-    StoredSeries,
-    TierPages,
-)
+from agent.config.keys import Config
+from agent.config.store_keys import FleetConfig, TierSource
+from agent.fleet import agent_series, engine_series, engine_sums
+from agent.fleet.aggregates import AgentAggregates, EngineAggregates
+from agent.fleet.engine_sums import EngineSums
+from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
+from agent.fleet.sums import AgentSums
 from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import QueryClient
+from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, windows
@@ -39,28 +30,43 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import EVERYTHING, Window
 
-if TYPE_CHECKING:
-    pass
+LONGEST_CYCLES = 1.5
+"""Maximum cycles of a replica's window. A longer one includes a gap, and its sums belong to no load."""
 
-LONGEST_TURNS = 1.5
-"""A replica's window over more turns is no minute: it was not seen meanwhile, and its sums belong to no load."""
+PIECE_SECONDS = 900.0
+"""Maximum time range of a query after an outage of the store."""
 
+OVERLAP_SECONDS = 60.0
+"""Overlap of two pieces. It shows that a new sum did not exist before."""
 
-class AggregateQueries(Protocol):
-    """What asks for the sums, of agents' series (`agent.fleet.aggregates`) or of engines' (`agent.fleet.aggregates`)."""
+LEAST_SECONDS = 4 * OVERLAP_SECONDS
+"""Minimum piece to halve. Smaller pieces would be mostly overlap."""
 
-    @property
-    def reader(self) -> PageReaderProtocol: ...
+TOO_LARGE = frozenset({StoreErrorKind.TOO_MUCH, StoreErrorKind.SLOW})
+"""Errors that half a piece may avoid."""
 
-    def query_replicas(self, until: float) -> Iterable[StoredSeries]: ...
+BACK_SHARE = 0.75
+"""Share of the limit below which a tier is read replica by replica again."""
 
-    def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]: ...
+COUNT_SECONDS = 300.0
+"""Interval of counting the replicas of a tier that is read one by one."""
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+Load = tuple[int | None, bool, bool]
+"""Load bin, load beyond the benchmark, backlog."""
+
+AGENTS = TierSource()
+"""Source of a tier without an entry in the configuration."""
+
+TierReaderKey = tuple[Hashable, str]
+"""Settings of a tier reader, and its tier."""
 
 
 class AggregatedTierReader:
-    """The minutes of one tier of many replicas."""
+    """Reader of a tier of many replicas as sums by load."""
 
-    def __init__(self, tier: str, summing: AggregateQueries, turn_seconds: float) -> None:
+    def __init__(self, tier: str, summing: AgentAggregates | EngineAggregates, turn_seconds: float) -> None:
         self.tier = tier
         self._summing = summing
         self._turn = turn_seconds
@@ -69,7 +75,7 @@ class AggregatedTierReader:
         self._until: float | None = None
 
     def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
-        """The newest page of every replica at `until`, of few series. Raises StoreTrouble."""
+        """Return the newest page of every replica at `until`, with some series only. Raise StoreError."""
         found = self._summing.query_replicas(until)
         self._span = (self._until, until) if self._until is not None else None
         self._until = until
@@ -78,9 +84,9 @@ class AggregatedTierReader:
     def minute(
         self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
     ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
-        """The tier's minute from what each replica did (`seen`): added up by load, and each by itself, placed.
+        """Return the tier's minute from the windows of its replicas: sums by load, and each replica in its load bin.
 
-        Raises StoreTrouble; then nothing is known of the minute but what `seen` says.
+        Raise StoreError.
         """
         each = tuple(
             load_bins.mark_backlog(load_bins.bin_window(window, view.curve, name), before.get(name))
@@ -90,7 +96,7 @@ class AggregatedTierReader:
         rest = [one.window for one in each if not self._is_minute(one.window)]
         grouped = _by_load(whole)
         groups = [
-            replace(_sum_of(several), window=window)
+            replace(_mean_load(several), window=window)
             for several, window in zip(grouped, self._added(grouped), strict=True)
         ]
         if rest:
@@ -100,16 +106,12 @@ class AggregatedTierReader:
         return tuple(groups), tuple(replace(one, window=_slim(one.window)) for one in each)
 
     def _is_minute(self, window: Window) -> bool:
-        return self._span is not None and EVERYTHING not in window.gaps and window.span <= LONGEST_TURNS * self._turn
+        return self._span is not None and EVERYTHING not in window.gaps and window.span <= LONGEST_CYCLES * self._turn
 
     def _added(self, grouped: Sequence[Sequence[BinnedWindow]]) -> list[Window]:
         if not grouped or self._span is None:
             return []
         return self._summing.query_groups(grouped, *self._span)
-
-
-Load = tuple[int | None, bool, bool]
-"""Load bin, whether beyond the benchmark, whether a backlog is worked off."""
 
 
 def _by_load(several: Iterable[BinnedWindow]) -> list[list[BinnedWindow]]:
@@ -119,8 +121,8 @@ def _by_load(several: Iterable[BinnedWindow]) -> list[list[BinnedWindow]]:
     return [grouped[load] for load in sorted(grouped, key=lambda load: (load[0] is None, load[0] or 0, *load[1:]))]
 
 
-def _sum_of(several: Sequence[BinnedWindow]) -> BinnedWindow:
-    """One slice for all of one load: means of their loads, the words of the first."""
+def _mean_load(several: Sequence[BinnedWindow]) -> BinnedWindow:
+    """Return one binned window for all of one load, with the means of their loads."""
     rps = [one.rps for one in several if one.rps is not None]
     in_system = [one.in_system for one in several if one.in_system is not None]
     first = several[0]
@@ -137,7 +139,7 @@ def _sum_of(several: Sequence[BinnedWindow]) -> BinnedWindow:
 
 
 def _without_load(window: Window) -> Window:
-    """Of a window that belongs to no minute only that it is missing, and what it tells of starts."""
+    """Return a gap with the start counters of a window that belongs to no minute."""
     starts = {family: value for family, value in window.counters.items() if family in windows.STARTS}
     reason = window.gaps.get(EVERYTHING, Gap.SCRAPE_FAILED)
     missing = windows.gap_window(window.end - min(window.span, 60.0), window.end, reason)
@@ -145,9 +147,9 @@ def _without_load(window: Window) -> Window:
 
 
 def _slim(window: Window) -> Window:
-    """Of a replica's minute what rules that compare replicas read, in as little memory as can be: an hour of thousands.
+    """Return the part of a replica's minute that rules compare between replicas, in little memory: an hour of thousands.
 
-    Of lengths they read the mean alone.
+    Of lengths only the mean stays.
     """
     of_lengths = window.histograms.get("prompt_tokens_per_request", ())
     means = tuple(Histogram(edges=histograms.NO_GRID, counts=(part.n,), total=part.total) for part in of_lengths)
@@ -170,31 +172,14 @@ def _slim(window: Window) -> Window:
     )
 
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
 @lru_cache(maxsize=256)
 def _same_gaps(gaps: tuple[tuple[str, Gap], ...]) -> Mapping[str, Gap]:
-    """One object for the same gaps: most replicas of a tier have the same."""
+    """Return the same object for equal gaps: most replicas of a tier have the same."""
     return MappingProxyType(dict(gaps))
 
 
-PIECE_SECONDS = 900.0
-"""So much is asked for at once after a silence of the store."""
-
-OVERLAP_SECONDS = 60.0
-"""So much of a piece is asked for again with the next: a sum that is new is then seen to have been nothing before."""
-
-LEAST_SECONDS = 4 * OVERLAP_SECONDS
-"""Half of less would be mostly what is asked for twice."""
-
-TOO_LARGE = frozenset({StoreErrorKind.TOO_MUCH, StoreErrorKind.SLOW})
-"""What half as much may do better."""
-
-
 class ReplicaReader:
-    """The replicas of one tier, page by page. `beside` is what else is asked and given to the reader with the rest, such as
-    the series of a GPU exporter."""
+    """Reader of a tier replica by replica. `beside` are further selectors, such as that of a GPU exporter."""
 
     def __init__(
         self,
@@ -216,14 +201,14 @@ class ReplicaReader:
     def minute(
         self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
     ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
-        """None by itself: its replicas' pages close their minutes."""
+        """Return nothing: the pages of the replicas close their minutes."""
         return (), ()
 
     def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
-        """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble.
+        """Return the new pages of (since, until] in order of time. Raise StoreError.
 
-        A long time is asked for in pieces, for an hour of many replicas is more than a store gives at once. What was taken of
-        them before one failed is told with the next answer.
+        A long time is queried in pieces: an hour of many replicas is above the limits of a store. Pages of the pieces
+        before an error are returned by the next call.
         """
         at = since
         while at < until:
@@ -236,8 +221,8 @@ class ReplicaReader:
     def _take(self, since: float, until: float) -> None:
         try:
             found = [one for asked in self._selectors for one in self._api.query_samples(asked, since, until)]
-        except StoreError as trouble:
-            if trouble.kind not in TOO_LARGE or until - since <= LEAST_SECONDS:
+        except StoreError as error:
+            if error.kind not in TOO_LARGE or until - since <= LEAST_SECONDS:
                 raise
             middle = (since + until) / 2.0
             self._take(since, middle)
@@ -246,16 +231,8 @@ class ReplicaReader:
             self._taken += self.pages.take(found)
 
 
-BACK_SHARE = 0.75
-"""Of the limit: a tier that shrank below it is read replica by replica again."""
-
-
-COUNT_SECONDS = 300.0
-"""How often the replicas of a tier that is read one by one are counted: a few turns of too many cost time, and no truth."""
-
-
 class AdaptiveTierReader:
-    """The replicas of one tier; `counted` is the PromQL of how many there are, `most` the limit for one by one."""
+    """Reader of a tier by its size. `counted` is the PromQL for the number of replicas, `most` the limit for single ones."""
 
     def __init__(
         self, each: ReplicaReader, summed: AggregatedTierReader, counted: str, most: int, api: QueryClient
@@ -270,16 +247,16 @@ class AdaptiveTierReader:
 
     @property
     def sums(self) -> bool:
-        """Return whether it is seen as sums now."""
+        """Return whether the tier is read as sums now."""
         return self._now is self._summed
 
     def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
-        """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble."""
+        """Return the new pages of (since, until] in order of time. Raise StoreError."""
         self._choose(until)
         return self._now.ask(since, until)
 
     def _choose(self, t: float) -> None:
-        # A tier that is seen as sums is known replica by replica already.
+        # The replicas of a tier that is read as sums are known already.
         known = float(len(self._summed.pages.pools)) if self.sums else 0.0
         if not known and self._counted_at <= t < self._counted_at + COUNT_SECONDS:
             return
@@ -293,33 +270,68 @@ class AdaptiveTierReader:
     def minute(
         self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
     ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
-        """The minute of a tier that is seen as sums. Raises StoreTrouble."""
+        """Return the minute of a tier that is read as sums. Raise StoreError."""
         return self._summed.minute(seen, view, before)
 
     @property
     def pages(self) -> TierPages:
-        """What is known of the replicas in the way that they are seen now."""
+        """Return the pages of the active reader."""
         return self._now.pages
 
 
-TierReaderKey = tuple[Hashable, str]
-"""What a way of asking depends on, and the tier."""
+TierReader = ReplicaReader | AdaptiveTierReader
 
 
-class TierReader(Protocol):
-    """What asks the store about one tier: `agent.fleet.tier_readers` replica by replica, `agent.fleet.tier_readers` as sums by
-    load."""
+def build_tier_reader(
+    tier: str, source: TierSource, context: TierContext, fleet: FleetConfig, api: QueryClient
+) -> TierReader:
+    """Return the reader of a tier that adapts to its size."""
+    each = build_replica_reader(tier, source, context, api)
+    summed = AggregatedTierReader(tier, _summing(tier, source, context, api), fleet.turn_seconds)
+    return AdaptiveTierReader(each, summed, _counted(tier, source), fleet.each_up_to, api)
 
-    tier: str
 
-    @property
-    def sums(self) -> bool: ...
+def build_replica_reader(tier: str, source: TierSource, context: TierContext, api: QueryClient) -> ReplicaReader:
+    """Return the reader of a tier replica by replica."""
+    matchers = source.selector or ""
+    if source.source == "agents":
+        return ReplicaReader(tier, agent_series.selector(tier, matchers), agent_series.AgentPages(), api)
+    engine, gpus = _engine(source, context), None
+    beside: tuple[str, ...] = ()
+    if source.gpus is not None:
+        exporter = EXPORTERS[source.gpus.exporter]
+        gpus = engine_series.GpuPages(exporter, source.gpus.replica_label)
+        beside = (engine_series.exporter_selector(exporter, source.gpus.selector),)
+    pages = engine_series.EnginePages(source.replica_label, source.pool_label or "", engine, gpus)
+    return ReplicaReader(tier, engine_series.engine_selector(engine, matchers), pages, api, beside=beside)
 
-    def minute(
-        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
-    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]: ...
 
-    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]: ...
+def _summing(
+    tier: str, source: TierSource, context: TierContext, api: QueryClient
+) -> AgentAggregates | EngineAggregates:
+    slo, matchers = context.basis.ttft_slo_seconds, source.selector or ""
+    if source.source == "agents":
+        return AgentAggregates(AgentSums(tier=tier, matchers=matchers), slo, api)
+    sums = EngineSums(engine=_engine(source, context), matchers=matchers, replica_label=source.replica_label)
+    return EngineAggregates(sums, source.pool_label or "", slo, api)
 
-    @property
-    def pages(self) -> TierPages: ...
+
+def _counted(tier: str, source: TierSource) -> str:
+    """Return the PromQL for the number of replicas of a tier."""
+    if source.source == "agents":
+        return agent_series.replica_count_query(tier, source.selector or "")
+    return engine_sums.scrape_count_query(source.selector or "", source.replica_label)
+
+
+def uses_agent_series(config: Config, tier: str) -> bool:
+    """Return whether node agents export a tier, and the store does not scrape its engines."""
+    return config.tiers.get(tier, AGENTS).source == "agents"
+
+
+def replica_count_query_for(config: Config, tier: str) -> str:
+    """Return the PromQL for the number of replicas of a tier in the store."""
+    return _counted(tier, config.tiers.get(tier, AGENTS))
+
+
+def _engine(source: TierSource, context: TierContext) -> str | None:
+    return source.engine or (context.plan.engine if context.plan is not None else None)

@@ -14,7 +14,14 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.forecasting.messages import ForecastFailure, ForecastRequest, ForecastResponse, parse_response, question_line
-from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess, worker_command
+from agent.http_client.back_off import retry_delay
+from agent.worker.process import (
+    MIB,
+    WorkerError,
+    WorkerFailure,
+    WorkerProcess,
+    worker_command,
+)
 from exporters.documents.prewarm import Recommendation, without_old_schedule
 from exporters.status.records import ForecastHealth, ForecastStatus
 from forecast.capacity.cold_start import ColdStart
@@ -151,8 +158,9 @@ class ForecastService:
         with self._lock:
             self._failures[error.fault.value] += 1
             tier.failures += 1
-            pause = 0.0 if tier.failures == 1 else FIRST_PAUSE_SECONDS * 2.0 ** min(tier.failures - 2, 10)
-            tier.retry_at = self._monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
+            if tier.failures > 1:
+                pause = retry_delay(tier.failures - 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+                tier.retry_at = self._monotonic() + pause
             fresh, tier.trouble = not tier.trouble, text
         _log.warning('forecast failed tier=%s error="%s"', asked.tier, text)
         kept = "; the forecast before it stays until it is outlived" if tier.answer is not None else ""

@@ -1,8 +1,4 @@
-"""One daemon thread that does one job at a time, and a caller that waits only so long.
-
-For foreign code that can hang and cannot be interrupted (a driver's library). A hanging job costs its caller the
-deadline once; until it comes back no further job starts and no further thread is made.
-"""
+"""Thread with a deadline for jobs that can hang."""
 
 import queue
 import threading
@@ -15,7 +11,7 @@ T = TypeVar("T")
 
 
 class NotAnsweringError(Exception):
-    """The job has not come back; ``seconds`` since it was started, and whether it is the one just asked for."""
+    """Job without a result, ``seconds`` after its start."""
 
     def __init__(self, seconds: float, *, just_started: bool) -> None:
         super().__init__(f"no answer for {seconds:.0f} s")
@@ -24,7 +20,11 @@ class NotAnsweringError(Exception):
 
 
 class DeadlineThread:
-    """Runs jobs in a thread of its own. Used by one caller at a time."""
+    """Daemon thread for one job at a time, for one caller.
+
+    It is for foreign code that can hang and cannot be interrupted, such as a driver library. A hanging job costs its
+    caller the deadline once. Until it returns, no other job or thread starts.
+    """
 
     def __init__(self, name: str, deadline_seconds: float) -> None:
         self._name = name
@@ -41,10 +41,10 @@ class DeadlineThread:
         return self._stopped
 
     def run(self, job: Callable[[], T]) -> T:
-        """Do ``job`` in the thread and return its result, or raise what it raised.
+        """Run ``job`` in the thread and return its result, or raise its exception.
 
-        Raises NotAnsweringError when the deadline passes, or at once while an earlier job still hangs. The result of a
-        job that came back late is dropped; what it raised is raised by the next call.
+        Raise NotAnsweringError after the deadline, or at once while an earlier job still hangs. A late result is
+        dropped; a late exception is raised by the next call.
         """
         self._give_up_late()
         if self._stopped:
@@ -73,13 +73,13 @@ class DeadlineThread:
             job, answer = order
             try:
                 result = job()
-            except BaseException as error:  # noqa: BLE001 (raised again where the answer is awaited)
+            except BaseException as error:  # noqa: BLE001 (raised again by the caller)
                 answer.set_exception(error)
             else:
                 answer.set_result(result)
             del job, answer, order
 
     def stop(self) -> None:
-        """End the thread after the job in hand; does not wait for it."""
+        """End the thread after the current job, without waiting."""
         self._stopped = True
         self._jobs.put(None)

@@ -1,17 +1,11 @@
-"""One GPU in its slot: read as a whole, or, where MIG is on, as the instances that it has now.
+"""Slot of one physical GPU, read as a whole or as its MIG instances.
 
-Owns the question which of the two it is, asked again every minute and after every refusal, because instances come and
-go while sizewatch runs. Must not open the library: that is ``nvml``; what is asked of a GPU or an instance is
-``nvml_gpu``'s and ``nvml_mig``'s business. A GPU with MIG on is itself no GPU: nothing can run on it.
+MIG mode and instances are read again every minute and after every error, because they change at run time. A GPU with
+MIG on is no GPU itself: nothing can run on it. Power, temperature and throttling of the whole GPU are gaps of an
+instance, because their sum would be wrong. Add a value that an instance lacks to ``WHOLE``.
 
-MIG: one instance of a GPU as a GPU of its own, and which instances a GPU has.
-
-Owns what an instance can be asked: its memory and processes by its own handle, its activity of the whole GPU with the
-instance's number. Must not repeat the whole GPU's power, temperature or throttling for each of its instances: those are
-gaps, because nobody could add them up. What an instance lacks is a row of ``WHOLE``.
-
-Two compute instances may share one GPU instance; they then share its memory and its activity, and both say the same.
-A fault that concerns the whole GPU struck each of its instances and is counted by each.
+Two compute instances may share one GPU instance, and then its memory and activity. A fault of the whole GPU is counted
+by each instance.
 """
 
 import logging
@@ -21,9 +15,7 @@ from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_activity import GpmActivity
 from agent.gpu.nvml_device import (
-    ABSENT,
     CAPABILITY,
     NvmlDevice,
     NvmlErrorKind,
@@ -31,61 +23,66 @@ from agent.gpu.nvml_device import (
     ReadoutBuilder,
     address,
     ask,
+    ask_text,
 )
 from agent.gpu.nvml_faults import FaultEvents, XidFault, add_faults
-from agent.gpu.nvml_gpu import BUSY, ENERGY, NvmlGpu
+from agent.gpu.nvml_gpu import BUSY, ENERGY, GpmActivity, NvmlGpu
 from agent.gpu.nvml_health import ERRORS, THROTTLING
-from agent.gpu.nvml_sums import FaultSum
 from rules.telemetry.snapshots import GpuReadout
 
 WHOLE = (*ENERGY, *THROTTLING, *ERRORS, "gpu_temperature_celsius", "gpu_power_limit_watts")
-"""What only the whole GPU has."""
+"""Values of the whole GPU only."""
 
 GAPS = dict.fromkeys(BUSY, "not measured where MIG is on; gpu_gr_engine_active is") | dict.fromkeys(
     WHOLE, "measured for the whole GPU, not for an instance"
 )
 
 NO_INSTANCE = frozenset({NvmlErrorKind.NOTHING, NvmlErrorKind.BUG})
-"""A place without an instance: not found by most drivers, invalid argument by some."""
+"""Errors of a place without an instance: `not found` of most drivers, `invalid argument` of some."""
+
+MIG_SECONDS = 60.0
+"""Lifetime of the list of instances."""
+
+_log = logging.getLogger(__name__)
 
 
 class MigInstance(NvmlDevice):
-    """One MIG instance. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
+    """MIG instance. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
 
     def __init__(self, *, uuid: str, product: str, driver: str, instance: int) -> None:
         super().__init__(uuid=uuid, product=product, driver=driver)
         self.instance = instance
-        """Number of its GPU instance; the driver gives it to another one after this."""
-        self.faults = FaultSum()
+        """Number of its GPU instance. The driver reuses it."""
+        self.faults = Counter[int]()
         self._activity = GpmActivity(instance)
 
     @property
     def label(self) -> str:
-        """How problems name it."""
+        """Return its name in problems."""
         return f"MIG instance {self.uuid} ({self.product})"
 
     def interrupt(self) -> None:
-        """It was out of reach; its next turn begins anew."""
+        """Start again: the time without access is not covered."""
         self._activity.interrupt()
 
     def free(self) -> None:
-        """Give back what NVML lent; to be done before the library is closed, and when the instance is gone."""
+        """Free the samples before the library is closed, and after the instance is removed."""
         self._activity.free()
 
     def read(self, whole: NvmlGpu, clock: Callable[[], float], unix_offset: float, no_faults: str) -> GpuReadout:
-        """Ask for everything that changes; arguments as of ``NvmlGpu.read``, and the GPU that it is an instance of."""
+        """Read all changing values. ``whole`` is the GPU of the instance; see ``NvmlGpu.read``."""
         self.renew(clock())
-        answers = ReadoutBuilder(gaps=dict(GAPS))
+        builder = ReadoutBuilder(gaps=dict(GAPS))
         t = unix_offset + clock()
-        self.read_memory(answers)
-        pids = self.read_pids(answers)
-        add_faults(answers, self.faults, no_faults)
-        self._activity.read(self, whole, answers, clock())
-        return self.readout(t, answers, pids)
+        self.read_memory(builder)
+        pids = self.read_pids(builder)
+        add_faults(builder, self.faults, no_faults)
+        self._activity.read(self, whole, builder, clock())
+        return self.readout(t, builder, pids)
 
 
 def instances(whole: NvmlGpu, known: dict[str, MigInstance]) -> dict[str, MigInstance]:
-    """The instances that the GPU has now, by UUID; one of ``known`` that is still there goes on."""
+    """Return the present instances of a GPU by UUID. Instances of ``known`` are kept."""
     found: dict[str, MigInstance] = {}
     for place in range(whole.ask("nvmlDeviceGetMaxMigDeviceCount")):
         handle = _handle(whole, place)
@@ -95,7 +92,12 @@ def instances(whole: NvmlGpu, known: dict[str, MigInstance]) -> dict[str, MigIns
         number = int(ask("nvmlDeviceGetGpuInstanceId", handle))
         one = known.get(uuid)
         if one is None or one.instance != number:
-            one = MigInstance(uuid=uuid, product=_product(handle, whole), driver=whole.driver, instance=number)
+            one = MigInstance(
+                uuid=uuid,
+                product=ask_text(f"{whole.product} MIG", "nvmlDeviceGetName", handle),
+                driver=whole.driver,
+                instance=number,
+            )
         one.handle = handle
         found[uuid] = one
     return found
@@ -110,24 +112,8 @@ def _handle(whole: NvmlGpu, place: int) -> Any:
         return None
 
 
-def _product(handle: object, whole: NvmlGpu) -> str:
-    """Such as "NVIDIA H100 80GB HBM3 MIG 3g.40gb"; where the driver does not tell, at least that it is an instance."""
-    try:
-        return str(ask("nvmlDeviceGetName", handle))
-    except NvmlRefusedError as refused:
-        if refused.kind not in ABSENT:
-            raise
-        return f"{whole.product} MIG"
-
-
-MIG_SECONDS = 60.0
-"""How long the list of instances is believed."""
-
-_log = logging.getLogger(__name__)
-
-
 class GpuSlot:
-    """One physical GPU. Every method but ``note`` may raise NvmlRefusedError of the kinds lost, library and bug."""
+    """Physical GPU. Every method but ``note`` may raise NvmlRefusedError of the kinds lost, library and bug."""
 
     def __init__(self, whole: NvmlGpu) -> None:
         self.whole = whole
@@ -137,23 +123,23 @@ class GpuSlot:
 
     @property
     def present(self) -> bool:
-        """Return whether there is a handle to ask."""
+        """Return whether it has a handle."""
         return self.whole.handle is not None
 
     def acquire(self, handle: Any, *, index: int | None = None, driver: str | None = None) -> None:
-        """Take a fresh handle; instances are listed anew, sums go on."""
+        """Set a new handle. Instances are listed again; sums continue."""
         self.whole.acquire(handle, index=index, driver=driver)
         self._address = address(handle)
         self._listed_at = None
 
     def lose(self) -> None:
-        """Drop the handle; time until it is back is covered by nothing."""
+        """Drop the handle. The time until the next one is not covered."""
         self.whole.lose()
         for one in self._parts():
             one.interrupt()
 
     def free(self) -> None:
-        """Give back what NVML lent; to be done before the library is closed."""
+        """Free the samples before the library is closed."""
         self.whole.free()
         for one in self._parts():
             one.free()
@@ -162,20 +148,20 @@ class GpuSlot:
         return tuple((self._instances or {}).values())
 
     def note(self, faults: Sequence[XidFault]) -> None:
-        """Count those faults that are this GPU's, each where it struck."""
+        """Count the faults of this GPU, per instance if they name one."""
         own = [fault for fault in faults if fault.gpu == self._address]
         for fault, count in Counter(own).items():
             where = "" if fault.instance is None else f" in GPU instance {fault.instance}"
             _log.warning("%s: the driver reported XID %d%s (%d x)", self.whole.label, fault.xid, where, count)
         if self._instances is None:
-            self.whole.faults.add([fault.xid for fault in own])
+            self.whole.faults.update([fault.xid for fault in own])
         for one in self._parts():
-            one.faults.add([fault.xid for fault in own if fault.instance in (None, one.instance)])
+            one.faults.update([fault.xid for fault in own if fault.instance in (None, one.instance)])
 
     def read(
         self, faults: FaultEvents, clock: Callable[[], float], unix_offset: float
     ) -> tuple[list[GpuReadout], list[str]]:
-        """Readouts of what is to be read of it, and in words what was wrong with single instances."""
+        """Return the readouts of the GPU or its instances, and problems of single instances as texts."""
         self.whole.renew(clock())
         self._list(clock())
         no_faults = self._watch(faults)
@@ -197,7 +183,7 @@ class GpuSlot:
         return readouts, problems
 
     def _watch(self, faults: FaultEvents) -> str:
-        """Have its faults collected; why that cannot be, in words."""
+        """Register the GPU for faults. Return the reason if that is impossible, else an empty text."""
         try:
             faults.watch(self.whole)
         except NvmlRefusedError as refused:

@@ -1,13 +1,6 @@
-"""What a whole GPU and a MIG instance have in common: a handle, what it cannot do, its memory and its processes.
+"""Calls of NVML with their errors, and the common base of a whole GPU and a MIG instance.
 
-Owns the remembered capabilities and the words of a gap. Must not open the library, keep time or know what only one of
-the two can be asked: that is ``nvml_gpu`` and ``nvml_mig``.
-
-The one way to ask NVML anything, and what each of its refusals means.
-
-Owns the funnel ``ask`` and the table from NVML's error codes to six kinds. Must not decide what to do about a refusal:
-that is ``nvml_gpu`` (one GPU) and ``nvml`` (the library). A code that a newer nvidia-ml-py adds is a row of ``CODES``;
-the tests fail until it is there.
+Every call goes through ``ask``. Add an error code of a newer nvidia-ml-py to ``CODES``; the tests fail until then.
 """
 
 import ctypes
@@ -23,20 +16,20 @@ from rules.telemetry.snapshots import GpuReadout
 
 
 class NvmlErrorKind(StrEnum):
-    """What a refusal means for the one who asked."""
+    """Consequence of an NVML error."""
 
     GAP = "gap"
-    """This GPU or driver never gives it: a capability, remembered."""
+    """Capability that this GPU or driver lacks; remembered."""
     PERMISSION = "permission"
-    """We may not have it: remembered like a capability."""
+    """Missing permission; remembered like a capability."""
     NOTHING = "nothing"
-    """Nothing there just now: a gap of this turn only."""
+    """No value at the moment: a gap of this cycle only."""
     LOST = "lost"
-    """The GPU does not answer as it should: costs it this turn, tried again in the next."""
+    """Failing GPU: no readout in this cycle, retried in the next."""
     LIBRARY = "library"
-    """Library or driver are not usable: every GPU is out until they are opened again."""
+    """Unusable library or driver: no GPU is read until the library is opened again."""
     BUG = "bug"
-    """We asked wrongly. Costs the GPU this turn and is reported as our fault."""
+    """Wrong call of sizewatch: no readout in this cycle, reported as a defect."""
 
 
 CODES: Mapping[int, tuple[NvmlErrorKind, str]] = MappingProxyType(
@@ -83,17 +76,24 @@ CODES: Mapping[int, tuple[NvmlErrorKind, str]] = MappingProxyType(
 """NVML error code -> kind and words; codes as in nvidia-ml-py 13.615.71 (``NVML_ERROR_*``)."""
 
 CAPABILITY = frozenset({NvmlErrorKind.GAP, NvmlErrorKind.PERMISSION})
-"""Refusals that stay: worth remembering, and worth asking in another way."""
+"""Permanent errors. They are remembered, and another call may still give the value."""
 ABSENT = CAPABILITY | {NvmlErrorKind.NOTHING}
-"""Refusals that leave a value out and nothing else."""
-
+"""Errors that leave out one value and nothing else."""
 
 TIMEOUT = 10
-"""What waiting for events answers when none came, and any other call when the driver did not answer it in time."""
+"""Code of a wait without an event, and of a call that the driver did not answer in time."""
+
+FACTS_SECONDS = 300.0
+"""Lifetime in seconds of capability facts and the power limit, which rarely change."""
+
+MEMORY = ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_memory_reserved_bytes")
+
+VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+"""NVML value type (``NVML_VALUE_TYPE_*``) -> member of the union of samples and field values."""
 
 
 class NvmlRefusedError(Exception):
-    """NVML did not give what was asked: which call, which kind, in which words; its code where NVML gave one."""
+    """Failed call of NVML. ``code`` is None if NVML gave none."""
 
     def __init__(self, call: str, kind: NvmlErrorKind, words: str, code: int | None = None) -> None:
         super().__init__(
@@ -106,17 +106,14 @@ class NvmlRefusedError(Exception):
 
 
 def refusal(call: str, code: int) -> NvmlRefusedError:
-    """What the code means that NVML returned for ``call``, or in a part of its answer."""
-    # A code of a newer driver may be anything: that GPU loses its turn and the code is named.
+    """Return the error for a code that NVML returned for ``call``, or in a part of its result."""
+    # A code of a newer driver costs the GPU this cycle and is named.
     kind, words = CODES.get(code, (NvmlErrorKind.LOST, f"NVML error {code}, unknown to sizewatch"))
     return NvmlRefusedError(call, kind, words, code)
 
 
 def ask(call: str, *arguments: Any, **options: Any) -> Any:
-    """Call the function of pynvml named ``call``; every use of NVML goes through here.
-
-    Raises NvmlRefusedError, and nothing else that NVML, its binding or a value it could not decode can cause.
-    """
+    """Call the function of pynvml named ``call``. Raise NvmlRefusedError for every error of NVML or its binding."""
     function = getattr(pynvml, call, None)
     if function is None:
         raise NvmlRefusedError(call, NvmlErrorKind.GAP, "not known to the installed nvidia-ml-py and so not given")
@@ -128,18 +125,19 @@ def ask(call: str, *arguments: Any, **options: Any) -> Any:
         raise NvmlRefusedError(call, NvmlErrorKind.BUG, f"{type(error).__name__}: {error}") from error
 
 
-FACTS_SECONDS = 300.0
-"""How long a capability fact and the power limit are believed: they are changed by hand, rarely."""
-
-MEMORY = ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_memory_reserved_bytes")
-
-VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-"""NVML value type (``NVML_VALUE_TYPE_*``) -> member of the union that samples and field values come in."""
+def ask_text(absent: str, call: str, *arguments: Any) -> str:
+    """Call ``call`` and return its result as text, or ``absent`` if the driver has none."""
+    try:
+        return str(ask(call, *arguments))
+    except NvmlRefusedError as refused:
+        if refused.kind not in ABSENT:
+            raise
+        return absent
 
 
 @dataclass(slots=True)
 class ReadoutBuilder:
-    """What was answered in one turn, until it becomes a readout."""
+    """Values of one cycle before they become a readout."""
 
     counters: dict[str, float] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
@@ -148,19 +146,19 @@ class ReadoutBuilder:
 
 
 def member_of(value_type: int, call: str) -> str:
-    """The union member a value of this type stands in. Raises NvmlRefusedError (bug) for a type nobody knows."""
+    """Return the union member of a value type. Raise NvmlRefusedError (bug) for an unknown type."""
     if value_type not in VALUE_MEMBERS:
         raise NvmlRefusedError(call, NvmlErrorKind.BUG, f"sample values of the unknown type {value_type}")
     return VALUE_MEMBERS[value_type]
 
 
 def address(handle: Any) -> int:
-    """The address behind a handle: the same GPU gives the same one until the library is closed."""
+    """Return the address of a handle. It identifies the GPU until the library is closed."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 class NvmlDevice:
-    """Something with a handle. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
+    """Device with a handle. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
 
     def __init__(self, *, uuid: str, product: str, driver: str) -> None:
         self.uuid = uuid
@@ -172,20 +170,20 @@ class NvmlDevice:
         self._facts_until = float("-inf")
 
     def forget(self) -> None:
-        """Believe no capability fact any longer."""
+        """Drop the capability facts."""
         self._facts.clear()
         self._facts_until = float("-inf")
 
     def renew(self, at: float) -> None:
-        """Forget what was believed for too long; ``at`` is the reader's own clock. To be done before each turn."""
+        """Drop old facts before a cycle. ``at`` is the reader's clock."""
         if at >= self._facts_until:
             self.forget()
             self._facts_until = at + FACTS_SECONDS
 
     def ask(self, call: str, *arguments: Any, fact: str = "", **options: Any) -> Any:
-        """Ask about this device; a capability it lacks is asked for once and then remembered.
+        """Call a function for this device. A missing capability is asked for once and then remembered.
 
-        ``fact`` tells apart calls of one function of which one may be refused and another not.
+        ``fact`` separates calls of one function that may differ in capability.
         """
         known = f"{call}{options or ''}{fact}"
         if known in self._facts:
@@ -198,52 +196,52 @@ class NvmlDevice:
             raise
 
     def remember(self, call: str, words: str) -> NvmlRefusedError:
-        """Take an answer for a refusal: the call is not made again for some time, and refused in these words."""
+        """Remember a result as a missing capability and return its error."""
         self._facts[call] = (NvmlErrorKind.GAP, words)
         return NvmlRefusedError(call, NvmlErrorKind.GAP, words)
 
-    def leave_out(self, answers: ReadoutBuilder, names: tuple[str, ...], refused: NvmlRefusedError) -> None:
-        """Make a gap of what may be absent; raise what costs the device its turn."""
+    def leave_out(self, builder: ReadoutBuilder, names: tuple[str, ...], refused: NvmlRefusedError) -> None:
+        """Add gaps for absent values. Raise any other error."""
         if refused.kind not in ABSENT:
             raise refused
-        answers.gaps.update(dict.fromkeys(names, f"{refused.words} by {self.product} (driver {self.driver})"))
+        builder.gaps.update(dict.fromkeys(names, f"{refused.words} by {self.product} (driver {self.driver})"))
 
-    def read_memory(self, answers: ReadoutBuilder) -> None:
-        """Used, total and reserved bytes, from version 2 of the call or else from version 1."""
-        # Used is total minus free in both versions: drivers disagree whether v2's own `used` holds the reserved part.
+    def read_memory(self, builder: ReadoutBuilder) -> None:
+        """Read used, total and reserved bytes, from version 2 of the call or else from version 1."""
+        # Used is total minus free: drivers disagree whether `used` of version 2 includes the reserved part.
         try:
             info = self.ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
-            answers.gauges["gpu_memory_reserved_bytes"] = float(info.reserved)
+            builder.gauges["gpu_memory_reserved_bytes"] = float(info.reserved)
         except NvmlRefusedError as newer:
             try:
                 if newer.kind not in CAPABILITY:
                     raise
                 info = self.ask("nvmlDeviceGetMemoryInfo")
-                self.leave_out(answers, MEMORY[2:], newer)
+                self.leave_out(builder, MEMORY[2:], newer)
             except NvmlRefusedError as refused:
-                self.leave_out(answers, MEMORY, refused)
+                self.leave_out(builder, MEMORY, refused)
                 return
-        answers.gauges["gpu_memory_used_bytes"] = float(info.total - info.free)
-        answers.gauges["gpu_memory_total_bytes"] = float(info.total)
+        builder.gauges["gpu_memory_used_bytes"] = float(info.total - info.free)
+        builder.gauges["gpu_memory_total_bytes"] = float(info.total)
 
-    def read_pids(self, answers: ReadoutBuilder) -> tuple[int, ...]:
-        """Host process ids of its compute processes."""
+    def read_pids(self, builder: ReadoutBuilder) -> tuple[int, ...]:
+        """Return the host process ids of its compute processes."""
         try:
             return tuple(sorted({int(p.pid) for p in self.ask("nvmlDeviceGetComputeRunningProcesses")}))
         except NvmlRefusedError as refused:
-            self.leave_out(answers, ("pids",), refused)
+            self.leave_out(builder, ("pids",), refused)
             return ()
 
-    def readout(self, t: float, answers: ReadoutBuilder, pids: tuple[int, ...]) -> GpuReadout:
-        """What was answered, as one record; ``t`` is unix seconds."""
+    def readout(self, t: float, builder: ReadoutBuilder, pids: tuple[int, ...]) -> GpuReadout:
+        """Return the values as one record. ``t`` is unix seconds."""
         return GpuReadout(
             t=t,
             gpu=self.uuid,
             index=self.index,
             product=self.product,
-            counters=answers.counters,
-            gauges=answers.gauges,
-            gaps=answers.gaps,
-            sampled=frozenset(answers.sampled),
+            counters=builder.counters,
+            gauges=builder.gauges,
+            gaps=builder.gaps,
+            sampled=frozenset(builder.sampled),
             pids=pids,
         )

@@ -1,14 +1,12 @@
-"""Faults that the driver reports (XID), as events: each is seen once, also when the same code comes again.
+"""Faults that the driver reports as events (XID).
 
-Owns the event set: registering GPUs, draining it once a turn, giving it back. Must not count: the sums are each GPU's
-own. NVML has no call that tells past faults, so what happened before a GPU was registered is not known. Only XIDs are
-registered: an uncorrectable memory error brings one of its own (48), and counting both would count it twice.
-
-For a GPU with MIG on, events name the instance they concern; without privilege the driver reports only those that
-concern the whole GPU (NVML reference, nvmlEventSetWait_v2).
+NVML has no call for past faults: those before the registration of a GPU are unknown. Only XIDs are registered. An
+uncorrectable memory error also causes an XID (48) and would be counted twice. With MIG on, an event names its instance.
+Without privilege the driver reports only events of the whole GPU (NVML reference, nvmlEventSetWait_v2).
 """
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +22,15 @@ from agent.gpu.nvml_device import (
     address,
     ask,
 )
-from agent.gpu.nvml_sums import FaultSum
 
 MOST_EVENTS = 200
-"""Events taken in one turn: a GPU that reports without end must not hold the turn up. The rest come in the next."""
+"""Maximum number of events per cycle. The rest come in the next one."""
 
 WAIT_MILLISECONDS = 1
-"""How long a call waits for the next fault. Not 0: NVIDIA's own bindings differ whether that is at once or for ever."""
+"""Wait for the next fault. Not 0: NVIDIA's bindings differ whether that returns at once or never."""
 
 WHOLE_GPU = 0xFFFFFFFF
-"""The instance that an event names when it concerns none or all (``NVML_GPU_INSTANCE_ID_ANY``)."""
+"""Instance of an event that concerns none or all (``NVML_GPU_INSTANCE_ID_ANY``)."""
 
 FAULTS = "gpu_fault_events"
 BY_CODE = "gpu_fault_events_by_code"
@@ -43,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidFault:
-    """One reported fault: the address of the GPU's handle, the MIG instance or None for the whole GPU, the XID."""
+    """Reported fault. ``gpu`` is the address of the handle; ``instance`` is None for the whole GPU."""
 
     gpu: int
     instance: int | None
@@ -51,7 +48,7 @@ class XidFault:
 
 
 class FaultEvents:
-    """The event set of an open library."""
+    """Event set of an open library."""
 
     def __init__(self) -> None:
         self._set: Any = None
@@ -59,10 +56,7 @@ class FaultEvents:
         self._refused: NvmlRefusedError | None = None
 
     def watch(self, gpu: NvmlDevice) -> None:
-        """From now on collect the faults of this GPU; does nothing where they are collected already.
-
-        Raises NvmlRefusedError: of a capability where NVML or this GPU does not report faults.
-        """
+        """Register a GPU once. Raise NvmlRefusedError of a capability if NVML or the GPU reports no faults."""
         if address(gpu.handle) in self._watched:
             return
         if self._refused is not None:
@@ -73,9 +67,9 @@ class FaultEvents:
         self._watched.add(address(gpu.handle))
 
     def collect(self) -> tuple[tuple[XidFault, ...], str]:
-        """Faults since the last call, in order, and in words what was wrong. Waits a millisecond.
+        """Return the faults since the last call, in order, and a problem as text. Wait a millisecond.
 
-        Raises NvmlRefusedError of the kind library.
+        Raise NvmlRefusedError of the kind library.
         """
         found: list[XidFault] = []
         try:
@@ -99,7 +93,7 @@ class FaultEvents:
         return f"NVML: {refused}; faults are not seen this turn, registered again"
 
     def free(self) -> None:
-        """Give the set back, so that every GPU is registered again; to be done before the library is closed."""
+        """Free the set before the library is closed. Every GPU must be registered again."""
         events, self._set = self._set, None
         self._watched.clear()
         if events is None:
@@ -115,10 +109,10 @@ def _fault(event: Any) -> XidFault:
     return XidFault(gpu=address(event.device), instance=instance, xid=int(event.eventData))
 
 
-def add_faults(answers: ReadoutBuilder, faults: FaultSum, why_not: str) -> None:
-    """Fill in the faults so far, zero included; or, where they cannot be seen, why not."""
+def add_faults(builder: ReadoutBuilder, faults: Counter[int], why_not: str) -> None:
+    """Add the number of faults, also zero. Add gaps if they are not reported."""
     if why_not:
-        answers.gaps.update(dict.fromkeys((FAULTS, BY_CODE), why_not))
+        builder.gaps.update(dict.fromkeys((FAULTS, BY_CODE), why_not))
         return
-    answers.counters[FAULTS] = faults.count
-    answers.counters.update({f"{BY_CODE}/xid-{xid}": count for xid, count in sorted(faults.by_code.items())})
+    builder.counters[FAULTS] = faults.total()
+    builder.counters.update({f"{BY_CODE}/xid-{xid}": count for xid, count in sorted(faults.items())})

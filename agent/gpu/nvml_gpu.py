@@ -1,33 +1,160 @@
-"""One whole GPU behind NVML: its running sums and one readout a turn.
+"""Whole GPU read through NVML: running sums, one readout per cycle, and its activity by GPM.
 
-Owns which call answers which name, and what to ask instead where a driver or product lacks it. Must not open the
-library, keep time or catch a lost GPU: that is ``nvml`` and ``nvml_board``; memory and processes are ``nvml_device``'s,
-throttling and memory errors ``nvml_health``'s, activity ``nvml_gpm``'s. A new quantity is a method here and a row of
-``GPU_NAMES``.
+A new quantity needs a method here and a row of ``GPU_NAMES``.
 """
 
-from collections.abc import Callable
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_activity import GpmActivity
-from agent.gpu.nvml_device import CAPABILITY, NvmlDevice, NvmlErrorKind, NvmlRefusedError, ReadoutBuilder, member_of
+from agent.gpu.nvml_device import (
+    ABSENT,
+    CAPABILITY,
+    NvmlDevice,
+    NvmlErrorKind,
+    NvmlRefusedError,
+    ReadoutBuilder,
+    ask,
+    member_of,
+    refusal,
+)
 from agent.gpu.nvml_faults import add_faults
 from agent.gpu.nvml_health import GpuHealthSums
-from agent.gpu.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum, FaultSum
+from agent.gpu.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum
 from rules.telemetry.snapshots import GpuReadout
 
 BUSY = ("gpu_busy_seconds", "gpu_busy_covered_seconds")
 ENERGY = ("gpu_energy_joules", "gpu_energy_covered_seconds")
 
+GPM_METRICS: Mapping[str, int] = MappingProxyType(
+    {
+        "gpu_gr_engine_active": pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
+        "gpu_sm_active": pynvml.NVML_GPM_METRIC_SM_UTIL,
+        "tensor_active": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+        "dram_active": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+    }
+)
+"""GPM metric (percentage) by our name. GPM: Hopper and newer, values 0 to 100; NVML reference, nvidia-ml-py 13.615.71."""
+
+SHORTEST_SECONDS = 0.1
+"""Minimum time between two GPM samples. An earlier cycle keeps the older sample."""
+
+LARGEST_RATIO = 1.01
+"""Upper bound of a ratio. A ratio between 1 and this bound is a rounding error and counts as 1."""
+
+_log = logging.getLogger(__name__)
+
+
+class GpmActivity:
+    """Activity of a GPU or of one of its MIG instances by GPM, without DCGM.
+
+    GPM counts in hardware: a value is the mean since the previous sample. GPM is read from the whole GPU, with the
+    number of the instance.
+    """
+
+    def __init__(self, instance: int | None = None) -> None:
+        self._instance = instance
+        self._request: Any = None
+        self._held: Any = None
+        self._spare: Any = None
+        self._at: float | None = None
+        self._last: dict[str, float | str] = {}
+
+    def read(self, device: NvmlDevice, whole: NvmlDevice, builder: ReadoutBuilder, at: float) -> None:
+        """Add the activity of ``device`` since the last cycle, as ``whole`` reports it. The first cycle adds nothing.
+
+        ``at`` is the reader's clock in seconds.
+        """
+        try:
+            if self._at is None:
+                self._begin(whole, at)
+            elif at - self._at >= SHORTEST_SECONDS:
+                self._advance(device, whole, at)
+        except NvmlRefusedError as refused:
+            self.interrupt()
+            if refused.kind is not NvmlErrorKind.BUG:
+                device.leave_out(builder, tuple(GPM_METRICS), refused)
+            else:
+                # Drivers differ most in GPM. An error must not cost the GPU its other values.
+                builder.gaps.update(dict.fromkeys(GPM_METRICS, str(refused)))
+            return
+        for name, found in self._last.items():
+            if isinstance(found, str):
+                builder.gaps[name] = found
+            else:
+                builder.gauges[name] = found
+
+    def _begin(self, whole: NvmlDevice, at: float) -> None:
+        call = "nvmlGpmQueryDeviceSupport"
+        if not whole.ask(call).isSupportedDevice:
+            raise whole.remember(call, "GPM (Hopper and newer) not supported")
+        self._held = self._held or ask("nvmlGpmSampleAlloc")
+        self._take(whole, self._held)
+        self._at, self._last = at, {}
+
+    def _take(self, whole: NvmlDevice, sample: Any) -> None:
+        if self._instance is None:
+            whole.ask("nvmlGpmSampleGet", sample)
+        else:
+            whole.ask("nvmlGpmMigSampleGet", self._instance, sample, fact=str(self._instance))
+
+    def _advance(self, device: NvmlDevice, whole: NvmlDevice, at: float) -> None:
+        self._spare = self._spare or ask("nvmlGpmSampleAlloc")
+        self._take(whole, self._spare)
+        request = self._between(self._held, self._spare)
+        self._held, self._spare, self._at = self._spare, self._held, at
+        ask("nvmlGpmMetricsGet", request)
+        self._last = {name: _ratio(request.metrics[place], device) for place, name in enumerate(GPM_METRICS)}
+
+    def _between(self, older: Any, newer: Any) -> Any:
+        if self._request is None:
+            self._request = pynvml.c_nvmlGpmMetricsGet_t()
+            self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+            self._request.numMetrics = len(GPM_METRICS)
+        # Clear the previous result: NVML may leave a metric unchanged.
+        for place, metric in enumerate(GPM_METRICS.values()):
+            self._request.metrics[place].metricId = metric
+            self._request.metrics[place].nvmlReturn = pynvml.NVML_ERROR_NO_DATA
+        self._request.sample1, self._request.sample2 = older, newer
+        return self._request
+
+    def interrupt(self) -> None:
+        """Start again with the next cycle."""
+        self._at = None
+
+    def free(self) -> None:
+        """Free both samples before the library is closed."""
+        for sample in filter(None, (self._held, self._spare)):
+            try:
+                ask("nvmlGpmSampleFree", sample)
+            except NvmlRefusedError as refused:
+                _log.info('freeing an NVML sample failed error="%s"', refused)
+        self._held = self._spare = self._at = None
+
+
+def _ratio(metric: Any, device: NvmlDevice) -> float | str:
+    """Return a ratio from 0 to 1, or the reason of a gap. Raise NvmlRefusedError for a lost GPU."""
+    if metric.nvmlReturn != pynvml.NVML_SUCCESS:
+        refused = refusal("nvmlGpmMetricsGet", metric.nvmlReturn)
+        if refused.kind not in ABSENT | {NvmlErrorKind.BUG}:
+            raise refused
+        return f"{refused.words} by {device.product} (driver {device.driver})"
+    ratio = metric.value / 100.0
+    if not 0.0 <= ratio <= LARGEST_RATIO:  # also false for NaN
+        return f"{metric.value:g} % active was given by {device.product} (driver {device.driver})"
+    return float(min(ratio, 1.0))
+
 
 class NvmlGpu(NvmlDevice):
-    """One GPU. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
+    """Whole GPU. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
 
     def __init__(self, *, uuid: str, product: str, driver: str) -> None:
         super().__init__(uuid=uuid, product=product, driver=driver)
-        self.faults = FaultSum()
+        self.faults = Counter[int]()
         self._limit: float | None = None
         self._busy = BusySum()
         self._energy = EnergySum()
@@ -36,57 +163,57 @@ class NvmlGpu(NvmlDevice):
 
     @property
     def label(self) -> str:
-        """How problems name it."""
+        """Return its name in problems."""
         return f"GPU {self.index} ({self.uuid}, {self.product})"
 
     def acquire(self, handle: Any, *, index: int | None = None, driver: str | None = None) -> None:
-        """Take a fresh handle; what was known about capabilities is forgotten, the sums go on."""
+        """Set a new handle. Capability facts are dropped; sums continue."""
         self.handle = handle
         self.index = self.index if index is None else index
         self.driver = driver or self.driver
         self.forget()
 
     def forget(self) -> None:
-        """Believe no capability fact any longer, nor the power limit."""
+        """Drop the capability facts and the power limit."""
         super().forget()
         self._limit = None
 
     def interrupt(self) -> None:
-        """It is not read now; time until it is again is covered by nothing."""
+        """Start again: the time without readouts is not covered."""
         self._busy.interrupt()
         self._energy.interrupt()
         self._health.interrupt()
         self._activity.interrupt()
 
     def lose(self) -> None:
-        """Drop the handle, and with it the stretch in hand."""
+        """Drop the handle and interrupt all sums."""
         self.handle = None
         self.interrupt()
 
     def free(self) -> None:
-        """Give back what NVML lent; to be done before the library is closed."""
+        """Free the samples before the library is closed."""
         self._activity.free()
 
     def read(self, clock: Callable[[], float], unix_offset: float, no_faults: str) -> GpuReadout:
-        """Ask for everything that changes. ``clock() + unix_offset`` is unix time.
+        """Read all changing values. ``clock() + unix_offset`` is unix time.
 
-        ``no_faults`` says why faults cannot be seen; empty where they can.
+        ``no_faults`` is the reason why faults are not reported, or empty.
         """
-        answers = ReadoutBuilder()
-        self._read_busy(answers, clock)
-        self._read_energy(answers, clock)
+        builder = ReadoutBuilder()
+        self._read_busy(builder, clock)
+        self._read_energy(builder, clock)
         t = unix_offset + clock()
-        self.read_memory(answers)
-        self._read_temperature(answers)
-        self._read_limit(answers)
-        self._health.read(self, answers, clock)
-        pids = self.read_pids(answers)
-        add_faults(answers, self.faults, no_faults)
-        # Last: on some drivers memory is refused for a while after GPM was asked.
-        self._activity.read(self, self, answers, clock())
-        return self.readout(t, answers, pids)
+        self.read_memory(builder)
+        self._read_temperature(builder)
+        self._read_limit(builder)
+        self._health.read(self, builder, clock)
+        pids = self.read_pids(builder)
+        add_faults(builder, self.faults, no_faults)
+        # Last: some drivers refuse memory for a while after GPM.
+        self._activity.read(self, self, builder, clock())
+        return self.readout(t, builder, pids)
 
-    def _read_busy(self, answers: ReadoutBuilder, clock: Callable[[], float]) -> None:
+    def _read_busy(self, builder: ReadoutBuilder, clock: Callable[[], float]) -> None:
         try:
             supported, samples = True, self._new_samples()
         except NvmlRefusedError as refused:
@@ -95,17 +222,16 @@ class NvmlGpu(NvmlDevice):
             supported, samples = False, []
         if samples:
             self._busy.add_samples(samples, clock())
-        elif not (supported and self._is_accounted_for(clock())) and not self._poll_busy(answers, clock):
+        elif not (supported and self._is_covered(clock())) and not self._poll_busy(builder, clock):
             return
-        answers.counters.update(zip(BUSY, (self._busy.busy_seconds, self._busy.covered_seconds), strict=True))
+        builder.counters.update(zip(BUSY, (self._busy.busy_seconds, self._busy.covered_seconds), strict=True))
 
-    def _is_accounted_for(self, at: float) -> bool:
-        # The next sample may simply not be due yet.
+    def _is_covered(self, at: float) -> bool:
+        # The next sample may not be due yet.
         return self._busy.until is not None and at - self._busy.until <= LONGEST_SAMPLE_SECONDS
 
-    def _poll_busy(self, answers: ReadoutBuilder, clock: Callable[[], float]) -> bool:
-        """Return where there are no driver samples, or none came (the buffer of an idle GPU runs dry on some
-        products)."""
+    def _poll_busy(self, builder: ReadoutBuilder, clock: Callable[[], float]) -> bool:
+        """Poll the utilisation. Some products have no samples, or none of an idle GPU. Return whether it is known."""
         try:
             percent = self.ask("nvmlDeviceGetUtilizationRates").gpu
             if percent > 100:
@@ -113,19 +239,19 @@ class NvmlGpu(NvmlDevice):
                     "nvmlDeviceGetUtilizationRates", NvmlErrorKind.NOTHING, f"{percent} % busy was given"
                 )
         except NvmlRefusedError as refused:
-            self.leave_out(answers, BUSY, refused)
+            self.leave_out(builder, BUSY, refused)
             return False
         self._busy.add_poll(percent / 100.0, clock())
-        answers.sampled.update(BUSY)
+        builder.sampled.update(BUSY)
         return True
 
     def _new_samples(self) -> list[tuple[int, float]]:
-        """Driver samples newer than the last one seen: (microseconds, ratio)."""
+        """Return the driver samples newer than the last one: (microseconds, ratio)."""
         last = self._busy.last_sample
         rows = self._samples_after(last or 0)
         if rows or last is None:
             return rows
-        # None is newer. If the whole buffer is older, the driver's clock was set back: go on from there.
+        # No newer sample. If the whole buffer is older, the driver's clock was set back: continue from there.
         self._busy.last_sample = max((stamp for stamp, _ in self._samples_after(0)), default=last)
         return []
 
@@ -141,29 +267,29 @@ class NvmlGpu(NvmlDevice):
             (int(row.timeStamp), getattr(row.sampleValue, member) / 100.0) for row in samples if row.timeStamp > stamp
         ]
 
-    def _read_energy(self, answers: ReadoutBuilder, clock: Callable[[], float]) -> None:
+    def _read_energy(self, builder: ReadoutBuilder, clock: Callable[[], float]) -> None:
         try:
             self._energy.add_total(self.ask("nvmlDeviceGetTotalEnergyConsumption"), clock())
         except NvmlRefusedError as refused:
-            if not self._poll_power(answers, clock, refused):
+            if not self._poll_power(builder, clock, refused):
                 return
-        answers.counters.update(zip(ENERGY, (self._energy.joules, self._energy.covered_seconds), strict=True))
+        builder.counters.update(zip(ENERGY, (self._energy.joules, self._energy.covered_seconds), strict=True))
 
-    def _poll_power(self, answers: ReadoutBuilder, clock: Callable[[], float], why: NvmlRefusedError) -> bool:
+    def _poll_power(self, builder: ReadoutBuilder, clock: Callable[[], float], why: NvmlRefusedError) -> bool:
         if why.kind not in CAPABILITY:
-            self.leave_out(answers, ENERGY, why)
+            self.leave_out(builder, ENERGY, why)
             return False
         try:
             watts = self.ask("nvmlDeviceGetPowerUsage") / 1e3
         except NvmlRefusedError as refused:
-            self.leave_out(answers, (*ENERGY, "gpu_power_watts"), refused)
+            self.leave_out(builder, (*ENERGY, "gpu_power_watts"), refused)
             return False
         self._energy.add_poll(watts, clock())
-        answers.gauges["gpu_power_watts"] = watts
-        answers.sampled.update((*ENERGY, "gpu_power_watts"))
+        builder.gauges["gpu_power_watts"] = watts
+        builder.sampled.update((*ENERGY, "gpu_power_watts"))
         return True
 
-    def _read_temperature(self, answers: ReadoutBuilder) -> None:
+    def _read_temperature(self, builder: ReadoutBuilder) -> None:
         name = "gpu_temperature_celsius"
         try:
             try:
@@ -173,16 +299,16 @@ class NvmlGpu(NvmlDevice):
                     raise
                 celsius = self.ask("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)
         except NvmlRefusedError as refused:
-            self.leave_out(answers, (name,), refused)
+            self.leave_out(builder, (name,), refused)
             return
-        answers.gauges[name] = float(celsius)
+        builder.gauges[name] = float(celsius)
 
-    def _read_limit(self, answers: ReadoutBuilder) -> None:
+    def _read_limit(self, builder: ReadoutBuilder) -> None:
         name = "gpu_power_limit_watts"
         if self._limit is None:
             try:
                 self._limit = self.ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3
             except NvmlRefusedError as refused:
-                self.leave_out(answers, (name,), refused)
+                self.leave_out(builder, (name,), refused)
                 return
-        answers.gauges[name] = self._limit
+        builder.gauges[name] = self._limit

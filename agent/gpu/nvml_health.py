@@ -1,20 +1,15 @@
 """Throttling and memory errors of one GPU, as running sums.
 
-Owns which of NVML's totals and bits mean what, and what is asked where a driver lacks one. Must not do arithmetic: that
-is ``nvml_sums``. A cause of throttling is a row of ``TOTALS`` or ``BITS``, an error a row of ``ERRORS``.
+Add a cause of throttling to ``TOTALS`` or ``BITS``, an error to ``ERRORS``. Throttling by power and heat has totals of
+the driver: nanoseconds below the requested clocks (NVML reference, nvmlPerfPolicyType_t and nvmlViolationTime_t; DCGM
+documents the same fields in ns). The totals of hardware slowdown and power brake have field ids 251 to 253 in some
+driver releases and 269 to 271 in others. Each pair means power-smoothing settings in the other releases, and the result
+does not show which. These causes are therefore polled as bits and marked as sampled.
 
-Throttling by power and by heat are totals of the driver (nanoseconds below the requested clocks: NVML reference,
-nvmlPerfPolicyType_t and nvmlViolationTime_t; DCGM documents the same fields in ns). The board's own brakes (hardware
-slowdown, power brake) have totals too, but their field ids were renumbered between driver releases: 251 to 253 in some,
-269 to 271 in others, where each pair means power-smoothing settings in the other. What a number means cannot be told
-from the answer, so the board's brakes are polled as bits, whose meaning never changed, and marked as sampled.
-
-Memory errors are the aggregate totals: they outlive driver reload, reset and reboot, so an error that happened while
-nobody looked is still counted; volatile ones would be gone. Only increases are used, so years of history do not matter.
+Memory errors are the aggregate totals, which survive driver reload, reset and reboot. Only increases are counted.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -33,31 +28,23 @@ from agent.gpu.nvml_device import (
 from agent.gpu.nvml_sums import CountSum, ThrottleSum
 
 ECC_SECONDS = 60.0
-"""How often memory errors are asked for: they are rare, and a minute of delay costs nothing."""
+"""Interval of reading memory errors, which are rare."""
 
 POWER, THERMAL, HARDWARE = (f"gpu_throttled_{cause}_seconds" for cause in ("power", "thermal", "hardware"))
 COVERED = "gpu_throttled_covered_seconds"
 THROTTLING = (POWER, THERMAL, HARDWARE, COVERED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Total:
-    """A total of nanoseconds: its field, and the policy of the older call."""
-
-    field: int
-    policy: int
-
-
-TOTALS: Mapping[str, _Total] = MappingProxyType(
+TOTALS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
-        POWER: _Total(field=pynvml.NVML_FI_DEV_PERF_POLICY_POWER, policy=pynvml.NVML_PERF_POLICY_POWER),
-        THERMAL: _Total(field=pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, policy=pynvml.NVML_PERF_POLICY_THERMAL),
+        POWER: (pynvml.NVML_FI_DEV_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_POWER),
+        THERMAL: (pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, pynvml.NVML_PERF_POLICY_THERMAL),
     }
 )
+"""Field of a total of nanoseconds, and the policy of the older call."""
 
 BOARD_LIMIT = 0x200
-"""Bit of a board limit (NVML reference, nvmlClocksEventReasonBoardLimit). Older drivers never set it, and bindings before
-13.615 do not name it."""
+"""Bit of a board limit (NVML reference, nvmlClocksEventReasonBoardLimit). Bindings before 13.615 do not name it."""
 
 BITS: Mapping[str, int] = MappingProxyType(
     {
@@ -68,34 +55,26 @@ BITS: Mapping[str, int] = MappingProxyType(
         | BOARD_LIMIT,
     }
 )
-"""Idle, application clocks, sync boost and display clocks hold nothing down that was wanted. The reliability limit (0x400)
-is a voltage limit that every GPU reaches at its top clock, as for DCGM (`rules.gpu_sources.dcgm`)."""
+"""Bits of unwanted throttling. Idle, application clocks, sync boost and display clocks are wanted. Every GPU reaches the
+reliability limit (0x400), a voltage limit, at its top clock, as for DCGM (`rules.gpu_sources.dcgm`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Errors:
-    """A total of memory errors: its field, and the type of the older call."""
-
-    field: int
-    type: int
-
-
-ERRORS: Mapping[str, _Errors] = MappingProxyType(
+ERRORS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
-        "gpu_ecc_correctable_errors": _Errors(
-            field=pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL, type=pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
-        ),
-        "gpu_ecc_uncorrectable_errors": _Errors(
-            field=pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL, type=pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+        "gpu_ecc_correctable_errors": (pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        "gpu_ecc_uncorrectable_errors": (
+            pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
+            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
         ),
     }
 )
+"""Field of a total of memory errors, and the type of the older call."""
 
 _Found = Mapping[int, int | NvmlRefusedError]
 
 
 class GpuHealthSums:
-    """The sums of one whole GPU. An instance has none of its own: the board is held down as one."""
+    """Sums of one whole GPU. An instance has none: the board is throttled as a whole."""
 
     def __init__(self) -> None:
         self._throttled = ThrottleSum()
@@ -103,33 +82,33 @@ class GpuHealthSums:
         self._ecc_gaps: dict[str, str] = {}
         self._ecc_at: float | None = None
 
-    def read(self, gpu: NvmlDevice, answers: ReadoutBuilder, clock: Callable[[], float]) -> None:
-        """Add what happened since the last turn. One call for all totals, one for the bits."""
+    def read(self, gpu: NvmlDevice, builder: ReadoutBuilder, clock: Callable[[], float]) -> None:
+        """Add the changes since the last cycle, with one call for all totals and one for the bits."""
         ecc_due = self._ecc_at is None or clock() - self._ecc_at >= ECC_SECONDS
-        wanted = [total.field for total in TOTALS.values()]
+        wanted = [field for field, _ in TOTALS.values()]
         if ecc_due:
-            wanted += [pynvml.NVML_FI_DEV_ECC_CURRENT, *(errors.field for errors in ERRORS.values())]
+            wanted += [pynvml.NVML_FI_DEV_ECC_CURRENT, *(field for field, _ in ERRORS.values())]
         found = _fields(gpu, wanted)
-        self._add_throttling(gpu, answers, found, clock)
+        self._add_throttling(gpu, builder, found, clock)
         if ecc_due:
             self._add_errors(gpu, found)
             self._ecc_at = clock()
-        answers.gaps.update(self._ecc_gaps)
-        answers.counters.update({name: s.count for name, s in self._errors.items() if name not in self._ecc_gaps})
+        builder.gaps.update(self._ecc_gaps)
+        builder.counters.update({name: s.count for name, s in self._errors.items() if name not in self._ecc_gaps})
 
     def interrupt(self) -> None:
-        """The GPU was out of reach: throttling begins anew, and errors are asked for at once."""
+        """Restart throttling and read the errors at once."""
         self._throttled.interrupt()
         self._ecc_at = None
 
     def _add_throttling(
-        self, gpu: NvmlDevice, answers: ReadoutBuilder, found: _Found, clock: Callable[[], float]
+        self, gpu: NvmlDevice, builder: ReadoutBuilder, found: _Found, clock: Callable[[], float]
     ) -> None:
         totals: dict[str, int] = {}
         why: dict[str, NvmlRefusedError] = {}
-        for cause, row in TOTALS.items():
+        for cause, (field, policy) in TOTALS.items():
             try:
-                totals[cause] = _total(gpu, row, found)
+                totals[cause] = _total(gpu, field, policy, found)
             except NvmlRefusedError as refused:
                 if refused.kind not in ABSENT:
                     raise
@@ -142,31 +121,30 @@ class GpuHealthSums:
             why = {cause: why.get(cause, refused) for cause in BITS if cause not in totals}
         self._throttled.add(totals, active, clock())
         for cause in (cause for cause in why if cause not in active):
-            gpu.leave_out(answers, (cause,), why[cause])
+            gpu.leave_out(builder, (cause,), why[cause])
         if not (totals or active):
-            gpu.leave_out(answers, (COVERED,), next(iter(why.values())))
+            gpu.leave_out(builder, (COVERED,), next(iter(why.values())))
             return
-        answers.counters.update({cause: self._throttled.seconds[cause] for cause in self._throttled.known})
-        answers.counters[COVERED] = self._throttled.covered_seconds
-        answers.sampled.update(active)
+        builder.counters.update({cause: self._throttled.seconds[cause] for cause in self._throttled.known})
+        builder.counters[COVERED] = self._throttled.covered_seconds
+        builder.sampled.update(active)
 
     def _add_errors(self, gpu: NvmlDevice, found: _Found) -> None:
         gaps = ReadoutBuilder()
         off = found[pynvml.NVML_FI_DEV_ECC_CURRENT] == 0
-        for name, row in ERRORS.items():
+        for name, (field, type_) in ERRORS.items():
             if off:
                 gaps.gaps[name] = f"ECC is switched off on {gpu.product} (driver {gpu.driver})"
                 continue
             try:
-                total, source = _errors(gpu, row, found)
-                self._errors[name].add_total(total, source)
+                self._errors[name].add_total(*_errors(gpu, field, type_, found))
             except NvmlRefusedError as refused:
                 gpu.leave_out(gaps, (name,), refused)
         self._ecc_gaps = gaps.gaps
 
 
 def _fields(gpu: NvmlDevice, wanted: list[int]) -> _Found:
-    """What each field holds, or why it holds nothing."""
+    """Return the value of each field, or its error."""
     call = "nvmlDeviceGetFieldValues"
     try:
         rows = gpu.ask(call, wanted)
@@ -181,32 +159,31 @@ def _value(call: str, row: Any) -> int | NvmlRefusedError:
     if row.nvmlReturn == pynvml.NVML_SUCCESS:
         return int(getattr(row.value, member_of(row.valueType, call)))
     refused = refusal(call, row.nvmlReturn)
-    # A field that a driver does not know is answered by invalid argument.
-    return (
-        refused
-        if refused.kind is not NvmlErrorKind.BUG
-        else NvmlRefusedError(call, NvmlErrorKind.GAP, "not known", refused.code)
-    )
+    if refused.kind is NvmlErrorKind.BUG:
+        # A driver answers an unknown field with `invalid argument`.
+        return NvmlRefusedError(call, NvmlErrorKind.GAP, "not known", refused.code)
+    return refused
 
 
-def _held(found: _Found, field: int) -> int:
+def _held(found: _Found, field: int) -> int | None:
+    """Return the value of a field, None for a missing capability. Raise its other errors."""
     held = found[field]
-    if isinstance(held, NvmlRefusedError):
+    if not isinstance(held, NvmlRefusedError):
+        return held
+    if held.kind not in CAPABILITY:
         raise held
-    return held
+    return None
 
 
-def _total(gpu: NvmlDevice, row: _Total, found: _Found) -> int:
-    try:
-        return _held(found, row.field)
-    except NvmlRefusedError as refused:
-        if refused.kind not in CAPABILITY:
-            raise
-        return int(gpu.ask("nvmlDeviceGetViolationStatus", row.policy, fact=str(row.policy)).violationTime)
+def _total(gpu: NvmlDevice, field: int, policy: int, found: _Found) -> int:
+    total = _held(found, field)
+    if total is None:
+        total = int(gpu.ask("nvmlDeviceGetViolationStatus", policy, fact=str(policy)).violationTime)
+    return total
 
 
 def _reasons(gpu: NvmlDevice) -> int:
-    """The causes that act now, by the newer call or else the older; without the bit that heat sets along with its own."""
+    """Return the acting causes, by the newer or else the older call, without the bit that heat sets with its own."""
     try:
         reasons = int(gpu.ask("nvmlDeviceGetCurrentClocksEventReasons"))
     except NvmlRefusedError as newer:
@@ -218,12 +195,10 @@ def _reasons(gpu: NvmlDevice) -> int:
     return reasons
 
 
-def _errors(gpu: NvmlDevice, row: _Errors, found: _Found) -> tuple[int, str]:
-    """The total and where it came from."""
-    try:
-        return _held(found, row.field), "field"
-    except NvmlRefusedError as refused:
-        if refused.kind not in CAPABILITY:
-            raise
-        call = "nvmlDeviceGetTotalEccErrors"
-        return int(gpu.ask(call, row.type, pynvml.NVML_AGGREGATE_ECC, fact=str(row.type))), call
+def _errors(gpu: NvmlDevice, field: int, type_: int, found: _Found) -> tuple[int, str]:
+    """Return a total and its source."""
+    total = _held(found, field)
+    if total is not None:
+        return total, "field"
+    call = "nvmlDeviceGetTotalEccErrors"
+    return int(gpu.ask(call, type_, pynvml.NVML_AGGREGATE_ECC, fact=str(type_))), call

@@ -1,14 +1,9 @@
-"""Every GPU of this machine, read through NVML once a turn.
+"""Reader of all GPUs of this machine through NVML, with a deadline per cycle.
 
-Owns the life of the library (open, back off, open again), the list of GPUs and the deadline of a turn. Must not know
-what is asked of a GPU: that is ``nvml_gpu``; whether it is read whole or as MIG instances is ``nvml_board``'s question;
-what a refusal means is in ``nvml_errors``, the sums in ``nvml_sums``.
-
-Cost of a turn for a GPU that supports everything: 9 calls of the binding, 11 of the library (samples and processes
-take two each; an idle one's processes take one), and one for the machine as a whole (faults). For a MIG instance 4 and
-5. Memory errors come with the fields that are asked for anyway, every 60 s; MIG mode is asked every 60 s (and, where it
-is on, the list of instances), name, UUID, driver and handle once, the power limit and what was refused for good again
-every 300 s.
+Cost of a cycle for a GPU that supports everything: 9 calls of the binding and 11 of the library. Samples and processes
+take two each; the processes of an idle GPU take one. Faults take one call per machine. A MIG instance takes 4 and 5.
+Memory errors come every 60 s with fields that are read anyway. MIG mode and instances are read every 60 s; name, UUID,
+driver and handle once; the power limit and missing capabilities every 300 s.
 """
 
 import contextlib
@@ -16,25 +11,25 @@ import logging
 import time
 from collections.abc import Callable
 
+from agent.gpu.collector import GpuRead
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 from agent.gpu.nvml_board import GpuSlot
-from agent.gpu.nvml_device import ABSENT, NvmlErrorKind, NvmlRefusedError, ask
+from agent.gpu.nvml_device import NvmlErrorKind, NvmlRefusedError, ask, ask_text
 from agent.gpu.nvml_faults import FaultEvents
 from agent.gpu.nvml_gpu import NvmlGpu
+from agent.http_client.back_off import retry_delay
 from rules.telemetry.snapshots import GpuReadout
 
 FIRST_RETRY_SECONDS = 10.0
 LONGEST_RETRY_SECONDS = 300.0
 
-Turn = tuple[tuple[GpuReadout, ...], tuple[str, ...]]
-
 _log = logging.getLogger(__name__)
 
 
 class NvmlReader:
-    """Reads all GPUs; whatever NVML does, a turn ends within the deadline and says what was wrong in words.
+    """Reader of all GPUs. A cycle ends within the deadline, whatever NVML does.
 
-    ``clock`` measures stretches of time (covered seconds, back-off) in seconds; it need not be unix time.
+    ``clock`` returns seconds for durations (covered seconds, back-off), not necessarily unix time.
     """
 
     def __init__(self, *, deadline_seconds: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,12 +37,11 @@ class NvmlReader:
         self._thread = DeadlineThread("nvml", deadline_seconds)
         self._machine = _Machine(clock)
 
-    def read(self, now: float) -> Turn:
-        """One turn: (a readout for each GPU that answered, problems in words). ``now`` is unix seconds.
+    def read(self, now: float) -> GpuRead:
+        """Return a readout for each GPU that answered, and problems as texts. ``now`` is unix seconds.
 
-        A readout's ``t`` is ``now`` plus the time the turn took until that GPU's counters were read. A GPU that
-        refuses costs its own readout of this turn; a library that refuses costs the GPUs not yet read; one that hangs
-        costs the whole turn, and later turns until it comes back.
+        A readout's ``t`` is ``now`` plus the time until its counters were read. A failing GPU loses its own readout,
+        a failing library the GPUs not yet read. A hanging library costs the whole cycle, and later cycles.
         """
         try:
             return self._thread.run(lambda: self._machine.turn(now))
@@ -57,7 +51,7 @@ class NvmlReader:
             return (), (f"NVML has not answered for {hung.seconds:.0f} s; waiting for the same call",)
 
     def close(self) -> None:
-        """Give the library back; a second call does nothing. A library that hangs is left to its daemon thread."""
+        """Shut the library down once. A hanging library is left to its daemon thread."""
         if self._thread.stopped:
             return
         with contextlib.suppress(NotAnsweringError):
@@ -66,7 +60,7 @@ class NvmlReader:
 
 
 class _Machine:
-    """The library and its GPUs. Lives in the reader's thread alone."""
+    """NVML library and its GPUs, used in the reader's thread only."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -77,10 +71,10 @@ class _Machine:
         self._register_again = False
         self._unidentified: list[int] = []
         self._retry_at = float("-inf")
-        self._retry_delay = 0.0
+        self._failures = 0
         self._why_closed = ""
 
-    def turn(self, now: float) -> Turn:
+    def turn(self, now: float) -> GpuRead:
         offset = now - self._clock()
         readouts: list[GpuReadout] = []
         problems: list[str] = []
@@ -106,35 +100,36 @@ class _Machine:
             ask("nvmlInit")
             self._open = True
             self._unidentified = list(range(ask("nvmlDeviceGetCount")))
-            self._driver = _driver_version()
+            self._driver = ask_text("of unknown version", "nvmlSystemGetDriverVersion")
         except NvmlRefusedError as refused:
             self.close()
             self._back_off(refused)
             problems.append(self._why_closed)
             return False
         if not self._unidentified:
-            # A driver without a GPU is no error to NVML; look again, but not every turn.
+            # A driver without a GPU is no error of NVML. Look again, but not in every cycle.
             self.close()
             self._back_off("the driver runs but shows no GPU")
             problems.append(self._why_closed)
             return False
-        self._retry_delay = 0.0
+        self._failures = 0
         return True
 
     def _back_off(self, why: object) -> None:
-        self._retry_delay = min(max(2 * self._retry_delay, FIRST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)
-        self._retry_at = self._clock() + self._retry_delay
-        self._why_closed = f"NVML: {why}; no GPU is read, next try after {self._retry_delay:.0f} s"
+        self._failures += 1
+        delay = retry_delay(self._failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._retry_at = self._clock() + delay
+        self._why_closed = f"NVML: {why}; no GPU is read, next try after {delay:.0f} s"
 
     def _identify(self, problems: list[str]) -> None:
-        """Give every index of the driver its GPU; one that was known before keeps its sums."""
+        """Find the GPU of every index of the driver. A known GPU keeps its sums."""
         left = []
         for index in self._unidentified:
             try:
                 handle = ask("nvmlDeviceGetHandleByIndex", index)
                 uuid = ask("nvmlDeviceGetUUID", handle)
                 board = self._boards.get(uuid) or GpuSlot(
-                    NvmlGpu(uuid=uuid, product=_product(handle), driver=self._driver)
+                    NvmlGpu(uuid=uuid, product=ask_text("", "nvmlDeviceGetName", handle), driver=self._driver)
                 )
             except NvmlRefusedError as refused:
                 if refused.kind is NvmlErrorKind.LIBRARY:
@@ -147,12 +142,12 @@ class _Machine:
         self._unidentified = left
 
     def _collect_faults(self, problems: list[str]) -> None:
-        faults, trouble = self._faults.collect()
-        problems.extend(filter(None, (trouble,)))
+        faults, problem = self._faults.collect()
+        problems.extend(filter(None, (problem,)))
         for board in self._boards.values():
             board.note(faults)
         if self._register_again:
-            # A GPU that is back may not be the one that was registered; nothing waits in the set now.
+            # The set is empty now. A GPU that came back may not be the registered one.
             self._faults.free()
             self._register_again = False
 
@@ -161,7 +156,7 @@ class _Machine:
             if not board.present:
                 board.acquire(ask("nvmlDeviceGetHandleByUUID", board.whole.uuid))
                 self._register_again = True
-            found, trouble = board.read(self._faults, self._clock, offset)
+            found, own_problems = board.read(self._faults, self._clock, offset)
         except NvmlRefusedError as refused:
             board.lose()
             if refused.kind is NvmlErrorKind.LIBRARY:
@@ -169,10 +164,10 @@ class _Machine:
             problems.append(f"{board.whole.label}: {refused}; tried again next turn")
             return
         readouts.extend(found)
-        problems.extend(trouble)
+        problems.extend(own_problems)
 
     def close(self) -> None:
-        """Shut the library down, so that opening it again starts from nothing. The GPUs keep their sums."""
+        """Shut the library down completely. The GPUs keep their sums."""
         for board in self._boards.values():
             board.lose()
         if not self._open:
@@ -188,19 +183,10 @@ class _Machine:
             _log.info("NVML did not shut down cleanly: %s", refused)
 
 
-def _driver_version() -> str:
+def list_local_gpus() -> tuple[GpuReadout, ...]:
+    """Return the GPUs of this machine. Empty without a driver."""
+    reader = NvmlReader()
     try:
-        return str(ask("nvmlSystemGetDriverVersion"))
-    except NvmlRefusedError as refused:
-        if refused.kind not in ABSENT:
-            raise
-        return "of unknown version"
-
-
-def _product(handle: object) -> str:
-    try:
-        return str(ask("nvmlDeviceGetName", handle))
-    except NvmlRefusedError as refused:
-        if refused.kind not in ABSENT:
-            raise
-        return ""
+        return reader.read(time.time())[0]
+    finally:
+        reader.close()

@@ -1,13 +1,7 @@
-"""Which replica owns which GPU: by UUID or index as configured, by process id for `auto`.
+"""Assignment of GPUs to replicas: by configured UUID or index, or for `auto` by the process in a pid file.
 
-Owns the assignment and the words for what could not be assigned. It reads pid files and, through
-`agent.gpu.owners`, /proc; the GPUs themselves come in as readouts. A MIG instance is a GPU like any other, but
-has no index: it is named by its UUID, as in CUDA_VISIBLE_DEVICES.
-
-Which process an engine is, and which processes are its own, from /proc.
-
-Owns the reading of pid files and of /proc. A process that ended meanwhile, or that this process may not see, has no
-ancestors and is nobody's; that is no error.
+A MIG instance is a GPU without an index, named by its UUID as in CUDA_VISIBLE_DEVICES. A process that has ended, or
+that this process may not see, has no ancestors; that is no error.
 """
 
 from __future__ import annotations
@@ -24,19 +18,25 @@ from rules.telemetry.snapshots import GpuReadout
 PROC = Path("/proc")
 
 MOST_GENERATIONS = 64
-"""A pid that is used again while it is looked at can close a circle; no real tree of processes is so deep."""
-
+"""Maximum depth of a process tree. A reused pid can close a circle."""
 
 MOST_LETTERS, MOST_DIGITS = 100, 20
-"""More than any pid file has; no number of a process is as long as one of 64 bits."""
+"""Characters read of a pid file; digits of a 64-bit number."""
+
+AUTO = ("auto",)
+
+MIG = "MIG-"
+"""Prefix of the UUID of an instance."""
+
+Lineage = Callable[[int], frozenset[int]]
 
 
 class PidFileError(Exception):
-    """A pid file that names no process, with the reason in words."""
+    """Pid file that names no process."""
 
 
 def read_pid(path: str) -> int:
-    """The process id in a pid file. Raises NoPid."""
+    """Return the process id in a pid file. Raise PidFileError."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise PidFileError(f"{path}: is no file")
@@ -52,7 +52,7 @@ def read_pid(path: str) -> int:
 
 
 def lineage(pid: int, proc: Path = PROC) -> frozenset[int]:
-    """A process and all its ancestors as far as they can be seen."""
+    """Return a process and all its visible ancestors."""
     found: set[int] = set()
     while pid > 0 and pid not in found and len(found) < MOST_GENERATIONS:
         found.add(pid)
@@ -63,37 +63,34 @@ def lineage(pid: int, proc: Path = PROC) -> frozenset[int]:
 def _parent(pid: int, proc: Path) -> int:
     try:
         stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        # The second field, the command in parentheses, may hold blanks: the parent is the second field after it.
+        # The second field, the command in parentheses, may contain blanks. The parent is the second field after it.
         return int(stat.rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-AUTO = ("auto",)
-
-MIG = "MIG-"
-"""How the UUID of an instance begins."""
-
-Lineage = Callable[[int], frozenset[int]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAssignment:
-    """A replica's GPUs by UUID, and in words what could not be found of them."""
+    """GPUs of a replica by UUID, and a text about those that were not found."""
 
     gpus: tuple[str, ...]
     missing: str = ""
 
 
+def gpus_by_index(readouts: Mapping[str, GpuReadout]) -> dict[str, str]:
+    """Return the GPUs by index. After a replacement the GPU that was read last counts."""
+    by_time = sorted(readouts.values(), key=lambda readout: readout.t)
+    return {str(one.index): one.gpu for one in by_time if one.index is not None}
+
+
 def assign_gpus(
     targets: Sequence[Target], readouts: Mapping[str, GpuReadout], ancestors: Lineage = lineage
 ) -> dict[tuple[str, str], GpuAssignment]:
-    """The GPUs of each target, by (tier, replica).
+    """Return the GPUs of each target, by (tier, replica).
 
-    For `auto` without a pid file the only target of a node owns every GPU on it; with several targets it owns none.
+    For `auto` without a pid file the only target of a node owns every GPU on it. With several targets it owns none.
     """
-    # In the order of time: where a GPU was replaced, its index is the one that was read last.
-    by_index = {str(r.index): r.gpu for r in sorted(readouts.values(), key=lambda r: r.t) if r.index is not None}
+    by_index = gpus_by_index(readouts)
     alone = len(targets) == 1
     return {
         target.key: _by_process(target, readouts, ancestors, alone)
@@ -101,13 +98,6 @@ def assign_gpus(
         else _by_name(target, readouts, by_index)
         for target in targets
     }
-
-
-def owners(
-    targets: Sequence[Target], readouts: Mapping[str, GpuReadout], ancestors: Lineage = lineage
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The same, GPUs alone."""
-    return {key: owned.gpus for key, owned in assign_gpus(targets, readouts, ancestors).items()}
 
 
 def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mapping[str, str]) -> GpuAssignment:

@@ -1,16 +1,8 @@
-"""One kept connection to one place: answers whole, in time, not too large, with secrets that are read again when they change.
+"""Kept connection to one target, and the fetcher of its exposition page.
 
-Owns the files' reading, the connection's life and what an answer's bytes must be. It must not look at status or meaning:
-`pages` does for pages, `agent.prometheus.query` for a store's answers. Sockets are transport.py's.
-
-A request is prepared once and given to the adapter: `requests.Session.send` would read the body of a redirect without
-limit, store cookies and ask the environment for proxies.
-
-Fetches the exposition page of one target, whole and in time, or says in one word why not.
-
-Owns what is asked of a target, what counts as a complete page, and how long a failing target is left alone. It must not
-parse the page (exposition.py) nor keep time between scrapes (its caller does); the connection and its secrets are
-connection.py's, how to get in target_options.py's, words for failures scrape_failures.py's.
+Responses are complete, within a deadline and a size limit. Secrets are read again when their files change; no message
+contains them. A request is prepared once and given to the adapter: `requests.Session.send` would read the body of a
+redirect without limit, store cookies and use proxies of the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +11,7 @@ import os
 import stat
 import time
 import zlib
-from dataclasses import dataclass
+from contextlib import closing
 
 import requests
 import urllib3
@@ -35,15 +27,22 @@ from agent.http_client.error_text import (
     unmistakable,
     wrong_content,
 )
-from agent.http_client.transport import TargetAdapter, TargetOptions, authorization, files, secret, tls_of
+from agent.http_client.transport import TargetAdapter, TargetOptions, authorization, files, header_secret, tls_of
 
+# A newer version lets prometheus_client rename `vllm:x` to `vllm_x`.
+METRICS = "text/plain;version=0.0.4"
+JSON = "application/json"
+MOST_TAIL = 8_192
+"""Bytes of a truncated page that are searched for secrets before its end is quoted."""
+
+_HEADERS = {"Accept-Encoding": "gzip", "User-Agent": "sizewatch"}
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 class KeptConnection:
-    """For one thread at a time. Every method raises ScrapeError; nothing read from a file gets into it.
+    """Connection for one thread at a time. Every method raises ScrapeError.
 
-    `what` is how an answer is called in messages. `header_files` are further headers, by name, and the files that hold them.
+    `what` names a response in messages. `header_files` are pairs of a further header and the file with its value.
     """
 
     def __init__(self, options: TargetOptions, what: str, header_files: tuple[tuple[str, str], ...] = ()) -> None:
@@ -58,13 +57,13 @@ class KeptConnection:
         self._secrets: tuple[bytes, ...] = ()
         self._unmistakable: tuple[bytes, ...] = ()
         self.headers: dict[str, str] = {}
-        """What the files make; secret."""
+        """Headers with the content of the files; secret."""
         if options.insecure_skip_verify:
-            # Asked for by name; a warning at every connect would say nothing new.
+            # The option is explicit: a warning at every connect adds nothing.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     def load_if_changed(self) -> bool:
-        """Reads the files at the first call and when one has changed; whether it did, so that `headers` are new."""
+        """Read the files at the first call and after a change. Return whether `headers` are new."""
         stamps = []
         for field, path, kind in self._files:
             try:
@@ -72,7 +71,7 @@ class KeptConnection:
             except OSError as error:
                 raise ScrapeError(kind, f"{field} {path}: {error.strerror}") from error
             if not stat.S_ISREG(found.st_mode):
-                # A pipe would be waited for without end.
+                # Reading a pipe could block without end.
                 raise ScrapeError(kind, f"{field} {path}: is no file")
             stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
         if self._loaded == tuple(stamps):
@@ -82,55 +81,47 @@ class KeptConnection:
         return True
 
     def answer(self, request: requests.PreparedRequest, deadline: float) -> requests.Response:
-        """The answer's status and headers; its body can be read until `deadline` (of time.monotonic)."""
+        """Return status and headers. The body can be read until `deadline` (of time.monotonic)."""
         while True:
             kept, self._kept = self._kept, False
             try:
                 return self._adapter.send_within(request, deadline - time.monotonic())
             except requests.RequestException as error:
-                # A server may close an idle connection at the very moment it is used again; a new one settles it.
+                # A server may close an idle connection just when it is used again; retry on a new one.
                 if not (kept and closed_by_peer(error)):
                     raise self._translated(error) from error
 
     def body(self, response: requests.Response) -> bytes:
-        """The whole body, unpacked. The connection is good for another request afterwards, and only then."""
+        """Return the complete, decompressed body. The connection can then serve another request."""
         body = self._decoded(self._received(response), response.headers.get("Content-Encoding", ""))
         self._kept = True
         return body
 
-    def redact_reply(self, said: str) -> str:
-        """What the other side said, without our secrets: what of it gets into a message is cut, and half a secret is one."""
-        return _without(said.encode("utf-8", "replace"), self._secrets).decode()
+    def redact_reply(self, reply: str) -> str:
+        """Remove all secrets from a response text. Redact before truncation: half a secret is not recognised."""
+        return _without(reply.encode("utf-8", "replace"), self._secrets).decode()
 
-    def page(self, body: bytes) -> bytes:
-        """The same of a page that is to be read, where nothing may go that could be anything else."""
+    def redact_page(self, body: bytes) -> bytes:
+        """Remove the secrets that cannot be anything else from a page that is parsed later."""
         return _without(body, self._unmistakable)
 
     def close(self) -> None:
-        """Ends the connection; a later request opens a new one."""
+        """Close the connection. A later request opens a new one."""
         self._adapter.close()
         self._kept = False
 
-    def truncation_error(self, how: str) -> ScrapeError:
-        """That not all has arrived."""
-        return ScrapeError(ScrapeFailure.CUT_OFF, f"{self._place}: {how}")
+    def truncation_error(self, text: str) -> ScrapeError:
+        return ScrapeError(ScrapeFailure.CUT_OFF, f"{self._place}: {text}")
 
     def _load(self) -> None:
         adapter = TargetAdapter(tls_of(self._options), self._options.server_name)
-        headers = {name: self._header(name, path) for name, path in self._header_files}
+        headers = {name: header_secret(f"header {name}", path) for name, path in self._header_files}
         self.headers = headers | authorization(self._options)
-        told = self.headers.values(), self._options.url
-        self._secrets = tuple(one.encode() for one in secrets_of(*told))
-        self._unmistakable = tuple(one.encode() for one in unmistakable(*told))
+        values = self.headers.values()
+        self._secrets = tuple(map(str.encode, secrets_of(values, self._options.url)))
+        self._unmistakable = tuple(map(str.encode, unmistakable(values, self._options.url)))
         self.close()
         self._adapter = adapter
-
-    @staticmethod
-    def _header(name: str, path: str) -> str:
-        text = secret(f"header {name}", path)
-        if not (text.isascii() and text.isprintable()):
-            raise ScrapeError(ScrapeFailure.AUTH, f"header {name} {path}: holds characters that a header cannot carry")
-        return text
 
     def _translated(self, error: Exception) -> ScrapeError:
         return translate_http_error(error, self._place, self._options.timeout_seconds, self._what)
@@ -140,7 +131,7 @@ class KeptConnection:
         announced = response.raw.length_remaining
         if announced is not None and announced > limit:
             raise self._too_large()
-        # What is framed in a way that http.client does not know, it reads to the end of the connection, wherever that comes.
+        # With an unknown framing http.client reads until the connection ends, wherever that is.
         framed = response.headers.get("Transfer-Encoding", "identity")
         if framed.lower() not in ("identity", "chunked"):
             raise self.truncation_error(
@@ -153,7 +144,7 @@ class KeptConnection:
         except urllib3.exceptions.HTTPError as error:
             raise self._translated(error) from error
         except ValueError as error:
-            # http.client takes the length of a chunk for any whole number.
+            # http.client accepts any integer as the length of a chunk.
             raise self.truncation_error("a chunk of it has a length that is none") from error
         if len(body) > limit:
             raise self._too_large()
@@ -168,7 +159,7 @@ class KeptConnection:
             text = f"{self._place} sent Content-Encoding {self.redact_reply(encoding)[:40]!r}; only gzip is asked for"
             raise ScrapeError(ScrapeFailure.CONTENT_TYPE, text)
         limit = self._options.max_bytes
-        # zlib itself rather than urllib3's decoder, which takes a truncated stream for a whole one.
+        # Not urllib3's decoder: it takes a truncated stream for a complete one.
         unzip = zlib.decompressobj(_GZIP)
         try:
             page = unzip.decompress(body, limit + 1)
@@ -185,54 +176,18 @@ class KeptConnection:
         return ScrapeError(ScrapeFailure.TOO_LARGE, text)
 
 
-def _without(said: bytes, secrets: tuple[bytes, ...]) -> bytes:
-    for one in secrets:
-        said = said.replace(one, HIDDEN.encode())
-    return said
-
-
-# Anything newer lets prometheus_client rename `vllm:x` to `vllm_x`.
-METRICS = "text/plain;version=0.0.4"
-JSON = "application/json"
-_HEADERS = {"Accept-Encoding": "gzip", "User-Agent": "sizewatch"}
-_SKIPPED_TURNS = (0, 0, 1)
-MOST_TAIL = 8_192
-"""Of a page that is cut off, searched for secrets before its last words are quoted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long a failing target is left alone: 0, 0, then always 1 turn, to spare every other turn a timeout. One that is
-    well again is seen within two turns.
-
-    `now` is the start of a turn, in seconds of any one clock; `interval` the seconds between turns.
-    """
-
-    failures: int = 0
-    skip_until: float = 0.0
-
-    def is_due(self, now: float) -> bool:
-        return now >= self.skip_until
-
-    def record_failure(self, now: float, interval: float) -> Backoff:
-        skipped = _SKIPPED_TURNS[min(self.failures, len(_SKIPPED_TURNS) - 1)]
-        # Half a turn of slack: a turn that starts a little early or late is still that turn.
-        return Backoff(self.failures + 1, now + (skipped + 0.5) * interval)
-
-    def record_success(self) -> Backoff:
-        return Backoff()
+def _without(text: bytes, secrets: tuple[bytes, ...]) -> bytes:
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN.encode())
+    return text
 
 
 class PageFetcher:
-    """The page of one target, over one kept connection. For one thread at a time.
+    """Fetcher of the page of one target over a kept connection, for one thread at a time.
 
-    With `accept` another kind of answer is asked for and returned unchecked, to the same limits: what it is must be the
-    caller's care. The files that the options name are read at the first fetch and again when they change, so a rotated
-    token is in use without a restart. Nothing read from them gets into a message or a repr.
-
-    CPU of one fetch of a 54 kB page over loopback, by time.process_time (Python 3.11,
-    requests 2.34): 0.15 ms on the kept connection, 0.20 ms on a new one, 0.17 ms with gzip, 0.33 ms where headers and
-    body come apart; `Session.get` takes 0.5 ms.
+    A response to another `accept` is not checked. CPU of one fetch of a 54 kB page over loopback, by time.process_time
+    (Python 3.11, requests 2.34): 0.15 ms on the kept connection, 0.20 ms on a new one, 0.17 ms with gzip, 0.33 ms if
+    headers and body arrive separately; `Session.get` takes 0.5 ms.
     """
 
     def __init__(self, options: TargetOptions, accept: str = METRICS) -> None:
@@ -243,7 +198,7 @@ class PageFetcher:
         self._request = requests.PreparedRequest()
 
     def fetch(self) -> bytes:
-        """One complete page, not yet parsed. Raises ScrapeError."""
+        """Return one complete page, not yet parsed. Raise ScrapeError."""
         deadline = time.monotonic() + self._options.timeout_seconds
         if self._connection.load_if_changed():
             headers = _HEADERS | {"Accept": self._accept} | self._connection.headers
@@ -256,27 +211,32 @@ class PageFetcher:
             raise
 
     def close(self) -> None:
-        """Ends the kept connection; a later fetch opens a new one."""
+        """Close the kept connection. A later fetch opens a new one."""
         self._connection.close()
 
     def _page(self, response: requests.Response) -> bytes:
+        connection = self._connection
         if response.status_code != 200:
-            location = self._connection.redact_reply(response.headers.get("Location", ""))
+            location = connection.redact_reply(response.headers.get("Location", ""))
             raise http_status_error(self._place, response.status_code, location)
-        content_type = self._connection.redact_reply(response.headers.get("Content-Type", ""))
-        # Twice: a wrong type is not worth reading, and a wrong page may come under the right type.
+        content_type = connection.redact_reply(response.headers.get("Content-Type", ""))
+        # Check twice: a wrong type is not worth reading, and a wrong page may have the right type.
         if self._accept == METRICS and (wrong := wrong_content(self._place, content_type)):
             raise wrong
-        body = self._connection.page(self._connection.body(response))
+        body = connection.redact_page(connection.body(response))
         if self._accept != METRICS:
             return body
         if wrong := wrong_content(self._place, content_type, body[:100]):
             raise wrong
         if not body.endswith(b"\n"):
-            tail = self._connection.redact_reply(body[-MOST_TAIL:].decode("utf-8", "replace"))[-60:]
-            raise self._connection.truncation_error(
-                f"the page ends inside a line: {tail!r}" if body else "the page is empty"
-            )
+            tail = connection.redact_reply(body[-MOST_TAIL:].decode("utf-8", "replace"))[-60:]
+            raise connection.truncation_error(f"the page ends inside a line: {tail!r}" if body else "the page is empty")
         if "openmetrics" in content_type.lower() and not body.endswith(b"# EOF\n"):
-            raise self._connection.truncation_error("the page is OpenMetrics and does not end in # EOF")
+            raise connection.truncation_error("the page is OpenMetrics and does not end in # EOF")
         return body
+
+
+def fetch_page(options: TargetOptions, accept: str = METRICS) -> bytes:
+    """Fetch one page over a connection of its own. Raise ScrapeError."""
+    with closing(PageFetcher(options, accept)) as fetcher:
+        return fetcher.fetch()

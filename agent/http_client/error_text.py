@@ -1,13 +1,7 @@
-"""The words for everything that can go wrong between asking a target and holding its page.
+"""Error texts of HTTP requests, and the redaction of secrets that a response may repeat.
 
-Owns the one place where exceptions of requests, urllib3, ssl and the operating system become a ScrapeError, and the
-hints that go with them. It must not do I/O, and no message may hold a header, a query or anything read from a file.
-Add a status with something to say about it as a row of `_STATUSES`, a TLS verification code as a row of `_UNTRUSTED`.
-
-What somebody else says, without the secrets that we told them: an error page or a proxy may repeat a request.
-
-Owns what counts as the secret of a header and of an address's query, and in which spellings. Whoever quotes an answer in a message
-hides first and cuts afterwards: half a secret at the cut is found by nobody.
+Exceptions of requests, urllib3, ssl and the operating system become a ScrapeError with a hint. No text contains a
+header, a query or the content of a file. Add a status to `_STATUSES`, a TLS verification code to `_UNTRUSTED`.
 """
 
 from __future__ import annotations
@@ -27,6 +21,15 @@ import urllib3
 from agent.errors import ScrapeError, ScrapeFailure
 from exporters.render.text import quote_external_text
 
+HIDDEN = "***"
+SHORTEST_VALUE = 8
+"""Minimum length of a hidden query value of any name, and of any text hidden in a page."""
+
+SHORTEST_NAMED = 4
+"""Minimum length of a hidden query value with the name of a secret: `auth=1` is none."""
+
+_SECRET_NAME = re.compile(r"token|key|secret|passw|pwd|auth|credential|sig|session|jwt|bearer|code", re.IGNORECASE)
+_WORD = re.compile(r"[a-z_:]*")
 _REDIRECTIONS = (301, 302, 303, 307, 308)
 _STATUSES = {
     401: (ScrapeFailure.AUTH, "set bearer_token_file, or username and password_file, or renew what is in them"),
@@ -58,13 +61,13 @@ _CONTENT_HINTS = {
 
 
 def place_of(url: str) -> str:
-    """The part of a URL that may stand in a message: no user, no password, no query."""
+    """Return the part of a URL without user, password and query, for messages."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def http_status_error(place: str, status: int, location: str) -> ScrapeError:
-    """What an answer other than 200 means; `location` without secrets, "" where it names none."""
+    """Return the error for a status other than 200. `location` is the redirect target without secrets, or ""."""
     if status in _REDIRECTIONS:
         host = quote_external_text(_host_of(location), 300)
         text = f"{place} redirects to {host}; that is not followed: give the final address as url"
@@ -74,7 +77,7 @@ def http_status_error(place: str, status: int, location: str) -> ScrapeError:
 
 
 def wrong_content(place: str, content_type: str, start: bytes = b"") -> ScrapeError | None:
-    """What is wrong with an answer of this type that starts like this, if anything; no type at all is accepted."""
+    """Return the error for a wrong content type or a wrong start of a page, or None. A missing type is accepted."""
     lowered = content_type.lower()
     first = start.lstrip()[:1]
     for sort, mark in (("json", b"["), ("html", b"<")):
@@ -86,7 +89,7 @@ def wrong_content(place: str, content_type: str, start: bytes = b"") -> ScrapeEr
 
 
 def translate_http_error(error: Exception, place: str, timeout_seconds: float, what: str = "page") -> ScrapeError:
-    """An exception of requests or urllib3, raised while asking for or reading a `what`, as ours."""
+    """Map an exception of requests or urllib3, raised while a `what` was requested or read, to a ScrapeError."""
     causes = tuple(_causes(error))
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return ScrapeError(ScrapeFailure.TLS, f"{place}: {_tls_reason(causes)}")
@@ -101,9 +104,9 @@ def translate_http_error(error: Exception, place: str, timeout_seconds: float, w
 
 
 def closed_by_peer(error: BaseException) -> bool:
-    """Return whether the other side had hung up, as it may on a connection that stood idle."""
-    hung_up = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-    return any(isinstance(cause, hung_up) for cause in _causes(error))
+    """Return whether the server closed the connection, as it may close an idle one."""
+    closed = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    return any(isinstance(cause, closed) for cause in _causes(error))
 
 
 def _host_of(location: str) -> str:
@@ -126,7 +129,7 @@ def _tls_reason(causes: tuple[BaseException, ...]) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and all behind it: what it was raised from, and what it carries, as those of urllib3 do."""
+    """Yield an exception, the exceptions it was raised from, and those it carries as urllib3's do."""
     waiting: list[object] = [error]
     seen: list[object] = []
     while waiting:
@@ -137,50 +140,45 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             waiting += [each.__cause__, each.__context__, getattr(each, "reason", None), *each.args]
 
 
-HIDDEN = "***"
-
-SHORTEST_VALUE = 8
-"""Of a query's value that is hidden whatever it is called, and of anything that is hidden in a page."""
-
-SHORTEST_TOLD = 4
-"""Of one whose name says that it is a secret; `auth=1` is none."""
-
-_TELLING = re.compile(r"token|key|secret|passw|pwd|auth|credential|sig|session|jwt|bearer|code", re.IGNORECASE)
-_WORD = re.compile(r"[a-z_:]*")
-
-
 def redact(text: str, headers: Iterable[str], url: str = "") -> str:
-    """The text without the values of these headers, their tokens and passwords, and what the query of the address holds."""
+    """Remove the values of headers, their tokens and passwords, and the secrets of a query from a text.
+
+    Redact before truncation: half a secret is not recognised.
+    """
     for part in secrets_of(headers, url):
         text = text.replace(part, HIDDEN)
     return text
 
 
 def secrets_of(headers: Iterable[str], url: str = "") -> tuple[str, ...]:
-    """All that is to be hidden in a message, the longest first: a part of another comes after it."""
+    """Return the texts to hide in a message, the longest first: a text may be a part of another."""
     parts = {part for header in headers for part in _parts(header)}
-    parts |= {value for name, value in _asked(url) if len(value) >= (SHORTEST_TOLD if _told(name) else SHORTEST_VALUE)}
+    parts |= {
+        value
+        for name, value in _parameters(url)
+        if len(value) >= (SHORTEST_NAMED if _SECRET_NAME.search(name) else SHORTEST_VALUE)
+    }
     return _spelled(parts)
 
 
 def unmistakable(headers: Iterable[str], url: str = "") -> tuple[str, ...]:
-    """What is to be hidden in a page that is then read: nothing that may be a number, a word or the name of a metric, or a password
-    such as `vllm` would change what the page says. Of a query what is called a secret there, for a value may be a model's name."""
+    """Return the texts to hide in a page that is parsed later.
+
+    Numbers, words and metric names are left out: hiding the password `vllm` would change the page. A query parameter
+    counts only if its name says that it is a secret, because another value may be a model name.
+    """
     parts = {part for header in headers for part in _parts(header)}
-    parts |= {value for name, value in _asked(url) if _told(name)}
+    parts |= {value for name, value in _parameters(url) if _SECRET_NAME.search(name)}
     found = _spelled({part for part in parts if len(part) >= SHORTEST_VALUE and not _WORD.fullmatch(part)})
-    # A whole header goes with the token in it; each is looked for in all of every page.
+    # A token also hides the header that contains it, and every text costs a search of each page.
     return tuple(one for one in found if not any(other in one for other in found if other != one))
 
 
 def secret_parameters(url: str) -> tuple[str, ...]:
-    """Names in the query of an address that say that their value is a secret."""
-    return tuple(dict.fromkeys(name for name, value in _asked(url) if _told(name) and len(value) >= SHORTEST_TOLD))
-
-
-def _told(name: str) -> bool:
-    """Return whether the value of a parameter of this name is a secret."""
-    return _TELLING.search(name) is not None
+    """Return the names of query parameters that are secrets by their name."""
+    return tuple(
+        dict.fromkeys(n for n, value in _parameters(url) if _SECRET_NAME.search(n) and len(value) >= SHORTEST_NAMED)
+    )
 
 
 def _parts(header: str) -> Iterator[str]:
@@ -194,8 +192,8 @@ def _parts(header: str) -> Iterator[str]:
         yield from (pair, pair.partition(":")[2])
 
 
-def _asked(url: str) -> Iterator[tuple[str, str]]:
-    """Names and values of the query, each value as it stands there and as it is meant; one without a name is its own."""
+def _parameters(url: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values of a query, each value quoted and unquoted. A parameter without `=` is a value."""
     for pair in re.split("[&;]", urlsplit(url).query):
         name, given, value = pair.partition("=")
         value = value if given else pair
@@ -207,13 +205,13 @@ def _spelled(parts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _forms(part: str) -> Iterator[str]:
-    """As it is, and as it stands in an address, a page of HTML, JSON or a label's value."""
-    said = part.encode("utf-8", "replace").decode()
-    yield said
-    for form in (quote(said, safe=""), quote(said), quote_plus(said)):
+    """Yield a secret as it is, and its spellings in URLs, HTML, JSON and label values."""
+    text = part.encode("utf-8", "replace").decode()
+    yield text
+    for form in (quote(text, safe=""), quote(text), quote_plus(text)):
         yield from (form, re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form))
-    yield from (html.escape(said), html.escape(said, quote=False), json.dumps(said)[1:-1])
-    yield json.dumps(said, ensure_ascii=False)[1:-1].replace("/", "\\/")
-    if len(said) >= SHORTEST_VALUE and said.endswith("="):
-        # The signs that only fill up a base64 text are the first to be spelled otherwise, or left out.
-        yield from _forms(said.rstrip("="))
+    yield from (html.escape(text), html.escape(text, quote=False), json.dumps(text)[1:-1])
+    yield json.dumps(text, ensure_ascii=False)[1:-1].replace("/", "\\/")
+    if len(text) >= SHORTEST_VALUE and text.endswith("="):
+        # The padding of base64 is often quoted or left out.
+        yield from _forms(text.rstrip("="))

@@ -1,15 +1,8 @@
-"""HTTP(S) connections to one target, kept alive, whose answer must have arrived whole by one deadline.
+"""HTTP(S) transport with one deadline per response, and the options of a connection.
 
-Owns the sockets' clock and the TLS settings of a target. It must not look at status, headers or body: pages.py does.
-
-`requests` and urllib3 give a timeout to each read of a socket, so a server that sends one byte a second is never late.
-Here the time left is set anew before every read of the answer, its headers included.
-
-Where something that speaks HTTP is, how to get in, and what is believed of it: the options of every connection.
-
-Owns the fields, their checks and what their files make: a TLS context and an Authorization header. It opens no socket, and
-nothing read from a file may get into a message or a repr. Another way to authenticate is a field of `TargetOptions`, a
-row of `files` and a branch of `authorization`.
+`requests` and urllib3 apply a timeout to each read of a socket, so a server that sends one byte a second is never late.
+Here every read of headers and body gets the remaining time. A new kind of authentication needs a field of
+`TargetOptions`, a row of `files` and a branch of `authorization`.
 """
 
 import base64
@@ -34,7 +27,7 @@ from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 
 
 class DeadlineReader(io.RawIOBase):
-    """The receiving side of a socket; a read that begins or lasts beyond the deadline raises TimeoutError."""
+    """Receiving side of a socket. A read beyond the deadline raises TimeoutError."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock
@@ -57,7 +50,7 @@ class DeadlineReader(io.RawIOBase):
 
 
 class _DeadlineSocket:
-    """All that `http.client.HTTPResponse` asks of a socket."""
+    """Part of a socket that `http.client.HTTPResponse` uses."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock
@@ -67,20 +60,23 @@ class _DeadlineSocket:
         return io.BufferedReader(DeadlineReader(self._sock, self._deadline))
 
 
-def _response(connection: HTTPConnection, sock: socket.socket, **options: Any) -> http.client.HTTPResponse:
-    # urllib3 has by now left in `timeout` what remains of the total after connecting.
-    assert isinstance(connection.timeout, int | float)
-    return http.client.HTTPResponse(_DeadlineSocket(sock, time.monotonic() + connection.timeout), **options)  # type: ignore[arg-type]
+class _DeadlineResponses:
+    """Mixin of a connection: its responses end by the deadline."""
+
+    timeout: Any
+
+    def response_class(self, sock: socket.socket, **options: Any) -> http.client.HTTPResponse:
+        # After connecting, urllib3 has set `timeout` to the rest of the total.
+        assert isinstance(self.timeout, int | float)
+        return http.client.HTTPResponse(_DeadlineSocket(sock, time.monotonic() + self.timeout), **options)  # type: ignore[arg-type]
 
 
-class _HTTPConnection(HTTPConnection):
-    def response_class(self, sock: socket.socket, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        return _response(self, sock, **options)
+class _HTTPConnection(_DeadlineResponses, HTTPConnection):  # type: ignore[misc]
+    pass
 
 
-class _HTTPSConnection(HTTPSConnection):
-    def response_class(self, sock: socket.socket, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        return _response(self, sock, **options)
+class _HTTPSConnection(_DeadlineResponses, HTTPSConnection):  # type: ignore[misc]
+    pass
 
 
 class _HTTPPool(HTTPConnectionPool):
@@ -92,7 +88,7 @@ class _HTTPSPool(HTTPSConnectionPool):
 
 
 class TargetAdapter(HTTPAdapter):
-    """One kept connection to one target; its certificate must be for `server_name`, where one is given, or else for its host."""
+    """Adapter of one kept connection. The certificate must be for `server_name` if given, else for the host."""
 
     def __init__(self, tls: ssl.SSLContext | None, server_name: str | None = None) -> None:
         self._tls = tls
@@ -100,11 +96,11 @@ class TargetAdapter(HTTPAdapter):
         super().__init__(pool_connections=1, pool_maxsize=1)
 
     def send_within(self, request: PreparedRequest, seconds: float) -> Response:
-        """The answer with its headers; its body can be read until `seconds` from now. Raises RequestException.
+        """Return status and headers. The body can be read until `seconds` from now. Raise RequestException.
 
-        Not bounded: looking the host name up, and each further address of a name that has several.
+        Not bounded: the DNS lookup, and each further address of a name with several.
         """
-        # requests hands a urllib3.Timeout on untouched, though its types do not say so.
+        # requests passes a urllib3.Timeout on unchanged, against its type hints.
         timeout: Any = Timeout(total=max(seconds, 0.001))
         return self.send(request, stream=True, timeout=timeout)
 
@@ -117,15 +113,15 @@ class TargetAdapter(HTTPAdapter):
         return host, {} if self._tls is None else {"ssl_context": self._tls, "server_hostname": self._server_name}
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Nothing to set: the context says what is trusted, and setting files here would load them on every connect."""
+        """Set nothing: the context has the certificates. Files set here would be loaded on every connect."""
 
 
 def tls_context(
     ca_file: str | None, *, verify: bool, client_certificate: tuple[str, str | None] | None
 ) -> ssl.SSLContext:
-    """What a target's certificate is checked against. Raises OSError (ssl.SSLError among it) for unusable files.
+    """Return the TLS context of a client. Raise OSError (also ssl.SSLError) for unusable files.
 
-    Without `ca_file` the machine's own store is trusted, as curl and Prometheus do, not the bundle `requests` ships.
+    Without `ca_file` it trusts the certificates of the machine, as curl and Prometheus do, not the bundle of `requests`.
     """
     context = ssl.create_default_context(cafile=ca_file)
     if not verify:
@@ -136,16 +132,16 @@ def tls_context(
     return context
 
 
-# A hundred times the page of a busy engine; beyond it is a mistake or an attack.
+# A hundred times the page of a busy engine.
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
-    """Where a target is and how to ask it. Raises BadConfig with every problem; opens neither file nor socket.
+    """Options of a connection. Raises ConfigError with every problem; opens neither file nor socket.
 
-    `timeout_seconds` is for the whole scrape, `max_bytes` for the page after decompression. Secrets are given as the
-    names of files that hold them, never as values.
+    `timeout_seconds` bounds a whole scrape, `max_bytes` the decompressed page. Secrets are names of files.
+    `server_name` is the name in the certificate if it is not the host of `url`.
     """
 
     url: str
@@ -159,15 +155,15 @@ class TargetOptions:
     client_cert_file: str | None = None
     client_key_file: str | None = None
     server_name: str | None = None
-    """What its certificate must be for, where that is not the host of the url."""
 
     def __post_init__(self) -> None:
-        problems = tuple(text for wrong, text in self._findings() if wrong)
+        problems = tuple(text for wrong, text in self.find_problems() if wrong)
         if problems:
             raise ConfigError(problems)
 
-    def _findings(self) -> Iterator[tuple[bool, str]]:
-        yield from _url_findings(self.url)
+    def find_problems(self) -> Iterator[tuple[bool, str]]:
+        """Yield for each check whether it fails, and its text."""
+        yield from _url_problems(self.url)
         yield not self.timeout_seconds > 0, "timeout_seconds: must be above 0"
         yield not self.max_bytes > 0, "max_bytes: must be above 0"
         halves = (self.username is None) != (self.password_file is None)
@@ -178,11 +174,10 @@ class TargetOptions:
         yield keyless, "client_key_file: needs client_cert_file"
 
 
-def _url_findings(url: str) -> Iterator[tuple[bool, str]]:
+def _url_problems(url: str) -> Iterator[tuple[bool, str]]:
     try:
         parts = urlsplit(url)
-        # Read for its error: a port that is no number.
-        _ = parts.port
+        _ = parts.port  # raises for a port that is no number
     except ValueError as error:
         yield True, f"url: is no address that can be read: {error}"
         return
@@ -196,7 +191,7 @@ def _url_findings(url: str) -> Iterator[tuple[bool, str]]:
 
 
 def _askable(url: str, host: str) -> bool:
-    """Return whether a request for this address can be made at all; what the libraries say of it may hold its query."""
+    """Return whether a request can be made. The error text of the libraries is not used: it may contain the query."""
     try:
         requests.Request("GET", url).prepare()
         host.encode("idna")
@@ -206,7 +201,7 @@ def _askable(url: str, host: str) -> bool:
 
 
 def files(options: TargetOptions) -> tuple[tuple[str, str, ScrapeFailure], ...]:
-    """The files that are named: by which field, where, and what has failed where one cannot be read."""
+    """Return field, path and failure kind of each file in the options."""
     rows = (
         ("bearer_token_file", options.bearer_token_file, ScrapeFailure.AUTH),
         ("password_file", options.password_file, ScrapeFailure.AUTH),
@@ -218,7 +213,7 @@ def files(options: TargetOptions) -> tuple[tuple[str, str, ScrapeFailure], ...]:
 
 
 def tls_of(options: TargetOptions) -> ssl.SSLContext | None:
-    """What the other side's certificate is checked against, None for http. Raises ScrapeError."""
+    """Return the TLS context for a url, None for http. Raise ScrapeError."""
     if urlsplit(options.url).scheme != "https":
         return None
     certificate = None
@@ -232,26 +227,29 @@ def tls_of(options: TargetOptions) -> ssl.SSLContext | None:
 
 
 def authorization(options: TargetOptions) -> dict[str, str]:
-    """The header that the options' files make, empty where they name none. Raises ScrapeError."""
+    """Return the Authorization header, or an empty dict without credentials. Raise ScrapeError."""
     if options.bearer_token_file is not None:
-        token = secret("bearer_token_file", options.bearer_token_file)
-        if not (token.isascii() and token.isprintable()):
-            text = f"bearer_token_file {options.bearer_token_file}: holds characters that a header cannot carry"
-            raise ScrapeError(ScrapeFailure.AUTH, text)
-        return {"Authorization": f"Bearer {token}"}
+        return {"Authorization": f"Bearer {header_secret('bearer_token_file', options.bearer_token_file)}"}
     if options.username is not None and options.password_file is not None:
-        pair = f"{options.username}:{secret('password_file', options.password_file)}"
+        pair = f"{options.username}:{_secret('password_file', options.password_file)}"
         return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
     return {}
 
 
-def secret(field: str, path: str) -> str:
-    """What a file holds, without blanks around it. Raises ScrapeError, whose text holds no part of it."""
+def header_secret(field: str, path: str) -> str:
+    """Read a file with the value of a header. Raise ScrapeError without any part of it."""
+    text = _secret(field, path)
+    if not (text.isascii() and text.isprintable()):
+        raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: holds characters that a header cannot carry")
+    return text
+
+
+def _secret(field: str, path: str) -> str:
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        # Without its cause: a decoding error holds the bytes of the secret.
+        # Drop the cause: a decoding error contains the bytes of the secret.
         raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: {reason}") from None
     if not text:
         raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: is empty")

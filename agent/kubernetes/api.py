@@ -1,10 +1,7 @@
-"""A small client of the Kubernetes API: one object, a list, a watch, and what a lease needs to be written.
+"""Small client of the Kubernetes API: read, list, watch, create and replace objects of any kind.
 
-Owns the connection, the credentials of the service account and the words for what went wrong. It knows no kind of object:
-paths and bodies come in and go out. Another verb is a function beside `get`.
-
-Why not the official client: loaded beside `requests`, which the agent has anyway, it takes 17 MiB more (kubernetes 37.0,
-Python 3.11, resident memory after the import), more than a quarter of the 64 MiB of a node; this takes none.
+The official client would take 17 MiB more than `requests` (kubernetes 37.0, Python 3.11, resident memory after the
+import), more than a quarter of a node's 64 MiB.
 """
 
 from __future__ import annotations
@@ -31,13 +28,13 @@ from agent.kubernetes.pods import truncate_value
 from exporters.render.text import quote_external_text
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its service account: `token`, which the kubelet renews, and `ca.crt`."""
+"""Folder of a pod's service account: `token`, which the kubelet renews, and `ca.crt`."""
 
 MOST_BYTES = 16 * 1024 * 1024
-"""Of one answer: a node's 250 pods are 3 to 5 MB."""
+"""Limit of a response. A node's 250 pods are 3 to 5 MB."""
 
 MOST_EVENT_BYTES = 2 * 1024 * 1024
-"""Of one line of a watch: an object in etcd has at most 1.5 MB."""
+"""Limit of a line of a watch. An object in etcd has at most 1.5 MB."""
 
 _HEAVY = frozenset(
     (
@@ -46,7 +43,7 @@ _HEAVY = frozenset(
         *("livenessProbe", "startupProbe", "readinessProbe"),
     )
 )
-"""Keys that nobody here reads, left out while an answer is parsed: most of a pod's memory."""
+"""Unused keys, dropped while a response is parsed: most of a pod's memory."""
 
 _ALIVE = (
     *HTTPConnection.default_socket_options,
@@ -55,11 +52,17 @@ _ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""A watch whose other side vanished without a word ends after a minute."""
+"""Socket options that end a watch a minute after the server has vanished."""
+
+_HINTS = {
+    401: "the service account's token is not valid",
+    403: "give the service account the role of docs/kubernetes-discovery.md",
+    429: "it takes no more at the moment",
+}
 
 
 class KubernetesApiError(SizewatchError):
-    """The API gave no answer that can be used. `status` is its HTTP status, None where there was none."""
+    """Failed request to the API. `status` is the HTTP status, None without a response."""
 
     def __init__(self, text: str, status: int | None = None) -> None:
         super().__init__(text)
@@ -68,12 +71,12 @@ class KubernetesApiError(SizewatchError):
 
     @property
     def is_expired(self) -> bool:
-        """Return whether the resource version asked for is too old: everything must be listed anew."""
+        """Return whether the resource version is too old and a new list is needed."""
         return self.status == 410
 
     @property
     def conflict(self) -> bool:
-        """Return whether somebody else wrote the object in between."""
+        """Return whether the object was changed by another process."""
         return self.status == 409
 
     @property
@@ -83,7 +86,7 @@ class KubernetesApiError(SizewatchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesEndpoint:
-    """Where the API is and what it is asked with. Secrets are named by their files; `timeout_seconds` is for an answer."""
+    """Address and credentials files of the API. `timeout_seconds` bounds a request."""
 
     url: str
     token_file: str | None = None
@@ -92,7 +95,7 @@ class KubernetesEndpoint:
 
 
 def endpoint_from_pod(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> KubernetesEndpoint:
-    """The API as a pod finds it. Raises ApiTrouble outside of a cluster."""
+    """Return the endpoint of the pod's cluster. Raise KubernetesApiError outside a cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise KubernetesApiError(
@@ -113,9 +116,9 @@ Body = Mapping[str, Any]
 
 
 class KubernetesClient:
-    """The API with one account. For one thread at a time, but for `close`, which ends a watch from any thread.
+    """Client with one account, for one thread at a time. `close` ends a watch from any thread.
 
-    The token and the CA are read when they change; a 401 reads the token again at once, and asks once more.
+    Token and CA are read again when they change. After a 401 the token is read again and the request repeated once.
     """
 
     def __init__(
@@ -131,20 +134,22 @@ class KubernetesClient:
         self._closed = False
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
-        """One object, or a list. Raises ApiTrouble."""
+        """Return an object or a list. Raise KubernetesApiError."""
         return self._ask("GET", path, query, None)
 
     def create(self, path: str, body: Body) -> dict[str, Any]:
-        """A new object; a conflict where there is one already. Raises ApiTrouble."""
+        """Create an object. Raise KubernetesApiError, a conflict if it exists."""
         return self._ask("POST", path, {}, body)
 
     def replace(self, path: str, body: Body) -> dict[str, Any]:
-        """The object in place of the one whose resource version it carries; else a conflict. Raises ApiTrouble."""
+        """Replace the object of the same resource version. Raise KubernetesApiError, a conflict for another version."""
         return self._ask("PUT", path, {}, body)
 
     def watch(self, path: str, seconds: float, **query: str) -> Iterator[dict[str, Any]]:
-        """The events of a watch that has begun, as they come, for so many seconds; they are to be read to their end, or
-        `close` is to be called. Raises ApiTrouble, also for an ERROR event."""
+        """Start a watch for some seconds and return its events as they arrive. Raise KubernetesApiError.
+
+        Read the events to their end, or call `close`. An ERROR event is raised.
+        """
         query |= {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": f"{seconds:.0f}"}
         answer = self._send("GET", path, query, None, seconds + self._server.timeout_seconds)
         if answer.status_code != 200:
@@ -164,7 +169,7 @@ class KubernetesClient:
                 self._watched = None
 
     def close(self) -> None:
-        """Ends the connection, and a watch with it, for good."""
+        """Close the connection and its watch for ever."""
         self._closed = True
         watched = self._watched
         if watched is not None:
@@ -176,15 +181,15 @@ class KubernetesClient:
         try:
             answer.raw.shutdown()
         except (OSError, ValueError, RuntimeError):
-            # It ended in this very moment.
+            # The watch has just ended.
             self._watched = None
 
     def _ask(self, method: str, path: str, query: Mapping[str, str], body: Body | None) -> dict[str, Any]:
         with closing(self._send(method, path, query, body, self._server.timeout_seconds)) as answer:
-            said = self._read(answer)
+            reply = self._read(answer)
             if not 200 <= answer.status_code < 300:
-                raise self._refused(answer, said)
-        found = _parsed(said)
+                raise self._refused(answer, reply)
+        found = _parsed(reply)
         if not isinstance(found, dict):
             raise KubernetesApiError(f"{self._place}: the answer is no JSON object")
         return found
@@ -213,7 +218,7 @@ class KubernetesClient:
             try:
                 return adapter.send_within(request, seconds)
             except requests.ConnectionError as error:
-                # A connection that stood idle may be closed at the very moment it is used again.
+                # A server may close an idle connection just when it is used again.
                 if not closed_by_peer(error):
                     raise
                 return adapter.send_within(request, seconds)
@@ -228,7 +233,7 @@ class KubernetesClient:
                 self._load()
                 self._stamps = stamps
         except UnicodeDecodeError:
-            # Without its cause, which holds the bytes of the secret.
+            # Drop the cause, which contains the bytes of the secret.
             raise KubernetesApiError(f"service account: {self._server.token_file}: is not UTF-8") from None
         except OSError as error:
             raise KubernetesApiError(f"service account: {error.filename or 'CA'}: {error.strerror or error}") from error
@@ -237,7 +242,7 @@ class KubernetesClient:
 
     def _load(self) -> None:
         token = Path(self._server.token_file).read_text(encoding="utf-8").strip() if self._server.token_file else ""
-        if not (token.isascii() and (token.isprintable())):
+        if not (token.isascii() and token.isprintable()):
             raise KubernetesApiError(
                 f"service account: {self._server.token_file}: holds characters that a header cannot carry"
             )
@@ -250,22 +255,22 @@ class KubernetesClient:
 
     def _read(self, answer: requests.Response) -> bytes:
         try:
-            said: bytes = answer.raw.read(MOST_BYTES + 1, decode_content=False)
+            body: bytes = answer.raw.read(MOST_BYTES + 1, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             text = translate_http_error(error, self._place, self._server.timeout_seconds).text
             raise KubernetesApiError(f"API server: {text}") from error
-        if len(said) > MOST_BYTES:
+        if len(body) > MOST_BYTES:
             raise KubernetesApiError(
                 f"{self._place} sends more than {MOST_BYTES} bytes; narrow discovery.kubernetes.selector"
             )
-        return said
+        return body
 
     def _lines(self, answer: requests.Response) -> Iterator[bytes]:
-        """A JSON object a line; the last one may be cut off by the end of the watch and is then left out."""
+        """Yield the lines of a watch, a JSON object each. An incomplete last line is dropped."""
         rest = bytearray()
         try:
             for chunk in answer.raw.stream(65_536, decode_content=False):
-                # A chunk may be a single byte: what has come is looked at once a line has ended, not with each of them.
+                # A chunk may be a single byte: split only when a line has ended.
                 rest += chunk
                 if b"\n" in chunk:
                     *lines, tail = bytes(rest).split(b"\n")
@@ -277,13 +282,13 @@ class KubernetesClient:
             raise KubernetesApiError(f"API server: the watch broke off ({type(error).__name__})") from error
 
     def _plain(self, line: bytes) -> bytes:
-        """The line without our token, which an error may repeat."""
+        """Remove our token, which an error may repeat."""
         return line.replace(self._token.encode(), HIDDEN.encode()) if self._token else line
 
-    def _refused(self, answer: requests.Response, said: bytes) -> KubernetesApiError:
+    def _refused(self, answer: requests.Response, body: bytes) -> KubernetesApiError:
         status = answer.status_code
         try:
-            message = str(_parsed(said).get("message", ""))
+            message = str(_parsed(body).get("message", ""))
         except (KubernetesApiError, AttributeError):
             message = ""
         words = quote_external_text(redact(message, (f"Bearer {self._token}",) if self._token else ()), 300)
@@ -293,24 +298,17 @@ class KubernetesClient:
         )
 
 
-_HINTS = {
-    401: "the service account's token is not valid",
-    403: "give the service account the role of docs/kubernetes-discovery.md",
-    429: "it takes no more at the moment",
-}
-
-
 def _lighter(found: dict[str, Any]) -> dict[str, Any]:
     for key in _HEAVY & found.keys():
-        # A label may be called so too.
+        # A label may have the same name.
         if not isinstance(found[key], str):
             del found[key]
     return found
 
 
-def _parsed(said: bytes) -> Any:
+def _parsed(body: bytes) -> Any:
     try:
-        return json.loads(said, object_hook=_lighter)
+        return json.loads(body, object_hook=_lighter)
     except (ValueError, RecursionError) as error:
         raise KubernetesApiError("API server: the answer is no JSON") from error
 
@@ -320,18 +318,9 @@ def _event(line: bytes) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(found.get("object"), dict):
         raise KubernetesApiError("API server: an event without an object")
     if found.get("type") == "ERROR":
-        said = found["object"]
-        code = said.get("code")
-        text = truncate_value(str(said.get("message", "")), 300)
+        reported = found["object"]
+        code = reported.get("code")
+        text = truncate_value(str(reported.get("message", "")), 300)
         status = code if type(code) is int and 100 <= code < 1000 else None
         raise KubernetesApiError(f"the watch ended with {status or 'no status'}: {text}", status)
     return found
-
-
-def backoff_seconds(failures: int, chance: float) -> float:
-    """Return how long to wait after so many failures in a row, one at least: 0.8 s doubled up to 30 s, as client-go's
-    reflector
-    (backoff 800 ms to 30 s, factor 2), spread by `chance` (0 to 1) over half of it: a cluster's agents do not ask at once.
-    """
-    most = min(30.0, 0.8 * 2.0 ** min(failures - 1, 10))
-    return most * (0.5 + 0.5 * chance)

@@ -1,22 +1,21 @@
-"""From the pods of a node to the targets to watch, and for every other candidate the reason in words.
+"""Discovery of targets among the pods of a node, with their tiers, and the reasons of excluded pods.
 
-Owns which pod is taken for an engine (WAYS), what its address is, and the pods of groups that span nodes. Pure: pods and
-what else is known come in. A pod can lead a scrape to its own address and nowhere else: the host is its podIP, the path is
-bounded, redirects are not followed and no credentials are sent. Another way to tell an engine is a row in WAYS.
+A pod can lead a scrape only to its own address: the host is its podIP, the path is bounded, redirects are not followed
+and no credentials are sent.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from agent.config.discovery_keys import Kubernetes
+from agent.config.discovery_keys import Kubernetes, PodTier
 from agent.config.problems import unknown_key_text
 from agent.kubernetes.pods import LWS, Pod, Port
-from agent.kubernetes.tier_match import AmbiguousTierError, TierCandidates, tier_of
 from rules.engines.registry import ENGINES
+from rules.plan.schema import TierPlan
 
 DEFAULT_PATH = "/metrics"
 
@@ -24,14 +23,21 @@ POOLS = ("mixed", "prefill", "decode")
 SCHEMES = ("http", "https")
 
 _PATH = re.compile(r"/(?!/)[A-Za-z0-9._~!$&'()*+,;=:/%-]{0,199}")
-"""Of a path as RFC 3986 has it, without query; two slashes at its start would be a host."""
+"""Path of RFC 3986 without query. Two slashes at the start would be a host."""
+
+PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
+"""Node labels with the GPU product: NVIDIA's GPU feature discovery, AMD's node labeller in both spellings."""
+
+_TIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_NOISE = frozenset({"nvidia", "amd", "shared"})
+"""Parts of a product name that do not identify hardware: the maker, and sharing by the device plugin."""
 
 Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredReplica:
-    """A pod that is watched."""
+    """Pod with a target."""
 
     pod: Pod
     tier: str
@@ -41,13 +47,12 @@ class DiscoveredReplica:
 
     @property
     def key(self) -> Key:
-        """Tier and replica."""
         return self.tier, self.pod.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A pod whose GPUs belong to a replica that answers elsewhere: its leader's."""
+    """Pod whose GPUs belong to the replica of its leader."""
 
     pod: Pod
     tier: str
@@ -61,7 +66,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedPod:
-    """A candidate that is not watched, and why. `later`: it is on its way. `url` where its page may tell more."""
+    """Candidate without a target. `later`: it may become one. `url` is set if its page may help."""
 
     pod: Pod
     reason: str
@@ -76,34 +81,43 @@ class DiscoveryResult:
     left_out: tuple[ExcludedPod, ...] = ()
 
 
+class AmbiguousTierError(Exception):
+    """Pod that cannot be a target. `later`: the reason may disappear with time."""
+
+    def __init__(self, reason: str, later: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.later = later
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionMethod:
-    """How a pod is known to be an engine's; `words` is for people."""
+class TierCandidates:
+    """Facts to find the tier of a pod. `tiers` are those of the plan (None without a plan), `entries` those of the
+    configuration, `products` the GPUs of the node, `models` the models on pages of pods, by uid.
+    """
 
-    words: str
-    applies: Callable[[Pod, Kubernetes], bool]
+    tiers: Mapping[str, TierPlan] | None = None
+    entries: tuple[PodTier, ...] = ()
+    products: tuple[str, ...] = ()
+    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-WAYS = (
-    DetectionMethod(words="annotation sizewatch.io/scrape", applies=lambda pod, keys: pod.own.get("scrape") == "true"),
-    DetectionMethod(words="discovery.kubernetes.selector", applies=lambda pod, keys: keys.selector is not None),
-    DetectionMethod(
-        words="part of a LeaderWorkerSet", applies=lambda pod, keys: pod.wants_gpu and _worker_index(pod) is not None
-    ),
-    DetectionMethod(words="container port", applies=lambda pod, keys: pod.wants_gpu and _listed(pod, keys) is not None),
-)
-"""The first that applies. By its port alone only a pod with a GPU is an engine: every exporter has a port called metrics."""
+def _is_candidate(pod: Pod, keys: Kubernetes) -> bool:
+    """Return whether a pod is an engine's. A port counts only with a GPU: every exporter has a port called metrics."""
+    if pod.own.get("scrape") == "true" or keys.selector is not None:
+        return True
+    return pod.wants_gpu and (_worker_index(pod) is not None or _listed(pod, keys) is not None)
 
 
 def discover(
     pods: Iterable[Pod], keys: Kubernetes, known: TierCandidates, taken: Container[Key] = ()
 ) -> DiscoveryResult:
-    """Every candidate among the pods, by name. `taken` are targets of the configuration's own."""
+    """Return the targets, workers and excluded pods by name. `taken` are the targets of the configuration file."""
     targets: dict[Key, DiscoveredReplica] = {}
     workers: list[Worker] = []
     left_out: list[ExcludedPod] = []
     for pod in sorted(pods, key=lambda one: (one.ending, one.namespace, one.name)):
-        if pod.is_finished or not any(way.applies(pod, keys) for way in WAYS) or pod.own.get("scrape") == "false":
+        if pod.is_finished or not _is_candidate(pod, keys) or pod.own.get("scrape") == "false":
             continue
         url = ""
         try:
@@ -114,8 +128,8 @@ def discover(
             found = _found(pod, url, known)
             _check_free(found, targets, taken)
             targets[found.key] = found
-        except AmbiguousTierError as unclear:
-            left_out.append(ExcludedPod(pod=pod, reason=unclear.reason, later=unclear.later, url=url))
+        except AmbiguousTierError as error:
+            left_out.append(ExcludedPod(pod=pod, reason=error.reason, later=error.later, url=url))
     return DiscoveryResult(targets=tuple(targets.values()), workers=tuple(workers), left_out=tuple(left_out))
 
 
@@ -141,7 +155,7 @@ def _worker_index(pod: Pod) -> str | None:
 
 
 def _worker(pod: Pod, known: TierCandidates) -> Worker:
-    """Its leader's pod is called by the set and the group, as the controller makes it."""
+    """Return a worker. The controller names the leader's pod by set and group."""
     leader = pod.leader or f"{pod.labels[f'{LWS}name']}-{pod.labels.get(f'{LWS}group-index', '')}"
     if leader.endswith("-"):
         raise AmbiguousTierError("is part of a LeaderWorkerSet and does not say of which group (label group-index)")
@@ -169,9 +183,9 @@ def _host(pod: Pod) -> str:
         address = ipaddress.ip_address(pod.address)
     except ValueError:
         raise AmbiguousTierError("its address is no IP address") from None
-    meant = (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
-    if meant.is_link_local or meant.is_multicast or meant.is_unspecified:
-        # A cloud's metadata service is at 169.254.169.254; whoever may write a pod's status would have it asked.
+    mapped = (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
+    if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified:
+        # A cloud's metadata service is at 169.254.169.254. A forged pod status must not lead there.
         raise AmbiguousTierError("its address is none that a pod has")
     return f"[{address}]" if address.version == 6 else str(address)
 
@@ -193,7 +207,7 @@ def _port(pod: Pod, keys: Kubernetes) -> int:
     if number is None:
         raise AmbiguousTierError("its sizewatch.io/port names no port of its containers")
     if pod.host_network:
-        # Its address is the node's: only what it says it serves is its own.
+        # Its address is the node's: only its container ports are its own.
         raise AmbiguousTierError("its sizewatch.io/port is no port of its containers, and its network is the node's")
     if not 0 < number <= 65535:
         raise AmbiguousTierError("its sizewatch.io/port is no port (1 to 65535)")
@@ -206,7 +220,7 @@ def _listed(pod: Pod, keys: Kubernetes) -> Port | None:
 
 
 def _pool(pod: Pod, tier: str, known: TierCandidates) -> str:
-    """One of those that the plan has for the tier; where it has one alone, that one."""
+    """Return the pool of a pod: one of the plan's for the tier, by default the only one or `mixed`."""
     planned = known.tiers[tier].pools if known.tiers and tier in known.tiers else POOLS
     pool = pod.own.get("pool", planned[0] if len(planned) == 1 else "mixed")
     if pool not in planned:
@@ -225,5 +239,84 @@ def _engine(pod: Pod) -> str | None:
 
 
 def describe_excluded_pods(discovered: DiscoveryResult) -> Iterator[str]:
-    """A line for each pod that is left out."""
+    """Yield a line for each excluded pod."""
     return (f"{one.pod.place}: {one.reason}" for one in discovered.left_out)
+
+
+def tier_of(pod: Pod, known: TierCandidates, *, has_page: bool = True) -> str:
+    """Return the tier of a pod. Raise AmbiguousTierError. Without a page (a worker) its GPU must determine the tier."""
+    return _tier_by_label(pod, known) or _tier_by_entries(pod, known) or _tier_by_hardware(pod, known, has_page)
+
+
+def _tier_by_label(pod: Pod, known: TierCandidates) -> str | None:
+    named = pod.own.get("tier")
+    if named is None:
+        return None
+    if not _TIER_NAME.fullmatch(named):
+        raise AmbiguousTierError(
+            "its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)"
+        )
+    mapped = {entry.tier for entry in known.entries}
+    if known.tiers is not None and named not in known.tiers and named not in mapped:
+        raise AmbiguousTierError(
+            f"its sizewatch.io/tier: {unknown_key_text(named, tuple(known.tiers), 'a tier of the plan')}"
+        )
+    return named
+
+
+def _tier_by_entries(pod: Pod, known: TierCandidates) -> str | None:
+    found = sorted({entry.tier for entry in known.entries if _matches(entry, pod)})
+    if len(found) > 1:
+        raise AmbiguousTierError(f"matches the tiers {', '.join(found)} of discovery.kubernetes.tiers: one is needed")
+    return found[0] if found else None
+
+
+def _matches(entry: PodTier, pod: Pod) -> bool:
+    return all(pod.labels.get(name) == value for name, value in entry.labels.items()) and (
+        not entry.namespaces or pod.namespace in entry.namespaces
+    )
+
+
+def _tier_by_hardware(pod: Pod, known: TierCandidates, has_page: bool) -> str:
+    advice = "; give it the label sizewatch.io/tier"
+    if not known.tiers:
+        raise AmbiguousTierError(f"says no tier, and there is no plan to find it by{advice}")
+    if not known.products:
+        raise AmbiguousTierError(
+            f"says no tier, and the node's GPU is not known (no label {PRODUCT_LABELS[0]}){advice}", later=True
+        )
+    fits = sorted(n for n, t in known.tiers.items() if any(same_product(t.gpu.product, one) for one in known.products))
+    shown = ", ".join(known.products)
+    if not fits:
+        raise AmbiguousTierError(f"says no tier, and no tier of the plan is for {shown}{advice}")
+    if not has_page:
+        if len(fits) > 1:
+            raise AmbiguousTierError(f"says no tier; for {shown} the plan has {', '.join(fits)}{advice}")
+        return fits[0]
+    models = known.models.get(pod.uid)
+    if models is None:
+        raise AmbiguousTierError(
+            "says no tier; it follows from the model on its page, which has not been read yet", later=True
+        )
+    same = [name for name in fits if any(same_model(known.tiers[name].model, model) for model in models)]
+    if len(same) == 1:
+        return same[0]
+    serves = f"serves {', '.join(models) or 'no model that it names'} on {shown}"
+    if not same:
+        raise AmbiguousTierError(f"{serves}, for which the plan has no tier{advice}")
+    raise AmbiguousTierError(f"{serves}, for which the plan has {', '.join(same)}{advice}")
+
+
+def same_product(one: str, other: str) -> bool:
+    """Return whether both name the same GPU: NVML writes blanks, node labels dashes or underscores."""
+    return bool(_product_parts(one)) and _product_parts(one) == _product_parts(other)
+
+
+def _product_parts(product: str) -> tuple[str, ...]:
+    return tuple(part for part in re.split(r"[^a-z0-9.]+", product.casefold()) if part and part not in _NOISE)
+
+
+def same_model(one: str, other: str) -> bool:
+    """Return whether both names are equal without organisation or folder."""
+    plain = [name.casefold().rstrip("/").rpartition("/")[2] for name in (one, other)]
+    return plain[0] == plain[1] != ""

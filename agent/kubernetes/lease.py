@@ -1,12 +1,11 @@
-"""Which of several equal processes works: leader election by a Lease of coordination.k8s.io/v1, as client-go does it.
+"""Leader election by a Lease of coordination.k8s.io/v1, as in client-go.
 
-Owns the step (one try to get or keep the lease) and the thread that repeats it. It starts and stops nothing: who works asks
-`leads`. Algorithm and times: client-go tools/leaderelection/leaderelection.go (leaseDuration 15 s, renewDeadline 10 s,
-retryPeriod 2 s, JitterFactor 1.2), which kube-controller-manager uses with these very values.
+Algorithm and times: client-go tools/leaderelection/leaderelection.go (leaseDuration 15 s, renewDeadline 10 s, retryPeriod
+2 s, JitterFactor 1.2), as in kube-controller-manager.
 
-No clock is compared with another machine's: a lease is valid for its duration since *this* process saw it change. Who leads
-stops 10 s after it *began* its last renewal that was taken; another one takes over 15 s after it *saw* that renewal, or later.
-So there are never two while both clocks run at nearly the same speed (half as fast again is too much).
+Clocks of different machines are not compared: a lease is valid for its duration since *this* process saw it change. A
+leader stops 10 s after the *start* of its last successful renewal. Another process takes over 15 s or more after it *saw*
+that renewal. There are never two leaders unless one clock runs 1.5 times as fast as the other.
 """
 
 from __future__ import annotations
@@ -16,37 +15,28 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
-from agent.kubernetes.api import KubernetesApiError
+from agent.config.store_keys import Lease
+from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint, endpoint_from_pod
 
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 JITTER = 1.2
-"""A try comes 1 to 2.2 retry periods after the one before it, while another one leads."""
+"""Random part of the interval between tries while another process leads: 1 to 2.2 retry periods."""
 
 REQUEST_SECONDS = 4.0
-"""Timeout to give the API's client: two requests of one step then end before RENEW_SECONDS."""
+"""Timeout of a request. Two requests of one step then end before RENEW_SECONDS."""
 
 _log = logging.getLogger(__name__)
 
 
-class Leases(Protocol):
-    """What a step asks of the API: `agent.kubernetes.api.KubernetesClient`, or a stand-in."""
-
-    def get(self, path: str) -> dict[str, Any]: ...
-
-    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
-
-    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLease:
-    """The lease as it was last seen: its spec, and when (monotonic seconds) it was first seen like this."""
+    """Last seen lease. `at` is the time (monotonic seconds) when this version was first seen."""
 
     spec: Mapping[str, Any]
     at: float
@@ -58,16 +48,19 @@ class ObservedLease:
     def valid(self, now: float) -> bool:
         """Return whether its holder may still lead."""
         seconds = self.spec.get("leaseDurationSeconds")
-        # Not added to a time: a whole number of 400 digits is larger than any.
+        # Not added to a time: an integer of 400 digits does not fit into a float.
         return (seconds if isinstance(seconds, int) else LEASE_SECONDS) > now - self.at
 
 
 class Leadership:
-    """One process's part in the election. `identity` must be its own alone (the pod's name). For one thread, but `leads`."""
+    """Participation of one process in the election. `identity` is unique (the pod's name).
+
+    `is_leader` is for any thread, all else for one thread.
+    """
 
     def __init__(
         self,
-        api: Leases,
+        api: KubernetesClient,
         name: str,
         namespace: str,
         identity: str,
@@ -83,40 +76,42 @@ class Leadership:
         self._seen: ObservedLease | None = None
         self._until = float("-inf")
         self.trouble = ""
-        """Why the last step could not be made, in words."""
+        """Error of the last step, or empty."""
 
     @property
     def holder(self) -> str:
-        """Who holds the lease, as far as it was seen; empty: nobody."""
+        """Return the last seen holder of the lease, or an empty text."""
         return self._seen.holder if self._seen is not None else ""
 
     def is_leader(self, now: float) -> bool:
-        """Return whether this process leads at `now` (monotonic seconds), also while a step hangs."""
+        """Return whether this process leads at `now` (monotonic seconds), also during a hanging step."""
         return now < self._until
 
     def step(self, now: float) -> bool:
-        """One try at `now` (monotonic seconds) to get or to keep the lease; whether this process leads then. Whatever the API
-        answers is no error of the caller's: `trouble` tells it."""
+        """Try to get or keep the lease at `now` (monotonic seconds). Return whether this process leads.
+
+        An error of the API is kept in `trouble`.
+        """
         try:
             if self._renewed(now) or self._taken(now):
-                # From before the request: another one counts from after it.
+                # From before the request: another process counts from after it.
                 self._until = now + RENEW_SECONDS
             elif self.holder != self._identity:
                 self._until = float("-inf")
             self.trouble = ""
-        except KubernetesApiError as trouble:
-            # What was won stands until its time is over.
-            self.trouble = f"lease {self._namespace}/{self._name}: {trouble.text}"
+        except KubernetesApiError as error:
+            # The lease stays valid until it expires.
+            self.trouble = f"lease {self._namespace}/{self._name}: {error.text}"
         return self.is_leader(now)
 
     def _renewed(self, now: float) -> bool:
-        """The way without a question, while nothing speaks against it."""
+        """Renew the lease without reading it, while this process holds it."""
         if self._object is None or self.holder != self._identity or not self.is_leader(now):
             return False
         try:
             self._write(self._spec(self._seen))
-        except KubernetesApiError as trouble:
-            if trouble.conflict or trouble.missing:
+        except KubernetesApiError as error:
+            if error.conflict or error.missing:
                 return False
             raise
         return True
@@ -124,28 +119,28 @@ class Leadership:
     def _taken(self, now: float) -> bool:
         try:
             self._see(self._api.get(f"{self._all}/{self._name}"))
-        except KubernetesApiError as trouble:
-            if not trouble.missing:
+        except KubernetesApiError as error:
+            if not error.missing:
                 raise
-            # Somebody deleted it; who held it does not know yet.
+            # The lease was deleted. Its holder may not have seen that yet.
             self._object = None
         seen = self._seen
         if self.holder and self.holder != self._identity:
-            # Whatever comes of the rest of this step: somebody has taken what was won.
+            # Another process has the lease, whatever the rest of this step returns.
             self._until = float("-inf")
         if seen is not None and seen.holder and seen.holder != self._identity and seen.valid(now):
             return False
         try:
             self._write(self._spec(seen))
-        except KubernetesApiError as trouble:
-            if trouble.conflict:
-                # Another one was faster; who it is shows the next step.
+        except KubernetesApiError as error:
+            if error.conflict:
+                # Another process was faster.
                 return False
             raise
         return True
 
     def release(self, now: float) -> None:
-        """Gives the lease back, so that another one need not wait; where that fails, it ends by itself."""
+        """Give the lease back, so that another process need not wait. If that fails, it expires."""
         ours = self.is_leader(now) and self.holder == self._identity and self._object is not None
         self._until = float("-inf")
         if not ours:
@@ -154,17 +149,17 @@ class Leadership:
         spec = {**self._spec(self._seen), "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
             self._write(spec)
-        except KubernetesApiError as trouble:
-            _log.warning('releasing the lease failed lease=%s/%s error="%s"', self._namespace, self._name, trouble.text)
+        except KubernetesApiError as error:
+            _log.warning('releasing the lease failed lease=%s/%s error="%s"', self._namespace, self._name, error.text)
 
     def _see(self, found: dict[str, Any]) -> None:
         spec = found.get("spec")
         spec = spec if isinstance(spec, dict) else {}
-        # By its version: the times in it are those of a machine whose clock may stand.
+        # Compare versions, not times: the clock of the other machine may be wrong.
         same = self._object is not None and _version(self._object) == _version(found)
         self._object = found
         if self._seen is None or not same:
-            # After the answer: its holder may have written it while the question was on its way.
+            # After the response: the holder may have written it during the request.
             self._seen = ObservedLease(spec=spec, at=self._clock())
 
     def _spec(self, seen: ObservedLease | None) -> dict[str, Any]:
@@ -183,7 +178,7 @@ class Leadership:
         }
 
     def _write(self, spec: Mapping[str, Any]) -> None:
-        """Only over the version that was seen: the API refuses every other with a conflict."""
+        """Write over the seen version only. The API refuses any other with a conflict."""
         if self._object is None:
             meta = {"name": self._name, "namespace": self._namespace}
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
@@ -200,16 +195,10 @@ def _version(found: Mapping[str, Any]) -> object:
 
 
 class Elector:
-    """Repeats the step in a thread of its own, from `start` to `stop`; `changed` is called there with every change."""
+    """Thread that repeats the step from `start` to `stop`."""
 
-    def __init__(
-        self,
-        leadership: Leadership,
-        changed: Callable[[bool], None] = lambda leads: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, leadership: Leadership, clock: Callable[[], float] = time.monotonic) -> None:
         self._leadership = leadership
-        self._changed = changed
         self._clock = clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -221,13 +210,14 @@ class Elector:
 
     @property
     def trouble(self) -> str:
+        """Return the error of the last step, or an empty text."""
         return self._leadership.trouble
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread, and gives the lease back."""
+        """End the thread and give the lease back."""
         self._stop.set()
         self._thread.join(2 * REQUEST_SECONDS)
         if not self._thread.is_alive():
@@ -241,6 +231,24 @@ class Elector:
             if leads != led:
                 led = leads
                 _log.info("acquired leadership" if leads else "lost leadership")
-                self._changed(leads)
-            # Who leads keeps to its period; those that wait do not all come at once.
+            # The leader keeps its period; waiting processes do not all come at once.
             self._stop.wait(RETRY_SECONDS * (1.0 if leads else 1.0 + JITTER * random.random()))
+
+
+class LeaderElection(Elector):
+    """Participation of a fleet agent in the election of `keys`, until `stop`. Raises KubernetesApiError outside a pod.
+
+    All agents evaluate; only the leader posts alerts and sends reports. An agent without access to the API does not lead.
+    """
+
+    def __init__(self, keys: Lease, server: KubernetesEndpoint | None = None) -> None:
+        self.keys = keys
+        found = server or endpoint_from_pod()
+        self._api = KubernetesClient(replace(found, timeout_seconds=min(found.timeout_seconds, REQUEST_SECONDS)))
+        super().__init__(Leadership(self._api, keys.name, keys.namespace, keys.identity))
+        self.start()
+
+    def stop(self) -> None:
+        """End the thread, give the lease back and close the connection."""
+        super().stop()
+        self._api.close()

@@ -1,8 +1,7 @@
-"""The pods of this node as the daemon needs them: what to watch, whose GPUs are whose, when a pod was asked for.
+"""Pods as targets of the daemon: of a node, or the pod of a sidecar.
 
-Owns the threads that ask (a watch of the pods; a round for the node, the kubelet and pages that must tell their model) and
-what they found out. Judgement is in pure modules beside it: `discovery`, `tiers`, `pod_gpus`. `look` decides; all else only
-answers about the last `look`.
+Two threads follow a node: a watch of its pods, and a loop for its labels, the kubelet, and pages whose model decides the
+tier. `look` selects the targets. All other methods answer about the last `look`.
 """
 
 from __future__ import annotations
@@ -10,51 +9,60 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from agent.config.discovery_keys import Kubernetes
+from agent.config.keys import Config, TargetKeys
+from agent.config.load import LoadedConfig
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.http_client.connection import PageFetcher
+from agent.http_client.connection import fetch_page
 from agent.http_client.transport import TargetOptions
-from agent.kubernetes import pod_gpus, pod_resources
+from agent.kubernetes import pod_gpus
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint, endpoint_from_pod
-from agent.kubernetes.discovery import DiscoveredReplica, DiscoveryResult, Key, Worker, describe_excluded_pods, discover
-from agent.kubernetes.pod_resources import Devices, PodResourcesError
+from agent.kubernetes.discovery import (
+    PRODUCT_LABELS,
+    DiscoveredReplica,
+    DiscoveryResult,
+    Key,
+    TierCandidates,
+    Worker,
+    describe_excluded_pods,
+    discover,
+)
 from agent.kubernetes.pod_watch import PodSelection, PodWatch
 from agent.kubernetes.pods import Pod, truncate_value
-from agent.kubernetes.tier_match import PRODUCT_LABELS, TierCandidates
 from agent.scrape.scrapers import PageReader, Target
-from exporters.status.records import DiscoveryHealth
+from exporters.status.records import MISSES_UNTIL_GONE, DiscoveryHealth
 from rules.plan.schema import TierPlan
 from rules.replicas.starts import SILENCE_LIMIT_SECONDS
 from rules.telemetry.snapshots import GpuReadout, PodTimes
 
 ROUND_SECONDS = 5.0
 DEVICES_SECONDS = 15.0
-"""How often the kubelet is asked: a pod's devices never change, so it is for new pods."""
+"""Interval of kubelet queries, for new pods: the devices of a pod never change."""
 NODE_SECONDS = 600.0
-"""How often the node's labels are read again."""
+"""Interval of reading the node's labels."""
 PAGE_SECONDS = 3.0
-"""For a page that is asked for the model it serves."""
+"""Timeout of a page that is read for its model."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Found:
-    """What the rounds found out; replaced as a whole, never changed in place."""
+    """Results of the node thread. Every field is replaced as a whole."""
 
     products: tuple[str, ...] = ()
-    node_trouble: str = ""
-    devices: tuple[Devices, ...] | None = None
-    devices_trouble: str = ""
+    node_error: str = ""
+    devices: tuple[pod_gpus.Devices, ...] | None = None
+    devices_error: str = ""
     models: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class NodePods:
-    """One node's pods, from `start` to `stop`. `look` is for one thread, the rest for any."""
+    """Pods of one node, from `start` to `stop`. `look` is for one thread, all else for any thread."""
 
     def __init__(
         self,
@@ -81,7 +89,7 @@ class NodePods:
         self._thread = threading.Thread(target=self._rounds, name="node", daemon=True)
 
     def start(self) -> None:
-        """Begins to ask, and waits a moment for the first list: a first turn then has its targets."""
+        """Start the threads and wait up to PAGE_SECONDS for the first list, so that the first cycle has targets."""
         self._watch.start()
         self._thread.start()
         until = time.monotonic() + PAGE_SECONDS
@@ -94,7 +102,7 @@ class NodePods:
         self._thread.join(1.0)
 
     def look(self, tiers: Mapping[str, TierPlan] | None, taken: Container[Key]) -> DiscoveryResult:
-        """What there is to watch now. Pods that are gone stay for three scrapes, unless their address or name is another's."""
+        """Return the present targets. A deleted pod stays for three scrapes, unless its address or name is reused."""
         known = TierCandidates(
             tiers=tiers,
             entries=self.keys.tiers,
@@ -105,6 +113,13 @@ class NodePods:
         now = discover(pods.values(), self.keys, known, taken)
         self._discovered = self._with_going(now, {uid for uid, pod in pods.items() if not pod.is_finished})
         return self._discovered
+
+    def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
+        """Add the present pods to the targets of the configuration file."""
+        taken = {(target.tier, target.name) for target in loaded.config.targets}
+        found = self.look(loaded.plan.tiers if loaded.plan is not None else None, taken)
+        targets = (*loaded.config.targets, *map(_target, found.targets))
+        return replace(loaded, config=loaded.config.model_copy(update={"targets": targets}))
 
     def _with_going(self, now: DiscoveryResult, alive: Container[str]) -> DiscoveryResult:
         several: tuple[DiscoveredReplica | Worker, ...] = (*now.targets, *now.workers)
@@ -130,14 +145,12 @@ class NodePods:
         )
 
     def times(self, key: Key) -> PodTimes | None:
-        """When the replica's pod was asked for and so on; None for a replica of the configuration's own."""
+        """Return the times of the replica's pod, None for a replica of the configuration file."""
         pod = self._pod(key)
         return pod.times if pod is not None else None
 
     def starting(self, key: Key) -> bool:
-        """Return whether the replica is a pod that cannot be expected to answer yet: never Ready so far, not
-        restarted, and not
-        longer about it than the slowest of starts."""
+        """Return whether the replica is a pod within its first start: never Ready, not restarted, and not overdue."""
         pod = self._pod(key)
         if pod is None or pod.ready or pod.restarts or pod.ending or pod.times.ready_at is not None:
             return False
@@ -145,34 +158,34 @@ class NodePods:
         return asked is not None and self._clock() - asked < SILENCE_LIMIT_SECONDS
 
     def _pod(self, key: Key) -> Pod | None:
-        """As it is now; of one that is gone, as it was."""
+        """Return the present state of a replica's pod, or its last state after deletion."""
         found = next((one for one in self._discovered.targets if one.key == key), None)
         return self._watch.snapshot().pods.get(found.pod.uid, found.pod) if found is not None else None
 
     def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
-        """The GPUs of each target, and of each replica whose workers are here."""
+        """Return the GPUs of each target, and of each replica with workers on this node."""
         self._gpu_products = tuple(sorted({one.product for one in readouts.values() if one.product}))
         pods = {one.key: one.pod for one in self._discovered.targets}
         owned = assign_gpus([target for target in targets if target.key not in pods], readouts)
         seen = pod_gpus.GpuAssignmentSources(
-            readouts=readouts, devices=self._found.devices, trouble=self._found.devices_trouble
+            readouts=readouts, devices=self._found.devices, error=self._found.devices_error
         )
         owned |= {
             target.key: pod_gpus.assign_pod_gpus(pods[target.key], seen) for target in targets if target.key in pods
         }
         for worker in self._discovered.workers:
-            owned[worker.key] = _together(owned.get(worker.key), pod_gpus.assign_pod_gpus(worker.pod, seen))
+            owned[worker.key] = _combined(owned.get(worker.key), pod_gpus.assign_pod_gpus(worker.pod, seen))
         self._owned = owned
         return owned
 
     def workers(self) -> tuple[Worker, ...]:
-        """Replicas that answer elsewhere and have GPUs here, one a replica."""
+        """Return a worker of each replica that has GPUs here and its page on another node."""
         own = {one.key for one in self._discovered.targets}
         several = {one.key: one for one in self._discovered.workers if one.key not in own}
         return tuple(several.values())
 
     def health(self) -> DiscoveryHealth:
-        """What is wrong and what is left out, for the pages."""
+        """Return errors and excluded pods."""
         known, found, discovered = self._watch.snapshot(), self._found, self._discovered
         starting = [one for one in discovered.targets if self.starting(one.key)]
         later = [one for one in discovered.left_out if one.later]
@@ -183,7 +196,7 @@ class NodePods:
             starting=len(starting) + len(later),
             later=len(later),
             left_out=tuple(describe_excluded_pods(discovered)),
-            notes=tuple(filter(None, (found.node_trouble, *pod_gpus.find_shared_gpus(self._owned)))),
+            notes=tuple(filter(None, (found.node_error, *pod_gpus.find_shared_gpus(self._owned)))),
         )
 
     def _rounds(self) -> None:
@@ -202,37 +215,37 @@ class NodePods:
             self._stop.wait(self._round_seconds)
 
     def _ask_node(self) -> bool:
-        """The node's own labels; whether they were told."""
-        # A connection for one question in ten minutes is not worth keeping.
+        """Read the labels of the node. Return False to retry soon."""
+        # No kept connection: the next request comes in ten minutes.
         api = KubernetesClient(self._server)
         try:
             meta = api.get(f"/api/v1/nodes/{self.keys.node}").get("metadata")
-        except KubernetesApiError as trouble:
-            self._found.node_trouble = f"node {self.keys.node}: {trouble.text}"
-            return trouble.missing or trouble.status == 403
+        except KubernetesApiError as error:
+            self._found.node_error = f"node {self.keys.node}: {error.text}"
+            return error.missing or error.status == 403
         finally:
             api.close()
         labels = meta.get("labels") if isinstance(meta, dict) else None
         labels = labels if isinstance(labels, dict) else {}
         self._found.products = tuple(truncate_value(labels[name]) for name in PRODUCT_LABELS if labels.get(name))
-        self._found.node_trouble = ""
+        self._found.node_error = ""
         return True
 
     def _ask_kubelet(self) -> bool:
         path = self.keys.pod_resources
-        if not pod_resources.socket_exists(path):
-            self._found.devices, self._found.devices_trouble = None, f"there is no socket {path} here"
+        if not pod_gpus.socket_exists(path):
+            self._found.devices, self._found.devices_error = None, f"there is no socket {path} here"
             return True
         try:
-            self._found.devices, self._found.devices_trouble = pod_resources.ask(path), ""
-        except PodResourcesError as trouble:
-            # What it told before still holds for pods that it told of.
-            self._found.devices_trouble = str(trouble)
+            self._found.devices, self._found.devices_error = pod_gpus.read_devices(path), ""
+        except pod_gpus.PodResourcesError as error:
+            # The last devices stay valid: those of a pod never change.
+            self._found.devices_error = str(error)
             return False
         return True
 
     def _ask_pages(self) -> bool:
-        """The models of pods whose tier follows from them."""
+        """Read the models of pods whose tier depends on them."""
         waiting = {one.pod.uid: one.url for one in self._discovered.left_out if one.url and one.later}
         alive = self._watch.snapshot().pods
         models = {uid: served for uid, served in self._found.models.items() if uid in alive}
@@ -251,7 +264,7 @@ def _server(keys: Kubernetes) -> KubernetesEndpoint:
     return KubernetesEndpoint(url=keys.api.url, token_file=keys.api.bearer_token_file, ca_file=keys.api.ca_file)
 
 
-def _together(one: GpuAssignment | None, other: GpuAssignment) -> GpuAssignment:
+def _combined(one: GpuAssignment | None, other: GpuAssignment) -> GpuAssignment:
     if one is None:
         return other
     missing = "; ".join(dict.fromkeys(filter(None, (one.missing, other.missing))))
@@ -259,19 +272,87 @@ def _together(one: GpuAssignment | None, other: GpuAssignment) -> GpuAssignment:
 
 
 def _models(url: str, now: float) -> tuple[str, ...] | None:
-    """What the page says it serves; None where there is no page yet."""
-    fetcher = PageFetcher(TargetOptions(url=url, timeout_seconds=PAGE_SECONDS))
+    """Return the models on a page, None without a page."""
     try:
-        facts = PageReader(None).read(fetcher.fetch(), now).facts
+        facts = PageReader().read(fetch_page(TargetOptions(url=url, timeout_seconds=PAGE_SECONDS)), now).facts
     except ScrapeError:
         return None
-    finally:
-        fetcher.close()
     return tuple(truncate_value(name) for name in facts.get("model", "").split(",") if name)
 
 
-def troubles(health: DiscoveryHealth) -> Iterable[str]:
-    """A line for each thing that is wrong."""
-    if health.trouble is not None:
-        yield f"Pods are not followed: {health.trouble}"
-    yield from health.left_out
+def _target(found: DiscoveredReplica) -> TargetKeys:
+    given = {
+        "url": found.url,
+        "tier": found.tier,
+        "replica": found.pod.name,
+        "pool": found.pool,
+        "engine": found.engine,
+    }
+    # Only the pod determines the GPUs.
+    return TargetKeys.model_validate(given).model_copy(update={"gpus": ()})
+
+
+class SidecarPodSource:
+    """Pod that this agent is part of. Targets come from the configuration, GPUs from the node's exporter."""
+
+    def __init__(self, keys: Kubernetes) -> None:
+        self._keys = keys
+
+    def start(self) -> None:
+        """Do nothing: no thread is needed."""
+
+    def stop(self) -> None:
+        """Do nothing: no thread runs."""
+
+    def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
+        """Name the targets without a name after the pod: the targets of every pod are at 127.0.0.1."""
+        several = len(loaded.config.targets) > 1
+        targets = tuple(
+            target if target.replica else target.model_copy(update={"replica": self._name(target, several)})
+            for target in loaded.config.targets
+        )
+        return replace(loaded, config=loaded.config.model_copy(update={"targets": targets}))
+
+    def _name(self, target: TargetKeys, several: bool) -> str:
+        return f"{self._keys.pod}:{target.name.rpartition(':')[2]}" if several else self._keys.pod
+
+    def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
+        """Return the GPUs that the exporter assigns to the pod. With several targets their owner is unknown."""
+        seen = pod_gpus.GpuAssignmentSources(readouts=readouts)
+        owned = pod_gpus.gpus_from_exporter(f"{self._keys.namespace}/{self._keys.pod}", seen)
+        return {target.key: owned if len(targets) == 1 else GpuAssignment(gpus=()) for target in targets}
+
+    def times(self, key: Key) -> PodTimes | None:
+        """Return None: the status of the pod is not requested."""
+        return None
+
+    def starting(self, key: Key) -> bool:
+        """Return False: the status of the pod is not requested."""
+        return False
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Return nothing: a sidecar of a worker has no target."""
+        return ()
+
+    def health(self) -> DiscoveryHealth | None:
+        """Return None: nothing is discovered."""
+        return None
+
+
+PodSource = NodePods | SidecarPodSource
+"""Source of pods: all of a node, or the pod of a sidecar."""
+
+
+def has_same_discovery(one: Config, other: Config) -> bool:
+    """Return whether both configurations discover the same pods."""
+    return one.discovery == other.discovery and one.scrape_interval_seconds == other.scrape_interval_seconds
+
+
+def pods_of(config: Config, clock: Callable[[], float] = time.time) -> PodSource | None:
+    """Return the configured source, not started; None without discovery. Raise KubernetesApiError outside a cluster."""
+    keys = config.discovery.kubernetes
+    if keys is None:
+        return None
+    if keys.scope == "pod":
+        return SidecarPodSource(keys)
+    return NodePods(keys, grace_seconds=MISSES_UNTIL_GONE * config.scrape_interval_seconds, clock=clock)

@@ -1,7 +1,6 @@
-"""The pods of one node as the API tells them, kept up to date by a watch: list, follow, and begin anew when that broke.
+"""Watch of the pods of one node: list, follow, and list again after a failure.
 
-Owns the thread, the pods it knows and since when the API is away. It judges no pod. While the API is away what was known
-stands for a stated time and no longer: then nothing is known, and that is told.
+The last pods stay valid for a limited time while the API is unavailable.
 """
 
 from __future__ import annotations
@@ -14,26 +13,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.kubernetes.api import KubernetesApiError, KubernetesClient, backoff_seconds
+from agent.http_client.back_off import retry_delay
+from agent.kubernetes.api import KubernetesApiError, KubernetesClient
 from agent.kubernetes.pods import Pod, pod_of
 
 WATCH_SECONDS = 300.0
-"""A watch lasts so long and up to twice, as those of client-go's reflector (minWatchTimeout 5 minutes)."""
+"""Minimum duration of a watch; the maximum is twice as long, as in client-go's reflector (minWatchTimeout 5 minutes)."""
+
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.8, 30.0
+"""Retry delays of client-go's reflector (backoff 800 ms to 30 s, factor 2)."""
 
 SHORT_SECONDS = 1.0
 SHORT_FAILURES = 3
-"""A watch that ended sooner counts as so many failures: the next one waits about 2 s."""
+"""Failures that a watch shorter than SHORT_SECONDS counts as: the next one waits about 2 s."""
 
 MOST_PODS = 1000
-"""Of one node; the kubelet's own limit is 110 by default, and 256 are run."""
+"""Maximum pods of a node. The kubelet's default limit is 110; nodes with 256 exist."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWatchState:
-    """The pods of the node, by uid. `trouble` says in words why that may be old, `age_seconds` how old it is then; without
-    `listed` they were never heard of.
+    """Pods of the node by uid. `trouble` is the error of an unavailable API, `age_seconds` the age of the pods then.
+
+    `listed` is False until the first list.
     """
 
     pods: Mapping[str, Pod]
@@ -44,7 +48,7 @@ class PodWatchState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSelection:
-    """Which pods are watched."""
+    """Selection of the pods."""
 
     node: str
     namespaces: tuple[str, ...] = ()
@@ -52,7 +56,7 @@ class PodSelection:
 
     @property
     def path(self) -> str:
-        """One namespace is asked for by itself: its Role is then enough."""
+        """Return the API path. A single namespace has its own path, for which a Role is enough."""
         return f"/api/v1/namespaces/{self.namespaces[0]}/pods" if len(self.namespaces) == 1 else "/api/v1/pods"
 
     @property
@@ -65,7 +69,7 @@ class PodSelection:
 
 
 class PodWatch:
-    """Follows the pods of a node in a thread of its own, from `start` to `stop`. `known` is for any thread."""
+    """Watch of the pods of a node in its own thread, from `start` to `stop`. `snapshot` is for any thread."""
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class PodWatch:
         self._asked = asked
         self._keep = keep_seconds
         self._watch_seconds = watch_seconds
-        self._wait = wait or (lambda failures: backoff_seconds(failures, random.random()))
+        self._wait = wait or _retry_seconds
         self._pods: dict[str, Pod] = {}
         self._unready: set[str] = set()
         self._version = ""
@@ -95,13 +99,13 @@ class PodWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the watch and, within a second, its thread."""
+        """End the watch and, within a second, its thread."""
         self._stop.set()
         self._api.close()
         self._thread.join(1.0)
 
     def snapshot(self) -> PodWatchState:
-        """What is known now."""
+        """Return the present pods."""
         with self._lock:
             age = 0.0 if self._away_since is None else time.monotonic() - self._away_since
             kept = age <= self._keep
@@ -116,48 +120,48 @@ class PodWatch:
             try:
                 if not self._version:
                     self._list()
-                # What the list told is known from here on; a watch that breaks at once still counts as a failure.
+                # The list is valid from here. A watch that breaks at once still counts as a failure.
                 began = time.monotonic()
                 self._follow()
                 failures = 0
                 if time.monotonic() - began < SHORT_SECONDS:
-                    # Something on the way ends every watch at once; it would be asked without a pause.
+                    # A proxy may end every watch at once.
                     self._stop.wait(self._wait(SHORT_FAILURES))
-            except KubernetesApiError as trouble:
+            except KubernetesApiError as error:
                 if self._stop.is_set():
                     return
-                if trouble.is_expired:
-                    # The list of after a while: asked for anew, at once the first time.
+                if error.is_expired:
+                    # List again, at once the first time.
                     self._version = ""
                 else:
-                    self._away(trouble.text)
+                    self._mark_away(error.text)
                 failures += 1
-                self._stop.wait(0.0 if trouble.is_expired and failures == 1 else self._wait(failures))
+                self._stop.wait(0.0 if error.is_expired and failures == 1 else self._wait(failures))
             except Exception as error:  # noqa: BLE001 - a defect costs this round, not the agent
                 _log.exception("unexpected error watching pods")
-                self._away(f"defect in sizewatch while watching pods: {type(error).__name__}, see its log")
+                self._mark_away(f"defect in sizewatch while watching pods: {type(error).__name__}, see its log")
                 self._version = ""
                 failures += 1
                 self._stop.wait(self._wait(failures))
 
     def _list(self) -> None:
-        # Version 0: from the API server's memory, where pods are found by node; a list from etcd reads all of the cluster.
+        # Version 0: from the API server's memory, indexed by node. A list from etcd reads the whole cluster.
         found = self._api.get(self._asked.path, resourceVersion="0", **self._asked.query)
         items = found.get("items")
         version = _version(found)
         if not isinstance(items, list) or not version:
             raise KubernetesApiError("API server: the list of pods has no items or no resourceVersion")
         read = [pod_of(item) for item in items[:MOST_PODS] if isinstance(item, dict)]
-        pods = {pod.uid: self._believed(pod) for pod in read if pod is not None and self._asked.wants(pod)}
+        pods = {pod.uid: self._with_reliable_times(pod) for pod in read if pod is not None and self._asked.wants(pod)}
         with self._lock:
             self._pods, self._version, self._listed = pods, version, True
             self._unready &= pods.keys()
-        self._back()
+        self._mark_available()
 
     def _follow(self) -> None:
         seconds = self._watch_seconds * (1.0 + random.random())
         events = self._api.watch(self._asked.path, seconds, resourceVersion=self._version, **self._asked.query)
-        self._back()
+        self._mark_available()
         for event in events:
             self._take(str(event.get("type")), event["object"])
             if self._stop.is_set():
@@ -174,10 +178,10 @@ class PodWatch:
                 self._pods.pop(pod.uid, None)
                 self._unready.discard(pod.uid)
             elif kind in ("ADDED", "MODIFIED") and (pod.uid in self._pods or len(self._pods) < MOST_PODS):
-                self._pods[pod.uid] = self._believed(pod)
+                self._pods[pod.uid] = self._with_reliable_times(pod)
 
-    def _believed(self, pod: Pod) -> Pod:
-        """When it was Ready is known of a pod that was seen before; of another, its condition may have changed often."""
+    def _with_reliable_times(self, pod: Pod) -> Pod:
+        """Remove unreliable times: the Ready time of a pod that was not seen before may be that of a later change."""
         before = self._pods.get(pod.uid)
         if not pod.ready and not pod.was_ready and (before is not None or not pod.restarts):
             self._unready.add(pod.uid)
@@ -190,18 +194,23 @@ class PodWatch:
             times = replace(times, asked_at=None, scheduled_at=None)
         return replace(pod, times=times)
 
-    def _away(self, text: str) -> None:
+    def _mark_away(self, text: str) -> None:
         with self._lock:
             if self._away_since is None:
                 self._away_since = time.monotonic()
                 _log.warning('lost pod watch error="%s"', text)
             self._trouble = text
 
-    def _back(self) -> None:
+    def _mark_available(self) -> None:
         with self._lock:
             if self._away_since is not None:
                 _log.info("resumed pod watch")
             self._away_since, self._trouble = None, ""
+
+
+def _retry_seconds(failures: int) -> float:
+    """Return a random delay, so that the agents of a cluster do not retry at the same time."""
+    return retry_delay(failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS) * random.uniform(0.5, 1.0)
 
 
 def _version(data: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
-"""What of a pod matters here, out of the API's JSON: bounded, and never trusted to have the right shape.
+"""Parser of a pod in the API's JSON.
 
-Owns the record and the reading of one object; what a pod then means is `agent.kubernetes.discovery`'s. Who may make pods
-writes names, labels and annotations: every text is cut to a length and freed of control characters before it gets anywhere.
+The input is untrusted: shapes are checked, and every text is bounded and has no control characters.
 """
 
 from __future__ import annotations
@@ -16,16 +15,20 @@ from typing import Any
 from rules.telemetry.snapshots import PodTimes
 
 PREFIX = "sizewatch.io/"
-"""Of the annotations and labels that are ours."""
+"""Prefix of our annotations and labels."""
 
 MOST_TEXT = 253
-"""Characters of any text of a pod: names and label values have no more by Kubernetes' own rules, annotations may."""
+"""Maximum characters of a text: Kubernetes' limit of names and label values. Annotations may be longer."""
 
 MOST_LABELS = 64
 MOST_PORTS = 64
 
 GPU_RESOURCES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
-"""How the names of resources begin that are accelerators."""
+"""Prefixes of the resource names of accelerators."""
+
+LWS = "leaderworkerset.sigs.k8s.io/"
+LWS_LEADER = f"{LWS}leader-name"
+"""Annotation of every pod of a group but its leader (LeaderWorkerSet api/leaderworkerset/v1, LeaderPodNameAnnotationKey)."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -38,9 +41,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One pod. `own` are its annotations and labels of ours, by what stands after the prefix, annotations first; `address`
-    is empty until it has one. `waiting` says in Kubernetes' own word why its container does not run. `was_ready` says that it
-    is not Ready any more: its Ready condition changed after its container was started.
+    """Pod. `own` are our annotations and labels without prefix; an annotation wins. `address` is empty until it is set.
+
+    `waiting` is Kubernetes' reason why the container does not run. `was_ready`: the pod was Ready after the start of its
+    container and is not Ready now. `leader` is the name of the leader's pod of a LeaderWorkerSet.
     """
 
     uid: str
@@ -52,7 +56,6 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
     leader: str = ""
-    """Name of the leader's pod, where a LeaderWorkerSet made it."""
     ports: tuple[Port, ...] = ()
     wants_gpu: bool = False
     host_network: bool = False
@@ -65,7 +68,7 @@ class Pod:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether nothing of it will ever answer again."""
+        """Return whether the pod has ended."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
@@ -74,7 +77,7 @@ class Pod:
 
 
 def truncate_value(value: object, most: int = MOST_TEXT) -> str:
-    """Any value as text of one line of at most so many characters."""
+    """Return a string as one line of at most `most` characters, and an empty text for any other value."""
     text = _CONTROL.sub(" ", value if isinstance(value, str) else "").strip()
     if not text.isprintable():
         text = "".join(sign if sign.isprintable() else "?" for sign in text)
@@ -82,7 +85,7 @@ def truncate_value(value: object, most: int = MOST_TEXT) -> str:
 
 
 def pod_of(data: Mapping[str, Any]) -> Pod | None:
-    """The pod in an object of the API; None where it has no name."""
+    """Return the pod of an API object, None without a name."""
     meta, spec, status = (_mapping(data.get(key)) for key in ("metadata", "spec", "status"))
     uid, name, namespace = (truncate_value(meta.get(key)) for key in ("uid", "name", "namespace"))
     if not (uid and name and namespace):
@@ -116,13 +119,8 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     )
 
 
-LWS = "leaderworkerset.sigs.k8s.io/"
-LWS_LEADER = f"{LWS}leader-name"
-"""Annotation of every pod of a group but its leader (LeaderWorkerSet api/leaderworkerset/v1, LeaderPodNameAnnotationKey)."""
-
-
 def _times(meta: Mapping[str, Any], state: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> PodTimes:
-    """As the status tells them; whether `ready_at` may be believed only who saw the pod before knows."""
+    """Return the times in the status. `ready_at` is reliable only if the pod was seen before."""
     first = _whole(state.get("restartCount")) == 0
     scheduled = conditions.get("PodScheduled")
     ready = conditions.get("Ready")
@@ -135,14 +133,14 @@ def _times(meta: Mapping[str, Any], state: Mapping[str, Any], conditions: Mappin
 
 
 def _engine(containers: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The container that serves: the first that asks for a GPU, else the first."""
+    """Return the serving container: the first that requests a GPU, else the first."""
     return next((one for one in containers if _wants_gpu(one)), containers[0] if containers else None)
 
 
 def _wants_gpu(container: Mapping[str, Any]) -> bool:
     resources = _mapping(container.get("resources"))
     asked = {*_mapping(resources.get("limits")), *_mapping(resources.get("requests"))}
-    # A claim (dynamic resource allocation) names no kind; who asks for a device asks for an accelerator.
+    # A claim (dynamic resource allocation) has no kind; a requested device is an accelerator.
     return bool(resources.get("claims")) or any(str(name).startswith(GPU_RESOURCES) for name in asked)
 
 
@@ -155,7 +153,7 @@ def _ports(containers: list[Mapping[str, Any]]) -> Iterator[Port]:
 
 
 def _texts(value: object, *wanted: str) -> dict[str, str]:
-    """Labels, or of annotations ours and those that are `wanted`: the others may be a quarter of a megabyte."""
+    """Return the labels, or with `wanted` only these and our annotations: all may have a quarter of a megabyte."""
     found = {}
     for key, text in _mapping(value).items():
         if not wanted or key in wanted or str(key).startswith(PREFIX):
@@ -174,7 +172,7 @@ def _is_true(condition: Mapping[str, Any] | None) -> bool:
 
 
 def _seconds(value: object) -> float | None:
-    """RFC 3339, as the API prints every time."""
+    """Parse an RFC 3339 time of the API."""
     try:
         return datetime.fromisoformat(value).timestamp() if isinstance(value, str) and value.endswith("Z") else None
     except (ValueError, OverflowError):

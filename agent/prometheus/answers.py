@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import Any, NoReturn
 
 from agent.errors import SizewatchError
-from exporters.render import text as plain_text
+from exporters.render.text import one_line
 
 
 class StoreErrorKind(StrEnum):
@@ -63,6 +63,8 @@ class StoreError(SizewatchError):
 _NUMBERS = frozenset({int, float})
 _TEXTS = frozenset({str})
 _MOST_QUOTED = 300
+_NOT_A_SERIES = "sent a series that is not written as Prometheus does"
+ALWAYS = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class ApiResponse:
     error_type: str = ""
     error: str | None = None
     odd: bool = False
-    """Whether a label may contain characters that are not plain text."""
+    """True if a label may contain characters that are not plain text."""
 
 
 @contextmanager
@@ -117,8 +119,8 @@ def answer(place: str, body: bytes) -> ApiResponse:
     if not isinstance(found, dict) or found.get("status") not in ("success", "error"):
         _wrong(place, "answered JSON that is not Prometheus'")
     if found["status"] == "error":
-        said = one_line(found.get("error", ""))
-        return ApiResponse(place, None, error_type=str(found.get("errorType", ""))[:40], error=said)
+        error = _quoted(found.get("error", ""))
+        return ApiResponse(place, None, error_type=str(found.get("errorType", ""))[:40], error=error)
     if b"\\ud" in body or b"\\uD" in body:
         _checked_text(place, found)
     # Without escapes, DEL and non-ASCII letters, no label can contain a control character.
@@ -140,9 +142,6 @@ def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
     read = [InstantSample(_labels(given, entry), _value(given.place, entry)) for entry in result]
     _distinct(given.place, [one.labels for one in read])
     return tuple(one for one in read if one.value == one.value)
-
-
-ALWAYS = (-math.inf, math.inf)
 
 
 @collector_resting()
@@ -172,9 +171,9 @@ def too_many(place: str, most_samples: int) -> StoreError:
     return StoreError(StoreErrorKind.TOO_MUCH, place, f"answers with more than {most_samples} samples")
 
 
-def one_line(said: object) -> str:
+def _quoted(error: object) -> str:
     """Return the end of an error text as one line, bounded. VictoriaMetrics repeats the query before the error."""
-    text = " ".join(str(said)[-4 * _MOST_QUOTED :].split())
+    text = " ".join(str(error)[-4 * _MOST_QUOTED :].split())
     return "".join(sign if sign.isprintable() else "?" for sign in text)[-_MOST_QUOTED:]
 
 
@@ -195,7 +194,7 @@ def _partial(found: Mapping[str, Any]) -> str:
     warnings = found.get("warnings")
     if warnings:
         first = warnings[0] if isinstance(warnings, list) else warnings
-        return f"answered with a warning, so not with all it should hold: {one_line(first)}"
+        return f"answered with a warning, so not with all it should hold: {_quoted(first)}"
     if found.get("isPartial"):
         return "answered without some of its parts (isPartial)"
     return ""
@@ -209,9 +208,9 @@ def _result(given: ApiResponse) -> tuple[object, Any]:
 def _labels(given: ApiResponse, entry: Any) -> Mapping[str, str]:
     metric = entry.get("metric") if isinstance(entry, dict) else None
     if not isinstance(metric, dict) or not _TEXTS.issuperset(map(type, metric.values())):
-        _wrong(given.place, "sent a series that is not written as Prometheus does")
+        _wrong(given.place, _NOT_A_SERIES)
     if given.odd:
-        return {plain_text.one_line(name): plain_text.one_line(text) for name, text in metric.items()}
+        return {one_line(name): one_line(text) for name, text in metric.items()}
     return metric
 
 
@@ -222,7 +221,7 @@ def _value(place: str, entry: Mapping[str, Any]) -> float:
             return float(text)
     except (KeyError, TypeError, ValueError):
         _no_histogram(place, entry)
-    _wrong(place, "sent a series that is not written as Prometheus does")
+    _wrong(place, _NOT_A_SERIES)
 
 
 def _no_histogram(place: str, entry: Mapping[str, Any]) -> None:
@@ -243,7 +242,7 @@ def _samples(place: str, entry: Mapping[str, Any]) -> tuple[tuple[float, ...], t
             raise ValueError("other kinds of value")
         return tuple(map(float, stamps)), tuple(map(float, texts))
     except (TypeError, ValueError, OverflowError):
-        _wrong(place, "sent a series that is not written as Prometheus does")
+        _wrong(place, _NOT_A_SERIES)
 
 
 def _useful(
@@ -252,7 +251,7 @@ def _useful(
     """Return the samples without NaN, in the span. The usual series has neither problem and stays as it is."""
     start, end = span
     if times and not (math.isfinite(times[0]) and math.isfinite(times[-1])):
-        _wrong(place, "sent a series that is not written as Prometheus does")
+        _wrong(place, _NOT_A_SERIES)
     if not all(map(operator.lt, times, times[1:])):
         times, values = _once(place, times, values)
     if times and (times[0] <= start or times[-1] > end or any(map(math.isnan, values))):

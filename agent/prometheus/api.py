@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol, TypeVar
 
-from agent.http_client.connection import Backoff
+from agent.http_client.back_off import Backoff
 from agent.prometheus.answers import (
     ApiResponse,
     InstantSample,
@@ -26,8 +26,7 @@ from agent.prometheus.answers import (
     matrix,
     vector,
 )
-from agent.prometheus.options import StoreOptions
-from agent.prometheus.query import LOGIN, QueryRunner
+from agent.prometheus.query import LOGIN, QueryRunner, StoreOptions
 
 T = TypeVar("T")
 
@@ -64,17 +63,17 @@ class StoreApi:
 
     A query raises StoreError and then returns no part of the response. If the store is unreachable or rejects the
     credentials, later queries in the cycle fail at once with the same text. The backoff then grows
-    (`agent.http_client.connection.Backoff`). A changed credentials file ends it.
+    (`agent.http_client.back_off`). A changed credentials file ends it.
     """
 
     def __init__(self, options: StoreOptions, clock: Callable[[], float] = time.monotonic, login: str = LOGIN) -> None:
         self.options = options
         self._clock = clock
-        self._asker = QueryRunner(options, login)
+        self._runner = QueryRunner(options, login)
         self._backoff = Backoff()
         self._slow = 0
         self._last: StoreError | None = None
-        self.place = self._asker.place
+        self.place = self._runner.place
         self.counts = QueryCounters()
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
@@ -118,8 +117,8 @@ class StoreApi:
             until = min(at + points - 1, last)
             try:
                 part = self._part(expr, first + at * width, first + until * width, width)
-            except StoreError as trouble:
-                if trouble.kind is not StoreErrorKind.TOO_MUCH or until == at:
+            except StoreError as error:
+                if error.kind is not StoreErrorKind.TOO_MUCH or until == at:
                     raise
                 points = (until - at + 1) // 2
                 continue
@@ -131,11 +130,11 @@ class StoreApi:
 
     def load(self) -> None:
         """Read the credentials files, as every query does. Raise StoreError if a file is unusable."""
-        self._asker.reload_credentials()
+        self._runner.reload_credentials()
 
     def close(self) -> None:
         """Close the kept connection. A later query opens a new one."""
-        self._asker.close()
+        self._runner.close()
 
     def _part(self, expr: str, start: int, end: int, step: int) -> tuple[MatrixSeries, ...]:
         form = {
@@ -156,35 +155,35 @@ class StoreApi:
             self._leave_alone(began)
             self.counts.queries += 1
             try:
-                given = self._asker.ask(path, form)
+                given = self._runner.ask(path, form)
                 found = read(given)
                 self.counts.partial += bool(given.partial)
             finally:
                 self.counts.seconds += self._clock() - began
-                self.counts.bytes = self._asker.bytes
-        except StoreError as trouble:
-            self.counts.troubles[trouble.kind] += 1
-            self._failed(trouble, self._clock())
+                self.counts.bytes = self._runner.bytes
+        except StoreError as error:
+            self.counts.troubles[error.kind] += 1
+            self._failed(error, self._clock())
             raise
         self._slow, self._backoff, self._last = 0, Backoff(), None
         return found
 
     def _leave_alone(self, now: float) -> None:
         """Raise the last error again while the backoff lasts."""
-        if self._asker.reload_credentials() or self._last is None or self._backoff.is_due(now):
+        if self._runner.reload_credentials() or self._last is None or self._backoff.is_due(now):
             return
         self.counts.spared += 1
         seconds = math.ceil(self._backoff.skip_until - now)
         text = f"{self._last.text} (not asked again for {seconds} s)"
         raise _SparedError(self._last.kind, self.place, text)
 
-    def _failed(self, trouble: StoreError, now: float) -> None:
-        if isinstance(trouble, _SparedError):
+    def _failed(self, error: StoreError, now: float) -> None:
+        if isinstance(error, _SparedError):
             return
-        self._slow = self._slow + 1 if trouble.kind is StoreErrorKind.SLOW else 0
-        if trouble.kind in _WHOLE_STORE or self._slow >= SLOW_IN_A_ROW:
+        self._slow = self._slow + 1 if error.kind is StoreErrorKind.SLOW else 0
+        if error.kind in _WHOLE_STORE or self._slow >= SLOW_IN_A_ROW:
             self._backoff = self._backoff.record_failure(now, self.options.turn_seconds)
-            self._last = trouble
+            self._last = error
 
 
 class _SparedError(StoreError):

@@ -1,24 +1,43 @@
-"""Query requests to a store over one kept connection, and the mapping of error responses to `StoreError`.
+"""Query requests to a store: options, one kept connection, and the mapping of error responses to `StoreError`.
 
 A request is always a POST of a form, so that a long query fits. Messages contain no secret and no query, except where
-the store's own text repeats it. `agent.prometheus.answers` parses responses. The tables follow the sources of
-Prometheus 2.42 (web/api/v1/api.go), VictoriaMetrics 1.79, Thanos 0.30 and Mimir 2.9. Add a status to `_STATUSES`, a
-wording to `_WORDS`.
+the store's own text repeats it. The tables follow the sources of Prometheus 2.42 (web/api/v1/api.go), VictoriaMetrics
+1.79, Thanos 0.30 and Mimir 2.9. Add a status to `_STATUSES`, a wording to `_WORDS`. A new option needs a field of
+`StoreOptions`, one in `agent.config.store_keys` and, if a request contains it, a use in `QueryRunner`.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
-from urllib.parse import urlencode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode, urlsplit
 
 import requests
 
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.connection import KeptConnection
 from agent.http_client.error_text import http_status_error, place_of, redact
+from agent.http_client.transport import TargetOptions
 from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, answer
-from agent.prometheus.options import StoreOptions
+
+TIMEOUT_SECONDS = 10.0
+MOST_BYTES = 64 * 1024 * 1024
+MOST_SAMPLES = 2_000_000
+"""Sample limit of one query: about the content of MOST_BYTES (20-30 bytes of JSON each), and 1 s of CPU of this agent.
+
+Prometheus itself limits the samples that a query reads to 50,000,000 (--query.max-samples)."""
+
+TURN_SECONDS = 60.0
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS = frozenset(
+    (
+        *("accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"),
+        *("transfer-encoding", "user-agent", "x-scope-orgid"),
+    )
+)
 
 _ADDRESS = "is this the address of a Prometheus server?"
 _STATUSES = {
@@ -72,41 +91,6 @@ _SCRAPES = {
 }
 LOGIN = "set bearer_token_file or basic_auth, or renew what is in them"
 
-
-def error_from_status(place: str, status: int, login: str = LOGIN) -> StoreError | None:
-    """Return the error that a status alone implies, or None. `login` is the user's way to set credentials."""
-    if status not in _STATUSES:
-        return None
-    kind, text = _STATUSES[status]
-    return StoreError(kind, place, text.format(login=login))
-
-
-def error_without_body(place: str, status: int) -> StoreError:
-    """Return the error for a status without a readable body."""
-    kind = _KIND_BY_STATUS.get(status, StoreErrorKind.AWAY if status >= 500 else StoreErrorKind.REFUSED)
-    return StoreError(kind, place, f"answered {status}")
-
-
-def error_from_body(given: ApiResponse, status: int) -> StoreError:
-    """Return the error that a response body reports."""
-    said = given.error or ""
-    kind = _KIND_BY_TYPE.get(given.error_type) or error_without_body(given.place, status).kind
-    hint = ""
-    for words, meant, what_to_do in _WORDS:
-        if words in said.lower():
-            kind, hint = meant, what_to_do
-            break
-    return StoreError(kind, given.place, f"refused the query ({status}): {said or 'it does not say why'}{hint}")
-
-
-def transport_error(place: str, error: ScrapeError) -> StoreError:
-    """Return the error for a response that did not arrive, or not completely."""
-    if error.kind is ScrapeFailure.TOO_LARGE:
-        return StoreError(StoreErrorKind.TOO_MUCH, place, error.text.removeprefix(place).partition(";")[0].strip("/: "))
-    text = error.text.removeprefix(place).lstrip("/: ")
-    return StoreError(_SCRAPES.get(error.kind, StoreErrorKind.WRONG_ANSWER), place, text)
-
-
 # Ask for no compression: it costs CPU of a shared store, and the network to a nearby store is cheap.
 _HEADERS = {
     "Accept": "application/json",
@@ -124,6 +108,79 @@ COMPLETE = {"partial_response": "false", "deny_partial_response": "1"}
 """Parameters that make Thanos and a VictoriaMetrics cluster fail in place of a partial response. Others ignore both."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions(TargetOptions):
+    """Connection and query options of one store. Raises ConfigError with every problem.
+
+    `url` is the base of the Prometheus API (Mimir: with /prometheus; VictoriaMetrics cluster: /select/0/prometheus).
+    `timeout_seconds` bounds a whole query, `max_bytes` its decompressed response, `most_samples` the samples in it.
+    `turn_seconds` is the caller's cycle time, the unit of the backoff. `org_id` is sent as X-Scope-OrgID.
+    `header_files` are pairs of a header and the file with its value. `partial_response_ok` accepts responses without a
+    part of the store.
+    """
+
+    timeout_seconds: float = TIMEOUT_SECONDS
+    max_bytes: int = MOST_BYTES
+    most_samples: int = MOST_SAMPLES
+    turn_seconds: float = TURN_SECONDS
+    org_id: str | None = None
+    header_files: tuple[tuple[str, str], ...] = ()
+    partial_response_ok: bool = False
+
+    def find_problems(self) -> Iterator[tuple[bool, str]]:
+        """Yield for each check whether it fails, and its text."""
+        # No super(): a class with slots is made twice.
+        yield from TargetOptions.find_problems(self)
+        try:
+            parts = urlsplit(self.url)
+        except ValueError:
+            return
+        yield bool(parts.query or parts.fragment), "url: must be the store's base address, without a query"
+        yield not self.most_samples > 0, "most_samples: must be above 0"
+        yield not self.turn_seconds > 0, "turn_seconds: must be above 0"
+        yield self.org_id is not None and not header_text(self.org_id), "org_id: holds what a header cannot carry"
+        for name, _ in self.header_files:
+            yield bool(header_problem(name)), f"header_files: {header_problem(name)}"
+
+
+def header_problem(name: str) -> str:
+    """Return why a header name is not allowed, or an empty string."""
+    if not _HEADER_NAME.fullmatch(name):
+        return f"{name[:40]!r} is no name of a header"
+    return f"{name} is set by other options" if name.lower() in _OWN_HEADERS else ""
+
+
+def header_text(text: str) -> bool:
+    """Return whether the text is a valid header value."""
+    return bool(text) and text == text.strip() and text.isascii() and text.isprintable()
+
+
+def error_without_body(place: str, status: int) -> StoreError:
+    """Return the error for a status without a readable body."""
+    kind = _KIND_BY_STATUS.get(status, StoreErrorKind.AWAY if status >= 500 else StoreErrorKind.REFUSED)
+    return StoreError(kind, place, f"answered {status}")
+
+
+def error_from_body(given: ApiResponse, status: int) -> StoreError:
+    """Return the error that a response body reports."""
+    text = given.error or ""
+    kind = _KIND_BY_TYPE.get(given.error_type) or error_without_body(given.place, status).kind
+    hint = ""
+    for words, kind_of_words, hint_of_words in _WORDS:
+        if words in text.lower():
+            kind, hint = kind_of_words, hint_of_words
+            break
+    return StoreError(kind, given.place, f"refused the query ({status}): {text or 'it does not say why'}{hint}")
+
+
+def transport_error(place: str, error: ScrapeError) -> StoreError:
+    """Return the error for a response that did not arrive, or not completely."""
+    text = error.text.removeprefix(place).lstrip("/: ")
+    if error.kind is ScrapeFailure.TOO_LARGE:
+        return StoreError(StoreErrorKind.TOO_MUCH, place, text.partition(";")[0].rstrip("/: "))
+    return StoreError(_SCRAPES.get(error.kind, StoreErrorKind.WRONG_ANSWER), place, text)
+
+
 class QueryRunner:
     """Sender of queries over one connection, for one thread at a time. `login` is a hint in error messages."""
 
@@ -131,7 +188,7 @@ class QueryRunner:
         self.place = place_of(options.url).rstrip("/")
         self._options = options
         self._login = login
-        self._connection = KeptConnection(options.target(), "answer", options.header_files)
+        self._connection = KeptConnection(options, "answer", options.header_files)
         self._requests: dict[str, requests.Request] = {}
         self._parameters = {
             **EXACT,
@@ -178,25 +235,24 @@ class QueryRunner:
         prepared = requests.Request("POST", f"{self.place}{path}", headers=headers, data=form).prepare()
         response = self._connection.answer(prepared, deadline)
         try:
-            self._judge(response)
+            self._check_status(response)
             return self._connection.body(response), response.status_code
         except BaseException:
             response.close()
             raise
 
-    def _judge(self, response: requests.Response) -> None:
+    def _check_status(self, response: requests.Response) -> None:
         """Raise the error of a response whose body is not worth reading."""
         status = response.status_code
         if 300 <= status < 400:
-            error = http_status_error(
-                self.place, status, self._connection.redact_reply(response.headers.get("Location", ""))
-            )
-            raise transport_error(self.place, error)
-        if (trouble := error_from_status(self.place, status, self._login)) is not None:
-            raise trouble
+            location = self._connection.redact_reply(response.headers.get("Location", ""))
+            raise transport_error(self.place, http_status_error(self.place, status, location))
+        if status in _STATUSES:
+            kind, text = _STATUSES[status]
+            raise StoreError(kind, self.place, text.format(login=self._login))
         if status != 200 and "json" not in response.headers.get("Content-Type", "").lower():
             raise error_without_body(self.place, status)
 
-    def _clean(self, trouble: StoreError) -> StoreError:
+    def _clean(self, error: StoreError) -> StoreError:
         """Return the error without the secrets that a store or proxy may repeat."""
-        return StoreError(trouble.kind, trouble.place, redact(trouble.text, self._connection.headers.values()))
+        return StoreError(error.kind, error.place, redact(error.text, self._connection.headers.values()))

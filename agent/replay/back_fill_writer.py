@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
-from agent.fleet.factory import AGENTS, build_tier_reader
+from agent.fleet.tier_readers import AGENTS, build_tier_reader
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.pipeline.loop import EvaluationLoop

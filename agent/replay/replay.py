@@ -13,7 +13,7 @@ from datetime import datetime
 
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.errors import ScrapeError
-from agent.fleet.factory import AGENTS, build_replica_reader
+from agent.fleet.tier_readers import AGENTS, build_replica_reader
 from agent.prometheus.answers import StoreError
 from agent.prometheus.api import QueryClient
 from agent.scrape.scrapers import PageReader

@@ -17,6 +17,7 @@ from pathlib import Path
 from agent.config.load import LoadedConfig
 from agent.config.report_keys import WEEKDAYS, Destination
 from agent.errors import SizewatchError
+from agent.http_client.back_off import retry_delay
 from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult, JobRunner
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState, WeeklySchedule
@@ -123,7 +124,7 @@ class ReportService:
         if done is None:
             return
         if done.trouble:
-            wait = _backoff(state.attempts)
+            wait = retry_delay(state.attempts + 1, FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
             _log.warning('report failed name=%s error="%s" retry_seconds=%.0f', name, done.trouble, wait)
             failed = replace(state, attempts=state.attempts + 1, next_at=now + wait, trouble=done.trouble)
             self._keep(failed)
@@ -164,7 +165,7 @@ class ReportService:
             receipt=taken.absolute(),
             lock=self.data_dir / LOCK_FILE,
         )
-        wait = _backoff(one.attempts)
+        wait = retry_delay(one.attempts + 1, FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
         # Record the attempt before sending: a daemon that dies here must not repeat it at once.
         tried = replace(one, attempts=one.attempts + 1, next_at=now + wait)
         self._replace(one, tried)
@@ -253,7 +254,3 @@ def _weekly(loaded: LoadedConfig) -> WeeklySchedule:
     keys = loaded.config.report
     at = time.fromisoformat(keys.at)
     return WeeklySchedule(weekday=WEEKDAYS.index(keys.weekday), at=at, zone=keys.zone or loaded.config.forecast.zone)
-
-
-def _backoff(attempts: int) -> float:
-    return min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(attempts, 10))

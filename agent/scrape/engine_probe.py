@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import JSON, PageFetcher
+from agent.http_client.connection import JSON, fetch_page
 from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import PageReader
 from exporters.render import text
@@ -29,6 +29,9 @@ MOST_MODEL = 300
 
 LONGEST_CONTEXT = 100_000_000
 """Upper bound of a plausible context length in tokens."""
+
+FACTS = ("num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization", "enable_prefix_caching")
+"""Page facts that belong to the configuration of a tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +49,11 @@ class EngineProbe:
 def probe_engine(options: TargetOptions, engine: str | None = None) -> EngineProbe:
     """Probe one endpoint. Raise ScrapeError if it has no page of an engine."""
     reader = PageReader(engine)
-    page = reader.read(_fetched(options), time.time())
+    page = reader.read(fetch_page(options), time.time())
     remarks: list[str] = []
     card = _card(options, remarks)
-    told = page.facts.get("max_model_len", "")
-    context = _tokens(card.get("max_model_len")) or (_tokens(int(told)) if told.isdecimal() else None)
+    printed = page.facts.get("max_model_len", "")
+    context = _tokens(card.get("max_model_len")) or (_tokens(int(printed)) if printed.isdecimal() else None)
     return EngineProbe(
         url=options.url,
         engine=reader.engine,
@@ -61,19 +64,11 @@ def probe_engine(options: TargetOptions, engine: str | None = None) -> EnginePro
     )
 
 
-def _fetched(options: TargetOptions, accept: str | None = None) -> bytes:
-    fetcher = PageFetcher(options, accept) if accept else PageFetcher(options)
-    try:
-        return fetcher.fetch()
-    finally:
-        fetcher.close()
-
-
 def _card(options: TargetOptions, remarks: list[str]) -> dict[str, Any]:
     """Return the first model card of the server. Without one, add a remark and return an empty dict."""
     url = urlunsplit(urlsplit(options.url)._replace(path=MODELS, query=""))
     try:
-        answer = json.loads(_fetched(replace(options, url=url), JSON))
+        answer = json.loads(fetch_page(replace(options, url=url), JSON))
         cards = [card for card in answer["data"] if isinstance(card, dict)]
     except ScrapeError as error:
         gone = error.kind is ScrapeFailure.HTTP_STATUS
@@ -89,13 +84,9 @@ def _tokens(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LONGEST_CONTEXT else None
 
 
-FACTS = ("num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization", "enable_prefix_caching")
-"""Page facts that belong to the configuration of a tier."""
-
-
 def differences(running: tuple[EngineProbe, ...]) -> Iterator[str]:
     """Yield the differences between the replicas of a tier: a tier is one configuration, measured once."""
-    told = [
+    several = [
         {
             "engine": f"{one.engine.name} {one.engine.generation}",
             "model": one.model,
@@ -104,8 +95,8 @@ def differences(running: tuple[EngineProbe, ...]) -> Iterator[str]:
         }
         for one in running
     ]
-    for name in told[0]:
-        values = dict.fromkeys(each[name] for each in told)
+    for name in several[0]:
+        values = dict.fromkeys(one[name] for one in several)
         if len(values) > 1:
-            each_told = ", ".join(value or "not told" for value in values)
-            yield f"{name} differs between the replicas: {each_told}; a tier is one configuration"
+            listed = ", ".join(value or "not told" for value in values)
+            yield f"{name} differs between the replicas: {listed}; a tier is one configuration"

@@ -125,7 +125,7 @@ class SeriesReader:
         openmetrics = self._is_openmetrics(lines)
         learned: dict[bytes, Sample | Metadata] = {}
         page = [self._line(line, number, openmetrics, learned) for number, line in enumerate(lines, 1)]
-        layout = self._laid_out(page, openmetrics)
+        layout = self._build_layout(page, openmetrics)
         self._recent.update(learned)
         self._layout = layout
         self._number = layout.number
@@ -149,21 +149,21 @@ class SeriesReader:
     ) -> ExpositionLine:
         fixed = not line or line.startswith(b"#")
         key, value = (line, 0.0) if fixed else split_number(line)
-        says = None if value is None else self._recent.get(key) or self._older.get(key) or learned.get(key)
-        if says is None or value is None:
+        parsed = None if value is None else self._recent.get(key) or self._older.get(key) or learned.get(key)
+        if parsed is None or value is None:
             read = parse_line(line, number, openmetrics=openmetrics)
-            if read.reusable and fixed == isinstance(read.says, Metadata):
-                learned[read.prefix] = read.says
+            if read.reusable and fixed == isinstance(read.parsed, Metadata):
+                learned[read.prefix] = read.parsed
             return read
-        learned[key] = says
-        return ExpositionLine(key, says, value, True)
+        learned[key] = parsed
+        return ExpositionLine(key, parsed, value, True)
 
-    def _laid_out(self, page: list[ExpositionLine], openmetrics: bool) -> _Layout:
-        families, contradicted = declared_families(line.says for line in page)
-        is_wanted, series = self._chosen(page, families, contradicted)
+    def _build_layout(self, page: list[ExpositionLine], openmetrics: bool) -> _Layout:
+        families, contradicted = declared_families(line.parsed for line in page)
+        is_wanted, series = self._select_samples(page, families, contradicted)
         last = self._layout
         same = last is not None and last.series == series
-        is_sample = tuple(isinstance(line.says, Sample) for line in page)
+        is_sample = tuple(isinstance(line.parsed, Sample) for line in page)
         return _Layout(
             prefixes=tuple(line.prefix for line in page),
             is_sample=is_sample,
@@ -177,7 +177,7 @@ class SeriesReader:
             number=self._number if same else self._number + 1,
         )
 
-    def _chosen(
+    def _select_samples(
         self, page: list[ExpositionLine], families: dict[str, str], contradicted: Mapping[str, str]
     ) -> tuple[tuple[bool, ...], tuple[ExpositionSeries, ...]]:
         """Return which samples are selected, and their series. Add families without metadata to `families`."""
@@ -186,9 +186,9 @@ class SeriesReader:
         first_lines: dict[ExpositionSeries, int] = {}
         is_wanted = []
         for number, line in enumerate(page, 1):
-            if not isinstance(line.says, Sample):
+            if not isinstance(line.parsed, Sample):
                 continue
-            name = line.says.name
+            name = line.parsed.name
             family, type_ = placing.lookup(name)
             wanted = choices.get(name)
             if wanted is None:
@@ -201,7 +201,7 @@ class SeriesReader:
                     ScrapeFailure.SYNTAX,
                     f"family {quote_external_text(family, 80)} has two types: {contradicted[family]}",
                 )
-            first = first_lines.setdefault(ExpositionSeries(name, line.says.labels, type_), number)
+            first = first_lines.setdefault(ExpositionSeries(name, line.parsed.labels, type_), number)
             if first != number:
                 repeated = quote_external_text(line.prefix[:320].decode(errors="replace"), 80)
                 text = f"line {number} repeats the series of line {first}: {repeated}"
@@ -217,7 +217,7 @@ class SeriesReader:
         self._pages = 0
         self._older = {} if crowded else self._recent
         current = ((prefix, self._recent.get(prefix)) for prefix in layout.prefixes)
-        self._recent = {prefix: says for prefix, says in current if says is not None}
+        self._recent = {prefix: parsed for prefix, parsed in current if parsed is not None}
 
 
 def _repeated(layout: _Layout, body: bytes, lines: list[bytes]) -> tuple[float, ...] | None:

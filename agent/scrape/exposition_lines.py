@@ -26,6 +26,20 @@ _NAN_OF_WINDOWS = re.compile(rb" -?nan\((?:ind|snan)\)$")
 # Exceptions of the library on invalid lines; not all are ValueError.
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
+UNTYPED = "untyped"
+# Type of a sample by its suffix and the type of its family. A family with the sample's full name comes first: vLLM has
+# a histogram whose name ends in `_total`. OpenMetrics puts `_created` in its family; the text format makes it a gauge.
+_SUFFIX_TYPES: dict[str, dict[str, str]] = {
+    "_total": {"counter": "counter"},
+    "_bucket": {"histogram": "histogram", "gaugehistogram": "gaugehistogram"},
+    "_count": {"histogram": "histogram", "summary": "summary"},
+    "_sum": {"histogram": "histogram", "summary": "summary"},
+    "_gcount": {"gaugehistogram": "gaugehistogram"},
+    "_gsum": {"gaugehistogram": "gaugehistogram"},
+    "_created": {"counter": "gauge", "histogram": "gauge", "summary": "gauge"},
+    "_info": {"info": "info"},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -52,7 +66,7 @@ class ExpositionLine:
     """
 
     prefix: bytes
-    says: Sample | Metadata
+    parsed: Sample | Metadata
     value: float
     reusable: bool
 
@@ -109,14 +123,9 @@ def _family_of_line(text: str, *, openmetrics: bool) -> Metric | None:
 def _metadata(text: str) -> Metadata:
     """Parse a HELP or TYPE line. The library strips `_total` from the name in TYPE lines, but not in HELP lines."""
     _, keyword, rest = text.split(None, 2)
-    if keyword == "HELP":
-        return Metadata(one_line(_named(rest).name))
-    stated = _named(rest)
-    return Metadata(one_line(stated.name), sys.intern(stated.documentation))
-
-
-def _named(rest: str) -> Metric:
-    return next(iter(text_families(f"# HELP {rest}")))
+    family = next(iter(text_families(f"# HELP {rest}")))
+    name = one_line(family.name)
+    return Metadata(name) if keyword == "HELP" else Metadata(name, sys.intern(family.documentation))
 
 
 def _to_float(value: float) -> float:
@@ -127,30 +136,15 @@ def _to_float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-UNTYPED = "untyped"
-# Type of a sample by its suffix and the type of its family. A family with the sample's full name comes first: vLLM has
-# a histogram whose name ends in `_total`. OpenMetrics puts `_created` in its family; the text format makes it a gauge.
-_SUFFIX_TYPES: dict[str, dict[str, str]] = {
-    "_total": {"counter": "counter"},
-    "_bucket": {"histogram": "histogram", "gaugehistogram": "gaugehistogram"},
-    "_count": {"histogram": "histogram", "summary": "summary"},
-    "_sum": {"histogram": "histogram", "summary": "summary"},
-    "_gcount": {"gaugehistogram": "gaugehistogram"},
-    "_gsum": {"gaugehistogram": "gaugehistogram"},
-    "_created": {"counter": "gauge", "histogram": "gauge", "summary": "gauge"},
-    "_info": {"info": "info"},
-}
-
-
 def declared_families(page: Iterable[Sample | Metadata]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the type of each family with metadata, and the two types of each contradictory family."""
     types: dict[str, str] = {}
     contradicted: dict[str, str] = {}
-    for says in page:
-        if not isinstance(says, Metadata) or not says.family:
+    for parsed in page:
+        if not isinstance(parsed, Metadata) or not parsed.family:
             continue
-        family = says.family
-        type_ = UNTYPED if says.type in ("", "unknown") else says.type
+        family = parsed.family
+        type_ = UNTYPED if parsed.type in ("", "unknown") else parsed.type
         before = types.setdefault(family, type_)
         if before == UNTYPED:
             types[family] = type_

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import Backoff, PageFetcher
+from agent.http_client.back_off import Backoff
+from agent.http_client.connection import PageFetcher
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
 from agent.scrape.exposition import ParsedPage, SeriesReader
@@ -26,6 +27,14 @@ from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
 from rules.telemetry.snapshots import Snapshot
+
+MOST_THREADS = 32
+"""Maximum threads. Further targets wait for a free thread; a waiting thread costs about 50 kB."""
+
+GRACE_SECONDS = 1.0
+"""Seconds beyond a scrape's deadline. DNS lookups ignore the deadline: without a resolver they take half a minute."""
+
+_log = logging.getLogger(__name__)
 
 
 class PageReader:
@@ -83,20 +92,11 @@ class PageReader:
         found = detect_engine(((normalize_name(name), labels) for name, labels in names), self._engines)
         if found is not None:
             return found
-        known = ", ".join(sorted({e.label for e in self._engines})) or "none"
-        text = f"no page of an engine that sizewatch reads ({known})"
-        if self._configured is not None:
-            text = f"not a page of {self._configured}, which is configured for it"
+        text = f"not a page of {self._configured}, which is configured for it"
+        if self._configured is None:
+            known = ", ".join(sorted({e.label for e in self._engines})) or "none"
+            text = f"no page of an engine that sizewatch reads ({known})"
         raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
-
-
-MOST_THREADS = 32
-"""Maximum threads. Further targets wait for a free thread; a waiting thread costs about 50 kB."""
-
-GRACE_SECONDS = 1.0
-"""Seconds beyond a scrape's deadline. DNS lookups ignore the deadline: without a resolver they take half a minute."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +117,6 @@ class Target:
         return self.tier, self.replica
 
 
-class Fetcher(Protocol):
-    """Fetcher of one target's page: `agent.http_client.connection.PageFetcher`, or a fake in tests."""
-
-    def fetch(self) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeResult:
     """Result of one target in a cycle. `t` is the time of the complete page (unix seconds).
@@ -139,7 +131,7 @@ class ScrapeResult:
 
 
 class _Scraper:
-    def __init__(self, target: Target, fetcher: Fetcher) -> None:
+    def __init__(self, target: Target, fetcher: PageFetcher) -> None:
         self.target = target
         self.fetcher = fetcher
         self.reader = PageReader(target.engine)
@@ -157,7 +149,7 @@ class _Fetched(NamedTuple):
     body: bytes | ScrapeError
 
 
-Asked = Mapping[tuple[str, str], Future[_Fetched]]
+StartedScrapes = Mapping[tuple[str, str], Future[_Fetched]]
 """Running scrapes of one cycle by (tier, replica)."""
 
 
@@ -168,52 +160,48 @@ class Scrapers:
         self,
         targets: Sequence[Target],
         clock: Callable[[], float] = time.time,
-        fetcher: Callable[[TargetOptions], Fetcher] = PageFetcher,
+        fetcher: Callable[[TargetOptions], PageFetcher] = PageFetcher,
     ) -> None:
         self._clock = clock
         self._scrapers = {t.key: _Scraper(t, fetcher(t.options)) for t in targets}
-        self._turns = 0
+        self._cycles = 0
         self._threads = min(MOST_THREADS, max(1, len(targets)))
         self._pool = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="scrape")
-        self._asked_at = 0.0
+        self._started_at = 0.0
 
-    def turn(self) -> Mapping[tuple[str, str], ScrapeResult]:
-        """Scrape every due target once and return the results by (tier, replica)."""
-        return self.collect_results(self.start_scrapes())
-
-    def start_scrapes(self) -> Asked:
+    def start_scrapes(self) -> StartedScrapes:
         """Start the scrapes of a cycle without waiting."""
         # Count cycles in place of time: a clock set back must not extend a backoff by hours.
-        self._turns += 1
-        self._asked_at = time.monotonic()
+        self._cycles += 1
+        self._started_at = time.monotonic()
         due = (
             (key, scraper)
             for key, scraper in self._scrapers.items()
-            if scraper.backoff.is_due(self._turns) and not scraper.is_late()
+            if scraper.backoff.is_due(self._cycles) and not scraper.is_late()
         )
         return {key: self._pool.submit(self._fetch, scraper) for key, scraper in due}
 
-    def collect_results(self, asked: Asked) -> Mapping[tuple[str, str], ScrapeResult]:
+    def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
         """Return the result of every target after the last scrape has ended or timed out."""
         free = max(1, self._threads - sum(scraper.is_late() for scraper in self._scrapers.values()))
-        rounds = math.ceil(len(asked) / free)
+        rounds = math.ceil(len(started) / free)
         return {
-            key: self._outcome(scraper, self._fetched(scraper, asked[key], rounds))
-            if key in asked
+            key: self._outcome(scraper, self._fetched(scraper, started[key], rounds))
+            if key in started
             else ScrapeResult(t=self._clock(), seconds=0.0, snapshot=None, error=None)
             for key, scraper in self._scrapers.items()
         }
 
-    def _fetched(self, scraper: _Scraper, asked: Future[_Fetched], rounds: int) -> _Fetched:
+    def _fetched(self, scraper: _Scraper, scrape: Future[_Fetched], rounds: int) -> _Fetched:
         """Return the fetched page, or a timeout. The limit is one deadline per round of scrapes in the thread pool."""
         options = scraper.target.options
-        until = self._asked_at + rounds * options.timeout_seconds + GRACE_SECONDS
+        until = self._started_at + rounds * options.timeout_seconds + GRACE_SECONDS
         try:
-            return asked.result(max(0.0, until - time.monotonic()))
+            return scrape.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
-            if not asked.cancel():
-                scraper.late = asked
-            waited = time.monotonic() - self._asked_at
+            if not scrape.cancel():
+                scraper.late = scrape
+            waited = time.monotonic() - self._started_at
             text = f"{place_of(options.url)} gave no page in {waited:.0f} s: looking its host's name up takes longer than that"
             return _Fetched(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
 
@@ -230,9 +218,9 @@ class Scrapers:
     def _outcome(self, scraper: _Scraper, fetched: _Fetched) -> ScrapeResult:
         read = self._read(scraper, fetched)
         if isinstance(read, ScrapeError):
-            scraper.backoff = scraper.backoff.record_failure(self._turns, 1.0)
+            scraper.backoff = scraper.backoff.record_failure(self._cycles, 1.0)
             return ScrapeResult(t=fetched.t, seconds=fetched.seconds, snapshot=None, error=read)
-        scraper.backoff = scraper.backoff.record_success()
+        scraper.backoff = Backoff()
         return ScrapeResult(t=fetched.t, seconds=fetched.seconds, snapshot=read, error=None)
 
     def _read(self, scraper: _Scraper, fetched: _Fetched) -> Snapshot | ScrapeError:

@@ -18,7 +18,7 @@ from rules.verdicts.verdict import Subject
 
 if TYPE_CHECKING:
     # A node without discovery must not load the Kubernetes client.
-    from agent.kubernetes.discovered_targets import PodSource
+    from agent.kubernetes.node_pods import PodSource
 
 NO_GPUS = GpuAssignment(gpus=())
 

@@ -13,11 +13,11 @@ from typing import Protocol
 from agent.config.load import LoadedConfig
 from agent.config.store_keys import Lease
 from agent.errors import ConfigError, ScrapeFailure, SizewatchError
-from agent.fleet.factory import AGENTS, LeaderElection, build_tier_reader, uses_agent_series
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
-from agent.fleet.tier_readers import TierReader, TierReaderKey
+from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
 from agent.http_client.transport import TargetOptions
 from agent.kubernetes.api import KubernetesApiError
+from agent.kubernetes.lease import LeaderElection
 from agent.pipeline.interfaces import Source
 from agent.prometheus.answers import collector_resting
 from agent.prometheus.api import QueryCounters, StoreApi

@@ -24,19 +24,16 @@ from agent.config.discovery_keys import PodTier
 from agent.config.files import load_plan
 from agent.config.load import parse_config
 from agent.fleet.agent_series import AgentPages
-from agent.fleet.engine_series import EnginePages, GpuPages, PagesWithGpus
-from agent.fleet.engine_sum_results import part_sums, replica_windows
-from agent.fleet.engine_sums import SUMS, ReleaseGroup
-from agent.fleet.sums import COUNTED, GROUP, LEVEL_NAMES, LEVELS, PART, WHAT, group_sums, replica_parts
-from agent.fleet.sums import SUMS as OWN_SUMS
+from agent.fleet.engine_series import EnginePages, GpuPages
+from agent.fleet.engine_sums import ReleaseGroup, part_sums, replica_windows
+from agent.fleet.sums import COUNTED, GROUP, LEVEL_NAMES, LEVELS, PART, SUMS, WHAT, group_sums, replica_parts
 from agent.http_server.credentials import Authenticator
 from agent.http_server.options import WEBHOOK, WebOptions
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import _event
-from agent.kubernetes.discovery import describe_excluded_pods, discover
-from agent.kubernetes.pod_resources import _devices
+from agent.kubernetes.discovery import TierCandidates, describe_excluded_pods, discover
+from agent.kubernetes.pod_gpus import _devices
 from agent.kubernetes.pods import pod_of
-from agent.kubernetes.tier_match import TierCandidates
 from agent.prometheus.answers import MatrixSeries, answer, matrix, vector
 from agent.scrape.exposition import SeriesReader
 from exporters.metrics import names
@@ -85,7 +82,7 @@ def _read_sums(several: tuple[MatrixSeries, ...]) -> None:
 
 def _read_gpus(several: tuple[MatrixSeries, ...]) -> None:
     for exporter in EXPORTERS:
-        for page in PagesWithGpus(EnginePages("instance"), GpuPages(exporter, "instance")).pages(several):
+        for page in EnginePages("instance", gpus=GpuPages(exporter, "instance")).pages(several):
             for readout in page.gpus:
                 sound(readout.counters, "counter")
                 assert all(map(math.isfinite, readout.gauges.values())), f"gauges {dict(readout.gauges)}"
@@ -292,7 +289,7 @@ def _sums(series: list[dict[str, Any]]) -> Iterator[bytes]:
             "values": [[NOW, "1"], [NOW + 60, f"{value}"]],
         }
         for name in (*(names.PREFIX + stem for stem in stems), *sorted(LEVEL_NAMES)[:3])
-        for what in (OWN_SUMS, COUNTED, *LEVELS)
+        for what in (SUMS, COUNTED, *LEVELS)
         for lot in ("0.0", "0.1", "1.0")
         for edge, value in ((("0.5", 3), ("+Inf", 5)) if name.endswith("_bucket") else (("", 4),))
     ]
@@ -421,7 +418,7 @@ TARGETS = (
             *(
                 "agent.prometheus.answers",
                 "agent.fleet.engine_series",
-                "agent.fleet.engine_sum_results",
+                "agent.fleet.engine_sums",
                 "agent.fleet.engine_series",
             ),
             *("agent.fleet.agent_columns", "agent.fleet.agent_series", "agent.fleet.sums"),
@@ -448,7 +445,7 @@ TARGETS = (
         run=run_kubernetes,
         seeds=_events,
         words=JSON_WORDS,
-        reads=("agent.kubernetes.pods", "agent.kubernetes.discovery", "agent.kubernetes.tier_match"),
+        reads=("agent.kubernetes.pods", "agent.kubernetes.discovery", "agent.kubernetes.discovery"),
     ),
     Target(
         name="pod_resources",
@@ -456,6 +453,6 @@ TARGETS = (
         seeds=pod_resources_seeds,
         declared=(ValueError, IndexError),
         words=(b"\xff" * 9 + b"\x01", b"\x0a\x00", b"\x80" * 12, b"\x0a\xff\xff\xff\xff\x0f"),
-        reads=("agent.kubernetes.pod_resources",),
+        reads=("agent.kubernetes.pod_gpus",),
     ),
 )

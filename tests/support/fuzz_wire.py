@@ -27,10 +27,10 @@ from agent.cli.dashboards import GrafanaClient, GrafanaCredentials
 from agent.errors import ScrapeError
 from agent.http_client.connection import PageFetcher
 from agent.http_client.transport import TargetOptions
-from agent.kubernetes import pod_resources
+from agent.kubernetes import pod_gpus
 from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import StoreOptions
 from agent.scrape.engine_probe import probe_engine
 from exporters.alertmanager.payload import AlertPayload
 
@@ -182,7 +182,7 @@ def _watch(url: str) -> None:
 
 
 def _store(url: str) -> None:
-    with closing(StoreApi(StoreOptions(url=url, timeout_seconds=TIMEOUT_SECONDS, most_bytes=MOST_PAGE_BYTES))) as api:
+    with closing(StoreApi(StoreOptions(url=url, timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_PAGE_BYTES))) as api:
         api.query("up", 1.0)
 
 
@@ -204,7 +204,7 @@ def run_peer(data: bytes) -> None:
 def run_kubelet(data: bytes) -> None:
     server, path = over_a_file()
     server.said = data
-    for one in pod_resources.ask(path, TIMEOUT_SECONDS):
+    for one in pod_gpus.read_devices(path, TIMEOUT_SECONDS):
         assert not (wrong := message_trouble((one.namespace, one.pod, one.container, one.resource, *one.ids))), wrong
 
 
@@ -256,7 +256,7 @@ def _kubelet_answers() -> Iterator[bytes]:
         client, server = (H2Connection(H2Configuration(client_side=side)) for side in (True, False))
         for side in (client, server):
             side.initiate_connection()
-        client.send_headers(1, pod_resources._HEADERS)
+        client.send_headers(1, pod_gpus._HEADERS)
         client.send_data(1, b"\0\0\0\0\0", end_stream=True)
         server.receive_data(client.data_to_send())
         body = next(iter(pod_resources_seeds()))
@@ -313,6 +313,6 @@ TARGETS = (
         run=run_kubelet,
         seeds=_kubelet_answers,
         words=(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00", b"\x00\x00\x08\x07", b"\x80", b"\xff" * 9, b"\x00\x40\x00\x00"),
-        reads=("agent.kubernetes.pod_resources",),
+        reads=("agent.kubernetes.pod_gpus",),
     ),
 )

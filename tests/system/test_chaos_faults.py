@@ -55,10 +55,10 @@ def test_an_engine_that_is_well_again_is_seen_within_two_turns_however_long_it_w
         )
         scrapers = Scrapers([Target(tier="t", replica="r0", pool="mixed", options=options)])
         engine.act = act
-        during = [scrapers.turn()["t", "r0"].snapshot for _ in range(turns)]
+        during = [scrapers.collect_results(scrapers.start_scrapes())["t", "r0"].snapshot for _ in range(turns)]
         engine.act = None
         engine.released.set()
-        after = [scrapers.turn()["t", "r0"].snapshot for _ in range(2)]
+        after = [scrapers.collect_results(scrapers.start_scrapes())["t", "r0"].snapshot for _ in range(2)]
         scrapers.close()
     assert during == [None] * turns
     assert after[-1] is not None

@@ -20,7 +20,7 @@ from agent.fleet.tier_readers import ReplicaReader
 from agent.history.store import HistoryStore
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import StoreOptions
 from agent.replay.back_fill_writer import fill_history
 from rules.telemetry import windows
 from rules.verdicts.verdict import Status
@@ -149,7 +149,7 @@ def test_an_agent_whose_clock_is_ahead_is_missed_when_it_is_gone() -> None:
 
 def test_a_scrape_that_is_told_of_again_is_none_however_old_it_is() -> None:
     clock = AgentClock()
-    assert [clock.scrape_times(t, told) for t, told in ((100.0, 98.0), (115.0, 98.0), (900.0, 98.0))] == [
+    assert [clock.scrape_time(t, told) for t, told in ((100.0, 98.0), (115.0, 98.0), (900.0, 98.0))] == [
         98.0,
         None,
         None,
@@ -159,9 +159,9 @@ def test_a_scrape_that_is_told_of_again_is_none_however_old_it_is() -> None:
 
 def test_scrapes_keep_their_distance_where_a_clock_is_wrong() -> None:
     clock = AgentClock()
-    told = [clock.scrape_times(1000.0 + 15.0 * n, 1000.0 + 15.2 * n - 600.0) for n in range(5)]
+    told = [clock.scrape_time(1000.0 + 15.0 * n, 1000.0 + 15.2 * n - 600.0) for n in range(5)]
     assert told == pytest.approx([1000.0 + 15.2 * n for n in range(5)])
-    assert clock.scrape_times(1075.0, 1074.0) == 1074.0, "it is right again"
+    assert clock.scrape_time(1075.0, 1074.0) == 1074.0, "it is right again"
 
 
 def test_a_fleet_whose_clock_was_minutes_ahead_sees_again_within_two_turns() -> None:

@@ -28,7 +28,7 @@ from agent.errors import ConfigError
 from agent.http_server.credentials import Authenticator, users_line
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import MOST_EVENT_BYTES, KubernetesApiError, KubernetesClient, KubernetesEndpoint
-from agent.kubernetes.discovered_targets import _target
+from agent.kubernetes.node_pods import _target
 from agent.reporting import storage
 
 PATHS = (

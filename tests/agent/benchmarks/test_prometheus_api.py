@@ -24,7 +24,7 @@ def server() -> Iterator[Server]:
 
 
 def ask(url: str, token_file: str | None = None) -> tuple[BenchmarkSeries, ...]:
-    api = PrometheusApi(url, bearer_token_file=token_file, timeout_seconds=0.5, most_bytes=20_000)
+    api = PrometheusApi(url, bearer_token_file=token_file, timeout_seconds=0.5, max_bytes=20_000)
     try:
         return api.raw('{__name__="x"}', 100.0, 160.25)
     finally:

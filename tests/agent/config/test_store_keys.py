@@ -8,7 +8,7 @@ import pytest
 from agent.config.load import parse_config
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import StoreOptions
 
 URL = "http://127.0.0.1:9090"
 
@@ -49,7 +49,7 @@ def test_every_key_reaches_the_client(tmp_path: Path) -> None:
     assert store_options(store, tmp_path) == StoreOptions(
         url="https://mimir.example/prometheus",
         timeout_seconds=5.0,
-        most_bytes=100_000,
+        max_bytes=100_000,
         most_samples=5000,
         turn_seconds=30.0,
         username="me",

@@ -12,9 +12,9 @@ from test_fleet_turns import TIER, VIEW, Away, Fleet, times
 from agent.config.store_keys import GpuSource, TierSource, contradictions
 from agent.fleet import engine_series
 from agent.fleet.engine_series import GpuPages
-from agent.fleet.factory import build_replica_reader
+from agent.fleet.tier_readers import build_replica_reader
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import StoreOptions
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS
 from rules.telemetry import readings, windows
 from rules.telemetry.windows import Window

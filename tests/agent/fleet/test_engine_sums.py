@@ -18,14 +18,12 @@ from agent.config.store_keys import FleetConfig as FleetKeys
 from agent.config.store_keys import TierSource
 from agent.fleet import engine_series
 from agent.fleet.aggregates import EngineAggregates
-from agent.fleet.engine_sum_results import part_sums
-from agent.fleet.engine_sums import EngineSums, ReleaseGroup, scrape_count_query
-from agent.fleet.factory import build_tier_reader
+from agent.fleet.engine_sums import EngineSums, ReleaseGroup, part_sums, scrape_count_query
 from agent.fleet.sums import GROUP, WHAT
-from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, ReplicaReader
+from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, ReplicaReader, build_tier_reader
 from agent.prometheus.answers import InstantSample, MatrixSeries
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import StoreOptions
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.telemetry import readings, windows
 from rules.telemetry.signals import Gap

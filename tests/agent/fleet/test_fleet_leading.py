@@ -23,10 +23,10 @@ from agent.config.load import parse_config
 from agent.config.store_keys import Lease
 from agent.errors import ConfigError
 from agent.fleet import agent_series
-from agent.fleet.factory import LeaderElection
 from agent.fleet.tier_readers import ReplicaReader
 from agent.kubernetes import lease
 from agent.kubernetes.api import KubernetesEndpoint
+from agent.kubernetes.lease import LeaderElection
 from agent.sources.store import StoreSource
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from waiting import wait_for
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import UNREAD_SECONDS, ExporterPage, GpuCollector
 from agent.gpu.nvml_reader import NvmlReader
-from agent.gpu.owners import MOST_GENERATIONS, GpuAssignment, PidFileError, assign_gpus, lineage, owners, read_pid
+from agent.gpu.owners import MOST_GENERATIONS, GpuAssignment, Lineage, PidFileError, assign_gpus, lineage, read_pid
 from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import Target
 from rules.gpu_sources.amd import AMD
@@ -34,6 +34,12 @@ def target(replica: str, *gpus: str, pid_file: Path | None = None) -> Target:
         gpus=gpus,
         pid_file=str(pid_file) if pid_file else None,
     )
+
+
+def owners(
+    targets: Sequence[Target], readouts: Mapping[str, GpuReadout], ancestors: Lineage = lineage
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    return {key: owned.gpus for key, owned in assign_gpus(targets, readouts, ancestors).items()}
 
 
 TWO = by_uuid(readout("GPU-a", 0), readout("GPU-b", 1))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.gpu.nvml_sums import BusySum, CountSum, EnergySum, FaultSum, ThrottleSum
+from agent.gpu.nvml_sums import BusySum, CountSum, EnergySum, ThrottleSum
 
 
 def test_each_sample_stands_for_the_time_since_the_one_before_it():
@@ -137,11 +137,3 @@ def test_a_count_is_the_increase_whatever_the_total_was():
     errors.add_total(900, "b")  # another way to ask
     errors.add_total(901, "b")
     assert errors.count == 6
-
-
-def test_faults_are_counted_in_all_and_by_code():
-    faults = FaultSum()
-    faults.add([79, 31, 79])
-    faults.add([])
-    faults.add([31])
-    assert (faults.count, faults.by_code) == (4, {79: 2, 31: 2})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_samples import by_uuid, readout
 
-from agent.gpu.owners import assign_gpus, owners
+from agent.gpu.owners import assign_gpus
 from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import Target
 
@@ -26,8 +26,12 @@ def target(replica: str, *gpus: str, pid_file: Path | None = None) -> Target:
     )
 
 
+def gpus_by_replica(targets: list[Target]) -> dict[tuple[str, str], tuple[str, ...]]:
+    return {key: owned.gpus for key, owned in assign_gpus(targets, HALVES).items()}
+
+
 def test_two_replicas_share_a_gpu_by_its_instances() -> None:
-    found = owners([target("r", FIRST), target("s", SECOND)], HALVES)
+    found = gpus_by_replica([target("r", FIRST), target("s", SECOND)])
     assert found == {("t", "r"): (FIRST,), ("t", "s"): (SECOND,)}
 
 
@@ -35,7 +39,7 @@ def test_auto_finds_the_instance_that_the_engines_process_runs_on(tmp_path: Path
     pid_file = tmp_path / "engine.pid"
     pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
     both = [target("r", "auto", pid_file=pid_file), target("s", SECOND)]
-    assert owners(both, HALVES) == {("t", "r"): (FIRST,), ("t", "s"): (SECOND,)}
+    assert gpus_by_replica(both) == {("t", "r"): (FIRST,), ("t", "s"): (SECOND,)}
 
 
 def test_an_index_names_no_instance_and_the_words_say_what_does() -> None:

@@ -18,7 +18,7 @@ import urllib3
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
-from agent.http_client.connection import Backoff, PageFetcher
+from agent.http_client.connection import PageFetcher
 from agent.http_client.error_text import closed_by_peer, translate_http_error
 from agent.http_client.transport import TargetOptions
 
@@ -610,26 +610,3 @@ def test_every_mistake_in_the_options_is_reported_at_once() -> None:
 def test_an_address_that_is_none_is_a_mistake_in_the_options(url: str) -> None:
     with pytest.raises(ConfigError, match="url: "):
         TargetOptions(url=url)
-
-
-def test_a_dead_target_is_asked_more_rarely_but_at_least_every_second_turn() -> None:
-    backoff = Backoff()
-    asked = []
-    for turn in range(20):
-        now = turn * 15.0
-        if backoff.is_due(now):
-            asked.append(turn)
-            backoff = backoff.record_failure(now, 15.0)
-    assert asked == [0, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18]
-    assert backoff.failures == len(asked)
-
-
-def test_one_success_ends_the_waiting() -> None:
-    backoff = Backoff().record_failure(0.0, 15.0).record_failure(15.0, 15.0).record_failure(30.0, 15.0)
-    assert not backoff.is_due(45.0)
-    assert backoff.record_success().is_due(45.0)
-    assert backoff.record_success() == Backoff()
-
-
-def test_a_turn_that_starts_a_little_early_is_not_skipped() -> None:
-    assert Backoff().record_failure(0.2, 15.0).is_due(15.0)

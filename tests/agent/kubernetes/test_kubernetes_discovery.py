@@ -12,9 +12,8 @@ from paths import TESTS
 from agent.config.discovery_keys import Kubernetes, PodTier
 from agent.config.load import parse_config
 from agent.errors import ConfigError
-from agent.kubernetes.discovery import DiscoveryResult, discover
+from agent.kubernetes.discovery import DiscoveryResult, TierCandidates, discover, same_model, same_product
 from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, pod_of, truncate_value
-from agent.kubernetes.tier_match import TierCandidates, same_model, same_product
 from rules.plan.schema import parse_plan
 
 PLAN = parse_plan(yaml.safe_load((TESTS / "plans" / "guide-h100.yaml").read_text(encoding="utf-8")))

@@ -20,9 +20,17 @@ from paths import TESTS
 from waiting import CEILING_SECONDS
 
 from agent.gpu.collector import samples
-from agent.kubernetes import pod_resources
-from agent.kubernetes.pod_gpus import GpuAssignmentSources, assign_pod_gpus, find_shared_gpus, gpus_from_exporter
-from agent.kubernetes.pod_resources import Devices, PodResourcesError, ask, socket_exists
+from agent.kubernetes import pod_gpus
+from agent.kubernetes.pod_gpus import (
+    Devices,
+    GpuAssignmentSources,
+    PodResourcesError,
+    assign_pod_gpus,
+    find_shared_gpus,
+    gpus_from_exporter,
+    read_devices,
+    socket_exists,
+)
 from agent.kubernetes.pods import Pod
 from agent.scrape.exposition import SeriesReader
 from rules.gpu_sources.amd import AMD
@@ -74,14 +82,14 @@ def test_the_kubelet_tells_each_containers_devices(tmp_path: Path) -> None:
     asked = []
     with kubelet(tmp_path / "k.sock", lambda request, _: asked.append(request) or ANSWER) as path:
         assert socket_exists(path)
-        assert ask(path) == DEVICES
-        assert ask(path) == DEVICES, "a question is a connection of its own"
+        assert read_devices(path) == DEVICES
+        assert read_devices(path) == DEVICES, "a question is a connection of its own"
     assert asked == [b"", b""]
 
 
 def test_an_answer_larger_than_a_window_of_http2_arrives_whole(tmp_path: Path) -> None:
     with kubelet(tmp_path / "k.sock", lambda *_: ANSWER * 1500) as path:
-        assert len(ask(path)) == 1500 * len(DEVICES)
+        assert len(read_devices(path)) == 1500 * len(DEVICES)
 
 
 def test_a_refusal_an_unknown_version_and_nonsense_are_told_in_words(tmp_path: Path) -> None:
@@ -93,16 +101,16 @@ def test_a_refusal_an_unknown_version_and_nonsense_are_told_in_words(tmp_path: P
         kubelet(tmp_path / "a.sock", refuse) as path,
         pytest.raises(PodResourcesError, match=r"status 8.*rate limit.*too often"),
     ):
-        ask(path)
+        read_devices(path)
     with (
         kubelet(tmp_path / "b.sock", lambda *_: b"\x0a\xff\xff") as path,
         pytest.raises(PodResourcesError, match="no ListPod"),
     ):
-        ask(path)
+        read_devices(path)
     with kubelet(tmp_path / "c.sock", lambda *_: b"") as path:
-        assert ask(path) == ()
+        assert read_devices(path) == ()
     with grpc_without_methods(tmp_path / "d.sock") as path, pytest.raises(PodResourcesError, match=r"podresources v1"):
-        ask(path)
+        read_devices(path)
 
 
 @contextmanager
@@ -145,23 +153,23 @@ def odd_server(path: Path, said: bytes) -> Iterator[str]:
 def test_a_socket_that_is_not_there_hangs_or_speaks_otherwise_costs_only_the_answer(tmp_path: Path) -> None:
     assert not socket_exists(str(tmp_path / "none.sock"))
     with pytest.raises(PodResourcesError, match="no such file"):
-        ask(str(tmp_path / "none.sock"))
+        read_devices(str(tmp_path / "none.sock"))
     with odd_server(tmp_path / "a.sock", b"") as path, pytest.raises(PodResourcesError, match=r"within 0\.2 s"):
-        ask(path, 0.2)
+        read_devices(path, 0.2)
     with odd_server(tmp_path / "b.sock", b"HTTP/1.1 400 Bad Request\r\n\r\n") as path, pytest.raises(PodResourcesError):
-        ask(path, 1.0)
+        read_devices(path, 1.0)
     settings = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
     with odd_server(tmp_path / "c.sock", settings) as path, pytest.raises(PodResourcesError, match="before its answer"):
-        ask(path, 1.0)
+        read_devices(path, 1.0)
 
 
 def test_an_answer_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_resources, "MOST_BYTES", 1000)
+    monkeypatch.setattr(pod_gpus, "MOST_BYTES", 1000)
     with (
         kubelet(tmp_path / "k.sock", lambda *_: ANSWER * 100) as path,
         pytest.raises(PodResourcesError, match="more than 1000"),
     ):
-        ask(path)
+        read_devices(path)
 
 
 READOUTS = by_uuid(
@@ -258,9 +266,7 @@ def test_a_pod_that_asks_for_no_gpu_lacks_none_and_nothing_is_missing_where_no_g
         == ""
     )
     assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts={}, devices=DEVICES)).missing == ""
-    told = assign_pod_gpus(
-        a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, trouble="there is no socket")
-    ).missing
+    told = assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, error="there is no socket")).missing
     reasons = ("there is no socket", "no GPU exporter names pods here", "no processes are visible (hostPID)")
     assert told == f"its GPUs are not known: {'; '.join(reasons)}"
 

@@ -21,7 +21,6 @@ from agent.kubernetes.api import (
     KubernetesApiError,
     KubernetesClient,
     KubernetesEndpoint,
-    backoff_seconds,
     endpoint_from_pod,
 )
 from agent.kubernetes.pod_watch import PodSelection, PodWatch, PodWatchState
@@ -347,13 +346,6 @@ def test_the_shapes_that_are_tested_with_are_those_of_kubernetes() -> None:
         except kubernetes_validate.ValidationError as error:
             problems.append(str(error))
     assert problems == []
-
-
-def test_waiting_grows_to_half_a_minute_and_is_spread() -> None:
-    assert backoff_seconds(1, 0.0) == pytest.approx(0.4)
-    assert backoff_seconds(1, 1.0) == pytest.approx(0.8)
-    assert backoff_seconds(3, 1.0) == pytest.approx(3.2)
-    assert backoff_seconds(1000, 1.0) == 30.0
 
 
 def test_closing_ends_a_watch_that_waits(kube: Kube, token: Path) -> None:

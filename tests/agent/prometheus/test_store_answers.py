@@ -29,7 +29,7 @@ from waiting import CEILING_SECONDS
 
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import StoreOptions
 
 MOST_BYTES = 20_000
 UP = {"metric": {"__name__": "up"}, "value": [5, "1"]}
@@ -45,7 +45,7 @@ def server() -> Iterator[Server]:
 def api_of(server: Server, **options: Any) -> StoreApi:
     given: dict[str, Any] = {
         "timeout_seconds": CEILING_SECONDS,
-        "most_bytes": MOST_BYTES,
+        "max_bytes": MOST_BYTES,
         "most_samples": 100,
         **options,
     }

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.errors import ScrapeFailure
 from agent.http_client.connection import PageFetcher
 from agent.http_client.transport import TargetOptions
-from agent.scrape.scrapers import Fetcher, ScrapeResult, Scrapers, Target
+from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
 
 TIMEOUT = 0.3
 
@@ -57,6 +57,10 @@ def three_engines() -> Iterator[tuple[list[Engine], Scrapers]]:
         scrapers.close()
 
 
+def run_cycle(scrapers: Scrapers) -> Mapping[tuple[str, str], ScrapeResult]:
+    return scrapers.collect_results(scrapers.start_scrapes())
+
+
 def kinds(turn: Any) -> list[str]:
     """What became of each target: `page`, the kind of its failure, or `left alone`."""
     return [
@@ -70,7 +74,7 @@ def test_every_target_gives_a_page_with_the_time_at_which_it_was_complete(
 ) -> None:
     served, scrapers = three
     before = time.time()
-    turn = scrapers.turn()
+    turn = run_cycle(scrapers)
     after = time.time()
     assert list(turn) == [("t", "r0"), ("t", "r1"), ("t", "r2")]
     for engine, outcome in zip(served, turn.values(), strict=True):
@@ -94,7 +98,7 @@ def scraping(count: int, hanging: Collection[int]) -> Iterator[tuple[list[Engine
 def test_a_target_that_hangs_costs_its_own_timeout() -> None:
     with scraping(3, {1}) as (_, scrapers):
         begin = time.time()
-        turn = scrapers.turn()
+        turn = run_cycle(scrapers)
         assert kinds(turn) == ["page", "timeout", "page"]
         assert time.time() - begin >= TIMEOUT
 
@@ -107,7 +111,7 @@ def test_a_target_that_hangs_costs_nobody_elses_time(three: tuple[list[Engine], 
         give(handler, handler.server.pages[0])
 
     served[1].act = after_the_others
-    assert kinds(scrapers.turn()) == ["page"] * 3
+    assert kinds(run_cycle(scrapers)) == ["page"] * 3
 
 
 def test_all_targets_that_hang_are_waited_for_together(three: tuple[list[Engine], Scrapers]) -> None:
@@ -120,9 +124,9 @@ def test_all_targets_that_hang_are_waited_for_together(three: tuple[list[Engine]
 
     for engine in served:
         engine.act = waits
-    assert kinds(scrapers.turn()) == ["page"] * 3
+    assert kinds(run_cycle(scrapers)) == ["page"] * 3
     with scraping(3, {0, 1, 2}) as (_, hang):
-        assert kinds(hang.turn()) == ["timeout"] * 3
+        assert kinds(run_cycle(hang)) == ["timeout"] * 3
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_a_target_that_fails_is_named_by_kind_and_the_others_are_whole(
 ) -> None:
     served, scrapers = three
     served[0].act = act
-    assert kinds(scrapers.turn()) == [str(kind), "page", "page"]
+    assert kinds(run_cycle(scrapers)) == [str(kind), "page", "page"]
 
 
 def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
@@ -148,7 +152,7 @@ def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
 ) -> None:
     served, scrapers = three
     served[2].act = is_strange
-    error = scrapers.turn()["t", "r2"].error
+    error = run_cycle(scrapers)["t", "r2"].error
     assert error is not None
     assert "no page of an engine that sizewatch reads" in error.text
     assert "vLLM" in error.text
@@ -159,17 +163,17 @@ def test_a_target_that_is_down_is_left_alone_every_second_turn_and_taken_back_wi
 ) -> None:
     served, scrapers = three
     served[0].act = answers_500
-    seen = [kinds(scrapers.turn())[0] for _ in range(14)]
+    seen = [kinds(run_cycle(scrapers))[0] for _ in range(14)]
     # After the first two failures no turn is left out, then always one.
     assert [turn for turn, what in enumerate(seen, 1) if what == "http_status"] == [1, 2, 3, 5, 7, 9, 11, 13]
     assert set(seen) == {"http_status", "left alone"}
     assert len(served[0].asked) == 8
     served[0].act = None
-    after = [kinds(scrapers.turn())[0] for _ in range(2)]
+    after = [kinds(run_cycle(scrapers))[0] for _ in range(2)]
     assert "page" in after, "back within two turns, wherever in its waiting it was"
-    assert scrapers.turn()["t", "r0"].snapshot is not None
+    assert run_cycle(scrapers)["t", "r0"].snapshot is not None
     served[0].act = answers_500
-    assert [kinds(scrapers.turn())[0] for _ in range(3)] == ["http_status"] * 3
+    assert [kinds(run_cycle(scrapers))[0] for _ in range(3)] == ["http_status"] * 3
 
 
 def test_a_clock_that_is_set_back_leaves_no_target_alone_for_longer() -> None:
@@ -178,10 +182,10 @@ def test_a_clock_that_is_set_back_leaves_no_target_alone_for_longer() -> None:
         scrapers = Scrapers(targets(served), clock=lambda: now[0])
         served[0].act = answers_500
         for _ in range(3):
-            scrapers.turn()
+            run_cycle(scrapers)
         served[0].act = None
         now[0] -= 3600.0
-        seen = [kinds(scrapers.turn())[0] for _ in range(2)]
+        seen = [kinds(run_cycle(scrapers))[0] for _ in range(2)]
         scrapers.close()
     assert seen == ["left alone", "page"]
 
@@ -189,9 +193,9 @@ def test_a_clock_that_is_set_back_leaves_no_target_alone_for_longer() -> None:
 def test_the_others_are_scraped_while_one_is_left_alone() -> None:
     with scraping(3, {1}) as (served, scrapers):
         for _ in range(3):
-            scrapers.turn()
+            run_cycle(scrapers)
         asked = [len(engine.asked) for engine in served]
-        assert kinds(scrapers.turn()) == ["page", "left alone", "page"]
+        assert kinds(run_cycle(scrapers)) == ["page", "left alone", "page"]
         assert [len(engine.asked) for engine in served] == [asked[0] + 1, asked[1], asked[2] + 1]
 
 
@@ -217,7 +221,7 @@ def _no_bytes() -> bytes:
 def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_traceback(
     fetch: Callable[[], bytes], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fetcher(options: TargetOptions) -> Fetcher:
+    def fetcher(options: TargetOptions) -> PageFetcher:
         return Defective(fetch) if options.url.endswith("broken") else PageFetcher(options)
 
     with engines(1) as served:
@@ -225,7 +229,7 @@ def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_t
         broken = Target(tier="t", replica="b", pool="mixed", options=TargetOptions(url=f"{served[0].url}/broken"))
         scrapers = Scrapers([broken, sound], fetcher=fetcher)
         with caplog.at_level(logging.ERROR):
-            turn = scrapers.turn()
+            turn = run_cycle(scrapers)
         scrapers.close()
     assert kinds(turn) == ["inconsistent", "page"]
     assert turn["t", "b"].error is not None
@@ -237,10 +241,10 @@ def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_t
 
 def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple[list[Engine], Scrapers]) -> None:
     served, scrapers = three
-    scrapers.turn()
+    run_cycle(scrapers)
     first = served[0].pages[0]
     served[0].pages = (first.replace(b"process_start_time_seconds 1", b"process_start_time_seconds 2", 1),) * 3
-    outcome: ScrapeResult = scrapers.turn()["t", "r0"]
+    outcome: ScrapeResult = run_cycle(scrapers)["t", "r0"]
     assert outcome.snapshot is not None
     assert outcome.snapshot.started_at is not None
     assert outcome.snapshot.started_at > 2e9
@@ -252,7 +256,7 @@ def test_more_targets_than_threads_are_all_scraped() -> None:
             Target(tier="t", replica=f"r{n}", pool="mixed", options=TargetOptions(url=served[0].url)) for n in range(40)
         ]
         scrapers = Scrapers(many)
-        turn = scrapers.turn()
+        turn = run_cycle(scrapers)
         scrapers.close()
     assert kinds(turn) == ["page"] * 40
 
@@ -274,15 +278,15 @@ def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
         url = "http://engine.example:8000/metrics"
         away = Target(tier="t", replica="a", pool="mixed", options=TargetOptions(url=url, timeout_seconds=0.2))
         scrapers = Scrapers([away, *targets(served)])
-        turn = scrapers.turn()
+        turn = run_cycle(scrapers)
         assert not found.is_set()
         assert kinds(turn) == ["timeout", "page"]
         error = turn["t", "a"].error
         assert error is not None
         assert "looking its host's name up" in error.text
-        assert kinds(scrapers.turn()) == ["left alone", "page"], "the scrape that hangs has its connection still"
+        assert kinds(run_cycle(scrapers)) == ["left alone", "page"], "the scrape that hangs has its connection still"
         found.set()
-        assert wait_for(lambda: "connect" in kinds(scrapers.turn()))
+        assert wait_for(lambda: "connect" in kinds(run_cycle(scrapers)))
         scrapers.close()
 
 

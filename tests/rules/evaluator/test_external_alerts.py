@@ -12,7 +12,7 @@ import pytest
 from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, answer
 
 from agent.alerting import service as memory
-from agent.alerting.service import TOLD, AlertingService, ExternalAlertStore, alert_targets
+from agent.alerting.service import LOGGED, AlertingService, ExternalAlertStore, alert_targets
 from agent.config.load import parse_config
 from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import Target
@@ -236,5 +236,5 @@ def test_a_storm_of_alerts_is_a_few_lines_of_the_log(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.INFO):
         both.receiver._waiting.extend(several)
         assert len(both.turn({}, (), lambda: FLEET, T + 1.0)) == 300
-    assert len(caplog.records) == TOLD + 1
+    assert len(caplog.records) == LOGGED + 1
     assert caplog.records[-1].getMessage() == "external alerts changed, not logged count=280"
