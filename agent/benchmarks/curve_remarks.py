@@ -1,19 +1,19 @@
-"""Remarks on an imported curve: missing data, and differences from the target tier.
+"""Remarks on an imported curve, and its differences from the target tier.
 
-Remarks change and refuse nothing. They cover what only the importer knows; `rules.plan.checks` covers every plan. A new
-remark is a function and a row in ABOUT_CURVE or ABOUT_TIER.
+Remarks cover what only the importer knows; `rules.plan.checks` covers every plan. A difference in model, engine, GPU or tensor
+parallel degree refuses the import unless the user accepts it: another setup has another capacity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
-from agent.benchmarks.points import LengthQuantiles
+from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles
 from rules.plan.checks import LENGTH_GAP
-from rules.plan.schema import Point, TierPlan, TokenQuantiles
+from rules.plan.schema import Point, TierPlan, TokenQuantiles, same_model
 
-LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
 """Fields a client cannot measure. speculative_acceptance is expected only for tiers with speculation."""
 
@@ -28,9 +28,7 @@ def remarks_of(
     `observed`: telemetry was read, so fields that are still missing were not in it.
     """
     notes = [note for load in imported.loads for note in load.notes]
-    texts = [text for about in ABOUT_CURVE for text in about(imported)]
-    texts += _not_seen(imported, observed)
-    texts += [text for about_tier in ABOUT_TIER for text in about_tier(imported, tier)] if tier else []
+    texts = [*_about_curve(imported), *_not_seen(imported, observed), *(_about_tier(imported, tier) if tier else ())]
     return (*notes, *imported.remarks, *(ImportRemark(source="", text=text) for text in texts))
 
 
@@ -45,26 +43,19 @@ def missing_fields(before: Mapping[str, object], points: tuple[Point, ...]) -> t
     )
 
 
-def _one_point(imported: ImportedCurve) -> Iterator[str]:
-    if len(imported.loads) == 1:
+def _about_curve(imported: ImportedCurve) -> Iterator[str]:
+    points = [load.point for load in imported.loads]
+    if len(points) == 1:
         yield "one load is no curve: nothing is known between loads; measure at least one well below and one at the SLO"
-
-
-def _no_loop(imported: ImportedCurve) -> Iterator[str]:
     if imported.curve.loop is None:
         yield "whether the loop was open or closed is not told; write curve.loop if you know it"
-
-
-def _censored(imported: ImportedCurve) -> Iterator[str]:
-    if all(load.point.censored for load in imported.loads):
+    if all(point.censored for point in points):
         text = "every point is censored: the load generator, and not the server, was measured"
         yield f"{text}; nothing can be judged against it"
-
-
-def _no_latency(imported: ImportedCurve) -> Iterator[str]:
-    missing = [name for name in LATENCIES if all(getattr(load.point, name) is None for load in imported.loads)]
+    missing = [name for name in LATENCIES if all(getattr(point, name) is None for point in points)]
     if missing:
         yield f"no file tells {', '.join(missing)}; left out"
+    yield from _uneven(imported)
 
 
 def _not_seen(imported: ImportedCurve, observed: bool) -> Iterator[str]:
@@ -89,7 +80,7 @@ def _uneven(imported: ImportedCurve) -> Iterator[str]:
             yield f"{text}: points of one curve should be of the same traffic"
 
 
-def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
+def _about_tier(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
     for kind in ("prompt", "generation"):
         sent: LengthQuantiles = getattr(imported, f"{kind}_tokens")
         tokens = _typical(sent)
@@ -106,9 +97,6 @@ def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
         elif not 1 / (1 + LENGTH_GAP) <= tokens / planned.p50 <= 1 + LENGTH_GAP:
             text = f"the benchmark had {tokens:.4g} {kind} tokens a request ({word})"
             yield f"{text}, workload.{kind}_tokens.p50 is {planned.p50:.4g}: its traffic was not the planned one"
-
-
-def _no_acceptance(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
     if tier.speculation and all(load.point.speculative_acceptance is None for load in imported.loads):
         yield f"the tier speculates and no file tells speculative_acceptance; left out: {HOW_TO_ADD}"
 
@@ -117,14 +105,45 @@ def _typical(lengths: LengthQuantiles) -> float | None:
     return lengths.p50 if lengths.p50 is not None else lengths.mean
 
 
-ABOUT_CURVE: tuple[Callable[[ImportedCurve], Iterator[str]], ...] = (
-    _one_point,
-    _no_loop,
-    _censored,
-    _no_latency,
-    _uneven,
-)
-ABOUT_TIER: tuple[Callable[[ImportedCurve, TierPlan], Iterator[str]], ...] = (
-    _other_lengths,
-    _no_acceptance,
-)
+CHECKS = ("model", "engine", "gpu", "parallelism")
+"""Names of the compared properties, for `--accept`."""
+
+Difference = tuple[str, str, str]
+"""Location of the run, the measured value, and the path in the tier with its value."""
+
+
+def differences(imported: ImportedCurve, tier: TierPlan) -> dict[str, list[Difference]]:
+    """Return the differences from the tier by name of CHECKS. Each value appears once, with its first run."""
+    found: dict[str, dict[str, Difference]] = {name: {} for name in CHECKS}
+    for load in imported.loads:
+        for run in load.runs:
+            for name, measured, planned in _compare_setup(run, tier):
+                found[name].setdefault(measured, (run.location, measured, planned))
+    return {name: list(several.values()) for name, several in found.items() if several}
+
+
+def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[str, str, str]]:
+    """Yield each difference: its check, the measured and the planned value."""
+    if run.model and not same_model(run.model, tier.model):
+        yield "model", f"the model {run.model}", f"model is {tier.model}"
+    if run.setup.engine and run.setup.engine != tier.engine:
+        yield "engine", f"the engine {run.setup.engine}", f"engine is {tier.engine}"
+    # Words with a number (H100, MI300X, L40S) only: users add or omit memory size and form factor.
+    measured, planned = _words(run.setup.gpu), _words(tier.gpu.product)
+    if measured and planned and not (measured & planned):
+        yield "gpu", f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
+    degree = run.setup.tensor_parallel
+    if degree is not None and degree != tier.gpu.per_replica:
+        yield "parallelism", f"a tensor parallel degree of {degree}", f"gpu.per_replica is {tier.gpu.per_replica}"
+
+
+def _words(product: str) -> set[str]:
+    """Return the chip names in a product name; "cpu" is one."""
+    return set(
+        re.findall(
+            r"cpu|[a-z]+\d+[a-z]*|\d{4}", re.sub(r"hbm\d\w*|sxm\d*|\d+\s?gb|\b\d+\s?x\s?", " ", product.casefold())
+        )
+    )
+
+
+"""Checks by the name that `--accept` takes."""

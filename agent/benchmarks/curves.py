@@ -7,11 +7,12 @@ Selects, sorts and rounds the loads and pools repeated runs. It does no I/O. A n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles, Loop
+from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.errors import BenchmarkError
 from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import BenchmarkCurve, Point
@@ -28,17 +29,6 @@ DIGITS_OF_FEW = 3
 
 CAUTIOUS = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 """Fields for which the largest of repeated runs counts. Other fields use the mean weighted by requests."""
-
-
-class TelemetryValues(Protocol):
-    """Telemetry of one measured load: values by field of `Point`."""
-
-    @property
-    def values(self) -> Mapping[str, float]: ...
-    @property
-    def gpu_utilization_kind(self) -> str | None: ...
-    @property
-    def remarks(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +103,7 @@ def curve_of(
 
 
 def add_telemetry(
-    measured: Sequence[BenchmarkMeasurement], found: Sequence[TelemetryValues]
+    measured: Sequence[BenchmarkMeasurement], found: Sequence[TelemetryFields]
 ) -> tuple[list[BenchmarkMeasurement], str | None]:
     """Return the loads with telemetry added, and the single kind of GPU utilisation used.
 
@@ -124,7 +114,7 @@ def add_telemetry(
     return [_filled(one, seen, kind) for one, seen in zip(measured, found, strict=True)], kind
 
 
-def _filled(measured: BenchmarkMeasurement, found: TelemetryValues, kind: str | None) -> BenchmarkMeasurement:
+def _filled(measured: BenchmarkMeasurement, found: TelemetryFields, kind: str | None) -> BenchmarkMeasurement:
     remarks, values = [*measured.remarks, *found.remarks], dict(found.values)
     if "gpu_utilization" in values and found.gpu_utilization_kind != kind:
         del values["gpu_utilization"]
@@ -277,12 +267,10 @@ def _rounded_point(point: Point) -> Point:
 
 
 def _mean_lengths(lengths: Sequence[tuple[LengthQuantiles, int | None]]) -> LengthQuantiles:
-    return LengthQuantiles(
-        mean=_weighted((one.mean, requests) for one, requests in lengths),
-        p50=_weighted((one.p50, requests) for one, requests in lengths),
-        p95=_weighted((one.p95, requests) for one, requests in lengths),
-        p99=_weighted((one.p99, requests) for one, requests in lengths),
+    mean, p50, p95, p99 = (
+        _weighted((getattr(one, name), requests) for one, requests in lengths) for name in ("mean", "p50", "p95", "p99")
     )
+    return LengthQuantiles(mean=mean, p50=p50, p95=p95, p99=p99)
 
 
 def _weighted(values: Iterable[tuple[float | None, int | None]]) -> float | None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -24,6 +23,8 @@ MAX_BYTES = 256 * 1024 * 1024
 
 MAX_YAML_BYTES = 1024 * 1024
 """Size limit of YAML in bytes. The Python parser decodes some 100 kB/s; the C parser crashes on deep nesting."""
+
+AUTO = "auto"
 
 _Numbered = tuple[tuple[str, Any], ...]
 
@@ -109,11 +110,7 @@ def _why(error: json.JSONDecodeError, text: str) -> str:
     return f"is no valid JSON ({error.msg} at {where})"
 
 
-AUTO = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkFormat:
+class BenchmarkFormat(NamedTuple):
     """Result format. `name` is the value of `--from`, `title` the tool's own name."""
 
     name: str
@@ -124,24 +121,10 @@ class BenchmarkFormat:
 
 
 FORMATS = (
-    BenchmarkFormat(
-        name=vllm_bench.NAME,
-        title="vllm bench serve",
-        article="a",
-        recognises=vllm_bench.recognises,
-        read=vllm_bench.read,
-    ),
-    BenchmarkFormat(
-        name=inference_perf.NAME,
-        title="inference-perf",
-        article="an",
-        recognises=inference_perf.recognises,
-        read=inference_perf.read,
-    ),
-    BenchmarkFormat(
-        name=guidellm.NAME, title="GuideLLM", article="a", recognises=guidellm.recognises, read=guidellm.read
-    ),
-    BenchmarkFormat(name=aiperf.NAME, title="AIPerf", article="an", recognises=aiperf.recognises, read=aiperf.read),
+    BenchmarkFormat(vllm_bench.NAME, "vllm bench serve", "a", vllm_bench.recognises, vllm_bench.read),
+    BenchmarkFormat(inference_perf.NAME, "inference-perf", "an", inference_perf.recognises, inference_perf.read),
+    BenchmarkFormat(guidellm.NAME, "GuideLLM", "a", guidellm.recognises, guidellm.read),
+    BenchmarkFormat(aiperf.NAME, "AIPerf", "an", aiperf.recognises, aiperf.read),
 )
 
 NAMES = tuple(row.name for row in FORMATS)
@@ -158,17 +141,12 @@ def read_results(path: Path, tool: str = AUTO) -> tuple[BenchmarkMeasurement, ..
         raise ValueError(f"{tool} is no format: {', '.join(NAMES)}")
     found: list[BenchmarkMeasurement] = []
     for part in decode_file(path):
-        row = _format_of(part)
+        row = next((row for row in FORMATS if row.recognises(part)), None)
+        if row is None:
+            raise part.bad(f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
         if wanted is not None and row is not wanted:
             raise part.bad(f"is {row.article} {row.title} report, not {wanted.title}'s")
         found += row.read(part)
     if not found:
         raise BenchmarkError(path, "holds no benchmark")
     return tuple(found)
-
-
-def _format_of(part: ResultFields) -> BenchmarkFormat:
-    row = next((row for row in FORMATS if row.recognises(part)), None)
-    if row is None:
-        raise part.bad(f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
-    return row

@@ -141,17 +141,13 @@ def write(plan: PlanFile, text: str) -> bool:
 
 def _validated(plan: PlanFile, tier: str, text: str) -> Plan:
     try:
-        return parse_plan(_parsed(plan, text))
+        return parse_plan(json.loads(text) if plan.path.suffix.lower() == ".json" else yaml.safe_load(text))
     except InvalidPlanError as found:
         # The file is unchanged, so line numbers are valid, except inside the new curve.
         place = path_text(("tiers", tier, CURVE))
         lines = {path: line for path, line in plan.document.lines.items() if not path.startswith(place)}
         problems = replace(plan.document, lines=lines).located(found.problems)
         raise PlanError((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
-
-
-def _parsed(plan: PlanFile, text: str) -> Any:
-    return json.loads(text) if plan.path.suffix.lower() == ".json" else yaml.safe_load(text)
 
 
 def _as_json(plan: PlanFile, tier: str, curve: BenchmarkCurve) -> str:
@@ -215,7 +211,9 @@ def _end(plan: PlanFile, place: str, start: int, limit: int) -> int:
 
     The parser's end of a mapping lies behind comments and empty lines that belong to the next key.
     """
-    text, end = plan.text, _after_colon(plan.text, start)
+    text = plan.text
+    # After the colon of the key.
+    end = text.find(":", start) + 1 or start
     events: Iterator[Any] = yaml.parse(text, yaml.SafeLoader)
     for event in events:
         first, last = event.start_mark.index, event.end_mark.index
@@ -228,11 +226,6 @@ def _end(plan: PlanFile, place: str, start: int, limit: int) -> int:
     if rest[0].strip() and not re.match(r"[ \t]+#", rest[0]):
         raise _unsafe(plan, place, "shares a line with something else")
     return rest.end()
-
-
-def _after_colon(text: str, start: int) -> int:
-    """Return the index after the colon of a key that ends at `start`."""
-    return text.find(":", start) + 1 or start
 
 
 def _lists_indented(text: str) -> bool:

@@ -50,6 +50,24 @@ ODD_DRAFTS = (
 NO_DRAFT_LENGTH = "acceptance per drafted token is left out: the file does not tell how long the drafts were"
 
 
+FEW_FOR_P99 = 1000
+"""Minimum number of requests for a P99 that rests on ten or more of them (PEERS 3.2, item 10)."""
+
+BOUNDS_P99 = 299
+"""Minimum number of requests for which the slowest bounds the true P99 with 95 % confidence.
+
+The probability that all n are below the P99 is 0.99^n, at most 0.05. With fewer requests no measurement bounds it.
+"""
+
+START_SHARE = 0.01
+"""Share of clients among the requests above which their start burst is the P99 (PEERS 3.2, item 11)."""
+
+CHUNKED = 0.1
+"""Ratio of median gap to TPOT below which a chunk has several tokens (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
+
+LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
+CARRIED = ("output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance")
+
 Loop = Literal["open", "closed"]
 
 
@@ -102,26 +120,6 @@ class BenchmarkMeasurement:
         return f"{self.source}: {self.place}" if self.place else self.source
 
 
-FEW_FOR_P99 = 1000
-"""Minimum number of requests for a P99 that rests on ten or more of them (PEERS 3.2, item 10)."""
-
-BOUNDS_P99 = 299
-"""Minimum number of requests for which the slowest bounds the true P99 with 95 % confidence.
-
-The probability that all n are below the P99 is 0.99^n, at most 0.05. With fewer requests no measurement bounds it.
-"""
-
-START_SHARE = 0.01
-"""Share of clients among the requests above which their start burst is the P99 (PEERS 3.2, item 11)."""
-
-CHUNKED = 0.1
-"""Ratio of median gap to TPOT below which a chunk has several tokens (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
-
-
-UNTOLD = LengthQuantiles()
-UNTOLD_SETUP = Setup()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkRun:
     """Load as reported by a file; None means not reported. `_seconds` are seconds, `_rps` requests per second.
@@ -156,19 +154,15 @@ class BenchmarkRun:
     started_at: float | None = None
     ended_at: float | None = None
     model: str = ""
-    setup: Setup = UNTOLD_SETUP
-    prompt_tokens: LengthQuantiles = UNTOLD
-    generation_tokens: LengthQuantiles = UNTOLD
+    setup: Setup = Setup()
+    prompt_tokens: LengthQuantiles = LengthQuantiles()
+    generation_tokens: LengthQuantiles = LengthQuantiles()
     remarks: tuple[str, ...] = ()
 
     @property
     def sent(self) -> int:
         """Return the number of requests sent."""
         return self.requests + self.failed + self.cut_off
-
-
-LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
-CARRIED = ("output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance")
 
 
 def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> BenchmarkMeasurement:

@@ -72,8 +72,8 @@ class SavedPages:
         if isinstance(counted, str):
             return TelemetryFields(remarks=(counted,))
         window, remarks = counted
-        told = extract_fields(measured, RunTelemetry(window=window, engine=page.engine, ends_only=True))
-        return TelemetryFields(values=told.values, remarks=(*remarks, *told.remarks))
+        found = extract_fields(measured, RunTelemetry(window=window, engine=page.engine, ends_only=True))
+        return replace(found, remarks=(*remarks, *found.remarks))
 
     def close(self) -> None:
         """Do nothing."""
@@ -104,11 +104,11 @@ class SavedPages:
         if earlier:
             before = max(earlier, key=_progress)
             # Pages carry no time. Only ratios of counters are read, and these need none.
-            return windows.diff_snapshots(_at(before, 0.0), _at(page.snapshot, _seconds(measured))), ()
+            return windows.diff_snapshots(replace(before, t=0.0), replace(page.snapshot, t=_seconds(measured))), ()
         started = page.snapshot.started_at
         if started is None or measured.point.requests is None:
             return f"{self._folder} has no page of this process from before {page.path.name}: what its run added is not known"
-        counted = window_since_start(_at(page.snapshot, started + _seconds(measured)))
+        counted = window_since_start(replace(page.snapshot, t=started + _seconds(measured)))
         return counted, (f"no page of this process is older than {page.path.name}: counted since the process started",)
 
 
@@ -134,16 +134,17 @@ def _precedes(other: SavedPage, page: SavedPage) -> bool:
     before, now = other.snapshot, page.snapshot
     shared = before.counters.keys() & now.counters.keys()
     grew = [now.counters[family] - before.counters[family] for family in shared]
-    return bool(grew) and min(grew) >= 0 and max(grew) > 0 and not windows.is_restart(_at(before, 0.0), _at(now, 1.0))
+    return (
+        bool(grew)
+        and min(grew) >= 0
+        and max(grew) > 0
+        and not windows.is_restart(replace(before, t=0.0), replace(now, t=1.0))
+    )
 
 
 def _progress(page: Snapshot) -> tuple[float, float]:
     """Return a sort key: every counter of a later page is at least as high."""
     return page.counters.get(FINISHED, 0.0), sum(page.counters.values())
-
-
-def _at(page: Snapshot, t: float) -> Snapshot:
-    return replace(page, t=t)
 
 
 def _seconds(measured: BenchmarkMeasurement) -> float:

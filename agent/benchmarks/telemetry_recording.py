@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.benchmarks.points import BenchmarkMeasurement
@@ -68,18 +68,16 @@ def during_run(
     parts = tuple(w for w in replica.windows if is_inside_run(w, start, end))
     if share < FULL_COVERAGE or not parts:
         text = f"{whose} covers {share:.0%} of this run ({span_text(start, end)}): nothing was taken from it"
-        return TelemetryFields(remarks=(f"{text}{_it_spans(replica.windows)}",))
-    seen = RunTelemetry(
+        if seen := replica.windows:
+            text += f"; it spans {span_text(seen[0].start, seen[-1].end)}"
+        return TelemetryFields(remarks=(text,))
+    run = RunTelemetry(
         window=windows.sum_windows(parts), engine=replica.engine, edge_seconds=max(w.end - w.start for w in parts)
     )
-    told = extract_fields(measured, seen)
-    if seen.window.counters.get("restarts"):
-        return TelemetryFields(values=told.values, remarks=("the engine restarted during this run", *told.remarks))
-    return told
-
-
-def _it_spans(parts: tuple[Window, ...]) -> str:
-    return f"; it spans {span_text(parts[0].start, parts[-1].end)}" if parts else ""
+    fields = extract_fields(measured, run)
+    if run.window.counters.get("restarts"):
+        return replace(fields, remarks=("the engine restarted during this run", *fields.remarks))
+    return fields
 
 
 class RecordedTelemetry:
@@ -121,11 +119,10 @@ def _replicas(folder: Path, engine: str | None) -> tuple[RecordedReplica, ...]:
     for scrape in scrapes(recording, met):
         at = scrape.target
         page = _page(readers[at], scrape, recording.targets[at], met)
-        after = (
-            track.record_failure(followed[at], scrape.t) if page is None else track.record_success(followed[at], page)
-        )
-        followed[at], window = after
-        if page is not None:
+        if page is None:
+            followed[at], window = track.record_failure(followed[at], scrape.t)
+        else:
+            followed[at], window = track.record_success(followed[at], page)
             engines[at] = readers[at].engine
         if window is not None:
             parts[at].append(window)

@@ -236,7 +236,9 @@ def mean_gpu_utilization(
     if not any(one.samples for group in targets.values() for one in group):
         return TelemetryFields(remarks=(NONE,))
     pod, host = dict(engine).get("pod", ""), _host(engine)
-    of_pod = {target: [one for one in group if _pod(one) == pod] for target, group in targets.items()}
+    of_pod = {
+        target: [one for one in group if dict(one.labels).get("pod", "") == pod] for target, group in targets.items()
+    }
     if pod and any(of_pod.values()):
         return _mean(of_pod, f"of pod {pod}", True, start, end)
     if chosen:
@@ -295,11 +297,6 @@ def _windows(series: Sequence[BenchmarkSeries]) -> Iterable[tuple[str, Window]]:
 def _readouts(samples: Sequence[Sample], t: float) -> tuple[GpuReadout, ...]:
     exporter = detect_exporter((name, labels) for name, labels, _ in samples)
     return () if exporter is None else exporter.read(samples, t).readouts
-
-
-def _pod(series: BenchmarkSeries) -> str:
-    labels = dict(series.labels)
-    return labels.get("pod", "")
 
 
 def _host(target: Target) -> str:

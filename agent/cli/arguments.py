@@ -1,4 +1,4 @@
-"""Arguments shared by several commands, including the connection options, and their parsing.
+"""Exit codes, arguments and subcommands shared by several commands, including the connection options.
 
 Secrets are in files. A further connection option is a row of ROWS and a field of every class made from `ways_in`.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.durations import PATTERN, parse_duration
 
 if TYPE_CHECKING:
     from agent.http_client.transport import TargetOptions
 
+FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
+WEEK_SECONDS = 604_800.0
 
 _BACK = re.compile(f"-{PATTERN.strip('^$')}", re.ASCII)
 """Duration before now, such as -7d."""
@@ -54,6 +56,19 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         "--config",
         metavar="FILE",
         help="configuration; default ./sizewatch.yaml, then /etc/sizewatch/sizewatch.yaml",
+    )
+
+
+def add_since(
+    parser: argparse.ArgumentParser, text: str = "how far back", kind: Callable[[str], float] = duration
+) -> None:
+    """Add `--since 7d`."""
+    parser.add_argument(
+        "--since",
+        type=kind,
+        default=WEEK_SECONDS,
+        metavar="7d",
+        help=f"{text} (default 7d; 13 weeks are kept)",
     )
 
 
@@ -96,3 +111,27 @@ def ways_in(options: argparse.Namespace) -> dict[str, Any]:
 def option(name: str) -> str:
     """Return the command line spelling."""
     return f"--{name.replace('_', '-')}"
+
+
+class Subcommand(NamedTuple):
+    """Subcommand: name, help text, arguments and function."""
+
+    name: str
+    text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_subcommands(parser: argparse.ArgumentParser, subcommands: Sequence[Subcommand]) -> None:
+    """Add the subcommands. The function of the chosen one is `run_subcommand` of the options."""
+    names = "|".join(one.name for one in subcommands)
+    added = parser.add_subparsers(dest="part", metavar=names, required=True)
+    for one in subcommands:
+        sub = added.add_parser(one.name, help=one.text, description=sentence(one.text))
+        one.add_arguments(sub)
+        sub.set_defaults(run_subcommand=one.run)
+
+
+def sentence(text: str) -> str:
+    """Return a help text as a sentence."""
+    return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")

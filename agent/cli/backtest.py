@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.cli.arguments import add_format
+from agent.cli.arguments import FINE, add_format
 from agent.cli.forecast import add_history
 from agent.durations import parse_duration
 from agent.errors import SizewatchError
 from agent.worker.process import ONE_THREAD
-
-FINE = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

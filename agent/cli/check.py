@@ -7,20 +7,25 @@ import json
 import sys
 import time
 
-from agent.cli.arguments import add_config, add_format, duration
-from agent.config.load import LoadedConfig, build_tier_contexts, find, load, plan_versions
+from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_since, duration
+from agent.config.load import (
+    LoadedConfig,
+    build_tier_contexts,
+    find,
+    history_path,
+    load,
+    plan_versions,
+    unknown_tier_error,
+)
 from agent.durations import duration_text
-from agent.errors import ConfigError
 from agent.history import reader
 from agent.history.daily_queries import measured_views
 from agent.history.schema import HOURS, MINUTES
 from agent.history.service import check_tier
 from agent.history.store import HistoryStore
 from exporters.documents.check import check_json, check_text
-from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13
+from rules.evaluator.benchmark_check import Step13
 from rules.verdicts.verdict import FIRING, Status
-
-FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 
 SHORTEST_SECONDS = MINUTES.seconds
 """Shortest span in seconds: the history has no smaller sums."""
@@ -30,13 +35,7 @@ LONGEST_SECONDS = HOURS.keep_seconds
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument(
-        "--since",
-        type=_since,
-        default=FIRST_WEEK_SECONDS,
-        metavar="7d",
-        help="how far back (default 7d; 13 weeks are kept)",
-    )
+    add_since(parser, kind=_since)
     parser.add_argument("--tier", metavar="T", help="one tier; default all of the plan")
     add_format(parser)
 
@@ -57,26 +56,20 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         print(json.dumps(check_json(found), indent=2))
     else:
-        print(check_text(found, f"the last {duration_text(seconds)}{_instead(options.since, seconds)}", seconds))
+        instead = "" if options.since == seconds else f", not {duration_text(options.since)}: no more is kept"
+        print(check_text(found, f"the last {duration_text(seconds)}{instead}", seconds))
     if any(one.status in FIRING for one in found):
         return FINDING
     return FINE if any(one.status is Status.OK for one in found) else CANNOT_JUDGE
 
 
-def _instead(asked: float, used: float) -> str:
-    return "" if asked == used else f", not {duration_text(asked)}: no more is kept"
-
-
 def _check(loaded: LoadedConfig, tier: str | None, since_seconds: float) -> list[Step13]:
     views = build_tier_contexts(loaded)
     if tier is not None and tier not in views:
-        raise ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
-    if loaded.config.history_path is None:
-        raise ConfigError(
-            (f"{loaded.path}: data_dir: there is no history to check; role node keeps none unless it is given",)
-        )
+        raise unknown_tier_error(tier, views)
+    path = history_path(loaded, "check")
     now, versions = time.time(), plan_versions(loaded)
-    with HistoryStore.open_reader(loaded.config.history_path) as store:
+    with HistoryStore.open_reader(path) as store:
         reader.print_simulated_notice(store)
         views = measured_views(store, views, versions, now)
         return [

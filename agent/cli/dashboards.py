@@ -1,7 +1,7 @@
 """Command `sizewatch dashboards push`: upload of the dashboards by Grafana's HTTP API (Grafana 9 to 13).
 
 Requests: `GET` and `POST /api/folders`, `POST /api/dashboards/db`. Token and password are sent in one header and appear
-in no message. A new subcommand is a row of PARTS, a new request a method of GrafanaClient.
+in no message. A new subcommand is a row of SUBCOMMANDS, a new request a method of GrafanaClient.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import argparse
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -22,6 +22,7 @@ import urllib3
 from requests.auth import AuthBase
 from requests.models import PreparedRequest, Response
 
+from agent.cli.arguments import FINE, Subcommand, add_subcommands, option
 from agent.errors import SizewatchError
 from agent.http_client.error_text import redact
 from exporters.grafana.dashboard_json import dashboard_json
@@ -58,31 +59,28 @@ class GrafanaError(SizewatchError):
 class GrafanaCredentials:
     """Credentials and trust of Grafana; secrets are named by file. Either a token, or a user with password.
 
-    The client certificate is for a proxy before Grafana. `key_file` is set if the key is not in `cert_file`.
+    The client certificate is for a proxy before Grafana. `client_key_file` is set if the key is not in
+    `client_cert_file`.
     """
 
     token_file: Path | None = None
     username: str | None = None
     password_file: Path | None = None
     ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    client_cert_file: Path | None = None
+    client_key_file: Path | None = None
 
     def __post_init__(self) -> None:
         if (self.username is None) != (self.password_file is None):
             raise GrafanaError("--username: needs --password-file, and that needs it")
         if (self.token_file is None) == (self.username is None):
             raise GrafanaError("--token-file: give it, or --username and --password-file instead")
-        if self.key_file is not None and self.cert_file is None:
+        if self.client_key_file is not None and self.client_cert_file is None:
             raise GrafanaError("--client-key-file: needs --client-cert-file")
-        named = (
-            ("--ca-file", self.ca_file),
-            ("--client-cert-file", self.cert_file),
-            ("--client-key-file", self.key_file),
-        )
-        for option, path in named:
+        for name in ("ca_file", "client_cert_file", "client_key_file"):
+            path = getattr(self, name)
             if path is not None and not path.is_file():
-                raise GrafanaError(f"{option}: {path}: is no file")
+                raise GrafanaError(f"{option(name)}: {path}: is no file")
 
     def authorization(self) -> str:
         """Read the files and return the header. Raise GrafanaError without any part of them."""
@@ -94,18 +92,18 @@ class GrafanaCredentials:
 
     def certificate(self) -> tuple[str, str] | str | None:
         """Return the certificate in the form of `requests`."""
-        if self.cert_file is None or self.key_file is None:
-            return str(self.cert_file) if self.cert_file else None
-        return str(self.cert_file), str(self.key_file)
+        if self.client_cert_file is None or self.client_key_file is None:
+            return str(self.client_cert_file) if self.client_cert_file else None
+        return str(self.client_cert_file), str(self.client_key_file)
 
 
-def _read(option: str, path: Path) -> str:
+def _read(name: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         # Without cause: a decoding error holds the bytes of the secret.
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise GrafanaError(f"{option}: {path}: cannot be read: {reason}") from None
+        raise GrafanaError(f"{name}: {path}: cannot be read: {reason}") from None
 
 
 def _token(path: Path) -> str:
@@ -230,66 +228,43 @@ def _content(where: str, answer: Response, said: bytes, secret: str) -> Any:
     return content
 
 
-FINE = 0
-
-WAYS_IN = (
-    ("--token-file", "FILE", Path, "holds the token of a service account that may edit dashboards"),
-    ("--username", "NAME", str, "instead of a token: a user who may edit dashboards"),
-    ("--password-file", "FILE", Path, "password of that user"),
-    ("--ca-file", "FILE", Path, "CA that signed Grafana's certificate"),
-    ("--client-cert-file", "FILE", Path, "client certificate, where a proxy before Grafana wants one"),
-    ("--client-key-file", "FILE", Path, "its key, where it is not in that file"),
+CREDENTIALS = (
+    ("token_file", "FILE", Path, "holds the token of a service account that may edit dashboards"),
+    ("username", "NAME", str, "instead of a token: a user who may edit dashboards"),
+    ("password_file", "FILE", Path, "password of that user"),
+    ("ca_file", "FILE", Path, "CA that signed Grafana's certificate"),
+    ("client_cert_file", "FILE", Path, "client certificate, where a proxy before Grafana wants one"),
+    ("client_key_file", "FILE", Path, "its key, where it is not in that file"),
 )
 
 
-class DashboardsSubcommand(NamedTuple):
-    """Subcommand: name, help text, arguments and function."""
-
-    name: str
-    text: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parts = parser.add_subparsers(dest="part", metavar="|".join(part.name for part in PARTS), required=True)
-    for part in PARTS:
-        sentence = f"{part.text[0].upper()}{part.text[1:]}."
-        part.add_arguments(parts.add_parser(part.name, help=part.text, description=sentence))
+    add_subcommands(parser, SUBCOMMANDS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the subcommand. GrafanaError means exit code 2; dashboards saved before it stay."""
-    return next(part for part in PARTS if part.name == options.part).run(options)
+    return int(options.run_subcommand(options))
 
 
 def _add_push(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", required=True, metavar="URL", help="Grafana's address, such as https://grafana.example"
     )
-    for name, metavar, kind, text in WAYS_IN:
-        parser.add_argument(name, type=kind, metavar=metavar, help=text)
+    for name, metavar, kind, text in CREDENTIALS:
+        parser.add_argument(option(name), type=kind, metavar=metavar, help=text)
     parser.add_argument(
         "--folder", default=FOLDER, metavar="TITLE", help=f"made where there is none (default {FOLDER})"
     )
 
 
 def _push(options: argparse.Namespace) -> int:
-    way_in = GrafanaCredentials(
-        token_file=options.token_file,
-        username=options.username,
-        password_file=options.password_file,
-        ca_file=options.ca_file,
-        cert_file=options.client_cert_file,
-        key_file=options.client_key_file,
-    )
-    grafana = GrafanaClient(options.url, way_in)
+    given = {name: getattr(options, name) for name, *_ in CREDENTIALS}
+    grafana = GrafanaClient(options.url, GrafanaCredentials(**given))
     folder = grafana.folder(options.folder)
     for dashboard in DASHBOARDS:
         print(f"{dashboard.title}: {grafana.save(dashboard_json(dashboard), folder)}", flush=True)
     return FINE
 
 
-PARTS: tuple[DashboardsSubcommand, ...] = (
-    DashboardsSubcommand("push", "save the dashboards into a folder of a Grafana, over older ones", _add_push, _push),
-)
+SUBCOMMANDS = (Subcommand("push", "save the dashboards into a folder of a Grafana, over older ones", _add_push, _push),)

@@ -6,13 +6,11 @@ import argparse
 import json
 from dataclasses import asdict
 
-from agent.cli.arguments import add_config, add_format
+from agent.cli.arguments import BAD_INPUT, add_config, add_format
 from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ConfigError
-
-BAD_INPUT = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

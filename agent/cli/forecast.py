@@ -10,10 +10,9 @@ import json
 import os
 from pathlib import Path
 
-from agent.cli.arguments import add_config, add_format, duration
+from agent.cli.arguments import FINE, add_config, add_format, duration
 from agent.worker.process import ONE_THREAD
 
-FINE = 0
 DEFAULT_HORIZON_SECONDS = 900.0
 DAY_SECONDS = 86_400.0
 

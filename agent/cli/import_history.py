@@ -12,6 +12,7 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
+from agent.cli.arguments import CANNOT_JUDGE, FINE
 from agent.cli.store_arguments import LONGEST_SECONDS, StoreQuery, add_stored, open_store_query
 from agent.config.keys import HISTORY_FILE
 from agent.config.load import DEFAULT_DATA_DIR
@@ -21,8 +22,6 @@ from agent.files import DataDir
 from agent.history.store import HistoryStore
 from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history, last_whole_minute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
-
-FINE, CANNOT_JUDGE = 0, 3
 
 TOLD_SECONDS = 5.0
 """Minimum seconds between two progress lines."""

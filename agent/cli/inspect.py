@@ -9,11 +9,10 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from agent.cli.arguments import add_format, add_ways_in, target_options
+from agent.cli.arguments import FINE, add_format, add_ways_in, target_options
 from agent.errors import ConfigError, RecordingError
 from agent.gpu.collector import samples
 from agent.http_client.connection import fetch_page
@@ -23,13 +22,16 @@ from agent.scrape.scrapers import PageReader
 from exporters.documents.signal_exposure import inspect_gpus_json, inspect_gpus_text, inspect_json, inspect_text
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
-from rules.gpu_sources.exporter import GpuExporter, Sample, explain_families
+from rules.gpu_sources.exporter import explain_families
 from rules.gpu_sources.registry import EXPORTERS, detect_exporter
 from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import BY_NAME, RATES, Gap, Missing, Signal, SignalValue
 from rules.telemetry.snapshots import Snapshot
 
 GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
+
+_OMITTED = re.compile(rb"^[ \t]*(?:\.{3,}|\xe2\x80\xa6)[ \t]*\r?$", re.MULTILINE)
+"""Line of dots alone, which marks lines omitted by the publisher of a page."""
 
 
 def render_engine_page(
@@ -68,8 +70,8 @@ def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapsh
         return replace(value, text="read from the GPU, not from an engine's page")
     if "in_system_change" in signal.families:
         return replace(value, text="one page tells no change")
-    told_why = dict(engine.not_exposed)
-    why = next((told_why[family] for family in signal.families if family in told_why), "")
+    reasons = dict(engine.not_exposed)
+    why = next((reasons[family] for family in signal.families if family in reasons), "")
     release = page.facts.get("engine_versions", "")
     title = f"{engine.title} {release}".strip()
     if not why:
@@ -77,37 +79,19 @@ def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapsh
     return replace(value, text=f"{title}: {why}" if release or engine.title not in why else why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPage:
-    """Parsed page of a GPU exporter. `families` has the type of every family, used or not."""
-
-    exporter: GpuExporter
-    series: tuple[Sample, ...]
-    families: Mapping[str, str]
-
-
-def detect_gpu_page(body: bytes) -> GpuPage | None:
-    """Return the parsed page, or None if it is not of a GPU exporter. Raise ScrapeError for an invalid page."""
+def render_gpu_page(body: bytes, page_name: str, *, as_json: bool, notes: tuple[str, ...]) -> str | None:
+    """Return the whole output, or None for a page of no GPU exporter. Raise ScrapeError for an invalid page."""
     parsed = SeriesReader(lambda name: any(exporter.wanted(name) for exporter in EXPORTERS)).read(body)
     series = tuple(samples(parsed))
     exporter = detect_exporter((name, labels) for name, labels, _ in series)
-    return GpuPage(exporter=exporter, series=series, families=parsed.families) if exporter is not None else None
-
-
-def render_gpu_page(page: GpuPage, page_name: str, *, as_json: bool, notes: tuple[str, ...]) -> str:
-    """Return the whole output. `notes` are earlier problems."""
-    found = page.exporter.read(page.series, time.time())
-    found = replace(found, problems=(*notes, *found.problems))
-    uses = explain_families(page.exporter, page.families)
+    if exporter is None:
+        return None
+    page = exporter.read(series, time.time())
+    page = replace(page, problems=(*notes, *page.problems))
+    uses = explain_families(exporter, parsed.families)
     if as_json:
-        return json.dumps(inspect_gpus_json(page.exporter, found, uses), indent=2)
-    return inspect_gpus_text(f"{page_name}: {page.exporter.title}", page.exporter, found, uses)
-
-
-FINE = 0
-
-_OMITTED = re.compile(rb"^[ \t]*(?:\.{3,}|\xe2\x80\xa6)[ \t]*\r?$", re.MULTILINE)
-"""Line of dots alone, which marks lines omitted by the publisher of a page."""
+        return json.dumps(inspect_gpus_json(exporter, page, uses), indent=2)
+    return inspect_gpus_text(f"{page_name}: {exporter.title}", exporter, page, uses)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,24 +103,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the page. An unreadable page raises ScrapeError or RecordingError (exit 2)."""
-    _check_engine(options.engine)
+    known = sorted({engine.name for engine in ENGINES})
+    if options.engine not in (None, *known):
+        raise ConfigError((f"--engine {options.engine}: is none that sizewatch reads; there is {', '.join(known)}",))
     live = "://" in options.page
-    body, notes = (_asked(options), ()) if live else _without_omissions(_saved(options.page))
+    notes: tuple[str, ...] = ()
+    if live:
+        body = fetch_page(target_options(options, options.page))
+    else:
+        body, notes = _without_omissions(_saved(options.page))
     as_json = options.format == "json"
     # The query of an address may be a secret.
     name = place_of(options.page) if live else options.page
-    gpus = detect_gpu_page(body) if options.engine is None else None
-    if gpus is not None:
-        print(render_gpu_page(gpus, name, as_json=as_json, notes=notes))
-    else:
-        print(render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
+    text = render_gpu_page(body, name, as_json=as_json, notes=notes) if options.engine is None else None
+    print(text or render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
     return FINE
-
-
-def _check_engine(name: str | None) -> None:
-    known = sorted({engine.name for engine in ENGINES})
-    if name is not None and name not in known:
-        raise ConfigError((f"--engine {name}: is none that sizewatch reads; there is {', '.join(known)}",))
 
 
 def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:
@@ -144,10 +125,6 @@ def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:
     found = [body.count(b"\n", 0, match.start()) + 1 for match in _OMITTED.finditer(body)]
     notes = tuple(f"line {number} is dots alone: the page is an excerpt, and lines were left out" for number in found)
     return _OMITTED.sub(b"#", body), notes
-
-
-def _asked(options: argparse.Namespace) -> bytes:
-    return fetch_page(target_options(options, options.page))
 
 
 def _saved(name: str) -> bytes:

@@ -8,12 +8,12 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from agent.cli.arguments import add_format
+from agent.cli.arguments import BAD_INPUT, FINDING, FINE, add_format
 from agent.lint.linting import LintResult, lint_files
+from exporters.render.text import count_noun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "rules", nargs="+", metavar="RULES", help="rule files, PrometheusRule objects, dashboards (.json)"
     )
@@ -28,15 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the findings. Return the exit code."""
     result = lint_files([Path(name) for name in options.rules], options.target_label)
     print(json.dumps({"schema": 1, **asdict(result)}, indent=2) if options.format == "json" else _text(result))
     for problem in result.broken:
         print(f"sizewatch lint: {problem}", file=sys.stderr)
-    return 2 if result.broken else 1 if result.findings else 0
+    return BAD_INPUT if result.broken else FINDING if result.findings else FINE
 
 
 def _text(result: LintResult) -> str:
-    counts = ((result.expressions, "expression"), (result.files, "file"), (len(result.findings), "finding"))
-    expressions, files, findings = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
-    return "\n".join((*map(str, result.findings), f"{expressions} in {files}: {findings}"))
+    expressions, files = count_noun(result.expressions, "expression"), count_noun(result.files, "file")
+    return "\n".join(
+        (*map(str, result.findings), f"{expressions} in {files}: {count_noun(len(result.findings), 'finding')}")
+    )

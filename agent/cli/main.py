@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
-from agent.cli.arguments import normalize_arguments
+from agent.cli.arguments import BAD_INPUT, FINE, normalize_arguments, sentence
 from agent.errors import SizewatchError
 from agent.version import VERSION
 from exporters.render.text import strip_control_characters
@@ -181,7 +181,6 @@ COMMANDS: tuple[Command, ...] = (
     ),
 )
 
-FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
 DEFECT = 70
 """Exit code of a defect: EX_SOFTWARE of sysexits.h, different from a finding."""
 INTERRUPTED = 130
@@ -202,15 +201,11 @@ def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         sub = subparsers.add_parser(
-            command.name, help=command.text, description=_sentence(command.text), epilog=_exit_codes(command)
+            command.name, help=command.text, description=sentence(command.text), epilog=_exit_codes(command)
         )
         if commands is None or command.name in commands:
             importlib.import_module(command.module).add_arguments(sub)
     return top
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
 
 
 def _exit_codes(command: Command) -> str:

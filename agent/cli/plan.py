@@ -1,4 +1,4 @@
-"""Command `sizewatch plan check|show|schema|import|init|diff`. A new subcommand is a row of PARTS."""
+"""Command `sizewatch plan check|show|schema|import|init|diff`. A new subcommand is a row of SUBCOMMANDS."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from agent.cli import plan_import
-from agent.cli.arguments import add_config, add_ways_in, target_options
+from agent.cli.arguments import (
+    FINDING,
+    FINE,
+    Subcommand,
+    add_config,
+    add_subcommands,
+    add_ways_in,
+    target_options,
+)
 from agent.config.files import load_plan, read_document
 from agent.config.load import find, parse_config
 from agent.errors import ConfigError, PlanError, ScrapeError
+from agent.http_client.error_text import place_of
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
 from agent.scrape.scrapers import Target
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import TierFacts, skeleton
 from exporters.documents.plan_show import show
+from exporters.render.text import count_noun
 from rules.catalogue.registry import margin_of
 from rules.plan.checks import check_plan
 from rules.plan.schema import plan_schema
 from rules.telemetry.snapshots import GpuReadout
 
-FINE = 0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TIMEOUT_SECONDS = 10.0
 
@@ -54,13 +61,8 @@ def run_init(options: argparse.Namespace) -> int:
     for target in targets:
         tiers.setdefault(target.tier or None, []).append(target)
     facts = tuple(_facts(name, group, gpus) for name, group in tiers.items())
-    print(skeleton(facts, when, ", ".join(_place(t.options.url) for t in targets)), end="")
+    print(skeleton(facts, when, ", ".join(place_of(t.options.url) for t in targets)), end="")
     return FINE
-
-
-def _place(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
 
 def _given(options: argparse.Namespace) -> list[Target]:
@@ -69,7 +71,7 @@ def _given(options: argparse.Namespace) -> list[Target]:
     return [
         Target(
             tier=options.tier or "",
-            replica=_place(url),
+            replica=place_of(url),
             pool="mixed",
             options=target_options(options, url, TIMEOUT_SECONDS),
         )
@@ -101,7 +103,7 @@ def _facts(name: str | None, targets: list[Target], gpus: tuple[GpuReadout, ...]
     products = {gpu.product for gpu in here}
     product = products.pop() if len(products) == 1 else ""
     alone = len(targets) == 1 and len(here) == 1
-    remarks = [f"{_place(one.url)}: {remark}" for one in running for remark in one.remarks]
+    remarks = [f"{place_of(one.url)}: {remark}" for one in running for remark in one.remarks]
     return TierFacts(
         name=name or _slug(product, first.model),
         engine=first.engine.name,
@@ -140,31 +142,12 @@ def _slug(product: str, model: str) -> str:
     return words[:63].rstrip("-.") or "tier-1"
 
 
-FINE, FINDING = 0, 1
-
-
-class PlanSubcommand(NamedTuple):
-    """Subcommand: name, help text, arguments and function."""
-
-    name: str
-    text: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = "|".join(part.name for part in PARTS)
-    parts = parser.add_subparsers(dest="part", metavar=names, required=True)
-    for part in PARTS:
-        part.add_arguments(parts.add_parser(part.name, help=part.text, description=_sentence(part.text)))
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    add_subcommands(parser, SUBCOMMANDS)
 
 
 def run(options: argparse.Namespace) -> int:
-    return next(part for part in PARTS if part.name == options.part).run(options)
+    return int(options.run_subcommand(options))
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
@@ -176,10 +159,6 @@ def _add_plan_and_tier(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tier", metavar="T", help="one tier; default all")
 
 
-def _add_nothing(_: argparse.ArgumentParser) -> None:
-    """Add no arguments."""
-
-
 def _check(options: argparse.Namespace) -> int:
     """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake fails the check; a weakness does not."""
     plan = load_plan(options.plan)
@@ -188,18 +167,14 @@ def _check(options: argparse.Namespace) -> int:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     mistakes = sum(finding.severity == "mistake" for finding in found)
     remarks = len(found) - mistakes
-    counted = f"{_count(len(plan.tiers), 'tier')}, {_count(remarks, 'remark')}"
+    counted = f"{count_noun(len(plan.tiers), 'tier')}, {count_noun(remarks, 'remark')}"
     if mistakes:
         print(
-            f"{options.plan}: {_count(mistakes, 'grave mistake')}; correct the plan before anything follows it ({counted})"
+            f"{options.plan}: {count_noun(mistakes, 'grave mistake')}; correct the plan before anything follows it ({counted})"
         )
         return FINDING
     print(f"{options.plan}: a valid plan of {counted}")
     return FINE
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -228,18 +203,16 @@ def _diff(options: argparse.Namespace) -> int:
     return FINDING if changes else FINE
 
 
-PARTS = (
-    PlanSubcommand("check", "every problem of a plan, and what weakens it", _add_plan, _check),
-    PlanSubcommand(
-        "show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show
-    ),
-    PlanSubcommand("schema", "the JSON Schema of plans", _add_nothing, _schema),
-    PlanSubcommand(
+SUBCOMMANDS = (
+    Subcommand("check", "every problem of a plan, and what weakens it", _add_plan, _check),
+    Subcommand("show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show),
+    Subcommand("schema", "the JSON Schema of plans", lambda _: None, _schema),
+    Subcommand(
         "import",
         "a tier's benchmark curve out of the result files of a load generator",
         plan_import.add_arguments,
         plan_import.run,
     ),
-    PlanSubcommand("init", "a plan to fill in, from what is running now", add_init_arguments, run_init),
-    PlanSubcommand("diff", "what changed between two plans, in words, and what it costs", _add_two_plans, _diff),
+    Subcommand("init", "a plan to fill in, from what is running now", add_init_arguments, run_init),
+    Subcommand("diff", "what changed between two plans, in words, and what it costs", _add_two_plans, _diff),
 )

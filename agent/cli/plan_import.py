@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agent.benchmarks.curve_remarks import missing_fields, remarks_of
+from agent.benchmarks.curve_remarks import CHECKS, differences, missing_fields, remarks_of
 from agent.benchmarks.curves import ImportedCurve, ImportRemark, add_telemetry, curve_of
 from agent.benchmarks.formats import AUTO, NAMES, read_results
 from agent.benchmarks.plan_edit import (
@@ -25,21 +25,18 @@ from agent.benchmarks.plan_edit import (
     write,
 )
 from agent.benchmarks.points import CONTRADICTION, LOCAL_CLOCK, BenchmarkMeasurement
-from agent.benchmarks.same_tier import CHECKS, differences
+from agent.benchmarks.telemetry_merge import TelemetryFields
+from agent.cli.arguments import FINDING, FINE, add_format, add_ways_in, option, ways_in
 from agent.cli.arguments import NAMES as WAYS_IN
-from agent.cli.arguments import add_format, add_ways_in, option, ways_in
 from agent.errors import PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
+from exporters.render.text import count_noun
 from rules.catalogue.registry import margin_of
 from rules.engines.registry import ENGINES
 from rules.plan.checks import PlanWarning, check_tier
 from rules.plan.curve import operating_point
 from rules.plan.schema import TierPlan
 
-if TYPE_CHECKING:
-    from agent.benchmarks.telemetry_merge import TelemetryFields
-
-FINE, FINDING = 0, 1
 SPECULATION = "speculative_acceptance"
 
 NEEDS = {"tier": "into", **dict.fromkeys(("telemetry_selector", "org_id", *WAYS_IN), "telemetry")}
@@ -85,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accept",
         action="append",
         default=[],
-        choices=tuple(CHECKS),
+        choices=CHECKS,
         help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
     )
     add_format(parser)
@@ -256,7 +253,7 @@ def _print_outcome(
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     points, files = len(imported.curve.points), len(imported.curve.source)
-    counted = f"{points} point{'s' if points != 1 else ''} from {files} file{'s' if files != 1 else ''}"
+    counted = f"{count_noun(points, 'point')} from {count_noun(files, 'file')}"
     point, capacity = operating_point(tier), ""
     if point:
         bound = "" if point.knee_reached else " at least"

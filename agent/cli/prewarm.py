@@ -12,16 +12,15 @@ import os
 import sys
 import time
 
-from agent.cli.arguments import duration
+from agent.cli.arguments import CANNOT_JUDGE, FINE, duration
 from agent.cli.forecast import add_history
-from agent.config.load import find, load
+from agent.config.load import find, history_path, load, select_tier
 from agent.errors import ConfigError
 from agent.history import reader
 from agent.history.store import HistoryStore
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectReference, Secret
 
-FINE, CANNOT_JUDGE = 0, 3
 MANIFESTS = ("keda", "hpa", "cronjob", "aibrix")
 
 
@@ -110,7 +109,6 @@ def secret(text: str) -> Secret:
 def run(options: argparse.Namespace) -> int:
     # Same reason as in `agent.cli.forecast`.
     os.environ.update(ONE_THREAD)
-    from agent.forecasting.input_series import history_path, select_tier
     from agent.forecasting.prewarm_result import (
         ManifestOptions,
         PlanOverrides,

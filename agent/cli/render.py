@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from agent.cli import main
+from agent.cli.arguments import FINDING, FINE
 from agent.config.files import load_plan
 from agent.config.load import config_schema
 from agent.errors import SizewatchError
@@ -16,8 +17,6 @@ from exporters.docs.generated_files import ARTEFACTS, RenderInputs
 from exporters.docs.runbook_blocks import RunbookError
 from exporters.prometheus_rules.engine_only import EngineRulesOptions, engine_only_text
 from exporters.prometheus_rules.engine_rules import UnsupportedSeriesError
-
-FINE, FINDING = 0, 1
 
 
 class RenderError(SizewatchError):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.cli.arguments import add_format, duration
+from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_format, duration
 from agent.cli.store_arguments import OF_PROMETHEUS, OF_SERIES, add_stored, open_store_query
 from agent.config.files import load_plan
 from agent.errors import ConfigError
@@ -20,8 +20,6 @@ from exporters.documents.replay import not_exposed_text, replay_json, replay_tex
 from rules.catalogue.registry import BY_NAME
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-
-FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 
 OF_A_STORE = ("tier", "since", *OF_SERIES, *OF_PROMETHEUS)
 

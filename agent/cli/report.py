@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.cli.arguments import add_config, duration
+from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_since
 from agent.config.load import LoadedConfig, find, load
 from agent.durations import duration_text
 from agent.errors import ConfigError, SizewatchError
@@ -20,9 +20,6 @@ from agent.history import reader
 from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob, JobRunner
 from agent.worker.process import ONE_THREAD
-
-FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
-WEEK_SECONDS = 604_800.0
 
 RARELY = (50_000, 20, 100)
 """Garbage collector thresholds: windows of weeks hold no cycles, and default thresholds cost a seventh of the time."""
@@ -34,13 +31,7 @@ class ReportOutputError(SizewatchError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument(
-        "--since",
-        type=duration,
-        default=WEEK_SECONDS,
-        metavar="7d",
-        help="how far back, in full hours (default 7d; 13 weeks are kept)",
-    )
+    add_since(parser, "how far back, in full hours")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="where to write it; made where it is not"
     )
@@ -76,25 +67,18 @@ def run(options: argparse.Namespace) -> int:
     for tier in found.tiers:
         print(f"  {tier.verdict}")
     used = found.until - found.since
-    print(f"{', '.join(files)} of the last {duration_text(used)}{_instead(options.since, used)} in {options.out}")
+    instead = f" (not {duration_text(options.since)}: a report is of full hours, at least 1 and at most 13 weeks)"
+    span = duration_text(used) + ("" if options.since == used else instead)
+    print(f"{', '.join(files)} of the last {span} in {options.out}")
     arrived = not options.deliver or _deliver(loaded, options.out.absolute())
     if not arrived:
         return FINDING
     return FINE if any(tier.quality.hours_seen > 0 for tier in found.tiers) else CANNOT_JUDGE
 
 
-def _instead(asked: float, used: float) -> str:
-    """Return a note if the span differs from the requested one."""
-    return (
-        ""
-        if asked == used
-        else f" (not {duration_text(asked)}: a report is of full hours, at least 1 and at most 13 weeks)"
-    )
-
-
 def _deliver(loaded: LoadedConfig, out: Path) -> bool:
     """Send to every destination despite failures. Return whether all succeeded."""
-    troubles = []
+    all_sent = True
     with tempfile.TemporaryDirectory(prefix="sizewatch-deliver-") as own:
         for one in loaded.config.report.deliver:
             # A receipt of its own: a manual delivery is sent every time.
@@ -102,8 +86,8 @@ def _deliver(loaded: LoadedConfig, out: Path) -> bool:
             job = DeliveryJob(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt, lock=lock)
             trouble = JobRunner().run(job).trouble
             print(f"{one.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
-            troubles += [trouble] if trouble else []
-    return not troubles
+            all_sent = all_sent and not trouble
+    return all_sent
 
 
 def _write(place: Path, files: Mapping[str, bytes]) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from agent.cli.arguments import add_format
+from agent.cli.arguments import FINE, add_format
 from agent.errors import ConfigError
 from exporters.documents.signal_exposure import engines_json, engines_text
 from rules.engines.registry import ENGINES
-
-FINE = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

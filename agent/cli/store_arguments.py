@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,15 +139,13 @@ def _loaded(options: argparse.Namespace) -> LoadedConfig:
     if options.config is not None or options.prometheus is None:
         loaded = load(find(options.config))
         if plan is not None:
-            loaded = LoadedConfig(path=loaded.path, config=loaded.config, plan=plan, warnings=())
+            loaded = replace(loaded, plan=plan, warnings=(), mistakes=())
     else:
         config = _with_tiers(options)
         loaded = LoadedConfig(path=Path("the command line"), config=config, plan=plan, warnings=())
     if options.tier is not None:
         tiers = {**loaded.config.tiers, **_with_tiers(options).tiers}
-        loaded = LoadedConfig(
-            path=loaded.path, config=loaded.config.model_copy(update={"tiers": tiers}), plan=loaded.plan, warnings=()
-        )
+        loaded = replace(loaded, config=loaded.config.model_copy(update={"tiers": tiers}), warnings=(), mistakes=())
     known = {*loaded.config.tiers, *(loaded.plan.tiers if loaded.plan else ())}
     if not known:
         raise ConfigError(("there is no tier: give --tier, a plan, or tiers: in the configuration",))
@@ -167,8 +165,6 @@ def _with_tiers(options: argparse.Namespace) -> Config:
 
 def _api(options: argparse.Namespace, loaded: LoadedConfig) -> StoreApi:
     # On demand: it imports the HTTP client, which a command on a recording does not need.
-    from dataclasses import replace
-
     from agent.prometheus.api import StoreApi
     from agent.prometheus.query import StoreOptions
     from agent.sources.past_store import MOST_SAMPLES

@@ -11,10 +11,9 @@ import math
 import sys
 import time
 
-from agent.cli.arguments import add_config, add_format, duration
-from agent.config.load import LoadedConfig, build_tier_contexts, find, load, plan_versions
+from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_since
+from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, plan_versions, select_tier
 from agent.durations import duration_text
-from agent.errors import ConfigError
 from agent.history import reader
 from agent.history.daily_queries import Material, material, measured_views
 from agent.history.store import HistoryStore
@@ -24,8 +23,7 @@ from rules.resize.production_curve import BAD
 from rules.resize.production_curve import FINE as HELD
 from rules.what_if.answer import WhatIfQuestion, answer_question, explain_unanswerable
 
-FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
-HOUR_SECONDS, WEEK_SECONDS, LONGEST_SECONDS = 3600.0, 604_800.0, 91 * 86_400.0
+HOUR_SECONDS, LONGEST_SECONDS = 3600.0, 91 * 86_400.0
 MOST_INSTANCES, MOST_RPS = 100_000, 1e7
 SCALES = (0.1, 10.0)
 """Valid prompt factors. Beyond them the workload is another one, for which this curve does not hold."""
@@ -44,13 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FACTOR",
         help="prompts so many times as long as now, such as 0.7",
     )
-    parser.add_argument(
-        "--since",
-        type=duration,
-        default=WEEK_SECONDS,
-        metavar="7d",
-        help="how far back the peak is looked for, and what other prompts did (default 7d; 13 weeks are kept)",
-    )
+    add_since(parser, "how far back the peak is looked for, and what other prompts did")
     add_config(parser)
     add_format(parser)
 
@@ -84,7 +76,7 @@ def _scale(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Print the result. The exit code tells whether the SLO would hold."""
     loaded = load(find(options.config))
-    tier = _tier(loaded, options.tier)
+    tier = select_tier(loaded, options.tier)
     question = WhatIfQuestion(instances=options.instances, rps=options.rps, prompt_scale=options.prompt_scale)
     found, simulated = _material(loaded, tier, options.since, time.time())
     why = explain_unanswerable(found.seen, question)
@@ -101,28 +93,13 @@ def run(options: argparse.Namespace) -> int:
     return FINE if answer.asked.kept in HELD else CANNOT_JUDGE
 
 
-def _tier(loaded: LoadedConfig, tier: str | None) -> str:
-    tiers = sorted(build_tier_contexts(loaded))
-    if tier is None and len(tiers) == 1:
-        return tiers[0]
-    known = ", ".join(tiers) or "none"
-    if tier is None:
-        raise ConfigError((f"say with --tier which one; there are {known}",))
-    if tier not in tiers:
-        raise ConfigError((f"there is no tier {tier}; there are {known}",))
-    return tier
-
-
 def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tuple[Material, str]:
     """Return the tier's data from the history, and the notice of simulated data."""
-    if loaded.config.history_path is None:
-        raise ConfigError(
-            (f"{loaded.path}: data_dir: there is no history to ask; role node keeps none unless it is given",)
-        )
+    path = history_path(loaded, "ask")
     # Full hours: for weeks, the history keeps load bins of a tier per hour only.
     until = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
-    with HistoryStore.open_reader(loaded.config.history_path) as store:
+    with HistoryStore.open_reader(path) as store:
         reader.print_simulated_notice(store)
         versions = plan_versions(loaded)
         view = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, versions, until)[tier]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,31 @@ def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
         pools = {target.name: target.pool for target in loaded.config.targets if target.tier == name}
         views[name] = build_tier_context(name, tier, itl_comparable(engine), loaded.config.thresholds.get(name), pools)
     return views
+
+
+def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
+    """Return the given tier, or the only one. Raise ConfigError."""
+    tiers = sorted(build_tier_contexts(loaded))
+    if tier is None and len(tiers) == 1:
+        return tiers[0]
+    if tier is None:
+        raise ConfigError((f"say with --tier which one; there are {', '.join(tiers) or 'none'}",))
+    if tier not in tiers:
+        raise unknown_tier_error(tier, tiers)
+    return tier
+
+
+def unknown_tier_error(tier: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a tier that is not configured."""
+    return ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(known)) or 'none'}",))
+
+
+def history_path(loaded: LoadedConfig, purpose: str = "read") -> Path:
+    """Return the history's file. Raise ConfigError if the agent keeps no history."""
+    if loaded.config.history_path is None:
+        text = f"there is no history to {purpose}; role node keeps none unless it is given"
+        raise ConfigError((f"{loaded.path}: data_dir: {text}",))
+    return loaded.config.history_path
 
 
 def plan_versions(loaded: LoadedConfig) -> dict[str, str]:

@@ -1,12 +1,7 @@
-"""What the doctor says of forecasts: does their process start within its limits, and with all of its methods?
+"""Checks of the forecast worker and of the weekly report.
 
-Owns looking and judging of this one part. The process is begun as the daemon begins it, and ended.
-
-What the doctor says of the weekly report: when it is due and where it goes, can it be written there, is each address one that
-Apprise understands?
-
-Owns looking and judging of this one part; nothing is written and nothing is sent. Addresses are read by a process of their own, and
-nothing of them is told but the name of the service.
+The worker is started as the daemon starts it, and ended. Addresses are read by a process of their own: only the name of the
+service leaves it. Nothing is written or sent.
 """
 
 from __future__ import annotations
@@ -28,15 +23,14 @@ from agent.reporting.jobs import AddressCheckJob, AddressCheckResult, JobRunner
 from agent.worker.process import MIB, environment, worker_command
 
 START_SECONDS = 30.0
-"""Its libraries load within a second or two from a disk that is not busy."""
+"""Time limit in seconds of the start. The libraries load in one or two seconds from an idle disk."""
 
 FORECAST_CHECK = "forecast"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastProbe:
-    """What the process said of itself, or why it did not; `no_trees` is why a method is missing, `no_holidays` why the
-    configured country's are not known."""
+    """Report of the process, or the error. `no_trees` and `no_holidays` are the reasons for missing parts."""
 
     memory_bytes: int = 0
     no_trees: str = ""
@@ -45,7 +39,7 @@ class ForecastProbe:
 
 
 def probe_forecast(config: Config) -> ForecastProbe | None:
-    """Begins the process, where this installation has one; takes a second or two."""
+    """Start the process in one or two seconds. Return None if forecasts are off."""
     if config.history_path is None or not config.forecast.enabled:
         return None
     country = () if config.forecast.country is None else (config.forecast.country,)
@@ -74,7 +68,7 @@ def probe_forecast(config: Config) -> ForecastProbe | None:
 
 
 def check_forecast(seen: ForecastProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    """One line, and one more where a method is left out or the country has no holidays that are known."""
+    """Report the process, missing methods and unknown holidays."""
     if seen is None:
         off = "off (forecast.enabled: false)" if loaded.config.history_path else "none: this agent keeps no history"
         yield ok(FORECAST_CHECK, off)
@@ -105,12 +99,12 @@ def check_forecast(seen: ForecastProbe | None, loaded: LoadedConfig) -> Iterator
 REPORT_CHECK = "report"
 
 FREE_BYTES = 10 * 1024**2
-"""A report with its pages, tables and plan takes less."""
+"""Minimum free bytes; a report with its files is smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportProbe:
-    """Of each destination what its address is; `unwritable` is why no report can be written, "" where one can."""
+    """Addresses of the destinations. `unwritable` is why no report can be written, or empty."""
 
     unwritable: str = ""
     checked: tuple[AddressCheckResult, ...] = ()
@@ -118,7 +112,7 @@ class ReportProbe:
 
 
 def probe_report(config: Config) -> ReportProbe | None:
-    """Reads the addresses; takes a second where there are any. None where no report is written."""
+    """Read the addresses in about a second. Return None if no report is written."""
     if config.report_folder is None:
         return None
     several = config.report.deliver
@@ -141,7 +135,7 @@ def _unwritable(folder: Path) -> str:
 
 
 def check_report(seen: ReportProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    """A line for the report, and one for each destination."""
+    """Report the schedule, the folder and each destination."""
     keys = loaded.config.report
     if seen is None:
         off = "off (report.enabled: false)" if not keys.enabled else f"none: role {loaded.config.role} writes none"

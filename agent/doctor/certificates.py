@@ -1,7 +1,6 @@
-"""What the doctor says of certificates: until when are they good, those of others and our own?
+"""Check of the expiry of certificates: those of servers, by a handshake, and those in our files.
 
-Owns looking (one handshake with each place, our own files) and the words. Whether a certificate is believed is a matter of the
-connection itself, which is tried elsewhere. A further place with a certificate is a row of `_asked` or of `_held`.
+Trust is checked by the connections. A further certificate is a row of `_endpoints` or `_own_files`.
 """
 
 from __future__ import annotations
@@ -17,25 +16,26 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from agent.config.keys import Config
-from agent.doctor.check_result import CheckResult, count, fail, warn
+from agent.doctor.check_result import CheckResult, fail, warn
 from agent.errors import ScrapeError
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 from agent.http_client.transport import TargetOptions, tls_of
 from agent.scrape.scrapers import MOST_THREADS, Target
+from exporters.render.text import count_noun
 
 SOON_DAYS = 14.0
-"""Certificates that renew themselves do so thirty days before their end: at fourteen something has gone wrong."""
+"""Remaining days below which a warning is given. Automatic renewal happens thirty days before the end."""
 
 DAY = 86_400.0
 MOST_BYTES = 1024 * 1024
 
 NO_CERTIFICATE = (ValueError, x509.InvalidVersion)
-"""What the library says of bytes that are none."""
+"""Errors of the library for bytes that are no certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateProbe:
-    """`ends` is until when it is good, in unix seconds; `ours` says whether it is in a file of ours."""
+    """Certificate. `ends` is its end in unix seconds; `ours`: it is in one of our files."""
 
     check: str
     what: str
@@ -44,10 +44,10 @@ class CertificateProbe:
 
 
 def probe_certificates(config: Config, watched: tuple[Target, ...]) -> tuple[CertificateProbe, ...]:
-    """Every certificate that can be seen. Takes at most as long as the slowest place's timeout."""
-    places = dict.fromkeys((*_asked(config), *((f"target {t.tier}/{t.replica}", t.options) for t in watched)))
+    """Read all certificates, in at most the slowest timeout of the endpoints."""
+    places = dict.fromkeys((*_endpoints(config), *((f"target {t.tier}/{t.replica}", t.options) for t in watched)))
     tls = [(check, options) for check, options in places if urlsplit(options.url).scheme == "https"]
-    held = [(check, key, path) for check, key, path in dict.fromkeys(_held(config, list(places))) if path]
+    held = [(check, key, path) for check, key, path in dict.fromkeys(_own_files(config, list(places))) if path]
     found = [
         CertificateProbe(check=check, what=f"the certificate of {key}, {path},", ends=end, ours=True)
         for check, key, path in held
@@ -68,7 +68,7 @@ def probe_certificates(config: Config, watched: tuple[Target, ...]) -> tuple[Cer
 
 
 def check_certificates(seen: tuple[CertificateProbe, ...], now: float) -> Iterator[CheckResult]:
-    """A line for each that is over or will soon be; one that is over and not ours has failed its connection already."""
+    """Report certificates near or after their end. Connections report ended certificates of servers."""
     for one in seen:
         left = one.ends - now
         if left > SOON_DAYS * DAY or (left <= 0 and not one.ours):
@@ -77,12 +77,8 @@ def check_certificates(seen: tuple[CertificateProbe, ...], now: float) -> Iterat
         if left <= 0:
             yield fail(one.check, f"{one.what} ended {until}", "renew it, then reload (SIGHUP)")
         else:
-            text = f"{one.what} is good for {_days(left)} more ({until})"
+            text = f"{one.what} is good for {count_noun(int(left // DAY), 'day')} more ({until})"
             yield warn(one.check, text, "see why it was not renewed; after its end nothing is read or sent there")
-
-
-def _days(seconds: float) -> str:
-    return count(int(seconds // DAY), "day")
 
 
 def _host(url: str) -> str:
@@ -90,8 +86,8 @@ def _host(url: str) -> str:
     return f"{parts.hostname}:{parts.port or 443}"
 
 
-def _asked(config: Config) -> Iterator[tuple[str, TargetOptions]]:
-    """Whom we ask, beside the targets, by the line that speaks of them."""
+def _endpoints(config: Config) -> Iterator[tuple[str, TargetOptions]]:
+    """Yield the endpoints other than targets, with the name of their check."""
     if config.gpus.exporter is not None:
         yield "gpus", config.gpus.exporter[1].options(config.timeout_seconds())
     if config.store is not None:
@@ -99,15 +95,15 @@ def _asked(config: Config) -> Iterator[tuple[str, TargetOptions]]:
     yield from (("alerting", one.options("/")) for one in config.alerting.alertmanagers)
 
 
-def _held(config: Config, places: list[tuple[str, TargetOptions]]) -> Iterator[tuple[str, str, str]]:
-    """Our own certificates, which we show to readers and to those whom we ask."""
+def _own_files(config: Config, places: list[tuple[str, TargetOptions]]) -> Iterator[tuple[str, str, str]]:
+    """Yield our server and client certificates: check, key, path."""
     if config.web.tls is not None:
         yield "web", "web.tls.cert_file", config.web.tls.cert_file
     yield from ((check, "tls.cert_file", options.client_cert_file or "") for check, options in places)
 
 
 def _of_file(path: str) -> float | None:
-    """When the first certificate of a file ends; None where that cannot be told."""
+    """Return the end of the first certificate of a file, or None if it is unreadable."""
     try:
         with Path(path).open("rb") as file:
             return _end(x509.load_pem_x509_certificates(file.read(MOST_BYTES))[0])
@@ -120,7 +116,7 @@ def _of_place(options: TargetOptions) -> float | None:
     try:
         return thread.run(lambda: _shown(options))
     except (NotAnsweringError, OSError, ScrapeError, *NO_CERTIFICATE):
-        # Why it cannot be reached, the line of the place itself says.
+        # The check of the endpoint itself reports the reason.
         return None
     finally:
         thread.stop()

@@ -1,7 +1,4 @@
-"""What the doctor says: one finding a line, and the text of them all.
-
-Owns the record, its levels and the layout. What is looked at is `agent.doctor.run`'s.
-"""
+"""Result of a check: record, levels and layout of the text output."""
 
 from __future__ import annotations
 
@@ -9,18 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from exporters.render.text import count_noun
+
 
 class CheckLevel(StrEnum):
     OK = "ok"
     WARN = "warn"
-    """It runs, but something is lost or risky."""
+    """Data is lost, or a risk."""
     FAIL = "fail"
-    """It does not do what it was set up for."""
+    """Not working as configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One line. `check` says what was looked at, `advice` what to do; no advice where all is well."""
+    """Result line. `advice` is empty for level ok."""
 
     check: str
     level: CheckLevel
@@ -41,12 +40,12 @@ def fail(check: str, text: str, advice: str) -> CheckResult:
 
 
 def exit_code(findings: Sequence[CheckResult]) -> int:
-    """0 where nothing fails, else 1."""
+    """Return 1 if a check failed, else 0."""
     return int(any(finding.level is CheckLevel.FAIL for finding in findings))
 
 
 def format_text(findings: Sequence[CheckResult]) -> str:
-    """A line a finding, its advice below it, and one line for the whole; without a final line end."""
+    """Return the results with their advice, and a summary; without a final line end."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
     for finding in findings:
@@ -55,11 +54,6 @@ def format_text(findings: Sequence[CheckResult]) -> str:
             lines.append(f"{'':<4}  {'':<{width}}  -> {finding.advice}")
     failing = sum(finding.level is CheckLevel.FAIL for finding in findings)
     warnings = sum(finding.level is CheckLevel.WARN for finding in findings)
-    verdict = f"not sound: {count(failing, 'failing line')}" if failing else "sound"
-    lines.append(f"{verdict}, {count(warnings, 'warning')}" if warnings or failing else verdict)
+    verdict = f"not sound: {count_noun(failing, 'failing line')}" if failing else "sound"
+    lines.append(f"{verdict}, {count_noun(warnings, 'warning')}" if warnings or failing else verdict)
     return "\n".join(lines)
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """`1 target`, `3 targets`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,36 +1,156 @@
-"""What the doctor says of the daemon that runs on this configuration: what its own page tells is wrong with it.
-
-Owns the table WRONG and reading that page. Who listens at the port is `doctor_probes`'s; a daemon that shows its page to nobody
-without a password is not asked. Another sign of trouble is a row of WRONG.
-"""
+"""Checks of the web address and of the daemon that answers there, by its metrics page. Another sign is a row of WRONG."""
 
 from __future__ import annotations
 
+import errno
+import http.client
 import re
+import socket
+import ssl
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
+from agent.config.keys import Config
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckLevel, CheckResult, fail, ok, warn
-from agent.doctor.machine_probes import PortProbe
+from agent.doctor.machine import DataFolderProbe
+from agent.errors import ConfigError
+from agent.gpu.deadline import DeadlineThread, NotAnsweringError
+from agent.http_server.connections import TlsAdapter
+from agent.http_server.credentials import read_gate
+from agent.http_server.options import WebOptions, options_of
 from agent.version import VERSION
 from exporters.metrics import names
+
+WEB_SECONDS = 3.0
+"""Time limit in seconds of the whole request: any program may hold the port."""
+
+MOST_PAGE_BYTES = 16 * 1024 * 1024
 
 CHECK = "daemon"
 
 LINE = re.compile(r"^(sizewatch_[a-z0-9_]+)(?:\{(.*)\})? (\S+)$", re.ASCII)
+
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
 MOST_SHOWN = 5
-"""Lines of one kind; a fleet that is away is one trouble."""
+"""Maximum number of lines per sign of trouble."""
 
 OLD_TURN_SECONDS = 120.0
-"""Beside three turns: the age of a last turn that nothing explains (exporters/prometheus_rules/self_monitoring.py)."""
+"""Maximum age in seconds of the last cycle, besides three periods (exporters/prometheus_rules/self_monitoring.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricCheck:
-    """Where `is_wrong` says so of a sample, `text` with its labels and its value."""
+class PortProbe:
+    """Web address. `trouble` is why it cannot be listened on; `ours`: a sizewatch answers there."""
+
+    trouble: str = ""
+    in_use: bool = False
+    ours: bool = False
+    page: str = ""
+    """Metrics page of that sizewatch, or empty."""
+    file_troubles: tuple[str, ...] = ()
+
+
+def probe_port(config: Config) -> PortProbe:
+    """Return whether the web address can be listened on, and whether the files it needs can be read."""
+    options = options_of(config.web)
+    files = _web_file_troubles(options)
+    try:
+        found = socket.getaddrinfo(options.bind_host, options.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        ours, page = _asked_page(options) if in_use else (False, "")
+        trouble = error.strerror or str(error)
+        return PortProbe(trouble=trouble, in_use=in_use, ours=ours, page=page, file_troubles=files)
+    return PortProbe(file_troubles=files)
+
+
+def _asked_page(options: WebOptions) -> tuple[bool, str]:
+    """Return whether a sizewatch listens there, by its metrics or its password challenge, and its metrics page."""
+    thread = DeadlineThread("doctor", WEB_SECONDS)
+    try:
+        return thread.run(lambda: _ask_page(options))
+    except (OSError, http.client.HTTPException, ConfigError, NotAnsweringError):
+        return False, ""
+    finally:
+        thread.stop()
+
+
+def _ask_page(options: WebOptions) -> tuple[bool, str]:
+    there, headers = urlsplit(options.url(options.port)), {}
+    asked: http.client.HTTPConnection
+    if not options.tls:
+        # No token: any user of this machine may listen on a port without TLS.
+        asked = http.client.HTTPConnection(there.hostname or "", options.port, timeout=WEB_SECONDS)
+    else:
+        # It must have our certificate; the host name does not matter.
+        context = ssl.create_default_context(cafile=options.cert_file)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        asked = http.client.HTTPSConnection(there.hostname or "", options.port, timeout=WEB_SECONDS, context=context)
+        headers = _authorization(options)
+    with closing(asked) as connection:
+        connection.request("GET", "/metrics", headers=headers)
+        answer = connection.getresponse()
+        page = answer.read(MOST_PAGE_BYTES)
+    said = (answer.getheader("Server", ""), answer.getheader("WWW-Authenticate", ""))
+    ours = b"sizewatch" in page or any("sizewatch" in text for text in said)
+    return ours, page.decode("utf-8", "replace") if ours and answer.status == 200 else ""
+
+
+def _authorization(options: WebOptions) -> dict[str, str]:
+    """Return the header with the first token of the file."""
+    if options.bearer_token_file is None:
+        return {}
+    with open(options.bearer_token_file, encoding="ascii", errors="replace") as file:
+        token = file.readline(4096).strip()
+    return {"Authorization": f"Bearer {token}"} if token.isascii() and token.isprintable() else {}
+
+
+def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:
+    """Return the errors of the web server about its files."""
+    troubles: list[str] = []
+    try:
+        read_gate(options)
+    except ConfigError as bad:
+        troubles += bad.problems
+    try:
+        if options.cert_file and options.key_file:
+            TlsAdapter(options.cert_file, options.key_file, options.client_ca_file, options.min_version)
+    except ConfigError as bad:
+        troubles += bad.problems
+    return tuple(troubles)
+
+
+def check_port(seen: PortProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
+    check, listen = "web", loaded.config.web.listen
+    for trouble in seen.file_troubles:
+        yield fail(check, trouble, "correct the file or its name, and let this user read it")
+    if not seen.trouble:
+        yield ok(check, f"{listen} is free")
+    elif seen.ours:
+        yield ok(check, f"{listen}: a sizewatch answers there already")
+    elif seen.in_use:
+        text = f"{listen} is taken, and not by a sizewatch that can be asked"
+        yield fail(
+            check, text, f"see who holds it (ss -ltnp 'sport = :{loaded.config.web.address[1]}'), or change web.listen"
+        )
+    else:
+        advice = "web.listen must be an address of this machine, with a port above 1023 unless run as root"
+        yield fail(check, f"{listen}: {seen.trouble}", advice)
+
+
+class MetricCheck(NamedTuple):
+    """Sign of trouble in a metric. `text` is filled with the labels and the value of the sample."""
 
     metric: names.ExportedMetric
     is_wrong: Callable[[float], bool]
@@ -49,98 +169,99 @@ def _above_0(value: float) -> bool:
 
 WRONG: tuple[MetricCheck, ...] = (
     MetricCheck(
-        metric=names.CONFIG_OK,
-        is_wrong=_is_0,
-        level=CheckLevel.FAIL,
-        text="goes on with an older configuration: the file could not be used when it was read again",
-        advice="correct what stands under config here, then reload (SIGHUP)",
+        names.CONFIG_OK,
+        _is_0,
+        CheckLevel.FAIL,
+        "goes on with an older configuration: the file could not be used when it was read again",
+        "correct what stands under config here, then reload (SIGHUP)",
     ),
     MetricCheck(
-        metric=names.HISTORY_UP,
-        is_wrong=_is_0,
-        level=CheckLevel.FAIL,
-        text="cannot write its history now",
-        advice="see data_dir and history here; its log and its status page say why",
+        names.HISTORY_UP,
+        _is_0,
+        CheckLevel.FAIL,
+        "cannot write its history now",
+        "see data_dir and history here; its log and its status page say why",
     ),
     MetricCheck(
-        metric=names.HISTORY_DROPPED,
-        is_wrong=_above_0,
-        level=CheckLevel.WARN,
-        text="lost {value:.0f} minutes of replicas that it could not write, since it was started",
-        advice="see data_dir and history here; what is lost stays lost",
+        names.HISTORY_DROPPED,
+        _above_0,
+        CheckLevel.WARN,
+        "lost {value:.0f} minutes of replicas that it could not write, since it was started",
+        "see data_dir and history here; what is lost stays lost",
     ),
     MetricCheck(
-        metric=names.TURN_ERRORS,
-        is_wrong=_above_0,
-        level=CheckLevel.WARN,
-        text="met {value:.0f} unexpected errors in its turns since it was started",
-        advice="report what its log says of them: they are defects in sizewatch",
+        names.TURN_ERRORS,
+        _above_0,
+        CheckLevel.WARN,
+        "met {value:.0f} unexpected errors in its turns since it was started",
+        "report what its log says of them: they are defects in sizewatch",
     ),
     MetricCheck(
-        metric=names.GPU_PROBLEMS,
-        is_wrong=_above_0,
-        level=CheckLevel.WARN,
-        text="has {value:.0f} troubles with reading GPUs",
-        advice="see gpus here; its status page says which",
+        names.GPU_PROBLEMS,
+        _above_0,
+        CheckLevel.WARN,
+        "has {value:.0f} troubles with reading GPUs",
+        "see gpus here; its status page says which",
+    ),
+    MetricCheck(names.DISCOVERY_UP, _is_0, CheckLevel.FAIL, "is not told of this node's pods", "see pods here"),
+    MetricCheck(
+        names.ALERTMANAGER_UP,
+        _is_0,
+        CheckLevel.FAIL,
+        "cannot post alerts to {alertmanager}",
+        "see alerting here; its status page says why",
     ),
     MetricCheck(
-        metric=names.DISCOVERY_UP,
-        is_wrong=_is_0,
-        level=CheckLevel.FAIL,
-        text="is not told of this node's pods",
-        advice="see pods here",
+        names.ALERTS_REFUSED,
+        _above_0,
+        CheckLevel.WARN,
+        "has {value:.0f} alerts that {alertmanager} does not take",
+        "its status page says why",
     ),
     MetricCheck(
-        metric=names.ALERTMANAGER_UP,
-        is_wrong=_is_0,
-        level=CheckLevel.FAIL,
-        text="cannot post alerts to {alertmanager}",
-        advice="see alerting here; its status page says why",
+        names.REPORT_UP,
+        _is_0,
+        CheckLevel.FAIL,
+        "cannot write its weekly report",
+        "see report here; `sizewatch report --out DIR` writes one by hand",
     ),
     MetricCheck(
-        metric=names.ALERTS_REFUSED,
-        is_wrong=_above_0,
-        level=CheckLevel.WARN,
-        text="has {value:.0f} alerts that {alertmanager} does not take",
-        advice="its status page says why",
+        names.REPORT_DELIVERY_UP,
+        _is_0,
+        CheckLevel.FAIL,
+        "does not get its report to {destination}",
+        "see report here; its status page says why",
     ),
     MetricCheck(
-        metric=names.REPORT_UP,
-        is_wrong=_is_0,
-        level=CheckLevel.FAIL,
-        text="cannot write its weekly report",
-        advice="see report here; `sizewatch report --out DIR` writes one by hand",
+        names.TIER_IN_SIGHT, _is_0, CheckLevel.FAIL, "is told nothing of {tier} by the store", "see store here"
     ),
     MetricCheck(
-        metric=names.REPORT_DELIVERY_UP,
-        is_wrong=_is_0,
-        level=CheckLevel.FAIL,
-        text="does not get its report to {destination}",
-        advice="see report here; its status page says why",
-    ),
-    MetricCheck(
-        metric=names.TIER_IN_SIGHT,
-        is_wrong=_is_0,
-        level=CheckLevel.FAIL,
-        text="is told nothing of {tier} by the store",
-        advice="see store here",
-    ),
-    MetricCheck(
-        metric=names.TARGET_UP,
-        is_wrong=_is_0,
-        level=CheckLevel.WARN,
-        text="has no page of {tier}/{replica} that it could use",
-        advice="see that target here; where it is well now, it was not at the last scrape",
+        names.TARGET_UP,
+        _is_0,
+        CheckLevel.WARN,
+        "has no page of {tier}/{replica} that it could use",
+        "see that target here; where it is well now, it was not at the last scrape",
     ),
 )
 
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
-"""Of each metric its series: labels and value."""
+"""Series by metric: labels and value."""
+
+
+def check_folder_owner(seen: DataFolderProbe | None, web: PortProbe) -> Iterator[CheckResult]:
+    """Report another daemon in the folder. A daemon that answers at web.listen is this installation's."""
+    if seen is None or not seen.holder:
+        return
+    if web.ours:
+        yield ok("data_dir", f"a sizewatch has it (process {seen.holder})")
+        return
+    text = f"{seen.path} is in use by another sizewatch (process {seen.holder}), which does not answer at web.listen"
+    yield fail("data_dir", text, "stop that one, or name another data_dir: a second daemon does not start there")
 
 
 def check_daemon(seen: PortProbe, loaded: LoadedConfig, now: float) -> Iterator[CheckResult]:
-    """A line for each thing that its page tells, or one that there is none; nothing where its page was not seen."""
+    """Report each sign of trouble on the page, or their absence. Report nothing without a page."""
     if not seen.page:
         return
     samples = _samples(seen.page)
@@ -184,6 +305,5 @@ def _samples(page: str) -> Samples:
 
 def _finding(wrong: MetricCheck, labels: dict[str, str], value: float) -> CheckResult:
     shown = {name: labels.get(name, "?") for name in wrong.metric.labels}
-    return CheckResult(
-        check=CHECK, level=wrong.level, text=wrong.text.format(value=value, **shown), advice=wrong.advice
-    )
+    text = wrong.text.format(value=value, **shown)
+    return CheckResult(check=CHECK, level=wrong.level, text=text, advice=wrong.advice)

@@ -1,7 +1,6 @@
-"""Looks for engine pods as the daemon does, once, and judges what was found.
+"""Check of pod discovery: Kubernetes API, node, pod-resources socket of the kubelet.
 
-Owns the look (the API, the node, the kubelet's socket) and the words. Which pod is an engine is `agent.kubernetes`'s, and what
-its page says is checked with the other targets. It is loaded where the configuration asks for discovery.
+Loaded only if the configuration asks for discovery. Pages of pods are checked with the other targets.
 """
 
 from __future__ import annotations
@@ -11,23 +10,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.config.load import LoadedConfig
-from agent.doctor.check_result import CheckResult, count, fail, ok, warn
+from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import SizewatchError
 from agent.gpu.owners import GpuAssignment
 from agent.kubernetes import pod_gpus
 from agent.kubernetes.node_pods import PodSource, pods_of
 from agent.scrape.scrapers import Target
+from exporters.render.text import count_noun
 from exporters.status.records import DiscoveryHealth
 from rules.telemetry.snapshots import GpuReadout
 
 CHECK = "pods"
 LOOK_SECONDS = 6.0
-"""A page that must tell the model of its pod is waited for so long."""
+"""Maximum wait in seconds for a page that names the model of its pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryProbe:
-    """What was found; `loaded` is the configuration with the pods. `trouble` says why nothing could be asked."""
+    """Discovered pods. `loaded` is the configuration with the pods, `trouble` is why discovery failed."""
 
     loaded: LoadedConfig
     pods: PodSource | None = None
@@ -43,11 +43,10 @@ class DiscoveryProbe:
         return nothing if self.pods is None else nothing | self.pods.assign_gpus(targets, readouts)
 
 
-def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time) -> DiscoveryProbe | None:
-    """One look at the node's pods; None where the configuration asks for none."""
+def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time) -> DiscoveryProbe:
+    """List the node's pods once. The configuration must ask for discovery."""
     keys = loaded.config.discovery.kubernetes
-    if keys is None:
-        return None
+    assert keys is not None
     try:
         pods = pods_of(loaded.config, clock)
         assert pods is not None
@@ -66,10 +65,8 @@ def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time
         pods.stop()
 
 
-def check_discovery(seen: DiscoveryProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    """Whether pods are told of, which are watched and which are left out, and whether their GPUs can be known."""
-    if seen is None:
-        return
+def check_discovery(seen: DiscoveryProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
+    """Report the discovered pods, the pods left out, and a missing pod-resources socket."""
     keys = loaded.config.discovery.kubernetes
     assert keys is not None
     if seen.trouble or (seen.health is not None and seen.health.trouble):
@@ -80,7 +77,7 @@ def check_discovery(seen: DiscoveryProbe | None, loaded: LoadedConfig) -> Iterat
         yield ok(CHECK, f"sidecar of {keys.namespace}/{keys.pod}; its targets stand in the file")
         return
     found = seen.health
-    yield ok(CHECK, f"node {keys.node}: {count(found.watched, 'engine pod')}, {found.starting} starting")
+    yield ok(CHECK, f"node {keys.node}: {count_noun(found.watched, 'engine pod')}, {found.starting} starting")
     if not found.watched and not found.left_out:
         yield warn(
             CHECK,

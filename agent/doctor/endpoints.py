@@ -1,13 +1,4 @@
-"""What the doctor says of alerts: does each Alertmanager answer with these credentials, can the webhook's token be used?
-
-Owns looking and judging of this one part, which few installations have; nothing is posted. How findings are worded and
-counted is `agent.doctor.check_result`'.
-
-What the doctor says of the store: does it answer with these credentials, how long does that take, does it know the tiers?
-
-Owns looking and judging of this one part, which role fleet alone has. How findings are worded and counted is
-`agent.doctor.check_result`'.
-"""
+"""Checks of the endpoints of alerts and of the store: credentials, response time, known tiers. Nothing is posted."""
 
 from __future__ import annotations
 
@@ -19,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agent.config.keys import Config
 from agent.config.load import LoadedConfig, build_tier_contexts
-from agent.doctor.check_result import CheckResult, count, fail, ok, warn
+from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.http_client.connection import JSON, fetch_page
 from agent.http_client.error_text import place_of
@@ -28,7 +19,7 @@ from agent.http_server.credentials import token_gate
 from agent.http_server.options import WEBHOOK
 from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from exporters.render.text import quote_external_text
+from exporters.render.text import count_noun, quote_external_text
 
 STATUS = "/api/v2/status"
 
@@ -41,12 +32,12 @@ ALERTING_ADVICE: Mapping[ScrapeFailure, str] = {
     ScrapeFailure.TLS: "mend its tls or url in alerting.alertmanagers",
     ScrapeFailure.HTTP_STATUS: f"look into its log, or {ADDRESS}",
 }
-"""What to do by what failed; with every other failure it is not the address of an Alertmanager."""
+"""Advice per failure. After any other failure the address is not of an Alertmanager."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerProbe:
-    """One Alertmanager: its version, or why it gave none."""
+    """Version of an Alertmanager, or the error."""
 
     place: str
     version: str = ""
@@ -56,7 +47,7 @@ class AlertmanagerProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertingProbe:
-    """All that was looked at; `receives` says whether there is a webhook."""
+    """Alertmanagers and webhook. `receives`: a webhook is configured."""
 
     alertmanagers: tuple[AlertmanagerProbe, ...] = ()
     receives: bool = False
@@ -64,7 +55,7 @@ class AlertingProbe:
 
 
 def probe_alerting(config: Config) -> AlertingProbe:
-    """Asks each Alertmanager for its status, one after the other, and reads the webhook's token."""
+    """Request the status of each Alertmanager in turn, and read the token of the webhook."""
     alerting = config.alerting
     troubles: tuple[str, ...] = ()
     if alerting.receiver is not None:
@@ -91,7 +82,7 @@ def _alertmanager(options: TargetOptions) -> AlertmanagerProbe:
 
 
 def check_alerting(seen: AlertingProbe, _: LoadedConfig) -> Iterator[CheckResult]:
-    """A line for each Alertmanager, and one for the webhook."""
+    """Report each Alertmanager and the webhook."""
     for one in seen.alertmanagers:
         if one.trouble:
             advice = ALERTING_ADVICE.get(one.failure, ADDRESS) if one.failure else ADDRESS
@@ -110,10 +101,10 @@ BY_AGENTS = (
 )
 
 ANYTHING = "vector(1)"
-"""Reads no sample, and is answered by whatever speaks PromQL."""
+"""Query without samples that every PromQL server answers."""
 
 SLOW_SHARE = 0.5
-"""Of its timeout: a query that reads nothing and takes longer leaves too little for those that do."""
+"""Share of the timeout above which a query without samples is too slow."""
 
 STORE_ADVICE: Mapping[StoreErrorKind, str] = {
     StoreErrorKind.AWAY: "start it, or mend store.url; until it answers every tier is unknown",
@@ -128,7 +119,7 @@ STORE_ADVICE: Mapping[StoreErrorKind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProbe:
-    """How long it took to answer, or why it did not; by tier how many replicas it tells of, and which tiers agents tell of."""
+    """Response time of the store, or the error; replicas per tier; tiers with series of agents."""
 
     place: str
     seconds: float = 0.0
@@ -139,7 +130,7 @@ class StoreProbe:
 
 
 def probe_store(loaded: LoadedConfig, clock: Callable[[], float]) -> StoreProbe | None:
-    """Asks it one thing, and then about each tier; None where there is no store. `clock` gives unix seconds."""
+    """Query the store once, and for each tier. Return None without a store. `clock` returns unix seconds."""
     config = loaded.config
     if config.store is None:
         return None
@@ -169,7 +160,7 @@ def probe_store(loaded: LoadedConfig, clock: Callable[[], float]) -> StoreProbe 
 
 
 def check_store(seen: StoreProbe | None, _: LoadedConfig) -> Iterator[CheckResult]:
-    """One line."""
+    """Report the response time of the store, and the replicas of each tier."""
     if seen is None:
         return
     if seen.trouble is not None:
@@ -181,7 +172,7 @@ def check_store(seen: StoreProbe | None, _: LoadedConfig) -> Iterator[CheckResul
         yield ok("store", f"{seen.place}: answered in {seen.seconds * 1000:.0f} ms")
     for tier, number in seen.replicas.items():
         if number:
-            yield ok("store", f"{tier}: {count(round(number), 'replica')} in it")
+            yield ok("store", f"{tier}: {count_noun(round(number), 'replica')} in it")
         else:
             advice = BY_AGENTS if tier in seen.by_agents else f"mend tiers.{tier}.selector: `up` has no series of it"
             yield fail("store", f"{tier}: nothing is told of it", advice)

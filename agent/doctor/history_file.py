@@ -1,8 +1,4 @@
-"""What the doctor says of the history's file beyond that it opens: is it whole, does somebody hold it?
-
-Owns looking and judging of these two. It reads, with a connection of its own, and takes no lock that a daemon would wait for.
-What else is said of the history is `doctor_machine`'s, rights are `doctor_rights`'s.
-"""
+"""Checks of the history file: format, clock, copies, damage, locks. It only reads, and takes no lock of the daemon."""
 
 from __future__ import annotations
 
@@ -13,43 +9,120 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from agent.doctor.check_result import CheckResult, fail, warn
-from agent.doctor.machine_probes import is_idle_file
+from agent.config.load import LoadedConfig
+from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.files import LOCKS, holder
-from agent.history.schema import VERSION, missing_bytes
+from agent.history.errors import HistoryError, HistoryOpenError
+from agent.history.schema import VERSION, list_copies, missing_bytes, name_of
+from agent.history.store import HistoryStore
 
-if TYPE_CHECKING:
-    from agent.doctor.machine_probes import HistoryProbe
+AHEAD_SECONDS = 120.0
+"""Limit in seconds. A history further ahead of the clock was written before the clock was set back."""
 
 CHECK = "history"
 
 LOOK_SECONDS = 5.0
-"""Looking through a large file ends then; what was seen until then was whole."""
+"""Time limit in seconds of the integrity check. A file is reported whole if the part that was read is."""
 
 STEPS_BETWEEN = 10_000
-"""Of SQLite's machine, between two looks at the clock."""
+"""SQLite instructions between two checks of the time limit."""
 
 HELD_SECONDS = 0.5
-"""A booking holds the file for some ten milliseconds; who has it at both ends of so long keeps it."""
+"""Seconds between two looks at the locks. The daemon holds a lock for about ten milliseconds."""
 
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryProbe:
+    """History file. `trouble` is why it cannot be read."""
+
+    path: str
+    exists: bool
+    trouble: str = ""
+    format: int = 0
+    ahead_seconds: float = 0.0
+    """Seconds from now to the end of the newest minute."""
+    copies: tuple[tuple[str, int], ...] = ()
+    """Name and size in bytes of each copy left by a migration."""
+
+
+def probe_history(path: Path, now: float) -> HistoryProbe:
+    """Return whether the history can be opened and read, as `sizewatch check` does beside a running daemon."""
+    copies = tuple((one.name, one.lstat().st_size) for one in list_copies(path))
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return HistoryProbe(path=str(path), exists=False, copies=copies)
+    except OSError as error:
+        # The check of the folder reports a folder that is not accessible, or is a file.
+        return HistoryProbe(path=str(path), exists=False, trouble=f"{path}: {error.strerror}", copies=copies)
+    try:
+        with HistoryStore.open_reader(path, alone=is_idle_file(path)) as reader:
+            ahead = (reader.newest_minute_end or now) - now
+            return HistoryProbe(path=str(path), exists=True, format=reader.format, ahead_seconds=ahead, copies=copies)
+    except (HistoryOpenError, HistoryError) as error:
+        return HistoryProbe(path=str(path), exists=True, trouble=str(error), copies=copies)
+
+
+def is_idle_file(path: Path) -> bool:
+    """Return whether no daemon has the file open and no write-ahead log is left. Reading it then leaves no files."""
+    log = path.with_name(f"{path.name}-wal")
+    try:
+        return not holder(path.parent) and not (log.exists() and log.stat().st_size)
+    except OSError:
+        return False
+
+
+def check_history(seen: HistoryProbe | None, _: LoadedConfig) -> Iterator[CheckResult]:
+    if seen is None:
+        return
+    if seen.trouble:
+        yield fail(
+            "history", seen.trouble, "until then nothing is remembered, and `sizewatch check` has nothing to read"
+        )
+    else:
+        yield ok("history", f"{seen.path}: {_history_words(seen)}")
+    if seen.ahead_seconds > AHEAD_SECONDS:
+        text = f"{seen.path}: its newest minute is {seen.ahead_seconds:.0f} s ahead of this machine's clock"
+        advice = (
+            "correct the clock if it is wrong now; if it was, do nothing: minutes of a time that is booked already"
+            " are judged and not kept, all others are kept"
+        )
+        yield warn("history", text, advice)
+    if seen.copies:
+        size = sum(each for _, each in seen.copies) / 1024**2
+        names = ", ".join(name for name, _ in seen.copies)
+        yield warn(
+            "history",
+            f"left over from changes of the format: {names} ({size:.1f} MiB)",
+            "delete them once nobody goes back to the older sizewatch; nothing else ever does",
+        )
+
+
+def _history_words(seen: HistoryProbe) -> str:
+    if not seen.exists:
+        return "begins with the first run"
+    if seen.format < VERSION:
+        copy = name_of(Path(seen.path), seen.format).name
+        return f"can be read; of format {seen.format}; `sizewatch run` copies it to {copy} and brings it to {VERSION}"
+    return "can be read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryFileProbe:
-    """`damage` is what SQLite says first, `held_by` the process that keeps the file from being written, as digits."""
+    """State of the file. `damage` is SQLite's first complaint, `held_by` the id of a process that locks the file."""
 
     path: str
     damage: str = ""
     held_by: str = ""
     missing_bytes: int = 0
-    """Of the room for the copy that is made before an older format becomes the present one."""
+    """Bytes that the disk lacks for the copy made by a migration."""
 
 
 def probe_history_file(path: Path | None, seen: HistoryProbe | None) -> HistoryFileProbe | None:
-    """Looks through the file, where it can be read at all; None where there is none. `seen` is what opening it showed."""
+    """Check a readable file for damage and locks. Return None if there is no file."""
     if path is None or seen is None or not os.path.isfile(path):
         return None
     readable = not seen.trouble
@@ -62,7 +135,7 @@ def probe_history_file(path: Path | None, seen: HistoryProbe | None) -> HistoryF
 
 
 def check_history_file(seen: HistoryFileProbe | None) -> Iterator[CheckResult]:
-    """A line for each thing that is wrong; none where nothing is."""
+    """Report damage, a foreign lock and missing space."""
     if seen is None:
         return
     if seen.damage:
@@ -86,7 +159,7 @@ def _damage(path: Path) -> str:
             connection.set_progress_handler(lambda: time.monotonic() > until, STEPS_BETWEEN)
             told = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
     except sqlite3.DatabaseError as error:
-        # Not to the end in time, or busy: nothing is known then, and nothing said.
+        # Interrupted by the time limit, or busy: nothing is reported.
         return str(error) if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE else ""
     return "" if told == ["ok"] else " ".join(" ".join(told).split())[:200]
 
@@ -100,7 +173,7 @@ def _held_by(path: Path) -> str:
 
 
 def _writers(path: Path) -> frozenset[str]:
-    """Processes but the daemon's that hold a lock for writing on the file or its index; none where this system does not say."""
+    """Return the processes other than the daemon with a write lock on the file or its index, where the system lists them."""
     try:
         places = [os.stat(one) for one in (path, path.with_name(f"{path.name}-shm")) if one.exists()]
         rows = [line.split() for line in LOCKS.read_text(encoding="ascii", errors="replace").splitlines()]
@@ -112,9 +185,10 @@ def _writers(path: Path) -> frozenset[str]:
 
 
 def _is_of(told: str, file: os.stat_result) -> bool:
-    """Return whether device and inode, as the kernel tells them of a lock, are those of a file. File systems that lie
-    on no device of
-    their own (btrfs, overlay) give `stat` another number than the kernel's, of the same major 0."""
+    """Return whether the device and inode of a lock are those of the file.
+
+    File systems without a device (btrfs, overlay) give `stat` another minor number than the kernel, with major 0.
+    """
     major, minor, inode = told.split(":")
     if inode != str(file.st_ino) or int(major, 16) != os.major(file.st_dev):
         return False

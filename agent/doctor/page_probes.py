@@ -1,8 +1,4 @@
-"""What the doctor looks at of each target: its name, its page, its clock, its process.
-
-Owns the record of what was seen and how it was looked for. It judges nothing: `doctor_targets` does. Whatever goes wrong
-while looking is kept in the record.
-"""
+"""Probes of the targets: host name, page, clock, process. Errors are part of the records."""
 
 from __future__ import annotations
 
@@ -28,15 +24,15 @@ from rules.telemetry.snapshots import Snapshot
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 AGAIN = 2
-"""Further answers that are looked at: of two engines that take turns, the next is the other."""
+"""Number of further requests. Behind a load balancer with two engines, the next page is of the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetProbe:
-    """One target's page, or why there is none. `t` is unix seconds when it was complete.
+    """Page of a target, or the error. `t` is the unix time when it was complete.
 
-    `unknown_host` is the resolver's reason where the host has no address. `clock_ahead_seconds` is by how much the
-    target's clock is surely ahead of ours (negative: behind); None where the target gave no date.
+    `unknown_host` is the resolver's reason if the host has no address. `clock_ahead_seconds` is the minimum lead of the
+    target's clock (negative: behind), or None without a Date header.
     """
 
     target: Target
@@ -51,13 +47,13 @@ class TargetProbe:
     pid: int | None = None
     pid_trouble: str = ""
     proxies: bool = False
-    """Whether the environment names a proxy, which somebody may expect to be used."""
+    """The environment names a proxy, which is not used."""
     several: str = ""
-    """By what it shows that other processes answer there, too; empty where all answers were of one."""
+    """Evidence that several processes answer at the address, or empty."""
 
 
 def probe_targets(watched: Sequence[Target], clock: Callable[[], float]) -> tuple[TargetProbe, ...]:
-    """Every target, all at once; each takes at most its own timeout, four times."""
+    """Probe all targets in parallel. Each takes at most four times its timeout."""
     if not watched:
         return ()
     with ThreadPoolExecutor(max_workers=min(MOST_THREADS, len(watched)), thread_name_prefix="doctor") as pool:
@@ -68,21 +64,19 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
     pid, pid_trouble = _process_id(target.pid_file)
     parts = urlsplit(target.options.url)
     try:
-        # The port by number: a slim container knows no names of services.
+        # The port by number: a slim container has no names of services.
         socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
         reason = str(getattr(error, "strerror", "") or "it is no host name")
         return TargetProbe(target=target, t=clock(), unknown_host=reason, pid=pid, pid_trouble=pid_trouble)
-    fetcher, reader = PageFetcher(target.options), PageReader(target.engine)
-    start = time.monotonic()
+    reader, start = PageReader(target.engine), time.monotonic()
     body, snapshot, failure = b"", None, None
     try:
-        body = fetcher.fetch()
-        snapshot = reader.read(body, clock())
+        with closing(PageFetcher(target.options)) as fetcher:
+            body = fetcher.fetch()
+            snapshot = reader.read(body, clock())
     except ScrapeError as error:
         failure = error
-    finally:
-        fetcher.close()
     seconds, families = time.monotonic() - start, dict(reader.families)
     return TargetProbe(
         target=target,
@@ -101,18 +95,16 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
 
 
 def _several(target: Target, reader: PageReader, first: Snapshot, seconds: float, clock: Callable[[], float]) -> str:
-    """Asks again over connections of their own, as whatever shares out requests would see them; not where that takes long."""
+    """Return the evidence of further pages over new connections. Skip a slow target."""
     if seconds * AGAIN > target.options.timeout_seconds:
         return ""
     before = first
     for _ in range(AGAIN):
-        fetcher = PageFetcher(target.options)
         try:
-            now = reader.read(fetcher.fetch(), clock())
+            with closing(PageFetcher(target.options)) as fetcher:
+                now = reader.read(fetcher.fetch(), clock())
         except ScrapeError:
             return ""
-        finally:
-            fetcher.close()
         if differs := _differs(before, now):
             return differs
         before = now
@@ -120,7 +112,7 @@ def _several(target: Target, reader: PageReader, first: Snapshot, seconds: float
 
 
 def _differs(one: Snapshot, other: Snapshot) -> str:
-    """By what two pages cannot be of one process, one shortly after the other."""
+    """Return the evidence that two pages shortly after each other are of different processes, or an empty text."""
     if one.facts.get("model", "") != other.facts.get("model", ""):
         return "its model changes from one answer to the next"
     if one.started_at is not None and other.started_at is not None and abs(one.started_at - other.started_at) > 1.0:
@@ -131,10 +123,10 @@ def _differs(one: Snapshot, other: Snapshot) -> str:
 
 
 def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | None:
-    """Return how far the server's clock is surely ahead of ours, from its Date header; None where it gives none.
+    """Return the minimum lead of the server's clock from its Date header, or None without the header.
 
-    The header has whole seconds and was written between our asking and its arrival: within that, nothing is sure. It
-    is asked for without any secret, since also a refusal carries a date.
+    The header has whole seconds and was written between request and response. The request has no secret, because an
+    error response has a date, too.
     """
     open_to_all = replace(options, bearer_token_file=None, username=None, password_file=None)
     head = requests.Request("HEAD", urlsplit(options.url)._replace(query="").geturl()).prepare()

@@ -1,12 +1,7 @@
-"""What the doctor says of the limits that this process runs under, and of the clock that it runs by.
+"""Checks of the limits of this process (memory, threads, file size), of the system clock, and of file permissions.
 
-Owns looking and judging of what the system sets from outside: memory, threads, the size of files, whether the clock is kept. How
-many files may be open is `doctor_machine`'s. Another limit is a field here and a row in JUDGES.
-
-What the doctor says of rights: who else may read a secret, who else may write what steers us, and may we write our own files?
-
-Owns looking and judging of rights alone; no file is opened. Which keys name a secret follows from their names: a new key that ends
-in `_file` or `_files` is looked at, unless it is in PUBLIC.
+No file is opened. A key that ends in `_file` or `_files` names a secret, unless it is in PUBLIC. Another limit is a field of
+LimitsProbe and a row of JUDGES.
 """
 
 from __future__ import annotations
@@ -29,24 +24,24 @@ from agent.forecasting.service import FORECAST_MEMORY_BYTES
 from agent.worker.process import MIB
 
 OWN_BYTES = 100 * MIB
-"""What the daemon itself takes: 62 to 91 MiB were measured (docs/performance.md, docs/reliability.md)."""
+"""Memory of the daemon in bytes: 62 to 91 MiB were measured (docs/performance.md, docs/reliability.md)."""
 
 NO_LIMIT_BYTES = 2**60
-"""How version 1 of control groups writes that there is no limit: somewhat below 2**63."""
+"""Bytes from which a limit of control groups version 1 means none; it writes almost 2**63."""
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 
 NOT_KEPT = 5
-"""TIME_ERROR of Linux' adjtimex(2): nobody has told the kernel that its clock is synchronised."""
+"""TIME_ERROR of Linux' adjtimex(2): the clock is not synchronised."""
 
 TIMEX_BYTES = 512
-"""More than `struct timex` takes on any machine; all zero it only asks."""
+"""Size in bytes, more than that of `struct timex` on any machine. All zero only reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsProbe:
-    """None where there is no limit, or where this system does not say."""
+    """Limits of the process. None: no limit, or unknown."""
 
     memory_bytes: int | None = None
     file_bytes: int | None = None
@@ -55,7 +50,7 @@ class LimitsProbe:
 
 
 def probe_limits() -> LimitsProbe:
-    """Reads limits, begins one thread and ends it."""
+    """Read the limits, and start and end one thread."""
     file_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return LimitsProbe(
         memory_bytes=memory_limit(),
@@ -66,7 +61,7 @@ def probe_limits() -> LimitsProbe:
 
 
 def check_limits(seen: LimitsProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    """A line for each limit that is too tight, and one for the clock."""
+    """Report each limit that is too low, and the clock."""
     for judge in JUDGES:
         yield from judge(seen, loaded)
 
@@ -106,13 +101,13 @@ JUDGES: tuple[Callable[[LimitsProbe, LoadedConfig], Iterator[CheckResult]], ...]
 
 
 def memory_limit(base: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:
-    """The least memory, in bytes, that this process' control group or one above it may use; None without a limit."""
+    """Return the lowest memory limit in bytes of the control group and its parents, or None."""
     found = [number for place in _places(base, own) if (number := _number(place)) is not None]
     return min((number for number in found if number < NO_LIMIT_BYTES), default=None)
 
 
 def _places(base: Path, own: Path) -> Iterator[Path]:
-    """Where a limit may stand. In a container the path may be the host's, and the limit stands at the top."""
+    """Yield the files with a limit. In a container the path may be the host's, and the limit is at the top."""
     try:
         rows = [line.split(":", 2) for line in own.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:
@@ -144,7 +139,7 @@ def _thread_trouble() -> str:
 
 
 def is_clock_synchronized() -> bool | None:
-    """Return whether the kernel holds its clock for synchronised; None where it does not say."""
+    """Return whether the kernel's clock is synchronised, or None if unknown."""
     asked = ctypes.create_string_buffer(TIMEX_BYTES)
     try:
         state = ctypes.CDLL(None).adjtimex(asked)
@@ -154,19 +149,21 @@ def is_clock_synchronized() -> bool | None:
 
 
 OF_NOBODY = frozenset({"pid_file"})
-"""Read by what does not wait, and told by its own line."""
+"""Keys that another check covers."""
 
 PUBLIC = frozenset({"ca_file", "client_ca_file", "cert_file", "url_file"}) | OF_NOBODY
-"""Hold no secret; of `url_file` the line of its destination speaks."""
+"""Keys without a secret, or, as `url_file`, covered by another check."""
 
 OF_HISTORY = ("", "-wal", "-shm")
-"""What SQLite adds to the history's name."""
+"""Suffixes of SQLite's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionsProbe:
-    """`secrets` that others may read and `steering` files that others may write, each with the key that names it; files of the
-    history that this user may not write, that others may read, that belong to another than their folder, or are links."""
+    """Files with wrong permissions. `secrets` are readable by others and `steering` files writable, each with its key.
+
+    The other fields are files of the history: not writable, readable by others, of another owner than their folder, links.
+    """
 
     secrets: tuple[tuple[str, str], ...] = ()
     steering: tuple[tuple[str, str], ...] = ()
@@ -175,11 +172,11 @@ class PermissionsProbe:
     strangers: tuple[tuple[str, int], ...] = ()
     links: tuple[str, ...] = ()
     owner: int = 0
-    """Of the folder of the history."""
+    """User id of the owner of the history's folder."""
 
 
 def probe_permissions(loaded: LoadedConfig) -> PermissionsProbe:
-    """Asks for the rights of every file that the configuration names, and of the history's."""
+    """Read the permissions of the files in the configuration and of the history."""
     config = loaded.config
     named = dict.fromkeys(_named(config, "", PUBLIC))
     steering = [("the configuration", str(loaded.path)), *([("plan", config.plan)] if config.plan else [])]
@@ -196,10 +193,10 @@ def _with_history(path: Path, seen: PermissionsProbe) -> PermissionsProbe:
     owner, open_to_us = _owner(path.parent), os.access(path.parent, os.W_OK | os.X_OK)
     return replace(
         seen,
-        # Of a folder that cannot be written its own line speaks.
+        # The check of the folder reports a folder that cannot be written.
         unwritable=tuple(str(one) for one in there if open_to_us and not os.access(one, os.R_OK | os.W_OK)),
         readable=tuple(str(one) for one in there if one != lock and _mode(one) & 0o007),
-        # A folder of root's is one that a volume or a package made for another; who else writes there is not known.
+        # Volumes and packages make folders of root for other users, so their users are unknown.
         strangers=tuple((str(one), _owner(one)) for one in there if owner and _owner(one) != owner),
         links=tuple(str(one) for one in (*files, lock) if os.path.islink(one)),
         owner=owner,
@@ -207,7 +204,7 @@ def _with_history(path: Path, seen: PermissionsProbe) -> PermissionsProbe:
 
 
 def check_permissions(seen: PermissionsProbe, _: LoadedConfig) -> Iterator[CheckResult]:
-    """A line for each file whose rights are wrong; none where all are right."""
+    """Report each file with wrong permissions."""
     for key, path in seen.secrets:
         yield warn("secrets", f"{key}: {path} can be read by everybody on this machine", f"chmod o-rwx {path}")
     for key, path in seen.steering:
@@ -222,16 +219,13 @@ def check_permissions(seen: PermissionsProbe, _: LoadedConfig) -> Iterator[Check
             text = f"{path} belongs to user {owner}, its folder to user {seen.owner}, who may not be able to write it"
             yield warn("history", text, f"chown --reference={Path(path).parent} {path}")
     for path in seen.links:
-        advice = (
-            f"rm {path}"
-            if path.endswith(LOCK_FILE)
-            else "put the file itself there, or name the folder it is in as data_dir"
-        )
+        move = "put the file itself there, or name the folder it is in as data_dir"
+        advice = f"rm {path}" if path.endswith(LOCK_FILE) else move
         yield fail("data_dir", f"{path} is a link, and no daemon starts with it", advice)
 
 
 def check_special_files(loaded: LoadedConfig) -> tuple[CheckResult, ...]:
-    """A line for each file that is a pipe, a folder or a device: whoever reads it may wait for ever, the doctor included."""
+    """Report each file that is a pipe, a folder or a device: reading it may block for ever."""
     named = dict.fromkeys(_named(loaded.config, "", OF_NOBODY))
     odd = [(key, path) for key, path in named if _mode(path) and not stat.S_ISREG(_mode(path))]
     return tuple(
@@ -241,7 +235,7 @@ def check_special_files(loaded: LoadedConfig) -> tuple[CheckResult, ...]:
 
 
 def _named(part: object, place: str, public: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Every file that the configuration names, with its key, but for those of keys that are public."""
+    """Yield the key and the path of every file in the configuration, except for public keys."""
     if isinstance(part, BaseModel):
         part = {name: getattr(part, name) for name in type(part).model_fields}
     if isinstance(part, Mapping):
@@ -259,7 +253,7 @@ def _named(part: object, place: str, public: frozenset[str]) -> Iterator[tuple[s
 
 
 def _mode(path: Path | str) -> int:
-    """0 where there is none, or none that may be seen: whoever needs it says so."""
+    """Return the mode, or 0 if the file is missing or not accessible."""
     try:
         return os.stat(path).st_mode
     except OSError:

@@ -1,7 +1,6 @@
-"""Judges the targets: reachable, readable, on time, and what the plan says they are. Pure, like `doctor_machine`.
+"""Checks of the targets: reachable, readable, in time, as planned.
 
-Owns the limits below and the words. What a page means is the engine tables' business: a new engine needs nothing here
-but a name in KV_FACTS where its pages tell the format of the KV cache by another.
+Pure. A new engine needs a name in KV_FACTS if its pages name the format of the KV cache otherwise.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
-from agent.doctor.machine_checks import NO_GPU
+from agent.doctor.machine import NO_GPU
 from agent.doctor.page_probes import TargetProbe
 from agent.errors import ScrapeFailure
 from agent.http_client.error_text import place_of
@@ -30,13 +29,13 @@ from rules.telemetry.windows import NET_CHANGE
 from rules.verdicts.rule import Rule
 
 CLOCK_SECONDS = 5.0
-"""A clock off by more makes start-up times and the order of events wrong by as much."""
+"""Limit in seconds of a clock's error. Start times and the order of events are wrong by as much."""
 
 MISSED = ASKED | {"KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"}
-"""Rules that every tier with a plan should have; that others (LoRA, speculation, KV transfer) are not fed is often meant."""
+"""Rules that every tier with a plan should have. Others (LoRA, speculation, KV transfer) are often off on purpose."""
 
 NEARLY = 0.5
-"""A page that needs more than this share of its timeout or of its size limit will one day need more than all."""
+"""Share of the timeout or the size limit above which a page gets a warning."""
 
 ADVICE: Mapping[ScrapeFailure, str] = {
     ScrapeFailure.CONNECT: "start the engine, or correct the url; inside a container 127.0.0.1 is the container itself",
@@ -57,18 +56,18 @@ BY_PROXY = (ScrapeFailure.CONNECT, ScrapeFailure.TIMEOUT)
 PROXIES_UNUSED = "; the proxy of the environment (HTTP_PROXY, HTTPS_PROXY) is not used for engines"
 
 KV_FACTS = ("cache_dtype", "kv_cache_dtype")
-"""Facts of a page that name the format of the KV cache."""
+"""Page facts with the format of the KV cache."""
 
 KV_AUTO = "auto"
-"""vLLM prints what it was told: auto is the model's own type, or what its checkpoint asks for."""
+"""Value of vLLM for the type of the model or its checkpoint."""
 
 FORMATS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
-"""Other spellings of a number format; the variants of FP8 (fp8_e4m3, fp8_e5m2) all count as fp8."""
+"""Other spellings of number formats. All variants of FP8 (fp8_e4m3, fp8_e5m2) count as fp8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetContext:
-    """One target as it was seen, with the plan of its tier and the GPUs that are known to be its own."""
+    """Probed target with the plan of its tier and its GPUs."""
 
     seen: TargetProbe
     tier: TierPlan | None
@@ -81,7 +80,7 @@ class TargetContext:
 
 
 def check_page(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
-    """Reachable, whole, in time and of a fair size."""
+    """Check that the page is reachable, complete, in time and not too large."""
     seen, check = met.seen, f"target {met.name}"
     options = seen.target.options
     if seen.unknown_host:
@@ -107,7 +106,7 @@ def check_page(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
 
 
 def check_names(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
-    """Which engine it is, and which signals and rules its page can feed."""
+    """Report the engine, and the signals and rules that its page supports."""
     seen, check, snapshot = met.seen, f"engine {met.name}", met.seen.snapshot
     engine = _engine(snapshot)
     if snapshot is None or engine is None:
@@ -119,7 +118,7 @@ def check_names(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
     if mute:
         advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
         yield warn(check, f"{', '.join(mute)} will say not_exposed", advice)
-    # What cannot be is no trouble with a value but with the engine, or with what was mapped to its names.
+    # Contradictory values point to the engine or to relabelled names.
     for problem in sorted(snapshot.problems, key=lambda one: not _contradicts(one, snapshot)):
         level = fail if _contradicts(problem, snapshot) else warn
         yield level(check, f"trouble on its page: {problem}", "look at the page: sizewatch inspect URL")
@@ -130,15 +129,14 @@ def check_names(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
 
 
 def _is_mute(rule: Rule, snapshot: Snapshot, missing: Collection[str]) -> bool:
-    """Return whether the page cannot feed a rule. A quantile may be bounded without the histogram whose requests a
-    rule counts."""
+    """Return whether the page lacks the data of a rule: its signal, or the histogram whose requests it counts."""
     family = BY_NAME.get(rule.family)
     counted = family is not None and family.kind is FamilyKind.HISTOGRAM
     return rule.signal in missing or (counted and rule.family not in snapshot.histograms)
 
 
 def check_clock(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
-    """Whether this machine and the target's agree on the time."""
+    """Compare the target's clock with ours."""
     check, snapshot, ahead = f"clock {met.name}", met.seen.snapshot, met.seen.clock_ahead_seconds
     if snapshot is None:
         return
@@ -155,7 +153,7 @@ def check_clock(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
 
 
 def check_plan_match(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
-    """Whether what runs is what was planned: model, engine, KV cache, GPUs."""
+    """Compare engine, model, KV cache and GPUs with the plan."""
     check, snapshot, tier = f"plan {met.name}", met.seen.snapshot, met.tier
     if snapshot is None or tier is None:
         return
@@ -179,9 +177,10 @@ def _contradicts(problem: str, snapshot: Snapshot) -> bool:
 
 
 def _signals(snapshot: Snapshot) -> tuple[int, list[str]]:
-    """Return how many of the signals that an engine can give the page gives, and which not. One page tells no change:
-    a signal
-    that only waits for traffic, or for a second page, is there."""
+    """Return the number of signals of the page, and the missing ones.
+
+    A signal that needs traffic or a second page is not missing.
+    """
     window = window_since_start(snapshot)
     if all(name in snapshot.gauges for name in IN_SYSTEM):
         window = replace(window, counters={**window.counters, NET_CHANGE: 0.0})
@@ -191,7 +190,7 @@ def _signals(snapshot: Snapshot) -> tuple[int, list[str]]:
 
 
 def _release(seen: TargetProbe, engine: EngineTable) -> str:
-    """What the page's names tell of the release, beside what the configuration says."""
+    """Return the release by the configuration and by the names on the page, in parentheses."""
     told, given = version_range(engine, seen.families), seen.target.engine_version
     said = [f"{given} by the configuration"] if given else []
     said += [f"{told} by its names"] if told else []
@@ -199,7 +198,7 @@ def _release(seen: TargetProbe, engine: EngineTable) -> str:
 
 
 def _unknown_names(seen: TargetProbe, engine: EngineTable) -> list[str]:
-    """Families with the engine's own prefix that its table does not know."""
+    """Return families with the engine's prefix that are not in its table."""
     own = engine.signatures[0].partition("_")[0] + "_"
     unknown = [use.name for use in explain_families(engine, seen.families) if use.use is Use.UNKNOWN]
     return sorted(

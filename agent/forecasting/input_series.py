@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from agent.config.keys import ForecastConfig
-from agent.config.load import LoadedConfig, build_tier_contexts, find, load
+from agent.config.load import LoadedConfig, find, history_path, load, select_tier
 from agent.errors import ConfigError
 from agent.forecasting.csv_series import read_trace
 from agent.forecasting.history_input import demand_series
@@ -48,27 +48,6 @@ def input_from_options(options: argparse.Namespace) -> InputSeries:
         return input_from_csv(options.history, loaded, options.bin)
     assert loaded is not None
     return input_from_history(loaded, select_tier(loaded, options.tier), options.bin)
-
-
-def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
-    """Return the named tier, or the only tier. Raise ConfigError."""
-    tiers = sorted(build_tier_contexts(loaded))
-    if tier is None and len(tiers) == 1:
-        return tiers[0]
-    if tier is None:
-        raise ConfigError((f"say with --tier which one; there are {', '.join(tiers) or 'none'}",))
-    if tier not in tiers:
-        raise ConfigError((f"there is no tier {tier}; there are {', '.join(tiers) or 'none'}",))
-    return tier
-
-
-def history_path(loaded: LoadedConfig) -> Path:
-    """Return the path of the history. Raise ConfigError if no history is kept."""
-    if loaded.config.history_path is None:
-        raise ConfigError(
-            (f"{loaded.path}: data_dir: there is no history to read; role node keeps none unless it is given",)
-        )
-    return loaded.config.history_path
 
 
 def input_from_csv(path: Path, loaded: LoadedConfig | None, bin_seconds: float | None) -> InputSeries:

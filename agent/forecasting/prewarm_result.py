@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
+from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions
 from agent.errors import ConfigError, SizewatchError
 from agent.forecasting.history_input import HistoryForecasts
-from agent.forecasting.input_series import history_path, input_from_csv
+from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.requests import build_request
 from agent.forecasting.tier_forecast import TierForecast

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
-from agent.errors import ConfigError, SizewatchError
+from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions
+from agent.errors import SizewatchError
 from agent.forecasting.messages import ForecastResponse
 from agent.history import daily_queries
 from agent.history.daily_queries import measured_views
@@ -217,14 +217,11 @@ def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
 
 def load_report_inputs(loaded: LoadedConfig, seconds: float, now: float) -> ReportInputs:
     """Return the inputs of a report over the last `seconds` before `now`. Raise ConfigError or HistoryError."""
-    if loaded.config.history_path is None:
-        raise ConfigError(
-            (f"{loaded.path}: data_dir: there is no history to report on; role node keeps none unless it is given",)
-        )
+    path = history_path(loaded, "report on")
     # Round to full hours: the history keeps no shorter parts of load bins for weeks.
     until = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
-    with HistoryStore.open_reader(loaded.config.history_path) as store:
+    with HistoryStore.open_reader(path) as store:
         asked = ReportQuery(
             views=build_tier_contexts(loaded),
             versions=plan_versions(loaded),

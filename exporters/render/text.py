@@ -38,6 +38,11 @@ def quote_external_text(text: str, most: int) -> str:
     return found if len(found) <= most else f"{found[: most - 1]}…"
 
 
+def count_noun(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: `1 target`, `3 targets`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table. A bar inside a cell does not end the cell."""
     cells = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)

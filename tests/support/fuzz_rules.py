@@ -196,7 +196,7 @@ PROMQL_WORDS = (
     ),
 )
 
-_LINT = ("linting", "names", "queries", "rule_files")
+_LINT = ("linting", "names")
 
 TARGETS = (
     Target(

@@ -20,7 +20,7 @@ from waiting import CEILING_SECONDS
 from agent.cli import main
 from agent.config.keys import GpusConfig
 from agent.config.load import parse_config
-from agent.doctor.machine_checks import FREE_BYTES_WARNING
+from agent.doctor.machine import FREE_BYTES_WARNING
 from agent.durations import parse_duration
 from agent.history import schema, write_buffer
 from agent.http_server import server

@@ -13,8 +13,7 @@ from waiting import free_port, wait_for
 
 from agent.config.load import load
 from agent.doctor.check_result import CheckLevel, CheckResult
-from agent.doctor.daemon import MOST_SHOWN, WRONG, check_daemon
-from agent.doctor.machine_probes import PortProbe
+from agent.doctor.daemon import MOST_SHOWN, WRONG, PortProbe, check_daemon
 from agent.doctor.run import run_checks
 from agent.version import VERSION
 from exporters.metrics import names

@@ -392,7 +392,7 @@ def test_what_was_found_to_go_wrong_has_a_line_that_names_the_place_and_what_to_
 ) -> None:
     monkeypatch.setattr("agent.doctor.discovery.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("agent.kubernetes.node_pods.PAGE_SECONDS", 0.2)
-    monkeypatch.setattr("agent.doctor.machine_probes.WEB_SECONDS", 1.0)
+    monkeypatch.setattr("agent.doctor.daemon.WEB_SECONDS", 1.0)
     with fault(tmp_path) as keys:
         before = content(tmp_path)
         found = findings(tmp_path, keys)

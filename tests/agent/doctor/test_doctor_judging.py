@@ -8,9 +8,9 @@ from paths import TESTS
 
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
-from agent.doctor import machine_checks, target_checks
+from agent.doctor import machine, target_checks
 from agent.doctor.check_result import CheckLevel, CheckResult
-from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, ProcessProbe
+from agent.doctor.machine import DataFolderProbe, GpusProbe, ProcessProbe
 from agent.doctor.page_probes import TargetProbe
 from agent.doctor.target_checks import TargetContext
 from agent.errors import ScrapeFailure
@@ -214,7 +214,7 @@ def test_there_is_advice_for_every_way_a_scrape_can_fail() -> None:
 
 def process(**changes: Any) -> list[CheckResult]:
     base = {"python": "3.11.7", "open_files": 1024, "packages": {"sizewatch": "0.1.0"}}
-    return list(machine_checks.check_process(ProcessProbe(**{**base, **changes}), loaded()))
+    return list(machine.check_process(ProcessProbe(**{**base, **changes}), loaded()))
 
 
 def test_the_shim_package_and_too_few_open_files_are_named() -> None:
@@ -242,7 +242,7 @@ NO_NVML = "NVML: the NVIDIA driver is not loaded (nvmlInit); no GPU is read, nex
 def test_missing_gpus_weigh_as_much_as_they_were_asked_for(
     keys: dict[str, Any], plan: Plan | None, level: CheckLevel
 ) -> None:
-    (found,) = machine_checks.check_gpus(GpusProbe(source="nvml", problems=(NO_NVML,)), loaded(plan, **keys))
+    (found,) = machine.check_gpus(GpusProbe(source="nvml", problems=(NO_NVML,)), loaded(plan, **keys))
     assert found.level is level
     assert found.text.startswith(NO_NVML)
 
@@ -256,7 +256,7 @@ def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
     )
     view = GpusProbe(source="nvml", readouts=(gpu(0), blind), driver="580.95.05")
     keys = {"targets": [{"url": "http://a/", "tier": "t", "pid_file": "/run/x.pid"}]}
-    found = list(machine_checks.check_gpus(view, loaded(None, **keys)))
+    found = list(machine.check_gpus(view, loaded(None, **keys)))
     assert [(finding.check, finding.level, finding.text) for finding in found] == [
         ("gpus", CheckLevel.OK, "2 read through nvml, driver 580.95.05"),
         ("gpu 0", CheckLevel.OK, f"{H100}, GPU-0, 1 processes seen"),
@@ -268,7 +268,7 @@ def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
 
 def test_a_gpu_that_is_lost_is_a_warning_while_others_are_read() -> None:
     view = GpusProbe(source="nvml", readouts=(gpu(0),), problems=("GPU 1: it is lost; tried again next turn",))
-    lost, *rest = machine_checks.check_gpus(view, loaded())
+    lost, *rest = machine.check_gpus(view, loaded())
     assert (lost.level, lost.text) == (CheckLevel.WARN, "GPU 1: it is lost; tried again next turn")
     assert [finding.level for finding in rest] == [CheckLevel.OK, CheckLevel.OK]
 
@@ -289,7 +289,7 @@ def test_the_disk_of_the_history_is_judged(changes: dict[str, Any], level: Check
     view = DataFolderProbe(
         **{"path": "/d", "existing": "/d", "free_bytes": 5 * 1024**3, "filesystem": "ext4", **changes}
     )
-    found = list(machine_checks.check_data_folder(view, loaded()))
+    found = list(machine.check_data_folder(view, loaded()))
     order = list(CheckLevel)
     assert max((finding.level for finding in found), key=order.index) is level
     assert all(finding.advice for finding in found if finding.level is not CheckLevel.OK)

@@ -163,6 +163,14 @@ def test_a_file_that_cannot_be_read_is_broken(name: str, text: str, says: str, t
     assert str(one).startswith(str(tmp_path / name))
 
 
+def test_a_rule_without_an_expression_does_not_hide_the_others(tmp_path: Path) -> None:
+    text = "- {alert: A, for: 5m}\n- {alert: B, expr: 'vllm:gpu_cache_usage_perc > 1'}\n- {record: C}\n"
+    result = lint_files([path := written(tmp_path, text)])
+    assert list(map(str, result.broken)) == [f"{path}:1: A: has no expr", f"{path}:3: C: has no expr"]
+    assert [one.rule for one in result.findings] == ["B"]
+    assert result.expressions == 1
+
+
 def test_only_this_command_loads_the_parser_of_promql() -> None:
     script = """
 import sys

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from paths import TESTS
 
-from agent.lint.names import check_names
-from agent.lint.queries import MAX_CHARACTERS, read_query
-from agent.lint.rule_files import LintInputError
+from agent.lint.names import MAX_CHARACTERS, LintInputError, check_names, read_query
 
 PAGES = TESTS / "pages"
 

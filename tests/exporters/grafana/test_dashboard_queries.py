@@ -12,7 +12,7 @@ import pytest
 from promql_parser import AggModifierType, AggregateExpr, Call, MatrixSelector, VectorSelector, parse
 from promtool import complaints
 
-from agent.lint.queries import read_query, walk_query
+from agent.lint.names import read_query, walk_query
 from exporters.grafana.dashboard_json import dashboard_json
 from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names

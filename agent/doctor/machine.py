@@ -1,35 +1,41 @@
-"""Judges this machine: process, GPUs, the folder of the history, the port. Pure: what was seen goes in, findings come out.
-
-Owns the limits below and the words. It looks at nothing itself (`doctor_probes` does). Another thing to judge is a
-function here and a row in `agent.doctor.run`.
-"""
+"""Checks of this machine: process, GPUs, folder of the history. A probe looks, a check is pure."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import importlib.metadata
+import os
+import platform
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from agent.config.keys import Config
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
-from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, HistoryProbe, PortProbe, ProcessProbe
-from agent.history.schema import VERSION, name_of
+from agent.files import holder
+from agent.gpu.collector import ExporterPage, GpuReader
+from agent.gpu.nvml_device import NvmlRefusedError, ask
+from agent.gpu.nvml_reader import NvmlReader
+from agent.http_client.connection import PageFetcher
 from rules.telemetry.snapshots import GpuReadout
 
 SPARE_FILES = 64
-"""Files and sockets beside the targets' own: libraries, history, log, web readers."""
-
-AHEAD_SECONDS = 120.0
-"""A history that is further ahead of the clock was written by one that has gone back since."""
+"""Files and sockets needed besides those of targets: libraries, history, log, web clients."""
 
 FREE_BYTES_WARNING = 1024**3
+
 FREE_BYTES_NEEDED = 100 * 1024**2
-"""SQLite needs room for its write-ahead log beside the data."""
+"""Minimum free bytes: SQLite needs space for its write-ahead log."""
 
 FREE_FILES_NEEDED = 100
-"""The history is three files, and each report a folder of some."""
+"""Minimum free files. The history has three, and each report several."""
 
 NO_LEAVE = "give this user write access to it"
+
 UNWRITABLE = {
     errno.ENOSPC: "free space on its disk (df -h), or files where space is free (df -i)",
     errno.EDQUOT: "free space within this user's quota",
@@ -40,13 +46,125 @@ UNWRITABLE = {
     errno.EFBIG: "lift the limit of a file's size (ulimit -f)",
     errno.ENOTDIR: "move the file away that stands there",
 }
-"""What to do where a folder cannot be written."""
+"""Advice per error number of a folder that cannot be written."""
 
 REMOTE_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre")
-"""SQLite's write-ahead log needs memory shared by all its readers, which these do not give (sqlite.org/wal.html)."""
+"""File systems without the shared memory that SQLite's write-ahead log needs (sqlite.org/wal.html)."""
 
 NO_GPU = ("cpu", "none")
-"""What a plan names as product where there is no GPU."""
+"""GPU products of a plan without GPUs."""
+
+ALWAYS_POLLED = frozenset({"gpu_throttled_hardware_seconds"})
+"""Counters that no driver accumulates. Polling them needs no warning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessProbe:
+    python: str
+    open_files: int
+    """Maximum number of open files and sockets."""
+    packages: Mapping[str, str]
+    """Versions of the installed packages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusProbe:
+    source: str
+    readouts: tuple[GpuReadout, ...] = ()
+    problems: tuple[str, ...] = ()
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFolderProbe:
+    """Folder of the history, or its nearest existing parent. `trouble` is why it cannot be written."""
+
+    path: str
+    existing: str
+    trouble: str = ""
+    errno: int = 0
+    free_bytes: int = 0
+    free_files: int | None = None
+    """Number of further files that the disk can hold; None without a limit."""
+    filesystem: str = ""
+    mode: int = 0
+    holder: str = ""
+    """Process id of the daemon that uses the folder, or empty."""
+
+
+def probe_process() -> ProcessProbe:
+    packages = {}
+    for name in ("sizewatch", "nvidia-ml-py", "pynvml"):
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ProcessProbe(python=platform.python_version(), open_files=soft, packages=packages)
+
+
+def probe_gpus(config: Config, clock: Callable[[], float]) -> GpusProbe:
+    """Read every GPU of the configured source."""
+    keys = config.gpus
+    source: GpuReader
+    if keys.source == "none":
+        return GpusProbe(source=keys.source)
+    if keys.exporter is not None:
+        exporter, connection = keys.exporter
+        source = ExporterPage(PageFetcher(connection.options(config.timeout_seconds())), exporter)
+    else:
+        source = NvmlReader()
+    try:
+        readouts, problems = source.read(clock())
+        driver = _driver() if readouts and keys.source == "nvml" else ""
+    finally:
+        source.close()
+    return GpusProbe(source=keys.source, readouts=readouts, problems=problems, driver=driver)
+
+
+def _driver() -> str:
+    try:
+        return str(ask("nvmlSystemGetDriverVersion"))
+    except NvmlRefusedError as refused:
+        return f"of unknown version: {refused}"
+
+
+def probe_data_folder(path: Path) -> DataFolderProbe:
+    """Return whether a folder, or the one it will be made in, can be written. Leave no file."""
+    existing = next((place for place in (path, *path.absolute().parents) if os.path.exists(place)), Path("/"))
+    try:
+        with tempfile.TemporaryFile(dir=existing) as probe:
+            probe.write(b"sizewatch")
+            probe.flush()
+        free_bytes = shutil.disk_usage(existing).free
+        mode = existing.stat().st_mode
+        room = os.statvfs(existing)
+    except OSError as error:
+        trouble, number = error.strerror or str(error), error.errno or 0
+        return DataFolderProbe(
+            path=str(path), existing=str(existing), trouble=trouble, errno=number, holder=holder(path)
+        )
+    return DataFolderProbe(
+        path=str(path),
+        existing=str(existing),
+        free_bytes=free_bytes,
+        # File systems without a limit report 0 of 0.
+        free_files=room.f_favail if room.f_files else None,
+        filesystem=_filesystem(existing),
+        holder=holder(path),
+        mode=mode & 0o7777 if existing == path else 0,
+    )
+
+
+def _filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """Kind of the file system that holds a path; empty where this system does not say."""
+    try:
+        rows = [line.split() for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    holding = [(row[1], row[2]) for row in rows if len(row) > 2 and path.resolve().is_relative_to(row[1])]
+    # The last mount of a place hides the ones before.
+    return max(enumerate(holding), key=lambda entry: (len(entry[1][0]), entry[0]))[1][1] if holding else ""
 
 
 def check_process(seen: ProcessProbe, loaded: LoadedConfig | None) -> Iterator[CheckResult]:
@@ -75,10 +193,6 @@ def check_gpus(seen: GpusProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
     wants_processes = any(target.gpus == "auto" and target.pid_file for target in config.targets)
     for readout in seen.readouts:
         yield from _gpu(readout, wants_processes)
-
-
-ALWAYS_POLLED = frozenset({"gpu_throttled_hardware_seconds"})
-"""What no driver sums up: that it is polled is not this machine's fault."""
 
 
 def _gpu_problem(problem: str, seen: GpusProbe, loaded: LoadedConfig) -> CheckResult:
@@ -141,67 +255,3 @@ def check_data_folder(seen: DataFolderProbe | None, _: LoadedConfig) -> Iterator
     if seen.mode & 0o002:
         text = f"{seen.path} can be written by every user of this machine (mode {seen.mode:o})"
         yield warn(check, text, f"chmod o-w {seen.path}")
-
-
-def owner(seen: DataFolderProbe | None, web: PortProbe) -> Iterator[CheckResult]:
-    """Whether the folder is another daemon's: one that answers where this configuration's would is it itself."""
-    if seen is None or not seen.holder:
-        return
-    if web.ours:
-        yield ok("data_dir", f"a sizewatch has it (process {seen.holder})")
-        return
-    text = f"{seen.path} is in use by another sizewatch (process {seen.holder}), which does not answer at web.listen"
-    yield fail("data_dir", text, "stop that one, or name another data_dir: a second daemon does not start there")
-
-
-def check_history(seen: HistoryProbe | None, _: LoadedConfig) -> Iterator[CheckResult]:
-    if seen is None:
-        return
-    if seen.trouble:
-        yield fail(
-            "history", seen.trouble, "until then nothing is remembered, and `sizewatch check` has nothing to read"
-        )
-    else:
-        yield ok("history", f"{seen.path}: {_history_words(seen)}")
-    if seen.ahead_seconds > AHEAD_SECONDS:
-        text = f"{seen.path}: its newest minute is {seen.ahead_seconds:.0f} s ahead of this machine's clock"
-        advice = (
-            "correct the clock if it is wrong now; if it was, do nothing: minutes of a time that is booked already"
-            " are judged and not kept, all others are kept"
-        )
-        yield warn("history", text, advice)
-    if seen.copies:
-        size = sum(each for _, each in seen.copies) / 1024**2
-        names = ", ".join(name for name, _ in seen.copies)
-        yield warn(
-            "history",
-            f"left over from changes of the format: {names} ({size:.1f} MiB)",
-            "delete them once nobody goes back to the older sizewatch; nothing else ever does",
-        )
-
-
-def _history_words(seen: HistoryProbe) -> str:
-    if not seen.exists:
-        return "begins with the first run"
-    if seen.format < VERSION:
-        copy = name_of(Path(seen.path), seen.format).name
-        return f"can be read; of format {seen.format}; `sizewatch run` copies it to {copy} and brings it to {VERSION}"
-    return "can be read"
-
-
-def check_port(seen: PortProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    check, listen = "web", loaded.config.web.listen
-    for trouble in seen.file_troubles:
-        yield fail(check, trouble, "correct the file or its name, and let this user read it")
-    if not seen.trouble:
-        yield ok(check, f"{listen} is free")
-    elif seen.ours:
-        yield ok(check, f"{listen}: a sizewatch answers there already")
-    elif seen.in_use:
-        text = f"{listen} is taken, and not by a sizewatch that can be asked"
-        yield fail(
-            check, text, f"see who holds it (ss -ltnp 'sport = :{loaded.config.web.address[1]}'), or change web.listen"
-        )
-    else:
-        advice = "web.listen must be an address of this machine, with a port above 1023 unless run as root"
-        yield fail(check, f"{listen}: {seen.trouble}", advice)
