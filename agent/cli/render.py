@@ -16,7 +16,7 @@ from agent.errors import SizewatchError
 from exporters.docs.generated_files import ARTEFACTS, RenderInputs
 from exporters.docs.runbook_blocks import RunbookError
 from exporters.prometheus_rules.engine_only import EngineRulesOptions, engine_only_text
-from exporters.prometheus_rules.engine_rules import UnsupportedSeriesError
+from exporters.prometheus_rules.engine_queries import UnsupportedSeriesError
 
 
 class RenderError(SizewatchError):

@@ -15,13 +15,14 @@ from exporters.autoscaling.manifests import (
     behavior,
     behavior_notes,
     comment_name,
-    dump_yaml,
     metadata,
     now_notes,
+    scale_target,
     week_notes,
 )
-from exporters.autoscaling.records import GAUGE, WORKLOADS, Scaling, label_value, object_name, recommended_query
+from exporters.autoscaling.records import GAUGE, Scaling, label_value, object_name, recommended_query
 from exporters.autoscaling.schedule import CronEntry, Week, week_of
+from exporters.render.yaml import dump_object
 
 
 def hpa(scaling: Scaling) -> Manifest:
@@ -45,7 +46,7 @@ def adapter_rule(tier: str) -> str:
         "name": {"matches": f"^{GAUGE}$", "as": metric_name(tier)},
         "metricsQuery": recommended_query(tier),
     }
-    return dump_yaml({"externalRules": [rule]})
+    return dump_object({"externalRules": [rule]})
 
 
 def _head(scaling: Scaling) -> tuple[str, ...]:
@@ -90,11 +91,7 @@ def _autoscaler(scaling: Scaling) -> Object:
         "kind": "HorizontalPodAutoscaler",
         "metadata": metadata(scaling),
         "spec": {
-            "scaleTargetRef": {
-                "apiVersion": WORKLOADS[scaling.workload.kind].api_version,
-                "kind": scaling.workload.kind,
-                "name": scaling.workload.name,
-            },
+            "scaleTargetRef": scale_target(scaling),
             "minReplicas": max(scaling.minimum_warm, 1),
             "maxReplicas": scaling.maximum,
             "metrics": [metric],
@@ -146,11 +143,7 @@ def _scaled_object(scaling: Scaling, week: Week) -> Object:
         "kind": "ScaledObject",
         "metadata": metadata(scaling),
         "spec": {
-            "scaleTargetRef": {
-                "apiVersion": WORKLOADS[scaling.workload.kind].api_version,
-                "kind": scaling.workload.kind,
-                "name": scaling.workload.name,
-            },
+            "scaleTargetRef": scale_target(scaling),
             "pollingInterval": POLLING_SECONDS,
             **zero,
             "minReplicaCount": week.floor,

@@ -1,4 +1,4 @@
-"""Shared parts of the manifests: metadata, comments, HorizontalPodAutoscaler behaviour, and YAML output.
+"""Shared parts of the manifests: metadata, comments and HorizontalPodAutoscaler behaviour.
 
 Values pass through the YAML dumper, never through string formatting. Comments are stripped of line ends and control
 characters.
@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-from exporters.autoscaling.records import Scaling, object_name
+from exporters.autoscaling.records import WORKLOADS, Scaling, object_name
 from exporters.autoscaling.schedule import Week
+from exporters.render.yaml import dump_object
 
 WIDTH = 110
 
@@ -37,23 +36,7 @@ class Manifest:
 
 def render_manifest(manifest: Manifest) -> str:
     """Return the manifest as YAML for `kubectl apply -f -`."""
-    return "---\n".join((comment(manifest.head), *(dump_yaml(one) for one in manifest.objects)))
-
-
-def dump_yaml(data: Any) -> str:
-    """Return YAML in key order, without folded lines and anchors."""
-    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=10**6, default_flow_style=False)
-    return text
-
-
-class _Dumper(yaml.SafeDumper):
-    """PyYAML dumper with lists indented below their key and without anchors."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    return "---\n".join((comment(manifest.head), *(dump_object(one) for one in manifest.objects)))
 
 
 def comment(paragraphs: Iterable[str]) -> str:
@@ -92,6 +75,12 @@ def metadata(scaling: Scaling, *parts: str) -> Object:
         "labels": {"app.kubernetes.io/name": "sizewatch", "app.kubernetes.io/component": "scaling"},
         "annotations": notes,
     }
+
+
+def scale_target(scaling: Scaling) -> Object:
+    """Return `scaleTargetRef` of the workload."""
+    workload = scaling.workload
+    return {"apiVersion": WORKLOADS[workload.kind].api_version, "kind": workload.kind, "name": workload.name}
 
 
 def behavior(scaling: Scaling) -> Object:

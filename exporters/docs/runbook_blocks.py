@@ -1,7 +1,7 @@
-"""The generated blocks of docs/runbooks.md: how each rule is judged, in the catalogue's own numbers.
+"""Generated blocks of docs/runbooks.md: method, window and thresholds of each rule.
 
-Owns the blocks and their places: between `<!-- generated: thresholds NAME -->` and `<!-- end -->`; what stands around
-them people write, without any of these numbers. A new way of judging is a row of WAYS, a new loudness one of LOUDNESS.
+A block lies between `<!-- generated: thresholds NAME -->` and `<!-- end -->`. The text around it is written by hand,
+without these numbers.
 """
 
 from __future__ import annotations
@@ -11,87 +11,61 @@ from collections.abc import Mapping
 
 from exporters.render.text import format_duration
 from rules.catalogue.registry import RULES
-from rules.methods.adapters import judge_adapters
-from rules.methods.availability import (
-    judge_cascade,
-    judge_stale,
-    judge_target_down,
-    judge_tier_down,
-    judge_unknown_too_long,
-)
-from rules.methods.bands import judge_band, judge_experts
-from rules.methods.burn_rate import judge_burn
-from rules.methods.configuration import judge_cold_start, judge_precision
-from rules.methods.demand import judge_demand, judge_forecast
-from rules.methods.drift import judge_drift
-from rules.methods.errors import judge_availability, judge_refused
-from rules.methods.events import judge_event_ratio, judge_excess, judge_faults
-from rules.methods.guardrails import judge_guardrail
-from rules.methods.headroom import judge_falling, judge_headroom
-from rules.methods.load import judge_beyond
-from rules.methods.means import judge_mean
-from rules.methods.pools import judge_pools
-from rules.methods.prefix_routing import judge_replicas
-from rules.methods.representative import judge_representative
-from rules.methods.shape import judge_shape
-from rules.methods.speculation import judge_economics
-from rules.methods.tails import judge_tail
-from rules.methods.tiers import judge_tiers
-from rules.methods.trend import judge_trend
-from rules.methods.utilization import judge_empty_cache, judge_empty_queue, judge_trap
-from rules.verdicts.rule import Method, Rule, Scope, Severity, Threshold
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
-METHOD_TEXTS: Mapping[Method, str] = {
-    judge_tail: "the share of requests slower than the benchmark allows at equal load",
-    judge_mean: "a mean against the benchmark's at equal load",
-    judge_excess: "events per finished request against the benchmark's at equal load",
-    judge_beyond: "the load of each replica and minute against the highest that was measured",
-    judge_event_ratio: "events per finished request against fixed limits",
-    judge_band: "a reading against fixed limits",
-    judge_drift: "lengths and shape of the traffic against the plan's",
-    judge_representative: "time in the system against the benchmark's at equal load",
-    judge_guardrail: "the gateway's limits in the plan against what is seen",
-    judge_precision: "the plan's number formats against what the planned GPU computes in hardware",
-    judge_cold_start: "measured starts against the planned lead",
-    judge_economics: "what speculation yields against what it costs",
-    judge_adapters: "requests held back for adapters against the objective",
-    judge_burn: "the share of requests outside the objective, over several windows at once",
-    judge_availability: "the share of requests that failed, over several windows at once",
-    judge_refused: "the share of requests that were refused, each kind against its own limit",
-    judge_shape: "the tail of a latency against what was promised, and against its median",
+METHOD_TEXTS: Mapping[str, str] = {
+    "judge_tail": "the share of requests slower than the benchmark allows at equal load",
+    "judge_mean": "a mean against the benchmark's at equal load",
+    "judge_excess": "events per finished request against the benchmark's at equal load",
+    "judge_beyond": "the load of each replica and minute against the highest that was measured",
+    "judge_event_ratio": "events per finished request against fixed limits",
+    "judge_band": "a reading against fixed limits",
+    "judge_drift": "lengths and shape of the traffic against the plan's",
+    "judge_representative": "time in the system against the benchmark's at equal load",
+    "judge_guardrail": "the gateway's limits in the plan against what is seen",
+    "judge_precision": "the plan's number formats against what the planned GPU computes in hardware",
+    "judge_cold_start": "measured starts against the planned lead",
+    "judge_economics": "what speculation yields against what it costs",
+    "judge_adapters": "requests held back for adapters against the objective",
+    "judge_burn": "the share of requests outside the objective, over several windows at once",
+    "judge_availability": "the share of requests that failed, over several windows at once",
+    "judge_refused": "the share of requests that were refused, each kind against its own limit",
+    "judge_shape": "the tail of a latency against what was promised, and against its median",
     **dict.fromkeys(
-        (judge_empty_cache, judge_empty_queue, judge_falling, judge_headroom, judge_trap),
+        ("judge_empty_cache", "judge_empty_queue", "judge_falling", "judge_headroom", "judge_trap"),
         "how the fleet is used, hour by hour (in a hold of minutes: minute by minute)",
     ),
-    judge_trend: "the end of that time against its beginning",
-    judge_replicas: "the replicas of the tier against each other",
-    judge_tiers: "the tiers of one model against each other",
-    judge_pools: "prefill replicas against decode replicas",
-    judge_experts: "how evenly the tokens of a pass fall on the GPUs that hold the experts",
-    judge_demand: "arriving requests, now and by the forecast, against what the replicas may take together",
-    judge_forecast: "past forecasts against what came",
-    judge_faults: "events that should not happen at all",
-    judge_cascade: "a state machine that follows every scrape",
-    **dict.fromkeys((judge_target_down, judge_tier_down), "scrapes in a row that failed"),
-    judge_stale: "time for which a page was served and did not move",
-    judge_unknown_too_long: "the time since each rule that can judge the tier last could",
+    "judge_trend": "the end of that time against its beginning",
+    "judge_replicas": "the replicas of the tier against each other",
+    "judge_tiers": "the tiers of one model against each other",
+    "judge_pools": "prefill replicas against decode replicas",
+    "judge_experts": "how evenly the tokens of a pass fall on the GPUs that hold the experts",
+    "judge_demand": "arriving requests, now and by the forecast, against what the replicas may take together",
+    "judge_forecast": "past forecasts against what came",
+    "judge_faults": "events that should not happen at all",
+    "judge_cascade": "a state machine that follows every scrape",
+    **dict.fromkeys(("judge_target_down", "judge_tier_down"), "scrapes in a row that failed"),
+    "judge_stale": "time for which a page was served and did not move",
+    "judge_unknown_too_long": "the time since each rule that can judge the tier last could",
 }
+"""Comparison that a method makes, by the name of its function. A method without a row gets a general text."""
 
 LOUDNESS: Mapping[Severity, str] = {
     Severity.PAGE: "somebody is woken when it is critical, before that it is a ticket",
     Severity.TICKET: "looked at in working hours",
     Severity.REPORT: "told in the report only",
 }
+"""Notification by severity."""
 
 
 class RunbookError(ValueError):
-    """The page's blocks and the catalogue's rules do not belong together; says which."""
+    """Error for blocks of the page that do not match the rules of the catalogue."""
 
 
 def fill_runbooks(page: str) -> str:
-    """The page with every block as the catalogue has it now. Raises RunbookProblem unless each rule has one block."""
+    """Return the page with new blocks. Raise RunbookError unless each rule has exactly one block."""
     named = [match[1] for match in BLOCK.finditer(page)]
     known = {rule.name: rule for rule in RULES}
     wrong = [f"no block for {name}" for name in known if name not in named]
@@ -105,21 +79,24 @@ def fill_runbooks(page: str) -> str:
 
 
 def block(rule: Rule) -> str:
-    """What stands between the markers of one rule."""
+    """Return the text between the markers of a rule."""
     rows = [_row(rule, name, threshold) for name, threshold in rule.thresholds.items()]
-    return "\n".join([_how(rule), "", "| threshold | value | unit | where it comes from |", "|---|---|---|---|", *rows])
+    return "\n".join(
+        [_summary(rule), "", "| threshold | value | unit | where it comes from |", "|---|---|---|---|", *rows]
+    )
 
 
-def _how(rule: Rule) -> str:
+def _summary(rule: Rule) -> str:
     about = "each tier" if rule.scope is Scope.TIER else "each replica"
+    comparison = METHOD_TEXTS.get(rule.method.__name__, f"{rule.about or rule.title} against the thresholds below")
     return (
-        f"Judged for {about}, {_over(rule)}: {METHOD_TEXTS[rule.method]}. Signal `{rule.signal}`. "
+        f"Judged for {about}, {_window_text(rule)}: {comparison}. Signal `{rule.signal}`. "
         f"Loudness `{rule.loudness.value}`: {LOUDNESS[rule.loudness]}."
     )
 
 
-def _over(rule: Rule) -> str:
-    if rule.method in (judge_burn, judge_availability):
+def _window_text(rule: Rule) -> str:
+    if any(name.endswith("_short_seconds") for name in rule.thresholds):
         return "over the windows below, each pair once its short one was seen"
     if not rule.window_seconds:
         return "at every scrape"

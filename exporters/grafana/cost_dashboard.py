@@ -5,19 +5,17 @@ Each question of the guide has a section. A new panel is a function here and an 
 
 from __future__ import annotations
 
-from exporters.grafana import gpu_panels, plan_panels
+from exporters.grafana import gpu_panels, memory_panels, plan_panels
 from exporters.grafana import queries as q
 from exporters.grafana.queries import ABOUT_TIERS, COST_UID, marks
 from exporters.grafana.queries import TIERS as W
 from exporters.grafana.records import (
-    AMBER,
     COUNT,
     MONEY,
     RATIO,
     RED,
     Dashboard,
     Panel,
-    PanelType,
     Query,
     Section,
     falling_thresholds,
@@ -38,7 +36,7 @@ def _by_gpus(amount: str) -> str:
 
 def _lines(title: str, text: str, unit: str, *queries: tuple[str, str], width: int = 12) -> Panel:
     rows = tuple(Query(expr=expr, legend=legend) for expr, legend in queries)
-    return Panel(title=title, description=text, kind=PanelType.LINES, unit=unit, queries=rows, width=width)
+    return Panel(title=title, description=text, unit=unit, queries=rows, width=width)
 
 
 def _tokens_per_gpu() -> Panel:
@@ -119,7 +117,6 @@ def _load() -> Panel:
         title="Load of the usable capacity",
         description="The utilization trap is a week below its limit with a KV cache that is not full: half the load, twice the "
         "cost of a token (guide 9.2). Beyond the upper limit there is no headroom.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=q.load(W), legend=POOL),),
         steps=(*falling_thresholds("UtilizationTrap", "below"), *rising_thresholds(("NoHeadroom", "above", RED))[1:]),
@@ -132,7 +129,6 @@ def _kv() -> Panel:
     return Panel(
         title="KV cache in use",
         description="Mean over the replicas. Below the limit in its fullest hours, memory is paid for and not used.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=q.aggregate("avg", q.BY_POOL, q.level(W, "kv_utilization")), legend=POOL),),
         steps=falling_thresholds("KvCacheUnderused", "below"),
@@ -171,20 +167,6 @@ def _useful() -> tuple[Panel, ...]:
             width=8,
         )
         for title, family, text in rows
-    )
-
-
-def _evictions() -> Panel:
-    ratio = q.divide(q.total(W, "preemptions"), q.total(W, "requests_finished"))
-    return Panel(
-        title="Evictions per request",
-        description="Preemptions per finished request: each is computed a second time.",
-        kind=PanelType.LINES,
-        unit=RATIO,
-        queries=(Query(expr=ratio, legend=POOL),),
-        steps=rising_thresholds(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
-        lines_at_steps=True,
-        width=12,
     )
 
 
@@ -244,7 +226,19 @@ COST = Dashboard(
             title="What the hardware gives",
             panels=(_tokens_per_gpu(), _per_gpu_hour(), _rps_per_gpu(), _tokens_per_memory(), _energy(), _bound()),
         ),
-        Section(title="How much of it does useful work", panels=(*_useful(), _evictions(), _computed())),
+        Section(
+            title="How much of it does useful work",
+            panels=(
+                *_useful(),
+                memory_panels.evictions(
+                    W,
+                    legend=POOL,
+                    description="Preemptions per finished request: each is computed a second time.",
+                    width=12,
+                ),
+                _computed(),
+            ),
+        ),
         Section(title="The lengths it all holds for", panels=_lengths()),
     ),
 )

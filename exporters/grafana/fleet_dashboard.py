@@ -5,7 +5,7 @@ Numbers never span tiers. A new column is a Query of `_columns`.
 
 from __future__ import annotations
 
-from exporters.grafana import forecast_dashboard, gpu_panels, plan_panels
+from exporters.grafana import forecast_dashboard, gpu_panels, memory_panels, plan_panels
 from exporters.grafana import queries as q
 from exporters.grafana.queries import ABOUT_TIERS, COST_UID, FLEET_UID, TIER_UID, marks, tier_link
 from exporters.grafana.records import (
@@ -14,7 +14,6 @@ from exporters.grafana.records import (
     NONE_WANTED,
     PROMISED,
     RATIO,
-    RED,
     STATE,
     VERDICTS,
     Dashboard,
@@ -23,7 +22,6 @@ from exporters.grafana.records import (
     Query,
     Section,
     falling_thresholds,
-    rising_thresholds,
     signal_unit,
 )
 from exporters.metrics import names
@@ -52,27 +50,21 @@ def _columns() -> tuple[Query, ...]:
             unit=signal_unit("completed_rps"),
             decimals=2,
         ),
-        Query(
-            expr=plan_panels.latency_share_of_slo(W, "ttft"),
-            legend="TTFT of promise",
-            unit=RATIO,
-            steps=PROMISED,
-            decimals=0,
-        ),
-        Query(
-            expr=plan_panels.latency_share_of_slo(W, "tpot"),
-            legend="TPOT of promise",
-            unit=RATIO,
-            steps=PROMISED,
-            decimals=0,
+        *(
+            Query(
+                expr=plan_panels.latency_share_of_slo(W, latency),
+                legend=f"{latency.upper()} of promise",
+                unit=RATIO,
+                steps=PROMISED,
+                decimals=0,
+            )
+            for latency in ("ttft", "tpot")
         ),
         Query(
             expr=kv,
             legend="KV cache",
             unit=RATIO,
-            steps=rising_thresholds(
-                ("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)
-            ),
+            steps=memory_panels.KV_STEPS,
             decimals=0,
         ),
         Query(
@@ -107,7 +99,6 @@ def _foreign() -> Panel:
     return Panel(
         title="Alerts of others",
         description="Alerts of other systems that fire on the tier, by the rule whose finding explains them.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(Query(expr=q.metric(W, names.FOREIGN_ALERTS), legend="{{cluster}} {{tier}} {{rule}}"),),
         steps=NONE_WANTED,
@@ -119,7 +110,6 @@ def _waiting() -> Panel:
     return Panel(
         title="Requests waiting",
         description="Queued in the engines of a tier, all replicas together.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(
             Query(expr=q.aggregate("sum", q.BY_TIER, q.level(W, "requests_waiting")), legend="{{cluster}} {{tier}}"),
@@ -132,7 +122,6 @@ def _rates() -> Panel:
     return Panel(
         title="Requests per second",
         description="Finished requests of each tier; where requests pass through several pools, those of the busiest.",
-        kind=PanelType.LINES,
         unit=signal_unit("completed_rps"),
         queries=(Query(expr=q.aggregate_tier(q.total(W, "requests_finished")), legend="{{cluster}} {{tier}}"),),
         width=12,

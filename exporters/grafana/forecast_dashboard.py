@@ -18,7 +18,6 @@ from exporters.grafana.records import (
     Dashboard,
     LineStyle,
     Panel,
-    PanelType,
     Query,
     Section,
     falling_thresholds,
@@ -58,7 +57,6 @@ def demand(where: SeriesScope, width: int = 12) -> Panel:
         title="Demand ahead",
         description=f"{names.FORECAST_RPS.text}. It stands at the time it was made, one cold start before the time it is about. "
         "Green: finished requests now; red: the planned peak.",
-        kind=PanelType.LINES,
         unit=signal_unit("arrival_rps"),
         queries=(
             Query(expr=_arrivals(where), legend="finished now"),
@@ -74,7 +72,6 @@ def demand_comparison(where: SeriesScope) -> Panel:
     return Panel(
         title="Forecast for now, and what came",
         description=f"{names.FORECAST_FOR_NOW_RPS.text}. What came should lie below P95 nineteen times of twenty.",
-        kind=PanelType.LINES,
         unit=signal_unit("arrival_rps"),
         queries=(Query(expr=_arrivals(where), legend="came"), *_band(where, names.FORECAST_FOR_NOW_RPS)),
         width=16,
@@ -87,7 +84,6 @@ def replicas(where: SeriesScope, width: int = 12) -> Panel:
         title="Replicas: recommended, running, planned",
         description="sizewatch recommends and scales nothing itself. Faint: the fewest to keep warm, by the "
         "forecast and by the plan.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(
             Query(expr=q.replicas_up(where), legend="running"),
@@ -106,7 +102,6 @@ def coverage(where: SeriesScope) -> Panel:
     return Panel(
         title="Coverage",
         description=f"{names.FORECAST_COVERAGE.text}. Below the limit pre-warming stands on sand.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=q.metric_by_tier(where, names.FORECAST_COVERAGE), legend="coverage"),),
         steps=falling_thresholds("ForecastDegraded", "coverage"),
@@ -120,7 +115,6 @@ def error(where: SeriesScope) -> Panel:
     return Panel(
         title="Error against the naive forecast",
         description=f"{names.FORECAST_ERROR.text}. At {limit('ForecastDegraded', 'error_ratio'):g} it is worth nothing.",
-        kind=PanelType.LINES,
         unit="short",
         queries=(Query(expr=q.metric_by_tier(where, names.FORECAST_ERROR), legend="error"),),
         steps=rising_thresholds(("ForecastDegraded", "error_ratio", RED)),
@@ -133,7 +127,6 @@ def weights(where: SeriesScope) -> Panel:
     return Panel(
         title="Weight of the methods",
         description=f"{names.FORECAST_WEIGHT.text}.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=q.metric(where, names.FORECAST_WEIGHT), legend="{{method}}"),),
         top=1.0,
@@ -147,7 +140,6 @@ def lead(where: SeriesScope) -> Panel:
         title="Lead and measured cold starts",
         description=f"{names.FORECAST_LEAD.text}. {ENOUGH} starts of timing pod may shorten "
         "it below the plan's number; the others only lengthen it.",
-        kind=PanelType.LINES,
         unit=SECONDS,
         queries=(
             Query(expr=q.metric_by_tier(where, names.FORECAST_LEAD), legend="lead", line=LineStyle.PLAN),
@@ -169,7 +161,6 @@ def age(where: SeriesScope) -> Panel:
         title="Age of the forecast",
         description="Time since it was made. It is made anew every few minutes; one that grows old means that the forecasting "
         "process stands still.",
-        kind=PanelType.LINES,
         unit=SECONDS,
         queries=(Query(expr=f"time() - {q.metric_by_tier(where, names.FORECAST_MADE)}", legend="age"),),
     )
@@ -180,7 +171,6 @@ def starts(where: SeriesScope) -> Panel:
     return Panel(
         title="Cold starts measured",
         description=f"{names.COLD_STARTS.text}. With fewer than {ENOUGH} of timing pod the lead is not below the plan's number.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(Query(expr=q.metric(where, names.COLD_STARTS), legend="{{timing}}"),),
         decimals=0,
@@ -194,7 +184,6 @@ def worth(where: SeriesScope) -> Panel:
         title="What pre-warming was worth: replica-hours",
         description=f"{names.PREWARM_REPLICA_SECONDS.text}. Beside it the time short of capacity: cheaper is no gain where "
         "that is longer.",
-        kind=PanelType.LINES,
         unit=SECONDS,
         queries=(Query(expr=q.metric(where, names.PREWARM_REPLICA_SECONDS), legend="{{strategy}}"),),
         width=12,
@@ -206,7 +195,6 @@ def short_of_capacity(where: SeriesScope) -> Panel:
     return Panel(
         title="What pre-warming was worth: time short of capacity",
         description=f"{names.PREWARM_VIOLATION_SECONDS.text}.",
-        kind=PanelType.LINES,
         unit=SECONDS,
         queries=(Query(expr=q.metric(where, names.PREWARM_VIOLATION_SECONDS), legend="{{strategy}}"),),
         width=12,

@@ -14,7 +14,6 @@ from exporters.grafana.records import (
     RATIO,
     LineStyle,
     Panel,
-    PanelType,
     Query,
     falling_thresholds,
     range_thresholds,
@@ -47,7 +46,6 @@ def busy(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
         title="GPU busy",
         description="Share of time with a kernel running, from the driver's sample buffer. A busy GPU may still do little: "
         "see the active units.",
-        kind=PanelType.LINES,
         unit=signal_unit("gpu_utilization"),
         queries=(Query(expr=busy_share(where, labels), legend=f"busy {_of(labels)}"),),
         steps=falling_thresholds("GpuComputeLow", "below"),
@@ -62,7 +60,6 @@ def active(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
         title="GPU units active",
         description="Mean over the GPUs, where DCGM's profiling fields are collected. Tensor pipes busy: prefill bound; "
         "memory interface busy: decode bound.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=tuple(
             Query(expr=q.aggregate("avg", labels, q.level(where, family)), legend=f"{word} {_of(labels)}")
@@ -80,7 +77,6 @@ def memory(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
     return Panel(
         title="GPU memory in use",
         description=signal_text("gpu_memory_utilization"),
-        kind=PanelType.LINES,
         unit=signal_unit("gpu_memory_utilization"),
         queries=(Query(expr=q.divide(used, installed), legend=f"used {_of(labels)}"),),
         steps=range_thresholds(("GpuMemoryLow", "below"), ("GpuMemoryHigh", "above")),
@@ -95,7 +91,6 @@ def power(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
     return Panel(
         title="Power of a GPU",
         description="Mean power of one GPU, from the energy counter, and its limit.",
-        kind=PanelType.LINES,
         unit="watt",
         queries=(
             Query(expr=q.divide(energy, covered), legend=f"power {_of(labels)}"),
@@ -113,7 +108,6 @@ def temperature(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Pane
     return Panel(
         title="Hottest GPU",
         description="The highest temperature of the GPUs.",
-        kind=PanelType.LINES,
         unit="celsius",
         queries=(
             Query(expr=q.aggregate("max", labels, q.level(where, "gpu_temperature_celsius")), legend=_of(labels)),
@@ -128,7 +122,6 @@ def throttled(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
         title="Clocks held down",
         description="Share of time in which the power limit, heat or the board held the clocks down. Heat and board make the "
         "GPU slower than the one that was measured.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=tuple(
             Query(
@@ -148,7 +141,6 @@ def faults(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
     return Panel(
         title="GPU faults",
         description="Faults the driver reported and memory errors that ECC could not correct, per second. One is too many.",
-        kind=PanelType.LINES,
         unit="cps",
         queries=tuple(
             Query(expr=q.total(where, family, labels), legend=f"{word} {_of(labels)}") for word, family in rows

@@ -28,6 +28,9 @@ from exporters.grafana.records import (
 )
 from exporters.metrics import names
 
+KV_STEPS = rising_thresholds(("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED))
+"""Threshold colours of the KV cache utilisation."""
+
 
 def queue(where: SeriesScope) -> Panel:
     """Return running and waiting requests, and the planned requests in the system."""
@@ -35,7 +38,6 @@ def queue(where: SeriesScope) -> Panel:
     return Panel(
         title="Requests in the system",
         description="Dashed: as many as all running replicas hold at the planned operating point.",
-        kind=PanelType.LINES,
         unit=signal_unit("requests_running"),
         queries=(
             Query(expr=q.aggregate("sum", q.BY_POOL, q.level(where, "requests_running")), legend="running {{pool}}"),
@@ -51,29 +53,35 @@ def kv_level(where: SeriesScope) -> Panel:
     return Panel(
         title="KV cache in use",
         description="Mean over the replicas, and the fullest of them.",
-        kind=PanelType.LINES,
         unit=signal_unit("kv_utilization"),
         queries=(
             Query(expr=q.aggregate("avg", q.BY_POOL, level), legend="mean {{pool}}"),
             Query(expr=q.aggregate("max", q.BY_POOL, level), legend="fullest {{pool}}"),
         ),
-        steps=rising_thresholds(("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)),
+        steps=KV_STEPS,
         top=1.0,
         lines_at_steps=True,
     )
 
 
-def evictions(where: SeriesScope) -> Panel:
+def evictions(
+    where: SeriesScope,
+    labels: tuple[str, ...] = q.BY_POOL,
+    *,
+    legend: str = "evictions {{pool}}",
+    description: str = signal_text("eviction_rate"),
+    width: int = 8,
+) -> Panel:
     """Return preemptions by finished requests, a ratio of two counters (DESIGN 3.8)."""
-    ratio = q.divide(q.total(where, "preemptions"), q.total(where, "requests_finished"))
+    ratio = q.divide(q.total(where, "preemptions", labels), q.total(where, "requests_finished", labels))
     return Panel(
         title="Evictions per request",
-        description=signal_text("eviction_rate"),
-        kind=PanelType.LINES,
+        description=description,
         unit=signal_unit("eviction_rate"),
-        queries=(Query(expr=ratio, legend="evictions {{pool}}"),),
+        queries=(Query(expr=ratio, legend=legend),),
         steps=rising_thresholds(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
         lines_at_steps=True,
+        width=width,
     )
 
 
@@ -96,7 +104,6 @@ def residency(where: SeriesScope) -> Panel:
     return Panel(
         title="Life and moves of KV blocks",
         description=f"{signal_text('kv_residency_p50_seconds')} Moves: {names.metric('kv_transfer_seconds').text.lower()}.",
-        kind=PanelType.LINES,
         unit="s",
         queries=(
             Query(expr=q.quantile(where, 0.5, "kv_residency_seconds"), legend="life P50 {{pool}} {{engine_version}}"),
@@ -112,7 +119,6 @@ def prefix_hits(where: SeriesScope) -> Panel:
     return Panel(
         title="Prefix cache hits",
         description=signal_text("prefix_hit_ratio"),
-        kind=PanelType.LINES,
         unit=signal_unit("prefix_hit_ratio"),
         queries=(
             Query(expr=hits, legend="hits {{pool}}"),
@@ -129,7 +135,6 @@ def adapters(where: SeriesScope) -> Panel:
     return Panel(
         title="Adapters",
         description="LoRA adapters with running requests, and with requests that wait for one.",
-        kind=PanelType.LINES,
         unit="short",
         queries=tuple(
             Query(expr=q.aggregate("sum", q.BY_POOL, q.level(where, f"adapters_{word}")), legend=f"{word} {{{{pool}}}}")
@@ -145,7 +150,6 @@ def tokens_a_round(where: SeriesScope) -> Panel:
     return Panel(
         title="Speculation: tokens a round",
         description=f"{signal_text('tokens_per_round')} At 1 nothing is gained.",
-        kind=PanelType.LINES,
         unit="short",
         queries=(
             Query(expr=f"1 + {accepted}", legend="tokens a round {{pool}}"),
@@ -161,7 +165,6 @@ def acceptance(where: SeriesScope) -> Panel:
     return Panel(
         title="Speculation: acceptance per token",
         description=signal_text("speculative_acceptance"),
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=seen, legend="acceptance"),),
         steps=falling_twice((rule, "critical_below"), (rule, "below")),

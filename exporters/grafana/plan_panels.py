@@ -112,7 +112,6 @@ def unknowns(where: SeriesScope) -> Panel:
         title="Judgements that cannot be made",
         description="By reason. Unknown is not healthy: "
         f"{', '.join(gap.value for gap in NOT_SEEING)} are faults when they last; the others say that there is nothing to judge.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(
             Query(
@@ -131,7 +130,6 @@ def blindness(where: SeriesScope) -> Panel:
     return Panel(
         title="Judgements that a fault prevents",
         description="By tier and reason. Empty: none. One that lasts is a fault: the target, its page or its restarts.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(
             Query(
@@ -149,7 +147,6 @@ def running_share(where: SeriesScope) -> Panel:
     return Panel(
         title="Replicas running, of those planned",
         description="Replicas whose last scrape gave a page, by what the plan deploys.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=share, legend="{{cluster}} {{tier}}"),),
         width=12,
@@ -162,7 +159,6 @@ def load(where: SeriesScope, width: int = 12) -> Panel:
         title="Load of the usable capacity",
         description="Finished requests by what the running replicas carry within the SLO now. Completed requests "
         "cannot exceed what is possible: look at the queue, too.",
-        kind=PanelType.LINES,
         unit=signal_unit("fleet_utilization"),
         queries=(Query(expr=q.load(where), legend="{{cluster}} {{tier}} {{pool}}"),),
         steps=LOAD_STEPS,
@@ -177,7 +173,6 @@ def promise(where: SeriesScope, which: str) -> Panel:
     return Panel(
         title=f"{title} P99 by what is promised",
         description=f"At 1 the promise is broken. {rule} compares with the benchmark at equal load instead.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=latency_share_of_slo(where, which), legend="{{cluster}} {{tier}}"),),
         steps=PROMISED,
@@ -191,7 +186,6 @@ def money(where: SeriesScope) -> Panel:
     return Panel(
         title="Money per hour",
         description="Replicas that are up, times GPUs each, times the plan's price of a GPU-hour; idle ones cost the same.",
-        kind=PanelType.LINES,
         unit=MONEY,
         queries=(Query(expr=q.money_per_hour(where), legend="{{cluster}} {{tier}} {{currency}}"),),
         decimals=2,
@@ -204,7 +198,6 @@ def cost(where: SeriesScope) -> Panel:
     return Panel(
         title="Cost per million generated tokens",
         description=f"{signal_text('cost_per_million_tokens')} Rises as the fleet idles.",
-        kind=PanelType.LINES,
         unit=MONEY,
         queries=(Query(expr=q.cost_per_million_tokens(where), legend="{{cluster}} {{tier}} {{currency}}"),),
         decimals=2,
@@ -218,19 +211,15 @@ def numbers(where: SeriesScope) -> tuple[Panel, ...]:
         ("Verdict", worst_verdict(where), STATE, VERDICT_STEPS, "The worst certain finding of all rules of the tier."),
         ("Replicas running", q.replicas_up(where), COUNT, (), "Whose last scrape gave a page."),
         ("Load", q.aggregate_tier(q.load(where)), RATIO, LOAD_STEPS, "Of the usable capacity of the running replicas."),
-        (
-            "TTFT P99 of the promise",
-            latency_share_of_slo(where, "ttft"),
-            RATIO,
-            PROMISED,
-            "At 100 % the promise is broken.",
-        ),
-        (
-            "TPOT P99 of the promise",
-            latency_share_of_slo(where, "tpot"),
-            RATIO,
-            PROMISED,
-            "At 100 % the promise is broken.",
+        *(
+            (
+                f"{latency.upper()} P99 of the promise",
+                latency_share_of_slo(where, latency),
+                RATIO,
+                PROMISED,
+                "At 100 % the promise is broken.",
+            )
+            for latency in ("ttft", "tpot")
         ),
         ("Cost per million tokens", q.cost_per_million_tokens(where), MONEY, (), "In the plan's currency."),
     )

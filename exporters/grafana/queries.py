@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from exporters.grafana.records import AMBER, BLUE, RED, Annotation, Variable, limit
+from exporters.grafana.records import AMBER, BLUE, RED, Annotation, Variable
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 from rules.verdicts.verdict import SEVERITY, Status
@@ -212,8 +212,8 @@ def marks(where: SeriesScope) -> tuple[Annotation, ...]:
     """Return annotations for certain findings and engine restarts."""
     restarts = where.selector(names.exported("restarts"))
     return (
-        _episodes(where, "Critical findings", RED, f"== {SEVERITY[Status.CRITICAL]}"),
-        _episodes(where, "Warnings", AMBER, f"== {SEVERITY[Status.WARNING]}"),
+        _findings(where, "Critical findings", RED, f"== {SEVERITY[Status.CRITICAL]}"),
+        _findings(where, "Warnings", AMBER, f"== {SEVERITY[Status.WARNING]}"),
         Annotation(
             title="Restarts",
             expr=aggregate("max", (CLUSTER, *names.OF_REPLICA), f"increase({restarts}[{WINDOW}])") + " > 0",
@@ -224,7 +224,7 @@ def marks(where: SeriesScope) -> tuple[Annotation, ...]:
     )
 
 
-def _episodes(where: SeriesScope, title: str, colour: str, condition: str) -> Annotation:
+def _findings(where: SeriesScope, title: str, colour: str, condition: str) -> Annotation:
     labels = (CLUSTER, *names.VERDICT.labels)
     verdict = aggregate("max", labels, where.selector(names.VERDICT.name))
     certain = aggregate("max", labels, where.selector(names.VERDICT_CERTAIN.name))
@@ -235,8 +235,3 @@ def _episodes(where: SeriesScope, title: str, colour: str, condition: str) -> An
         heading="{{rule}}",
         text="{{tier}} {{replica}}",
     )
-
-
-def divergence(rule: str) -> float:
-    """Return the factor by which a latency may exceed the benchmark at equal load."""
-    return limit(rule, "factor")

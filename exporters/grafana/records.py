@@ -1,15 +1,14 @@
-"""Records of a dashboard (queries, panels, sections), and Grafana units, colours, value mappings and field configuration.
+"""Records of a dashboard (queries, panels, sections), and Grafana units, threshold colours and value mappings.
 
 `exporters.grafana.dashboard_json` prints the records. Limits come from `rules.catalogue.registry`; an override in the
-configuration does not reach the dashboards. A new unit, state or line style is a row here.
+configuration does not reach the dashboards. A new unit or state is a row here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.telemetry.signals import BY_NAME as SIGNALS
@@ -186,9 +185,9 @@ class Panel:
 
     title: str
     description: str
-    kind: PanelType
     unit: str
     queries: tuple[Query, ...]
+    kind: PanelType = PanelType.LINES
     width: int = 8
     height: int = 7
     steps: Steps = PLAIN
@@ -248,96 +247,3 @@ class Dashboard:
     variables: tuple[Variable, ...]
     marks: tuple[Annotation, ...]
     sections: tuple[Section, ...] = field(default=())
-
-
-Json = dict[str, Any]
-
-CUSTOM: Mapping[PanelType, Json] = {
-    PanelType.LINES: {
-        "drawStyle": "line",
-        "lineInterpolation": "linear",
-        "lineWidth": 1,
-        "fillOpacity": 6,
-        "showPoints": "auto",
-        "pointSize": 4,
-        "spanNulls": False,
-        "axisPlacement": "auto",
-        "thresholdsStyle": {"mode": "off"},
-    },
-    PanelType.STAT: {},
-    PanelType.TABLE: {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True},
-    PanelType.STATES: {"fillOpacity": 80, "lineWidth": 0},
-}
-"""Custom field settings by type of panel."""
-
-_DASHED: Json = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 6]}}
-_EMPTY: Json = {"id": "custom.fillOpacity", "value": 0}
-
-
-def _fixed(colour: str) -> Json:
-    return {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}
-
-
-LINES: Mapping[LineStyle, tuple[Json, ...]] = {
-    LineStyle.SEEN: (),
-    LineStyle.PLAN: (_DASHED, _EMPTY, _fixed(BLUE), {"id": "custom.lineWidth", "value": 2}),
-    LineStyle.LIMIT: (_DASHED, _EMPTY, _fixed(RED)),
-    LineStyle.BAND: (_fixed(BLUE), {"id": "custom.lineWidth", "value": 0}, {"id": "custom.fillOpacity", "value": 18}),
-    LineStyle.FAINT: (_EMPTY, _fixed(GREY)),
-}
-"""Overrides by line style that distinguish a line from measured values."""
-
-
-def thresholds(steps: Steps) -> Json:
-    """Return thresholds in Grafana's form."""
-    return {"mode": "absolute", "steps": [{"value": step.value, "color": step.colour} for step in steps]}
-
-
-def mappings(states: States) -> list[Json]:
-    """Return words and colours for values."""
-    if not states:
-        return []
-    options = {str(one.value): {"text": one.text, "color": one.colour, "index": one.value} for one in states}
-    return [{"type": "value", "options": options}]
-
-
-def line_overrides(panel: Panel, refs: tuple[str, ...]) -> list[Json]:
-    """Return the style overrides of series that are not measured values."""
-    return [
-        {"matcher": {"id": "byFrameRefID", "options": ref}, "properties": [*LINES[query.line], *_down_to(query)]}
-        for ref, query in zip(refs, panel.queries, strict=True)
-        if query.line is not LineStyle.SEEN
-    ]
-
-
-def _down_to(query: Query) -> Iterator[Json]:
-    if query.down_to:
-        yield {"id": "custom.fillBelowTo", "value": query.down_to}
-
-
-def column_overrides(panel: Panel) -> list[Json]:
-    """Return unit, colours and words of each column, and the links of a row's labels."""
-    linked = [
-        {
-            "matcher": {"id": "byName", "options": title},
-            "properties": [{"id": "links", "value": [{"title": text, "url": address, "targetBlank": False}]}],
-        }
-        for title, text, address in panel.links
-    ]
-    return [*linked, *(_column(query) for query in panel.queries)]
-
-
-def _column(query: Query) -> Json:
-    coloured = "color-background" if query.states else "color-text"
-    plain = len(query.steps) == 1 and not query.states
-    properties: list[Json] = [{"id": "unit", "value": query.unit}]
-    if query.decimals is not None:
-        properties.append({"id": "decimals", "value": query.decimals})
-    if not plain:
-        properties += [
-            {"id": "thresholds", "value": thresholds(query.steps)},
-            {"id": "custom.cellOptions", "value": {"type": coloured}},
-        ]
-    if query.states:
-        properties.append({"id": "mappings", "value": mappings(query.states)})
-    return {"matcher": {"id": "byName", "options": query.legend}, "properties": properties}

@@ -10,10 +10,8 @@ from exporters.grafana import queries as q
 from exporters.grafana.queries import ABOUT_A_TIER, REPLICA, REPLICA_UID, marks
 from exporters.grafana.queries import REPLICAS as W
 from exporters.grafana.records import (
-    AMBER,
     COUNT,
     RATIO,
-    RED,
     SECONDS,
     STATE,
     UPS,
@@ -25,7 +23,6 @@ from exporters.grafana.records import (
     PanelType,
     Query,
     Section,
-    rising_thresholds,
     signal_unit,
 )
 from exporters.metrics import names
@@ -82,7 +79,6 @@ def _failures() -> Panel:
     return Panel(
         title="Failed scrapes per second",
         description=f"{names.SCRAPE_FAILURES.text}.",
-        kind=PanelType.LINES,
         unit="cps",
         queries=(Query(expr=q.metric_rate(W, names.SCRAPE_FAILURES), legend="{{replica}} {{kind}}"),),
     )
@@ -93,7 +89,6 @@ def _restarts() -> Panel:
     return Panel(
         title="Restarts",
         description=f"{names.metric('restarts').text}, in each step of the chart.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(Query(expr=q.aggregate("max", EACH, f"round(increase({restarts}[{q.WINDOW}]))"), legend=NAME),),
         decimals=0,
@@ -119,7 +114,6 @@ def _rate() -> Panel:
     return Panel(
         title="Requests per second",
         description="Finished requests of each replica; red: what one carries within the SLO now.",
-        kind=PanelType.LINES,
         unit=signal_unit("completed_rps"),
         queries=(
             Query(expr=q.total(W, "requests_finished", EACH), legend=NAME),
@@ -136,7 +130,6 @@ def _queue(word: str) -> Panel:
     return Panel(
         title=f"Requests {word}",
         description=f"{names.metric(f'requests_{word}').text}.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(Query(expr=q.level(W, f"requests_{word}"), legend=NAME),),
     )
@@ -146,24 +139,10 @@ def _kv() -> Panel:
     return Panel(
         title="KV cache in use",
         description=f"{names.metric('kv_utilization').text}.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=q.level(W, "kv_utilization"), legend=NAME),),
-        steps=rising_thresholds(("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)),
+        steps=memory_panels.KV_STEPS,
         top=1.0,
-        lines_at_steps=True,
-    )
-
-
-def _evictions() -> Panel:
-    ratio = q.divide(q.total(W, "preemptions", EACH), q.total(W, "requests_finished", EACH))
-    return Panel(
-        title="Evictions per request",
-        description="Preemptions per finished request.",
-        kind=PanelType.LINES,
-        unit=RATIO,
-        queries=(Query(expr=ratio, legend=NAME),),
-        steps=rising_thresholds(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
         lines_at_steps=True,
     )
 
@@ -173,7 +152,6 @@ def _hits() -> Panel:
     return Panel(
         title="Prefix cache hits",
         description="Of the tokens looked up. One replica far below the others: routing does not keep prefixes together.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=ratio, legend=NAME),),
         top=1.0,
@@ -202,7 +180,14 @@ REPLICA_DASHBOARD = Dashboard(
         ),
         Section(
             title="Saturation",
-            panels=(_queue("running"), _queue("waiting"), _kv(), _evictions(), _hits(), _restarts()),
+            panels=(
+                _queue("running"),
+                _queue("waiting"),
+                _kv(),
+                memory_panels.evictions(W, EACH, legend=NAME, description="Preemptions per finished request."),
+                _hits(),
+                _restarts(),
+            ),
         ),
         Section(title="GPUs", panels=gpu_panels.all_gpu_panels(W, q.BY_GPU)),
     ),

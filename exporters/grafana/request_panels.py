@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exporters.grafana import queries as q
-from exporters.grafana.queries import SeriesScope, divergence
-from exporters.grafana.records import RATIO, LineStyle, Panel, PanelType, Query, signal_text, signal_unit
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import RATIO, LineStyle, Panel, Query, limit, signal_text, signal_unit
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 
@@ -32,19 +32,24 @@ UNSERVED = (
 """Legends and families of unserved requests."""
 
 
+def label_legend(labels: tuple[str, ...]) -> str:
+    """Return the legend of series by their grouping labels within a tier."""
+    return " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+
+
 def series_legend(labels: tuple[str, ...]) -> str:
-    """Return the legend of series: their grouping labels and the engine's release."""
-    return " ".join(f"{{{{{label}}}}}" for label in (*labels, "engine_version") if label not in (q.CLUSTER, names.TIER))
+    """Return the legend of series by their grouping labels and the engine's release."""
+    return label_legend((*labels, "engine_version"))
 
 
 def latency(where: SeriesScope, which: str, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
     """Return P50 and P99 of a latency, its objective, and the benchmark's P99 at this load with its tolerance."""
     title, family, promised, rule = LATENCIES[which]
     expected = q.aggregate("max", q.BY_TIER, where.selector(names.EXPECTED.name, f'rule="{rule}"', 'bound=""'))
-    factor, benchmark = divergence(rule), "benchmark P99 at this load"
-    told: tuple[Query, ...] = ()
+    factor, benchmark = limit(rule, "factor"), "benchmark P99 at this load"
+    comparison: tuple[Query, ...] = ()
     if names.REPLICA not in labels:
-        told = (
+        comparison = (
             Query(expr=expected, legend=benchmark, line=LineStyle.PLAN),
             Query(
                 expr=f"{factor:g} * {expected}",
@@ -55,27 +60,24 @@ def latency(where: SeriesScope, which: str, labels: tuple[str, ...] = q.BY_POOL,
         )
     return Panel(
         title=f"{title}: P50 and P99",
-        description=f"{_sentence(family)} Red is what is promised for P99; dashed, what the benchmark measured at this "
+        description=f"{names.metric(family).text}. Red is what is promised for P99; dashed, what the benchmark measured at this "
         f"load, and above it the {factor:g} x from which {rule} speaks.",
-        kind=PanelType.LINES,
         unit="s",
         queries=(
             *_quantiles(where, family, labels),
             Query(expr=q.metric_by_tier(where, promised), legend="promised P99", line=LineStyle.LIMIT),
-            *told,
+            *comparison,
         ),
         width=width,
     )
 
 
-def _sentence(family: str) -> str:
-    return names.metric(family).text + "."
-
-
-def _quantiles(where: SeriesScope, family: str, labels: tuple[str, ...]) -> tuple[Query, ...]:
+def _quantiles(
+    where: SeriesScope, family: str, labels: tuple[str, ...] = q.BY_POOL, quantiles: tuple[float, ...] = (0.5, 0.99)
+) -> tuple[Query, ...]:
     return tuple(
         Query(expr=q.quantile(where, quantile, family, labels), legend=f"P{quantile * 100:.0f} {series_legend(labels)}")
-        for quantile in (0.5, 0.99)
+        for quantile in quantiles
     )
 
 
@@ -84,10 +86,9 @@ def times_of_requests(where: SeriesScope) -> Panel:
     return Panel(
         title="Whole request and queue: P50 and P99",
         description=f"{signal_text('e2e_p99_seconds')} Queue: {names.metric('queue_seconds').text.lower()}.",
-        kind=PanelType.LINES,
         unit="s",
         queries=(
-            *_quantiles(where, "e2e_seconds", q.BY_POOL),
+            *_quantiles(where, "e2e_seconds"),
             Query(
                 expr=q.quantile(where, 0.99, "queue_seconds"),
                 legend=f"queue P99 {series_legend(q.BY_POOL)}",
@@ -104,7 +105,6 @@ def traffic(where: SeriesScope) -> Panel:
         title="Requests per second",
         description="Finished requests, by pool. Dashed: what the replicas that are up can take at the planned operating "
         "point; red: the planned peak.",
-        kind=PanelType.LINES,
         unit=signal_unit("completed_rps"),
         queries=(
             Query(expr=q.total(where, "requests_finished"), legend="finished {{pool}}"),
@@ -119,15 +119,14 @@ def errors(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int =
     """Return the share of finished requests that did not end normally."""
     finished = q.total(where, "requests_finished", labels)
     rows = (("aborted", "requests_aborted"), ("token limit", "requests_ended_by_length"))
-    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    legend = label_legend(labels)
     return Panel(
         title="Requests that did not end by themselves",
         description="As a share of finished requests. An aborted one was left by its client; one at its token limit is no "
         "error and still cut off.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=tuple(
-            Query(expr=q.divide(q.total(where, family, labels), finished), legend=f"{word} {told}")
+            Query(expr=q.divide(q.total(where, family, labels), finished), legend=f"{word} {legend}")
             for word, family in rows
         ),
         width=width,
@@ -136,15 +135,16 @@ def errors(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int =
 
 def unserved(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
     """Return requests that were not served, by counter."""
-    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    legend = label_legend(labels)
     return Panel(
         title="Requests that were not served",
         description="Failed: errors of the engine and HTTP answers 5xx; one request can be in both, and 5xx holds those refused "
         "for want of room (503). Refused: for want of room, and answered 4xx. KV transfers that failed fail a request or "
         "have its prompt computed anew. Series appear where the engine counts them.",
-        kind=PanelType.LINES,
         unit=signal_unit("completed_rps"),
-        queries=tuple(Query(expr=q.total(where, family, labels), legend=f"{word} {told}") for word, family in UNSERVED),
+        queries=tuple(
+            Query(expr=q.total(where, family, labels), legend=f"{word} {legend}") for word, family in UNSERVED
+        ),
         width=width,
     )
 
@@ -158,7 +158,6 @@ def unserved_shares(where: SeriesScope) -> Panel:
     return Panel(
         title="Share of requests that failed or were refused",
         description="As AvailabilityBurn and RequestsRefused see them; red is what the promised availability allows to fail.",
-        kind=PanelType.LINES,
         unit=RATIO,
         queries=(
             Query(expr=of(names.OBSERVED, "AvailabilityBurn", ""), legend="failed"),
@@ -171,15 +170,14 @@ def unserved_shares(where: SeriesScope) -> Panel:
 
 def tokens(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
     """Return tokens in and out."""
-    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    legend = label_legend(labels)
     return Panel(
         title="Tokens per second",
         description="Prompt tokens, cached ones included, and generated ones.",
-        kind=PanelType.LINES,
         unit=signal_unit("generation_tokens_per_second"),
         queries=(
-            Query(expr=q.total(where, "prompt_tokens", labels), legend=f"prompt {told}"),
-            Query(expr=q.total(where, "generation_tokens", labels), legend=f"generated {told}"),
+            Query(expr=q.total(where, "prompt_tokens", labels), legend=f"prompt {legend}"),
+            Query(expr=q.total(where, "generation_tokens", labels), legend=f"generated {legend}"),
         ),
         width=width,
     )
@@ -189,13 +187,9 @@ def lengths(where: SeriesScope, family: str, title: str, width: int = 12) -> Pan
     """Return P50, P95 and P99 of prompt or output lengths, which qualify all other numbers."""
     return Panel(
         title=title,
-        description=f"{_sentence(family)} Every other number here holds for these lengths only.",
-        kind=PanelType.LINES,
+        description=f"{names.metric(family).text}. Every other number here holds for these lengths only.",
         unit="si:tok",
-        queries=tuple(
-            Query(expr=q.quantile(where, quantile, family), legend=f"P{quantile * 100:.0f} {series_legend(q.BY_POOL)}")
-            for quantile in (0.5, 0.95, 0.99)
-        ),
+        queries=_quantiles(where, family, quantiles=(0.5, 0.95, 0.99)),
         width=width,
     )
 

@@ -54,7 +54,6 @@ def _gauge(title: str, metric: ExportedMetric, unit: str, steps: Steps = PLAIN, 
     return Panel(
         title=title,
         description=f"{metric.text}.",
-        kind=PanelType.LINES,
         unit=unit,
         queries=(Query(expr=_own(metric), legend=_legend(metric)),),
         steps=steps,
@@ -66,7 +65,6 @@ def _rate(title: str, *metrics: tuple[str, ExportedMetric]) -> Panel:
     return Panel(
         title=title,
         description="Per second. " + " ".join(f"{metric.text}." for _, metric in metrics),
-        kind=PanelType.LINES,
         unit="cps",
         queries=tuple(
             Query(expr=_own_rate(metric), legend=f"{word} {_legend(metric)}".strip()) for word, metric in metrics
@@ -91,7 +89,6 @@ def _age(title: str, metric: ExportedMetric, text: str, steps: Steps = PLAIN) ->
     return Panel(
         title=title,
         description=text,
-        kind=PanelType.LINES,
         unit=SECONDS,
         queries=(Query(expr=f"time() - {_own(metric)}", legend=_legend(metric)),),
         steps=steps,
@@ -121,7 +118,6 @@ def _targets() -> Panel:
     return Panel(
         title="Targets that give a page",
         description="By tier: replicas whose last scrape was good, and all that are known.",
-        kind=PanelType.LINES,
         unit=COUNT,
         queries=(
             Query(expr=q.replicas_up(EVERY_TIER), legend="up {{cluster}} {{tier}}"),
@@ -140,7 +136,6 @@ def _scrapes() -> Panel:
     return Panel(
         title="Slowest scrape of a tier",
         description=f"{names.SCRAPE_SECONDS.text}.",
-        kind=PanelType.LINES,
         unit=SECONDS,
         queries=(Query(expr=slowest, legend="{{cluster}} {{tier}}"),),
     )
@@ -151,7 +146,6 @@ def _failures() -> Panel:
     return Panel(
         title="Failed scrapes per second",
         description=f"{names.SCRAPE_FAILURES.text}.",
-        kind=PanelType.LINES,
         unit="cps",
         queries=(Query(expr=failures, legend="{{cluster}} {{tier}} {{kind}}"),),
     )

@@ -34,7 +34,7 @@ def _tiers(status: AgentStatus) -> Iterator[tuple[str, ForecastStatus]]:
 
 
 def _of_tiers(value: Callable[[ForecastStatus], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
         for name, forecast in _tiers(status):
             found = value(forecast)
             if found is not None:
@@ -48,7 +48,7 @@ def _of_projections(value: Callable[[Projection], float | None]) -> Samples:
 
 
 def _demand(which: Callable[[ForecastStatus], ForecastPoint | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
         for name, forecast in _tiers(status):
             found = which(forecast)
             if found is not None:
@@ -59,19 +59,19 @@ def _demand(which: Callable[[ForecastStatus], ForecastPoint | None]) -> Samples:
     return samples
 
 
-def _weights(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+def _weights(status: AgentStatus) -> Iterator[Sample]:
     for name, one in _tiers(status):
         if one.forecast is not None:
             yield from (((name, method), share) for method, share in one.forecast.weights)
 
 
-def _cold_starts(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+def _cold_starts(status: AgentStatus) -> Iterator[Sample]:
     for name, one in _start_quantiles(status):
         yield (name, one.timing, "0.5"), one.p50_seconds
         yield (name, one.timing, "0.95"), one.p95_seconds
 
 
-def _start_counts(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+def _start_counts(status: AgentStatus) -> Iterator[Sample]:
     return (((name, one.timing), float(one.count)) for name, one in _start_quantiles(status))
 
 
@@ -80,7 +80,7 @@ def _start_quantiles(status: AgentStatus) -> Iterator[tuple[str, StartQuantiles]
 
 
 def _worth(value: Callable[[Strategy], float]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
         for name, one in _tiers(status):
             worth = one.prewarm.worth if one.prewarm is not None else None
             if worth is not None:
@@ -94,7 +94,7 @@ def _coverage(one: Projection) -> float | None:
 
 
 def _of_process(value: Callable[[ForecastHealth], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
         health = status.health.forecasting
         found = value(health) if health is not None else None
         if found is not None:
@@ -103,7 +103,7 @@ def _of_process(value: Callable[[ForecastHealth], float | None]) -> Samples:
     return samples
 
 
-def _forecast_failures(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+def _forecast_failures(status: AgentStatus) -> Iterator[Sample]:
     health = status.health.forecasting
     failures = health.failures if health is not None else {}
     return (((kind,), float(number)) for kind, number in sorted(failures.items()))
@@ -194,4 +194,4 @@ STORE_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.TIER_IN_SIGHT, _in_sight),
     (names.LEADER, _of_store(lambda store: store.leads)),
 )
-"""Store metrics and their samples, in the order of `exporters.metrics.names.STORE`."""
+"""Store metrics and their samples, in the order of `exporters.metrics.names`."""

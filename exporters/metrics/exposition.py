@@ -60,12 +60,12 @@ class StatusCollector(Collector):
 
     def collect(self) -> Iterator[Printed]:
         """Yield engine and GPU families first, then sizewatch's own metrics."""
-        told = (tier for tier in self._status.tiers if tier.tells is not ExportScope.WHOLE_TIER)
-        replicas = tuple(r for tier in told for r in (*tier.replicas, *tier.parts) if not r.is_gone)
+        exported = (tier for tier in self._status.tiers if tier.tells is not ExportScope.WHOLE_TIER)
+        replicas = tuple(r for tier in exported for r in (*tier.replicas, *tier.parts) if not r.is_gone)
         for family, metric in names.FAMILY.items():
             printed = _empty(metric)
             for replica in replicas:
-                _WAYS[BY_NAME[family].kind, family in GPU_NAMES](printed, metric, family, replica)
+                _WRITERS[BY_NAME[family].kind, family in GPU_NAMES](printed, metric, family, replica)
             if printed.samples:
                 yield printed
         for metric, samples in SAMPLES:
@@ -134,8 +134,8 @@ def _add_buckets(printed: Printed, metric: ExportedMetric, labels: Mapping[str, 
         printed.add_sample(f"{metric.name}_sum", dict(labels), part.total)
 
 
-_Way = Callable[[Printed, ExportedMetric, str, ReplicaStatus], None]
-_WAYS: Mapping[tuple[FamilyKind, bool], _Way] = {
+_Writer = Callable[[Printed, ExportedMetric, str, ReplicaStatus], None]
+_WRITERS: Mapping[tuple[FamilyKind, bool], _Writer] = {
     (FamilyKind.COUNTER, False): _add_counter,
     (FamilyKind.COUNTER, True): _add_gpu_counter,
     (FamilyKind.GAUGE, False): _add_gauge,

@@ -1,6 +1,6 @@
 """Names, kinds, labels and help texts of every exported metric (DESIGN 6).
 
-Engine and GPU families go out by `rules.telemetry.families`; sizewatch's own metrics are rows of OWN. Panels, rule
+Engine and GPU families go out by `rules.telemetry.families`; sizewatch's own metrics are listed in OWN. Panels, rule
 files, queries and documents take their names from here. Quantiles and ratios of a window are not exported, as they
 cannot be summed. Names follow Prometheus: base units, `_total`, no colons.
 """
@@ -49,12 +49,18 @@ FAMILY: Mapping[str, ExportedMetric] = {family.name: _family(family) for family 
 """Exported engine and GPU metrics by family name. A family without an export name is not exported."""
 
 
+OWN: list[ExportedMetric] = []
+"""sizewatch's own metrics in printed order, which is the order of their definition."""
+
+
 def _gauge(name: str, labels: tuple[str, ...], text: str) -> ExportedMetric:
-    return ExportedMetric(name=PREFIX + name, kind=FamilyKind.GAUGE, labels=labels, text=text)
+    OWN.append(ExportedMetric(name=PREFIX + name, kind=FamilyKind.GAUGE, labels=labels, text=text))
+    return OWN[-1]
 
 
 def _counter(name: str, labels: tuple[str, ...], text: str) -> ExportedMetric:
-    return ExportedMetric(name=f"{PREFIX}{name}_total", kind=FamilyKind.COUNTER, labels=labels, text=text)
+    OWN.append(ExportedMetric(name=f"{PREFIX}{name}_total", kind=FamilyKind.COUNTER, labels=labels, text=text))
+    return OWN[-1]
 
 
 TARGET_UP = _gauge("target_up", OF_REPLICA, "Whether the last scrape of the replica gave a page that could be used")
@@ -120,18 +126,6 @@ HISTORY_DROPPED = _counter("history_dropped_windows", (), "Closed minutes of rep
 CONFIG_RELOADS = _counter("config_reloads", (), "Times the configuration was read again")
 CONFIG_OK = _gauge("config_last_reload_successful", (), "0 while the configuration on disk could not be used")
 GPU_PROBLEMS = _gauge("gpu_problems", (), "Troubles with reading GPUs on this machine; the status page says which")
-STORE_QUERIES = _counter("store_queries", (), "Queries of the store that role fleet reads")
-STORE_SECONDS = _counter("store_query_seconds", (), "Time spent waiting for its answers")
-STORE_BYTES = _counter("store_received_bytes", (), "Bytes of its answers")
-STORE_FAILURES = _counter("store_failures", (KIND,), "Queries that it did not answer whole, by kind")
-TIER_IN_SIGHT = _gauge(
-    "tier_in_sight", OF_TIER, "1 while the store tells of the tier, 0 while it does not: all is unknown"
-)
-LEADER = _gauge("leader", (), "1 where this agent of role fleet leads, 0 where it stands by; absent where there is one")
-
-STORE = (STORE_QUERIES, STORE_SECONDS, STORE_BYTES, STORE_FAILURES, TIER_IN_SIGHT, LEADER)
-"""Metrics of store reads."""
-
 DISCOVERY_UP = _gauge("discovery_up", (), "1 while the Kubernetes API tells of this node's pods, 0 while it does not")
 DISCOVERY_PODS = _gauge(
     "discovery_pods",
@@ -197,6 +191,7 @@ COLD_START_SECONDS = _gauge(
     (TIER, "timing", QUANTILE),
     "Cold start of the tier by the starts that were seen or told, by which part of it was timed (pod: the whole)",
 )
+COLD_STARTS = _gauge("cold_starts_measured", (TIER, "timing"), "Starts that this rests on")
 PREWARM_REPLICA_SECONDS = _gauge(
     "prewarm_replica_seconds",
     (TIER, "strategy"),
@@ -207,7 +202,6 @@ PREWARM_VIOLATION_SECONDS = _gauge(
     (TIER, "strategy"),
     "Time in which it would have had fewer replicas ready than the demand of that week needed",
 )
-COLD_STARTS = _gauge("cold_starts_measured", (TIER, "timing"), "Starts that this rests on")
 FORECAST_RUNS = _counter("forecast_runs", (), "Answers of the forecasting process, one a tier and minute")
 FORECAST_FAILURES = _counter("forecast_failures", (KIND,), "Questions that it did not answer, by kind")
 FORECAST_SECONDS = _gauge("forecast_duration_seconds", (), "How long the last round of forecasts took")
@@ -225,17 +219,14 @@ REPORT_DELIVERY_UP = _gauge(
     "report_delivery_up", (DESTINATION,), "1 where the last attempt arrived or none was made yet, 0 where it failed"
 )
 
-REPORTS = (
-    REPORT_UP,
-    REPORT_SUCCESS,
-    REPORT_NEXT,
-    REPORT_FAILURES,
-    REPORT_MEMORY,
-    REPORT_DELIVERIES,
-    REPORT_PENDING,
-    REPORT_DELIVERY_UP,
+STORE_QUERIES = _counter("store_queries", (), "Queries of the store that role fleet reads")
+STORE_SECONDS = _counter("store_query_seconds", (), "Time spent waiting for its answers")
+STORE_BYTES = _counter("store_received_bytes", (), "Bytes of its answers")
+STORE_FAILURES = _counter("store_failures", (KIND,), "Queries that it did not answer whole, by kind")
+TIER_IN_SIGHT = _gauge(
+    "tier_in_sight", OF_TIER, "1 while the store tells of the tier, 0 while it does not: all is unknown"
 )
-"""Metrics of the weekly report and its delivery."""
+LEADER = _gauge("leader", (), "1 where this agent of role fleet leads, 0 where it stands by; absent where there is one")
 
 FORECASTS = (
     RECOMMENDED,
@@ -253,70 +244,6 @@ FORECASTS = (
     PREWARM_VIOLATION_SECONDS,
 )
 """Metrics of a tier's forecast, recommendation and measured capacity."""
-
-OWN: tuple[ExportedMetric, ...] = (
-    TARGET_UP,
-    TARGET_SEEN,
-    SCRAPE_SECONDS,
-    SCRAPE_FAILURES,
-    REPLICA_INFO,
-    GPU_INFO,
-    VERDICT,
-    VERDICT_CERTAIN,
-    OBSERVED,
-    EXPECTED,
-    UNKNOWN,
-    CASCADE_STAGE,
-    PLAN_INFO,
-    PLAN_USABLE_RPS,
-    CAPACITY_RPS,
-    CAPACITY_LOW_RPS,
-    CAPACITY_HIGH_RPS,
-    PLAN_C_MAX,
-    PLAN_REPLICAS,
-    PLAN_MINIMUM_WARM,
-    PLAN_GPUS,
-    PLAN_PEAK,
-    PLAN_TTFT,
-    PLAN_TPOT,
-    PLAN_ITL,
-    PLAN_PREFIX_HITS,
-    PLAN_PRICE,
-    BUILD_INFO,
-    START_TIME,
-    LAST_TURN,
-    TURNS,
-    TURN_OVERRUNS,
-    TURN_SECONDS,
-    TURN_ERRORS,
-    HISTORY_UP,
-    HISTORY_UNBOOKED,
-    HISTORY_DROPPED,
-    CONFIG_RELOADS,
-    CONFIG_OK,
-    GPU_PROBLEMS,
-    DISCOVERY_UP,
-    DISCOVERY_PODS,
-    WEB_ERRORS,
-    WEB_REFUSALS,
-    ALERTMANAGER_UP,
-    ALERTMANAGER_SUCCESS,
-    ALERTS_POSTED,
-    ALERT_POST_FAILURES,
-    ALERTS_REFUSED,
-    FOREIGN_ALERTS,
-    WEBHOOK_TAKEN,
-    WEBHOOK_REFUSED,
-    WEBHOOK_LEFT_OUT,
-    *FORECASTS,
-    FORECAST_RUNS,
-    FORECAST_FAILURES,
-    FORECAST_SECONDS,
-    FORECAST_MEMORY,
-    *REPORTS,
-    *STORE,
-)
-"""sizewatch's own metrics in printed order."""
 
 ALL: tuple[ExportedMetric, ...] = (*FAMILY.values(), *OWN)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporters.metrics import names
-from exporters.render.yaml import Block, Dumper, comment_lines, dump_yaml
+from exporters.render.yaml import Block, comment_lines, dump_yaml
 from rules.evaluator.external_alerts import OURS
 from rules.telemetry.signals import Unit
 from rules.verdicts.rule import Rule, Severity
@@ -48,9 +48,6 @@ class Group:
     name: str
     interval_seconds: float
     rows: tuple[Alert | Record, ...]
-
-
-Dumper.add_representer(Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
 
 
 def rule_file(head: str, groups: Iterable[Group]) -> str:

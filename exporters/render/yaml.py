@@ -16,19 +16,29 @@ class Block(str):
 
 
 class Dumper(yaml.SafeDumper):
-    """PyYAML dumper with literal blocks and with lists indented below their key."""
+    """PyYAML dumper with literal blocks, with lists indented below their key and without anchors."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+Dumper.add_representer(Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
+
+
+def dump_object(data: Any, *, allow_unicode: bool = False) -> str:
+    """Return YAML in key order without folded lines. By default, escape characters other than ASCII."""
+    text: str = yaml.dump(
+        data, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=allow_unicode, default_flow_style=False
+    )
+    return text
+
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """Return YAML in key order without folded lines."""
-    text: str = yaml.dump(
-        data, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=True, default_flow_style=False
-    )
-    # Rules and groups get an empty line between them for readability.
-    apart = re.sub(r"\n(?= *- (?:name|alert|record): )", "\n\n", text)
+    """Return YAML as `dump_object` does, with an empty line between rules and groups for readability."""
+    apart = re.sub(r"\n(?= *- (?:name|alert|record): )", "\n\n", dump_object(data, allow_unicode=True))
     return re.sub(r"((?:groups|rules|receivers|time_intervals):\n)\n", r"\1", apart)
 
 

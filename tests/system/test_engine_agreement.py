@@ -17,7 +17,8 @@ from engine_rules import written
 from judging_samples import START, answered, each, gauge, minute, seen, view
 from promtool import Case, differences, firing, narrowed
 
-from exporters.prometheus_rules.engine_rules import EDGES, Z
+from exporters.prometheus_rules.engine_queries import EDGES
+from exporters.prometheus_rules.engine_rules import Z
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.evaluator import tier_rules
 from rules.evaluator.evaluate import evaluate_replica_rules

@@ -115,6 +115,11 @@ def test_a_page_that_lacks_a_block_or_has_a_strange_one_is_refused_by_name() -> 
             fill_runbooks(page)
 
 
-def test_every_way_and_loudness_has_its_words() -> None:
-    assert set(METHOD_TEXTS) == {rule.method for rule in RULES}
+def test_a_rule_with_a_method_without_a_text_gets_a_general_one() -> None:
+    rule = replace(BY_NAME["KvEviction"], method=lambda case: case.unknown, about="preemptions")
+    assert ": preemptions against the thresholds below. Signal" in block(rule)
+
+
+def test_every_method_text_and_severity_is_used() -> None:
+    assert set(METHOD_TEXTS) <= {rule.method.__name__ for rule in RULES}
     assert set(LOUDNESS) == set(Severity)

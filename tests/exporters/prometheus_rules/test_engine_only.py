@@ -14,14 +14,8 @@ from promtool import Case, complaints, differences, firing
 
 from agent.cli import main
 from exporters.prometheus_rules.engine_only import EngineRulesOptions, engine_only_text
-from exporters.prometheus_rules.engine_rules import (
-    EDGES,
-    ROWS,
-    UnsupportedSeriesError,
-    edge_above,
-    engine_named,
-    series,
-)
+from exporters.prometheus_rules.engine_queries import EDGES, UnsupportedSeriesError, edge_above, engine_named, series
+from exporters.prometheus_rules.engine_rules import ROWS
 from rules.catalogue.registry import RULES
 from rules.engines.registry import ENGINES
 from rules.plan.schema import Plan
