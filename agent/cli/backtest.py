@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options
     from agent.forecasting.results import backtest_report, must_be_writable, write_forecasts, write_text
-    from exporters.documents.backtest import backtest_json, backtest_svg, backtest_text
+    from exporters.documents.forecast import backtest_json, backtest_svg, backtest_text
     from forecast.backtest.walk import walk
     from forecast.backtest.window import CannotTest
 

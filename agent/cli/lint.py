@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent.cli.arguments import BAD_INPUT, FINDING, FINE, add_format
 from agent.lint.linting import LintResult, lint_files
-from exporters.render.text import count_noun
+from rules.telemetry.wording import format_count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _text(result: LintResult) -> str:
-    expressions, files = count_noun(result.expressions, "expression"), count_noun(result.files, "file")
-    return "\n".join(
-        (*map(str, result.findings), f"{expressions} in {files}: {count_noun(len(result.findings), 'finding')}")
-    )
+    counts = ((result.expressions, "expression"), (result.files, "file"), (len(result.findings), "finding"))
+    expressions, files, findings = (format_count(count, word) for count, word in counts)
+    return "\n".join((*map(str, result.findings), f"{expressions} in {files}: {findings}"))

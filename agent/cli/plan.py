@@ -29,11 +29,11 @@ from agent.scrape.scrapers import Target
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import TierFacts, skeleton
 from exporters.documents.plan_show import show
-from exporters.render.text import count_noun
 from rules.catalogue.registry import margin_of
 from rules.plan.checks import check_plan
 from rules.plan.schema import plan_schema
 from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.wording import format_count
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TIMEOUT_SECONDS = 10.0
@@ -167,10 +167,10 @@ def _check(options: argparse.Namespace) -> int:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     mistakes = sum(finding.severity == "mistake" for finding in found)
     remarks = len(found) - mistakes
-    counted = f"{count_noun(len(plan.tiers), 'tier')}, {count_noun(remarks, 'remark')}"
+    counted = f"{format_count(len(plan.tiers), 'tier')}, {format_count(remarks, 'remark')}"
     if mistakes:
         print(
-            f"{options.plan}: {count_noun(mistakes, 'grave mistake')}; correct the plan before anything follows it ({counted})"
+            f"{options.plan}: {format_count(mistakes, 'grave mistake')}; correct the plan before anything follows it ({counted})"
         )
         return FINDING
     print(f"{options.plan}: a valid plan of {counted}")

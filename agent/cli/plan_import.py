@@ -30,12 +30,12 @@ from agent.cli.arguments import FINDING, FINE, add_format, add_ways_in, option, 
 from agent.cli.arguments import NAMES as WAYS_IN
 from agent.errors import PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
-from exporters.render.text import count_noun
 from rules.catalogue.registry import margin_of
 from rules.engines.registry import ENGINES
 from rules.plan.checks import PlanWarning, check_tier
 from rules.plan.curve import operating_point
 from rules.plan.schema import TierPlan
+from rules.telemetry.wording import format_count
 
 SPECULATION = "speculative_acceptance"
 
@@ -253,7 +253,7 @@ def _print_outcome(
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     points, files = len(imported.curve.points), len(imported.curve.source)
-    counted = f"{count_noun(points, 'point')} from {count_noun(files, 'file')}"
+    counted = f"{format_count(points, 'point')} from {format_count(files, 'file')}"
     point, capacity = operating_point(tier), ""
     if point:
         bound = "" if point.knee_reached else " at least"

@@ -21,7 +21,7 @@ from agent.errors import ScrapeError
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 from agent.http_client.transport import TargetOptions, tls_of
 from agent.scrape.scrapers import MOST_THREADS, Target
-from exporters.render.text import count_noun
+from rules.telemetry.wording import format_count
 
 SOON_DAYS = 14.0
 """Remaining days below which a warning is given. Automatic renewal happens thirty days before the end."""
@@ -77,7 +77,7 @@ def check_certificates(seen: tuple[CertificateProbe, ...], now: float) -> Iterat
         if left <= 0:
             yield fail(one.check, f"{one.what} ended {until}", "renew it, then reload (SIGHUP)")
         else:
-            text = f"{one.what} is good for {count_noun(int(left // DAY), 'day')} more ({until})"
+            text = f"{one.what} is good for {format_count(int(left // DAY), 'day')} more ({until})"
             yield warn(one.check, text, "see why it was not renewed; after its end nothing is read or sent there")
 
 

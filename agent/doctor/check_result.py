@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporters.render.text import count_noun
+from rules.telemetry.wording import format_count
 
 
 class CheckLevel(StrEnum):
@@ -54,6 +54,6 @@ def format_text(findings: Sequence[CheckResult]) -> str:
             lines.append(f"{'':<4}  {'':<{width}}  -> {finding.advice}")
     failing = sum(finding.level is CheckLevel.FAIL for finding in findings)
     warnings = sum(finding.level is CheckLevel.WARN for finding in findings)
-    verdict = f"not sound: {count_noun(failing, 'failing line')}" if failing else "sound"
-    lines.append(f"{verdict}, {count_noun(warnings, 'warning')}" if warnings or failing else verdict)
+    verdict = f"not sound: {format_count(failing, 'failing line')}" if failing else "sound"
+    lines.append(f"{verdict}, {format_count(warnings, 'warning')}" if warnings or failing else verdict)
     return "\n".join(lines)

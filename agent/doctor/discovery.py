@@ -16,9 +16,9 @@ from agent.gpu.owners import GpuAssignment
 from agent.kubernetes import pod_gpus
 from agent.kubernetes.node_pods import PodSource, pods_of
 from agent.scrape.scrapers import Target
-from exporters.render.text import count_noun
 from exporters.status.records import DiscoveryHealth
 from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.wording import format_count
 
 CHECK = "pods"
 LOOK_SECONDS = 6.0
@@ -77,7 +77,7 @@ def check_discovery(seen: DiscoveryProbe, loaded: LoadedConfig) -> Iterator[Chec
         yield ok(CHECK, f"sidecar of {keys.namespace}/{keys.pod}; its targets stand in the file")
         return
     found = seen.health
-    yield ok(CHECK, f"node {keys.node}: {count_noun(found.watched, 'engine pod')}, {found.starting} starting")
+    yield ok(CHECK, f"node {keys.node}: {format_count(found.watched, 'engine pod')}, {found.starting} starting")
     if not found.watched and not found.left_out:
         yield warn(
             CHECK,

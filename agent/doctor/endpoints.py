@@ -19,7 +19,8 @@ from agent.http_server.credentials import token_gate
 from agent.http_server.options import WEBHOOK
 from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from exporters.render.text import count_noun, quote_external_text
+from exporters.render.text import quote_external_text
+from rules.telemetry.wording import format_count
 
 STATUS = "/api/v2/status"
 
@@ -172,7 +173,7 @@ def check_store(seen: StoreProbe | None, _: LoadedConfig) -> Iterator[CheckResul
         yield ok("store", f"{seen.place}: answered in {seen.seconds * 1000:.0f} ms")
     for tier, number in seen.replicas.items():
         if number:
-            yield ok("store", f"{tier}: {count_noun(round(number), 'replica')} in it")
+            yield ok("store", f"{tier}: {format_count(round(number), 'replica')} in it")
         else:
             advice = BY_AGENTS if tier in seen.by_agents else f"mend tiers.{tier}.selector: `up` has no series of it"
             yield fail("store", f"{tier}: nothing is told of it", advice)

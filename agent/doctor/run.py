@@ -32,10 +32,10 @@ from agent.doctor.target_checks import TargetContext
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.gpu.owners import assign_gpus
-from exporters.render.text import count_noun
 from rules.catalogue.registry import margin_of
 from rules.plan.checks import PlanWarning, check_plan
 from rules.plan.mistakes import Severity
+from rules.telemetry.wording import format_count
 
 if TYPE_CHECKING:
     from agent.doctor.discovery import DiscoveryProbe
@@ -141,10 +141,12 @@ def _config(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
     config = loaded.config
     every = duration_text(config.turn_seconds)
     if config.role == "fleet":
-        watched = f"{count_noun(len(build_tier_contexts(loaded)), 'tier')} of a store, which is asked every {every}"
+        watched = f"{format_count(len(build_tier_contexts(loaded)), 'tier')} of a store, which is asked every {every}"
     else:
         tiers = len({target.tier for target in config.targets})
-        watched = f"{count_noun(len(config.targets), 'target')} in {count_noun(tiers, 'tier')}, scraped every {every}"
+        watched = (
+            f"{format_count(len(config.targets), 'target')} in {format_count(tiers, 'tier')}, scraped every {every}"
+        )
     yield ok("config", f"{loaded.path}: role {config.role}, {watched}")
     for warning in loaded.warnings:
         yield warn("config", warning, "correct it, or leave it knowingly")
@@ -156,9 +158,9 @@ def _plan(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
         yield warn("plan", text, "name one with the key plan; docs/plan.schema.json has its keys")
         return
     weak, grave = _plan_warnings(loaded, "warning"), len(_plan_warnings(loaded, "mistake"))
-    tiers = count_noun(len(loaded.plan.tiers), "tier")
-    told = f"{loaded.config.plan}: {tiers}, {count_noun(len(weak), 'weakness', 'weaknesses')}"
-    yield ok("plan", f"{told}, {count_noun(grave, 'grave mistake')} (above)" if grave else told)
+    tiers = format_count(len(loaded.plan.tiers), "tier")
+    told = f"{loaded.config.plan}: {tiers}, {format_count(len(weak), 'weakness', 'weaknesses')}"
+    yield ok("plan", f"{told}, {format_count(grave, 'grave mistake')} (above)" if grave else told)
     for finding in weak:
         yield warn(
             "plan", f"{finding.path}: {finding.text}", "sizewatch plan check has more; the plan is used as it is"

@@ -9,7 +9,7 @@ import numpy as np
 from agent.forecasting.messages import ForecastRequest
 from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import Recommendation
-from exporters.documents.prewarm_wording import Counted, build_count_text
+from exporters.documents.prewarm_value import Counted, build_count_text
 from exporters.render.svg_charts import Seen
 from forecast.capacity.prewarm import ScalingDecision, ScheduleStep, schedule
 from forecast.models.bin_forecaster import Path, Quality

@@ -16,8 +16,7 @@ from agent.forecasting.input_series import InputSeries
 from agent.forecasting.responses import build_forecast
 from agent.forecasting.tier_forecast import KEPT_SECONDS, follow_last_day
 from agent.forecasting.timestamps import TimeStyle
-from exporters.documents.backtest import OURS, Backtest, BacktestTrace, MethodScore
-from exporters.documents.forecast import ForecastResult
+from exporters.documents.forecast import OURS, Backtest, BacktestTrace, ForecastResult, MethodScore
 from exporters.render.svg_charts import Seen
 from forecast.backtest.scores import Scored, score_walk
 from forecast.backtest.walk import BacktestRun, MethodForecasts

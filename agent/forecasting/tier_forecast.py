@@ -16,8 +16,7 @@ from agent.forecasting import prewarm_value
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.responses import TOO_YOUNG, build_forecast, build_recommendation, build_schedule
 from exporters.documents.prewarm import Prewarm, Recommendation, without_old_schedule
-from exporters.documents.prewarm_value import PrewarmValue
-from exporters.documents.prewarm_wording import Highest
+from exporters.documents.prewarm_value import Highest, PrewarmValue
 from exporters.render.svg_charts import Seen
 from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import CapacityPrices

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from agent.reporting import storage
-from exporters.report.list_page import ReportListing, list_page, list_policy, report_policy
+from exporters.status.page import ReportListing, list_page, page_policy
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -74,8 +74,8 @@ def report_reply(place: Path | None, path: str, etag: str) -> Reply:
 
 def _reply(place: Path, parts: list[str]) -> Reply:
     if parts == [""]:
-        headers = (("Content-Security-Policy", list_policy()),)
         body = list_page(tuple(_listed(place)))
+        headers = (("Content-Security-Policy", page_policy(body)),)
         return Reply(status="200 OK", content_type="text/html; charset=utf-8", body=body, headers=headers)
     name, *rest = parts
     if name == storage.LATEST and len(rest) == 1:
@@ -89,7 +89,7 @@ def _reply(place: Path, parts: list[str]) -> Reply:
     body_or_none = storage.read_report_file(place, name, file)
     if body_or_none is None:
         return NOT_THERE
-    policy = report_policy(body_or_none) if file == "report.html" else "default-src 'none'; frame-ancestors 'none'"
+    policy = page_policy(body_or_none) if file == "report.html" else "default-src 'none'; frame-ancestors 'none'"
     headers = (("Content-Security-Policy", policy),)
     return Reply(status="200 OK", content_type=storage.FILES[file], body=body_or_none, headers=headers)
 

@@ -101,12 +101,8 @@ def _metrics(status: AgentStatus | None, request: Request) -> Reply:
 def _page(status: AgentStatus | None, request: Request) -> Reply:
     if status is None:
         return replace(NOT_YET, headers=(("Refresh", "2"),))
-    policy = (
-        f"default-src 'none'; style-src {page.style_hash()}; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
     body = page.render_page(status, paused=request.query == page.PAUSED)
-    headers = (("Content-Security-Policy", policy),)
+    headers = (("Content-Security-Policy", page.page_policy(body)),)
     return Reply(status="200 OK", content_type="text/html; charset=utf-8", body=body, headers=headers)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from exporters.autoscaling.records import WORKLOADS, Scaling, object_name
 from exporters.autoscaling.schedule import Week
+from exporters.render.text import printable_line
 from exporters.render.yaml import dump_object
 
 WIDTH = 110
@@ -42,7 +43,9 @@ def render_manifest(manifest: Manifest) -> str:
 def comment(paragraphs: Iterable[str]) -> str:
     """Return paragraphs as YAML comments, separated. A leading blank marks our YAML, kept as is."""
     blocks = (
-        "#" + text.replace("\n", "\n#") if text.startswith(" ") else textwrap.fill(_clean(text), WIDTH, **_AS_COMMENT)
+        "#" + text.replace("\n", "\n#")
+        if text.startswith(" ")
+        else textwrap.fill(printable_line(text), WIDTH, **_AS_COMMENT)
         for text in paragraphs
     )
     return "\n#\n".join(blocks) + "\n"
@@ -56,13 +59,9 @@ _AS_COMMENT: dict[str, Any] = {
 }
 
 
-def _clean(text: str) -> str:
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-
-
 def comment_name(name: str) -> str:
     """Return a tier's name for a comment: a single line of limited length."""
-    clean = _clean(name)
+    clean = printable_line(name)
     return clean if len(clean) <= 60 else f"{clean[:57]}..."
 
 

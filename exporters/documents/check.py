@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from exporters.documents.replay import cause_json, reading_json
+from exporters.documents.replay import explanation_json
 from exporters.render.text import format_duration
 from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.reading_methods import FULL_COVERAGE
@@ -41,28 +41,18 @@ def _tier(one: Step13, since_words: str, asked_seconds: float) -> list[str]:
     seen = f"{format_duration(one.seen_seconds)} seen of {since_words}" if short else since_words
     lines = [f"{one.tier}: {HEADS[one.status]} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
     for answer in sorted(one.answers, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
-        lines.append(textwrap.fill(_line(answer), WIDTH, initial_indent="  ", subsequent_indent=" " * 12))
+        lines += _wrapped(_line(answer), 2, 12)
         if _fires(answer) and not isinstance(answer, Unknown):
-            lines.extend(
-                textwrap.fill(
-                    f"cause: {'; '.join(c.evidence)}", WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14
-                )
-                for c in answer.causes
-            )
-            lines.extend(
-                textwrap.fill(f"do: {a.text}", WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14)
-                for a in answer.actions[:1]
-            )
+            said = [f"cause: {'; '.join(c.evidence)}" for c in answer.causes]
+            said += [f"do: {a.text}" for a in answer.actions[:1]]
+            lines += [line for text in said for line in _wrapped(text, 12, 14)]
     if one.unvisited:
-        lines.append(
-            textwrap.fill(
-                f"load not reached: {', '.join(one.unvisited)} a replica",
-                WIDTH,
-                initial_indent="  ",
-                subsequent_indent="    ",
-            )
-        )
+        lines += _wrapped(f"load not reached: {', '.join(one.unvisited)} a replica", 2, 4)
     return lines
+
+
+def _wrapped(text: str, first: int, then: int) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * then)
 
 
 def _fires(answer: RuleResult) -> bool:
@@ -117,10 +107,5 @@ def _answer_json(answer: RuleResult) -> dict[str, Any]:
         "rule": answer.rule,
         "status": answer.status.value,
         "certainty": answer.certainty.value,
-        "observed": reading_json(answer.observed),
-        "expected": reading_json(answer.expected),
-        "unit": answer.unit,
-        "sentence": answer.sentence,
-        "causes": [cause_json(cause) for cause in answer.causes],
-        "actions": [{"text": action.text, "runbook": action.runbook} for action in answer.actions],
+        **explanation_json(answer),
     }

@@ -12,6 +12,7 @@ from typing import Any
 from rules.plan.curve import operating_point
 from rules.plan.money import amount, cost_per_day, price_of
 from rules.plan.schema import Plan, TierPlan
+from rules.telemetry.wording import format_count
 
 WORDS: Mapping[str, str] = {
     "fleet.instances": "replicas",
@@ -68,7 +69,7 @@ def tier_diff(name: str, before: TierPlan | None, after: TierPlan | None) -> tup
 def _bill(tier: TierPlan | None) -> str:
     if tier is None or tier.fleet is None:
         return ""
-    return f", {_count(tier.fleet.instances)}, {cost_per_day(tier.fleet.instances, price_of(tier))}"
+    return f", {format_count(tier.fleet.instances, 'replica')}, {cost_per_day(tier.fleet.instances, price_of(tier))}"
 
 
 def _flat(tier: TierPlan) -> dict[str, Any]:
@@ -136,7 +137,3 @@ def _cost(before: TierPlan, after: TierPlan) -> Iterator[str]:
         which, more = ("saves", "") if paid[1] < paid[0] else ("costs", " more")
         line += f": {which} {amount(apart, currency)} a day{more}, {amount(apart * 365, currency)} a year"
     yield line
-
-
-def _count(replicas: int) -> str:
-    return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"

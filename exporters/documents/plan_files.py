@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from exporters.render.text import printable_line
 from rules.plan.schema import BenchmarkCurve, Point
 from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
@@ -106,7 +107,7 @@ def _comments(texts: Iterable[str], margin: str) -> list[str]:
     lines = []
     for text in texts:
         # A line end or control character in a file name must not end the comment.
-        clean = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+        clean = printable_line(text)
         wrapped = textwrap.wrap(clean, max(WIDTH - len(margin) - 2, 40), break_on_hyphens=False, break_long_words=False)
         lines += [f"{margin}# {line}" for line in wrapped]
     return lines

@@ -28,6 +28,7 @@ from rules.plan.money import amount
 from rules.plan.replica_count import count_fleet_of, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, TierPlan, plan_version
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
+from rules.telemetry.wording import format_count
 from rules.telemetry.work import MeanTokens
 
 PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
@@ -69,7 +70,7 @@ def _head(shown: _Shown) -> list[str]:
         shown.name,
         *_row("plan", f"version {plan_version(tier)}"),
         *_row("serves", ", ".join(served)),
-        *_row("on", f"{gpus}; {_count(len(tier.pools), 'pool')}: {', '.join(tier.pools)}"),
+        *_row("on", f"{gpus}; {format_count(len(tier.pools), 'pool')}: {', '.join(tier.pools)}"),
         *_row("promises", ", ".join(limits)),
     ]
 
@@ -108,7 +109,7 @@ def _dots(points: tuple[Point, ...], metric: str) -> tuple[tuple[float, float], 
 
 def _evidence(curve: BenchmarkCurve) -> list[str]:
     counts = [point.requests for point in curve.points if point.requests is not None]
-    said = [_count(len(curve.points), "point")]
+    said = [format_count(len(curve.points), "point")]
     said += [f"{curve.loop} loop"] if curve.loop else []
     said += [f"{_span(counts)} requests each"] if counts else []
     legend = f"{'':{MARGIN}}● measured  ⠤ expected, never falling  ◆ usable"
@@ -196,7 +197,7 @@ def _cost(shown: _Shown) -> list[str]:
     if cost is None or fleet is None:
         return []
     gpus = fleet.instances * tier.gpu.per_replica
-    text = f"{_count(gpus, 'GPU')} x {cost.gpu_hour_price:.6g} = {amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
+    text = f"{format_count(gpus, 'GPU')} x {cost.gpu_hour_price:.6g} = {amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
     tokens = shown.curve.value_at("output_tokens_per_second", shown.point) if shown.curve and shown.point else None
     if tokens and cost.planned_utilization:
         hourly = tokens * 3600 * fleet.instances * cost.planned_utilization
@@ -222,11 +223,7 @@ SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _chart, _operating
 
 
 def _fleet_of(replicas: int, tier: TierPlan) -> str:
-    return f"{_count(replicas, 'replica')}, {_count(replicas * tier.gpu.per_replica, 'GPU')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{format_count(replicas, 'replica')}, {format_count(replicas * tier.gpu.per_replica, 'GPU')}"
 
 
 def _row(key: str, text: str) -> list[str]:

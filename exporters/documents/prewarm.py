@@ -6,30 +6,27 @@ are computed here. Manifests are in `exporters.autoscaling.formats`.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from exporters.documents.prewarm_value import PrewarmValue, worth_json, worth_lines
-from exporters.documents.prewarm_wording import (
+from exporters.documents.prewarm_value import (
     Counted,
     DemandParts,
     Highest,
+    PrewarmValue,
     bounds_words,
     compare_with_peak,
     count_words,
     level,
     parts_of,
     parts_sentence,
+    worth_json,
+    worth_lines,
 )
-from exporters.render.text import format_duration, text_table
+from exporters.render.text import format_duration, format_local, text_table, wrap
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
-from rules.telemetry.wording import number
-
-WIDTH = 100
+from rules.telemetry.wording import format_count, number
 
 OLD_SECONDS = 3600.0
 """Maximum age in seconds of the demand behind a schedule. An older schedule may follow a day that went otherwise."""
@@ -146,29 +143,26 @@ def headline(one: Recommendation) -> str:
     if one.quantile_rps is None:
         demand = f"no forecast: demand now {number(one.now_rps, 'per_second')}"
     why = f"lead {one.lead_seconds:.0f} s, {demand} at {number(one.usable_rps, 'per_second')} usable a replica"
-    return f"{_replicas(one.replicas)} wanted at {clock} ({why}); {_ready(one)}"
+    return f"{format_count(one.replicas, 'replica')} wanted at {clock} ({why}); {_ready(one)}"
 
 
 def _trace_end(report: Prewarm) -> list[str]:
     if report.as_of is None or report.recommendation is None:
         return []
-    end = datetime.fromtimestamp(report.as_of, ZoneInfo(report.zone))
-    return [f"As of the end of the trace, {end:%Y-%m-%d %H:%M} ({report.zone}): this is not live."]
+    end = format_local(report.as_of, report.zone, "%Y-%m-%d %H:%M")
+    return [f"As of the end of the trace, {end} ({report.zone}): this is not live."]
 
 
 def _recommended(report: Prewarm) -> list[str]:
     one = report.recommendation
     if one is None:
-        return _filled(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
+        return wrap(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
     bounds = bounds_words(one.usable_rps, one.usable_low, one.usable_high)
     told = [
         ("because of", BECAUSE[one.decided_by]),
         ("demand", _demand(report, one)),
         ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
-        (
-            "usable",
-            f"{number(one.usable_rps, 'per_second')} a replica{bounds}: {one.usable_source}",
-        ),
+        ("usable", f"{number(one.usable_rps, 'per_second')} a replica{bounds}: {one.usable_source}"),
         ("count", count_words(one.replicas, one.count)),
         (
             "never below",
@@ -177,9 +171,9 @@ def _recommended(report: Prewarm) -> list[str]:
         ("forecast", f"{one.method}; {_record(one)}"),
         ("worth", "" if report.worth is None else f"{report.worth.short_reason} (--explain shows the numbers)"),
     ]
-    lines = _filled(f"{report.tier}: {headline(one)}", "", "  ")
+    lines = wrap(f"{report.tier}: {headline(one)}", "", "  ")
     for name, text in filter(lambda row: row[1], told):
-        lines += _filled(text, f"  {name:11}  ", " " * 15)
+        lines += wrap(text, f"  {name:11}  ", " " * 15)
     return lines
 
 
@@ -189,7 +183,9 @@ def _demand(report: Prewarm, one: Recommendation) -> str:
         return ""
     beside = compare_with_peak(parts, report.highest, report.zone, report.worth.covered_ratio if report.worth else None)
     said = (
-        parts_sentence(parts) if one.for_forecast is None else f"{parts_sentence(parts)}: {_replicas(one.for_forecast)}"
+        parts_sentence(parts)
+        if one.for_forecast is None
+        else f"{parts_sentence(parts)}: {format_count(one.for_forecast, 'replica')}"
     )
     return f"{said}; {beside}" if beside else said
 
@@ -239,7 +235,7 @@ def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
         return []
     said = f"most at {_clock(step.peak, report.zone)}: {parts_sentence(parts)}"
     beside = compare_with_peak(parts, report.highest, report.zone, None)
-    return _filled(f"{said}; {beside}" if beside else said, "  ", "    ")
+    return wrap(f"{said}; {beside}" if beside else said, "  ", "    ")
 
 
 def merge_steps(steps: Iterable[ScheduleStep]) -> tuple[ScheduleStep, ...]:
@@ -257,22 +253,14 @@ def _reason(report: Prewarm) -> str:
     return report.reason or "The forecast has not run yet."
 
 
-def _replicas(count: int) -> str:
-    return f"{count} replica{'' if count == 1 else 's'}"
-
-
 def _clock(t: float, zone: str) -> str:
-    return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime("%H:%M")
+    return format_local(t, zone, "%H:%M")
 
 
 def _end(start: float, end: float, zone: str) -> str:
     """Return the end of a step. A step of a whole day would seem to end at its begin."""
     begins, ends = _clock(start, zone), _clock(end, zone)
     return f"{ends} next day" if begins == ends else ends
-
-
-def _filled(text: str, first: str, then: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False)
 
 
 def prewarm_json(report: Prewarm) -> dict[str, Any]:

@@ -1,22 +1,18 @@
-"""Worth of pre-warming on a tier's own history: compared strategies and the recommended strategy.
+"""Words for recommended replica counts and their demand, and the worth of pre-warming on a tier's own history.
 
-The module serves `sizewatch prewarm --explain` and the weekly report. Numbers come from a simulation in `forecast/`. A
-strategy that is as good and needs no forecast is recommended.
+The compared strategies come from a simulation in `forecast/`. A strategy that is as good and needs no forecast is
+recommended. Demands are requests per second.
 """
 
 from __future__ import annotations
 
 import math
-import textwrap
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from exporters.render.text import text_table
-
-WIDTH = 100
-_HOUR = 3600.0
+from exporters.render.text import format_local, text_table, wrap
+from rules.plan.replica_count import ReplicaCount
+from rules.telemetry.wording import number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +100,8 @@ def worth_lines(worth: PrewarmValue) -> list[str]:
     head = ("strategy", "violation min", "of the time", "late requests", "of all", "replica-hours", "of perfect")
     rows = [_row(worth, strategy, priced) for strategy in worth.strategies]
     table = text_table((*head, worth.currency or "money") if priced else head, rows)
-    lines = [
-        f"What it was worth, {_day(worth, worth.start)} to {_day(worth, worth.end)} ({worth.requests:,.0f} requests)"
-    ]
+    start, end = (format_local(t, worth.zone, "%Y-%m-%d %H:%M") for t in (worth.start, worth.end))
+    lines = [f"What it was worth, {start} to {end} ({worth.requests:,.0f} requests)"]
     lines += [f"  {line}" for line in table]
     return [*lines, *_advice(worth)]
 
@@ -138,15 +133,7 @@ def _advice(worth: PrewarmValue) -> list[str]:
     said = [f"* recommended{'' if kept else f' instead of {worth.ours}'}: {worth.recommended}. {worth.reason}"]
     if worth.with_margin:
         said.append(worth.margin_sentence)
-    return [
-        line
-        for text in said
-        for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-    ]
-
-
-def _day(worth: PrewarmValue, t: float) -> str:
-    return datetime.fromtimestamp(t, ZoneInfo(worth.zone)).strftime("%Y-%m-%d %H:%M")
+    return [line for text in said for line in wrap(text, "  ", "    ")]
 
 
 def worth_json(worth: PrewarmValue) -> dict[str, Any]:
@@ -154,7 +141,7 @@ def worth_json(worth: PrewarmValue) -> dict[str, Any]:
     return {
         **{name: value for name, value in asdict(worth).items() if name != "strategies"},
         "margin_sentence": worth.margin_sentence,
-        "hours": (worth.end - worth.start) / _HOUR,
+        "hours": (worth.end - worth.start) / 3600.0,
         "strategies": [
             {
                 **asdict(strategy),
@@ -165,3 +152,135 @@ def worth_json(worth: PrewarmValue) -> dict[str, Any]:
             for strategy in worth.strategies
         ],
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Basis of a count: the margin, the demand (requests per second), and the counts at the capacity bounds (None:
+    open). The utilisation is of the recommended replicas, also with a lost replica.
+    """
+
+    target_utilization: float
+    survives_loss_from: int
+    demand_rps: float
+    fewest: int | None
+    most: int | None
+    utilization: float | None
+    utilization_one_lost: float | None
+
+
+def build_count_text(one: ReplicaCount) -> Counted:
+    """Return a count as shown by commands and pages."""
+    return Counted(
+        target_utilization=one.margin.target_utilization,
+        survives_loss_from=one.margin.survives_loss_from,
+        demand_rps=one.demand_rps,
+        fewest=one.fewest,
+        most=one.most,
+        utilization=one.utilization,
+        utilization_one_lost=one.utilization_one_lost,
+    )
+
+
+def bounds_words(best: float, low: float | None, high: float | None) -> str:
+    """Return the bounds of the capacity in words, "" if they equal the number."""
+    if low == high == best or low is high is None:
+        return ""
+    if high is None or low is None:
+        return f" (at most {_rps(high)})" if high is not None else f" (at least {_rps(low or 0.0)})"
+    return f" ({_rps(low)} to {_rps(high)})"
+
+
+def count_words(replicas: int, counted: Counted) -> str:
+    """Return the utilisation of the recommended replicas, the margin, and the range of counts."""
+    used = "" if counted.utilization is None else f"{counted.utilization:.0%} used"
+    if counted.utilization_one_lost is not None:
+        used += f", {counted.utilization_one_lost:.0%} with one lost"
+    text = f"{used} at {number(counted.demand_rps, 'per_second')}; up to {counted.target_utilization:.0%} may be used"
+    if counted.survives_loss_from:
+        text += f", and from {counted.survives_loss_from} replicas on one may be lost"
+    if (counted.fewest, counted.most) != (replicas, replicas) and (counted.fewest or counted.most):
+        least = "at least " if counted.most is None else "at most " if counted.fewest is None else ""
+        span = " to ".join(str(count) for count in (counted.fewest, counted.most) if count is not None)
+        text += f"; {least}{span} by the bounds of what a replica takes"
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandParts:
+    """Demand not exceeded with `certainty` (0-1): `quantile_rps`. `expected_rps` is the demand without margin. Both
+    include the `event_factor` of known events.
+    """
+
+    quantile_rps: float
+    certainty: float
+    expected_rps: float
+    event_factor: float
+
+    @property
+    def margin_rps(self) -> float:
+        """Return the demand that the certainty adds to the expected demand."""
+        return self.quantile_rps - self.expected_rps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Highest:
+    """Highest minute of the last week and its begin in unix seconds."""
+
+    rps: float
+    at: float
+
+
+def parts_of(
+    quantile: float | None, certainty: float | None, expected: float | None, event: float
+) -> DemandParts | None:
+    """Return the parts, None if any is unknown."""
+    if quantile is None or certainty is None or expected is None:
+        return None
+    return DemandParts(quantile_rps=quantile, certainty=certainty, expected_rps=expected, event_factor=event)
+
+
+def parts_sentence(parts: DemandParts) -> str:
+    """Return the parts of a demand by name."""
+    said = f"{_rps(parts.quantile_rps)} = {_rps(parts.expected_rps)} expected"
+    if parts.event_factor != 1.0:
+        usual = parts.expected_rps / parts.event_factor if parts.event_factor > 0 else 0.0
+        said += f" ({_rps(usual)} x {parts.event_factor:g} for a known event)"
+    sign = "+" if parts.margin_rps >= 0 else "-"
+    return f"{said} {sign} {_rps(abs(parts.margin_rps))} margin to {level(parts.certainty)}"
+
+
+def compare_with_peak(parts: DemandParts, highest: Highest | None, zone: str, covered_ratio: float | None) -> str:
+    """Return the demand compared with the highest minute of the last week, and the reason if it is higher.
+    `covered_ratio` (0-1) is the share of that week's minutes within their quantile of this certainty, None if not
+    counted.
+    """
+    if highest is None:
+        return ""
+    when = format_local(highest.at, zone, "%a %H:%M")
+    said = f"highest minute of the last week: {_rps(highest.rps)} ({when})"
+    return f"{said}; {_lifted(parts, highest.rps, covered_ratio)}" if parts.quantile_rps > highest.rps else said
+
+
+def _lifted(parts: DemandParts, highest: float, covered_ratio: float | None) -> str:
+    """Return the first part that lifts the demand above the highest seen minute."""
+    usual = parts.expected_rps / parts.event_factor if parts.event_factor > 0 else 0.0
+    if usual > highest:
+        return "the trend lifts it above: more is expected even without a margin"
+    if parts.expected_rps > highest:
+        return f"the known event lifts it above: it multiplies demand by {parts.event_factor:g}"
+    said = "the margin lifts it above: so far off were the worst of the forecast's own past errors"
+    if covered_ratio is None:
+        return said
+    return (
+        f"{said}, and {covered_ratio:.2%} of the last week's minutes stayed within their own {level(parts.certainty)}"
+    )
+
+
+def level(certainty: float) -> str:
+    """Return a certainty as the name of a quantile: "P99", "P99.67"."""
+    return f"P{round(certainty * 100, 2):g}"
+
+
+def _rps(value: float) -> str:
+    return number(value, "per_second")

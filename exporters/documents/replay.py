@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -17,9 +18,10 @@ from rules.telemetry.readings import read, read_all
 from rules.telemetry.signals import Gap, Missing, SignalValue
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState, UnknownSpan
-from rules.verdicts.verdict import Cause, Status, Subject, Verdict
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 SCHEMA = 1
+WIDTH = 100
 
 
 def reading_json(value: SignalValue) -> dict[str, Any]:
@@ -67,33 +69,30 @@ def _verdict(
         "started_at": started_at,
         "ended_at": ended_at,
         "transitions": transitions,
+        **explanation_json(verdict),
+    }
+
+
+def explanation_json(verdict: Verdict) -> dict[str, Any]:
+    """Return the readings, the sentence, the causes and the actions of a verdict."""
+    return {
         "observed": reading_json(verdict.observed),
         "expected": reading_json(verdict.expected),
         "unit": verdict.unit,
         "sentence": verdict.sentence,
-        "causes": [cause_json(cause) for cause in verdict.causes],
-        "actions": [{"text": action.text, "runbook": action.runbook} for action in verdict.actions],
+        "causes": [asdict(cause) for cause in verdict.causes],
+        "actions": [asdict(action) for action in verdict.actions],
     }
 
 
-def cause_json(cause: Cause) -> dict[str, Any]:
+def unknown_json(one: Unknown | UnknownSpan) -> dict[str, Any]:
+    """Return an unknown result, or the gap of a span without its times."""
     return {
-        "cause": cause.cause,
-        "certainty": cause.certainty.value,
-        "evidence": list(cause.evidence),
-        "against": list(cause.against),
-    }
-
-
-def unknown_json(span: UnknownSpan) -> dict[str, Any]:
-    return {
-        "rule": span.rule,
-        "tier": span.subject.tier,
-        "replica": span.subject.replica,
-        "reason": span.reason.value,
-        "text": span.text,
-        "started_at": span.started_at,
-        "ended_at": span.ended_at,
+        "rule": one.rule,
+        "tier": one.subject.tier,
+        "replica": one.subject.replica,
+        "reason": one.reason.value,
+        "text": one.text,
     }
 
 
@@ -105,23 +104,28 @@ def replay_json(
     problems: Iterable[str],
 ) -> dict[str, Any]:
     """Return the whole document."""
-    standing, past = tuple(standings), tuple(ended)
-    episodes = [e for e in past if isinstance(e, Finding)] + [s.episode for s in standing if s.episode]
-    unknowns = [u for u in past if isinstance(u, UnknownSpan)] + [s.unknown for s in standing if s.unknown]
-    fine = [s.answer for s in standing if isinstance(s.answer, Verdict) and s.answer.status is Status.OK]
-    told = {(e.rule, e.subject) for e in episodes}
-    verdicts = [episode_json(e) for e in sorted(episodes, key=lambda e: e.started_at)]
-    verdicts += [verdict_json(v) for v in fine if (v.rule, v.subject) not in told]
+    past, states = tuple(ended), tuple(standings)
+    found, fine = _results(past, states)
+    unknowns = [u for u in past if isinstance(u, UnknownSpan)] + [s.unknown for s in states if s.unknown]
+    verdicts = [*map(episode_json, found), *map(verdict_json, fine)]
     return {
         "schema": SCHEMA,
         "windows": [window_json(tier, replica, window, bases[tier]) for tier, replica, window in shown],
         "verdicts": verdicts,
-        "unknowns": [unknown_json(u) for u in sorted(unknowns, key=lambda u: u.started_at)],
+        "unknowns": [
+            unknown_json(u) | {"started_at": u.started_at, "ended_at": u.ended_at}
+            for u in sorted(unknowns, key=lambda u: u.started_at)
+        ],
         "problems": list(problems),
     }
 
 
-WIDTH = 100
+def _results(ended: tuple[ClosedSpan, ...], states: tuple[RuleState, ...]) -> tuple[list[Finding], list[Verdict]]:
+    """Return all findings, oldest first, and the ok verdicts of rules without a finding."""
+    found = [e for e in ended if isinstance(e, Finding)] + [s.episode for s in states if s.episode]
+    shown = {(e.rule, e.subject) for e in found}
+    fine = [s.answer for s in states if isinstance(s.answer, Verdict) and s.answer.status is Status.OK]
+    return sorted(found, key=lambda e: e.started_at), [v for v in fine if (v.rule, v.subject) not in shown]
 
 
 def replay_text(
@@ -134,21 +138,17 @@ def replay_text(
     seen: bool = True,
 ) -> str:
     """Return the whole text. Times are seconds from the first scrape. `seen` is false for an empty recording."""
-    standing, past = tuple(standings), tuple(ended)
-    episodes = [e for e in past if isinstance(e, Finding)] + [s.episode for s in standing if s.episode]
+    states = tuple(standings)
+    found, fine = _results(tuple(ended), states)
     length = f"{_clock(end - start)} of {', '.join(sorted(views))}" if end >= start else "holds no scrape"
     lines = [f"{name}: {length}", ""]
-    if not episodes:
+    if not found:
         lines.append("Nothing was found." if seen else "Nothing was seen.")
-    for episode in sorted(episodes, key=lambda e: e.started_at):
-        lines.extend(episode_lines(episode, start))
-    told = {(e.rule, e.subject) for e in episodes}
-    fine = [s.answer for s in standing if isinstance(s.answer, Verdict) and s.answer.status is Status.OK]
-    lines += _section(
-        "Judged and fine:", [(v.rule, v.subject, v.sentence) for v in fine if (v.rule, v.subject) not in told]
-    )
-    open_spans = [s.unknown for s in standing if s.unknown]
-    lines += _section("Not judged:", [(u.rule, u.subject, unknown_words(u)) for u in open_spans])
+    for finding in found:
+        lines.extend(_finding_lines(finding, start))
+    lines += _section("Judged and fine:", [(v.rule, v.subject, v.sentence) for v in fine])
+    unknowns = [s.unknown for s in states if s.unknown]
+    lines += _section("Not judged:", [(u.rule, u.subject, _unknown_text(u)) for u in unknowns])
     return "\n".join(lines)
 
 
@@ -160,11 +160,8 @@ def not_exposed_text(engines: Mapping[str, Iterable[str]], seen: Mapping[str, Wi
         missing = [n for n, value in found if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
         if missing:
             lines.append(_wrapped(f"{', '.join(labels)} ({tier}): {', '.join(missing)}", "  "))
-    return (
-        "\n".join(["", "Not exposed by the engine (`sizewatch signals --engine NAME` says why):", *lines])
-        if lines
-        else ""
-    )
+    head = ["", "Not exposed by the engine (`sizewatch signals --engine NAME` says why):"]
+    return "\n".join([*head, *lines]) if lines else ""
 
 
 def _section(title: str, said: Iterable[tuple[str, Subject, str]]) -> list[str]:
@@ -188,16 +185,16 @@ def _about(about: Iterable[tuple[str, Subject]]) -> str:
     return ", ".join(f"{', '.join(names)} ({subject})" for subject, names in subjects.items())
 
 
-def episode_lines(episode: Finding, origin: float) -> list[str]:
+def _finding_lines(finding: Finding, origin: float) -> list[str]:
     """Return a finding: time, severity, certainty, sentence, causes and actions."""
-    until = f"to {_clock(episode.ended_at - origin)}" if episode.ended_at is not None else "and lasts"
-    worst = episode.worst
+    until = f"to {_clock(finding.ended_at - origin)}" if finding.ended_at is not None else "and lasts"
+    worst = finding.worst
     head = (
-        f"{worst.status.value.upper():8} {episode.rule} ({episode.subject}), {worst.certainty.value}, "
-        f"from {_clock(episode.started_at - origin)} {until}"
+        f"{worst.status.value.upper():8} {finding.rule} ({finding.subject}), {worst.certainty.value}, "
+        f"from {_clock(finding.started_at - origin)} {until}"
     )
     lines = [head, _wrapped(worst.sentence, "    ")]
-    reached = [(before, now) for before, now in pairwise((None, *episode.transitions)) if now is not None and now.stage]
+    reached = [(before, now) for before, now in pairwise((None, *finding.transitions)) if now is not None and now.stage]
     if reached:
         steps = [
             f"{now.stage} at {_clock(now.t - origin)}"
@@ -212,7 +209,7 @@ def episode_lines(episode: Finding, origin: float) -> list[str]:
     return lines
 
 
-def unknown_words(span: UnknownSpan) -> str:
+def _unknown_text(span: UnknownSpan) -> str:
     """Return the reason, with its detail if present."""
     reason = span.reason.value.replace("_", " ")
     return f"{reason} ({span.text})" if span.text else reason

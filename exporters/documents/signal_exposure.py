@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from exporters.documents.replay import reading_json
+from exporters.render.text import text_table
 from rules.engines.coverage import CREATED, Exposure, FamilyUse, Support, Use, engine_signals, exposures
 from rules.engines.table import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
@@ -17,7 +18,7 @@ from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
 from rules.telemetry.gpu_windows import COVERED
 from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalValue
 from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
-from rules.telemetry.wording import number, quantity
+from rules.telemetry.wording import format_count, number, quantity
 
 HEADS = {
     Use.MAPPED: "Families that are read",
@@ -116,7 +117,7 @@ def engines_text(engines: Sequence[EngineTable]) -> str:
     if len(engines) == 1:
         return _one(engines[0])
     head, rows = matrix(engines)
-    return "\n".join([_columns([head, *rows]), "", LEGEND])
+    return "\n".join([*text_table(head, rows, words=len(head)), "", LEGEND])
 
 
 LEGEND = (
@@ -127,19 +128,12 @@ LEGEND = (
 
 def _one(engine: EngineTable) -> str:
     lines = [engine.label + (f", releases {engine.scanned[0]} to {engine.scanned[-1]}" if engine.scanned else ""), ""]
-    rows = [(e.signal, cell(e), _said(e)) for e in exposures(engine)]
-    return "\n".join([*lines, _columns(rows)])
+    first, *rows = ((e.signal, cell(e), _gap_reason(e)) for e in exposures(engine))
+    return "\n".join([*lines, *text_table(first, rows, words=len(first))])
 
 
-def _said(exposure: Exposure) -> str:
+def _gap_reason(exposure: Exposure) -> str:
     return exposure.why if any(support is Support.NOT_EXPOSED for support, _, _ in exposure.spans) else ""
-
-
-def _columns(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
 
 
 def engines_json(engines: Iterable[EngineTable]) -> dict[str, Any]:
@@ -174,8 +168,7 @@ _GIB = 1024.0**3
 
 def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> str:
     """Return the whole text. Counters are totals, as a single page shows no change."""
-    many = f"{len(page.readouts)} GPU{'' if len(page.readouts) == 1 else 's'}"
-    lines = [title, f"  {many}; counters so far, for {NO_CHANGE}"]
+    lines = [title, f"  {format_count(len(page.readouts), 'GPU')}; counters so far, for {NO_CHANGE}"]
     for gpu in page.readouts:
         place = "" if gpu.index is None else f" {gpu.index}"
         lines += ["", f"GPU{place}: {gpu.product or 'product not told'}, {gpu.gpu}"]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
-from exporters.render.text import format_duration
+from exporters.render.text import format_duration, format_local
 from rules.evaluator.timeline import TimelineEntry, TimelineKind
 
 SCHEMA = 1
@@ -37,14 +36,16 @@ WORDS: dict[str, str] = {
 
 def timeline_text(entries: Iterable[TimelineEntry], now: float) -> str:
     """Return all entries in the given order, newest last. Times are UTC."""
-    lines = [f"{_instant(entry.t)}  {place(entry)}  {line(entry, now)}" for entry in entries]
+    lines = [
+        f"{format_local(entry.t, 'UTC', '%Y-%m-%d %H:%M:%S')}  {place(entry)}  {line(entry, now)}" for entry in entries
+    ]
     return "\n".join(lines) or NOTHING
 
 
 def line(entry: TimelineEntry, now: float) -> str:
     """Return an entry without time and place: kind, text and duration."""
     head = entry.status or WORDS.get(entry.kind, entry.kind.replace("_", " "))
-    return f"{head}: {_one_line(entry.text)}{_length(entry, now)}"
+    return f"{head}: {textwrap.shorten(entry.text, LONGEST, placeholder=' …')}{_length(entry, now)}"
 
 
 def place(entry: TimelineEntry) -> str:
@@ -85,11 +86,3 @@ def _length(entry: TimelineEntry, now: float) -> str:
     if entry.ended_at is None:
         return f" (for {format_duration(now - entry.t)}, not over)"
     return f" (for {format_duration(entry.ended_at - entry.t)})"
-
-
-def _one_line(text: str) -> str:
-    return textwrap.shorten(text, LONGEST, placeholder=" …")
-
-
-def _instant(t: float) -> str:
-    return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S")

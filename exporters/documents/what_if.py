@@ -5,13 +5,10 @@ The module serves `sizewatch whatif`. The JSON is in `exporters.documents.what_i
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
-from datetime import datetime
-from zoneinfo import ZoneInfo
 
 from exporters.documents.what_if_json import HOLDS, QUANTITIES, SOURCES, headline, limit_words, replicas
-from exporters.render.text import text_table
+from exporters.render.text import format_local, text_table, wrap
 from rules.plan.money import amount, figure
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import Bill
@@ -20,23 +17,29 @@ from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import number
 from rules.what_if.answer import LimitHeadroom, WhatIf
 
-WIDTH = 100
 INDENT = 12
 
 SAME = 0.01
 """Relative cost difference (0-1) below which bills count as equal. Restarts lower an average for minutes."""
 
+MARKS = {
+    SloStatus.KEPT: "kept",
+    SloStatus.LIKELY_KEPT: "likely kept",
+    SloStatus.LIKELY_BROKEN: "likely broken",
+    SloStatus.BROKEN: "broken",
+}
+
 
 def whatif_text(found: WhatIf, zone: str) -> str:
     """Return the whole text. Times are in the time zone `zone`."""
-    lines = [*textwrap.wrap(headline(found), WIDTH, break_on_hyphens=False), ""]
+    lines = [*wrap(headline(found)), ""]
     for name, text in _facts(found, zone):
-        lines += _line(name, text)
+        lines += wrap(text, f"{name:{INDENT - 2}}  ", " " * INDENT)
     lines += ["", *_curves(found), "", "What would break first"]
     lines += [f"  {line}" for line in _limits(found)]
     lines += ["", "Assumed"]
     for text in found.assumed:
-        lines += textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
+        lines += wrap(text, "  - ", "    ")
     return "\n".join(lines)
 
 
@@ -71,9 +74,7 @@ def _load(found: WhatIf, zone: str) -> str:
     peak, asked = found.peak, number(found.rps, "per_second")
     if peak is None:
         return f"{asked}, as asked; no peak was seen"
-    when = (
-        f" on {datetime.fromtimestamp(peak.at, ZoneInfo(zone)):%a %d %b %H:%M} ({zone})" if peak.at is not None else ""
-    )
+    when = f" on {format_local(peak.at, zone, '%a %d %b %H:%M')} ({zone})" if peak.at is not None else ""
     highest = f"; the highest was {number(peak.highest, 'per_second')}" if peak.highest else ""
     if found.question.rps is None:
         return f"{asked}: the peak{when}, {peak.source}{highest}; {_seen(found.days_seen)} seen"
@@ -126,14 +127,7 @@ def _curves(found: WhatIf) -> list[str]:
     """Return the curves of production and benchmark in separate columns, never mixed."""
     objectives = {one.name: one for one in found.asked.held}
     count = replicas(found.question.instances)
-    head = (
-        "at that load",
-        "production now",
-        f"production, {count}",
-        f"benchmark, {count}",
-        "objective",
-        "by whose word",
-    )
+    headings = ("production now", f"production, {count}", f"benchmark, {count}", "objective", "by whose word")
     rows = []
     for one in found.asked.predicted:
         name, unit = QUANTITIES[one.name]
@@ -145,18 +139,16 @@ def _curves(found: WhatIf) -> list[str]:
                 "" if now is None else _value(now, unit),
                 _value(one.production, unit),
                 _value(one.benchmark, unit),
-                "" if held is None else f"{number(held.objective, unit)} {_mark(held.kept)}",
+                "" if held is None else f"{number(held.objective, unit)} {MARKS.get(held.kept, 'not known')}",
                 "" if held is None else SOURCES[held.source],
             )
         )
     notes = [f"{QUANTITIES[one.name][0]} {HOLDS[one.kept]}: {one.reason}" for one in found.asked.held]
     notes += _gaps(found)
-    wrapped = [
-        line
-        for text in dict.fromkeys(notes)
-        for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return [
+        *text_table(("at that load", *headings), rows),
+        *(line for text in dict.fromkeys(notes) for line in wrap(text, "  ", "    ")),
     ]
-    return [*text_table(head, rows), *wrapped]
 
 
 def _gaps(found: WhatIf) -> Iterable[str]:
@@ -165,15 +157,6 @@ def _gaps(found: WhatIf) -> Iterable[str]:
             value = getattr(one, who)
             if isinstance(value, Missing) and value.text:
                 yield f"{who}, {value.gap.value}: {value.text}"
-
-
-def _mark(kept: SloStatus) -> str:
-    return {
-        SloStatus.KEPT: "kept",
-        SloStatus.LIKELY_KEPT: "likely kept",
-        SloStatus.LIKELY_BROKEN: "likely broken",
-        SloStatus.BROKEN: "broken",
-    }.get(kept, "not known")
 
 
 def _value(value: SignalValue, unit: str) -> str:
@@ -200,12 +183,7 @@ def _limits(found: WhatIf) -> list[str]:
     head = ("", "rps a replica", "rps of the tier", "headroom", "fewest replicas", "by")
     rows = [_limit(one) for one in found.met] + _when_one_is_lost(found)
     notes = [f"{limit_words(one.limit.name, one.limit.objective)}: {one.limit.reason}" for one in found.met]
-    wrapped = [
-        line
-        for text in notes
-        for line in textwrap.wrap(text, WIDTH - 2, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-    ]
-    return [*text_table(head, rows), *wrapped]
+    return [*text_table(head, rows), *(line for text in notes for line in wrap(text, "- ", "  ", width=98))]
 
 
 def _when_one_is_lost(found: WhatIf) -> list[tuple[str, ...]]:
@@ -253,8 +231,3 @@ def _rps(value: SignalValue) -> str:
     if low == high == best or (low is None and high is None):
         return best
     return f"{best} ({low} to {high})" if low and high else f"{best} (above {low})" if low else best
-
-
-def _line(name: str, text: str) -> list[str]:
-    first = f"{name:{INDENT - 2}}  "
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * INDENT, break_on_hyphens=False)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from exporters.documents.prewarm_wording import build_count_text
+from exporters.documents.prewarm_value import build_count_text
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus

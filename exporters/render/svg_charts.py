@@ -7,15 +7,18 @@ zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 from itertools import groupby, pairwise
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from rules.telemetry.wording import number
 from rules.verdicts.projection import ForecastPoint
+
+Mark = TypeVar("Mark")
 
 WIDTH, HEIGHT = 320.0, 136.0
 TOP, BOTTOM = 18.0, 114.0
@@ -83,10 +86,13 @@ class SvgChart:
 def draw_panel(panel: SvgChart) -> str:
     """Return the chart as an `<svg>` that fills its parent's width."""
     parts = [*_holes(panel), *_axis(panel), *_lines(panel), *_limit(panel), *_moments(panel)]
-    return (
-        f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(panel.spoken)}">'
-        f"{''.join(parts)}</svg>"
-    )
+    return chart_svg(parts, panel.spoken, WIDTH, HEIGHT)
+
+
+def chart_svg(parts: Iterable[str], spoken: str, width: float, height: float) -> str:
+    """Return an `<svg>` of these parts with a text alternative."""
+    view = f'viewBox="0 0 {width:g} {height:g}"'
+    return f'<svg class="chart" {view} role="img" aria-label="{escape(spoken)}">{"".join(parts)}</svg>'
 
 
 def draw_scale(value: tuple[float, float | None] | None, planned: tuple[float, ...], top: float) -> str:
@@ -115,14 +121,13 @@ def _y(panel: SvgChart, value: float | None) -> float:
 
 
 def _holes(panel: SvgChart) -> Iterator[str]:
-    for line in panel.lines[:1]:
-        for hole in line.holes:
-            left, right = _x(panel, hole.start), _x(panel, hole.end)
-            if right > left:
-                yield (
-                    f'<rect class="hole" x="{left:.1f}" y="{TOP:g}" width="{right - left:.1f}" '
-                    f'height="{BOTTOM - TOP:g}"><title>{escape(hole.reason)}</title></rect>'
-                )
+    for hole in panel.lines[0].holes if panel.lines else ():
+        left, right = _x(panel, hole.start), _x(panel, hole.end)
+        if right > left:
+            yield (
+                f'<rect class="hole" x="{left:.1f}" y="{TOP:g}" width="{right - left:.1f}" '
+                f'height="{BOTTOM - TOP:g}"><title>{escape(hole.reason)}</title></rect>'
+            )
 
 
 def _axis(panel: SvgChart) -> Iterator[str]:
@@ -138,16 +143,16 @@ def _axis(panel: SvgChart) -> Iterator[str]:
 def _lines(panel: SvgChart) -> Iterator[str]:
     floor: dict[float, float] = {}
     for line in panel.lines:
-        for run in _runs(line.marks):
+        for run in split_at_gaps(line.marks, LONGEST_STEP_SECONDS, lambda mark: mark.t):
             yield from _run(panel, line, run, floor if line.stacked else {})
         floor = {mark.t: floor.get(mark.t, 0.0) * line.stacked + mark.value for mark in line.marks}
 
 
-def _runs(marks: Iterable[ChartPoint]) -> list[list[ChartPoint]]:
-    """Return runs of marks without a gap."""
-    runs: list[list[ChartPoint]] = []
+def split_at_gaps(marks: Iterable[Mark], longest: float, time_of: Callable[[Mark], float]) -> list[list[Mark]]:
+    """Return runs of marks in which no step is longer than `longest` seconds."""
+    runs: list[list[Mark]] = []
     for mark in marks:
-        if runs and mark.t - runs[-1][-1].t <= LONGEST_STEP_SECONDS:
+        if runs and time_of(mark) - time_of(runs[-1][-1]) <= longest:
             runs[-1].append(mark)
         else:
             runs.append([mark])
@@ -166,11 +171,11 @@ def _run(panel: SvgChart, line: ChartLine, run: list[ChartPoint], floor: dict[fl
     else:
         upper = over
         lower = [(x, _y(panel, below)) for (x, _), below in zip(over, base, strict=True)]
-    yield f'<polygon class="{line.name} area" points="{_points([*upper, *reversed(lower)])}"/>'
-    yield f'<polyline class="{line.name} line" points="{_points(over)}"/>'
+    yield f'<polygon class="{line.name} area" points="{join_points([*upper, *reversed(lower)])}"/>'
+    yield f'<polyline class="{line.name} line" points="{join_points(over)}"/>'
 
 
-def _points(points: Iterable[tuple[float, float]]) -> str:
+def join_points(points: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
@@ -204,10 +209,9 @@ def _moments(panel: SvgChart) -> Iterator[str]:
 
 def holes_between(marks: tuple[ChartPoint, ...], holes: tuple[ChartGap, ...], reason: str) -> tuple[ChartGap, ...]:
     """Return the given gaps, and a gap for each unexplained span between marks."""
-    told = [*marks, *(ChartPoint(t=hole.end, low=0, value=0, high=0) for hole in holes)]
-    told.sort(key=lambda mark: mark.t)
-    silent = [(a.t, b.t) for a, b in pairwise(told) if b.t - a.t > LONGEST_STEP_SECONDS]
-    return (*holes, *(ChartGap(start=start, end=end, reason=reason) for start, end in silent))
+    times = sorted((*(mark.t for mark in marks), *(hole.end for hole in holes)))
+    steps = [(start, end) for start, end in pairwise(times) if end - start > LONGEST_STEP_SECONDS]
+    return (*holes, *(ChartGap(start=start, end=end, reason=reason) for start, end in steps))
 
 
 Seen = tuple[float, float | None]
@@ -224,7 +228,7 @@ _MOST_MARKS = 9
 _EDGE = 0.06
 """Share of the width at the right end where the text of a mark would overlap the text before it."""
 
-_KEY = "blue: came; orange: expected median; bands: to 95%, 99%"
+_KEY = '<text class="label" x="0" y="11">blue: came; orange: expected median; bands: to 95%, 99%</text>'
 
 _STYLE = """\
 svg{background:#fff}text{font-family:sans-serif}.base{stroke:#c9ced6}.label{fill:#5a6472;font-size:7.5px}
@@ -255,11 +259,7 @@ def picture_svg(picture: Picture) -> str:
         raise ValueError("nothing was seen and nothing is expected: there is no picture of that")
     panel = draw_panel(_panel(picture, min(times), max(times) + picture.bin_seconds))
     size = f'width="{WIDTH * SCALE:g}" height="{HEIGHT * SCALE:g}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{_key()}{panel}</svg>\n'
-
-
-def _key() -> str:
-    return f'<text class="label" x="0" y="11">{_KEY}</text>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{_KEY}{panel}</svg>\n'
 
 
 def _panel(picture: Picture, start: float, end: float) -> SvgChart:

@@ -1,14 +1,16 @@
-"""Text helpers: safe external text, Markdown tables, terminal tables, times and durations.
+"""Text helpers: safe external text, wrapping, Markdown tables, terminal tables, times and durations.
 
 Replaced in external text: escape sequences that move a cursor, line ends that forge output, U+202E that reverses names.
-HTML is not escaped here. Times are UTC.
+HTML is not escaped here. Times are UTC unless a zone is given.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 STAND_IN = "\ufffd"
 """Replacement character, U+FFFD."""
@@ -35,12 +37,22 @@ def quote_external_text(text: str, most: int) -> str:
     """Return external text for a message: printable, on a single line, at most so many characters."""
     signs = (sign if sign.isprintable() else " " if sign.isspace() else STAND_IN for sign in text[: 4 * most])
     found = " ".join("".join(signs).split())
-    return found if len(found) <= most else f"{found[: most - 1]}…"
+    return shorten(found, most)
 
 
-def count_noun(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun: `1 target`, `3 targets`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+def printable_line(text: str) -> str:
+    """Return the text on a single printable line, so that it cannot end a comment or start a header."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
+def shorten(text: str, most: int) -> str:
+    """Return at most so many characters, with an ellipsis for the rest."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def wrap(text: str, first: str = "", then: str = "", width: int = 100) -> list[str]:
+    """Return lines of at most `width` columns, broken at spaces, with the indents of the first and of other lines."""
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -69,6 +81,11 @@ def format_clock(t: float, now: float) -> str:
     """Return unix seconds as "14:27 UTC", with the day if it is not today."""
     instant, today = datetime.fromtimestamp(t, UTC), datetime.fromtimestamp(now, UTC)
     return instant.strftime("%H:%M UTC" if instant.date() == today.date() else "%d %b %H:%M UTC")
+
+
+def format_local(t: float, zone: str, pattern: str) -> str:
+    """Return unix seconds in a time zone by a `strftime` pattern."""
+    return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime(pattern)
 
 
 def format_rfc3339(t: float) -> str:

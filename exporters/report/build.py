@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from exporters.documents.plan_diff import plan_diff
+from exporters.render.text import printable_line, shorten
 from exporters.report.inputs import ReportInputs
 from exporters.report.next_plan import next_plan
 from exporters.report.records import SCHEMA, Report, TierReport
@@ -113,6 +114,4 @@ def _paragraphs(found: Mapping[str, Any], link: str) -> Iterator[str]:
 
 
 def _line(text: str, most: int = 1000) -> str:
-    """Return the text as a printable line: a subject must not start another header."""
-    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+    return shorten(printable_line(text), most)

@@ -1,18 +1,19 @@
 """Inline SVG charts of the report: latency against load, arrivals over time, utilisation by hour of the week.
 
 Colours are CSS classes of the page. Each chart has its numbers in a table or sentence as a text alternative. Gaps stay
-open. Small bars are in `exporters.render.svg_charts`.
+open. The frame is drawn by `exporters.render.svg_charts`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from zoneinfo import ZoneInfo
 
+from exporters.render.svg_charts import chart_svg, join_points, split_at_gaps
 from exporters.report.records import CurvePart, CurvePoint, ReportNumber, TrapPart, WorkloadPart
 from exporters.report.wording import DAYS
 from rules.telemetry.wording import number
@@ -49,12 +50,9 @@ def curve_chart(part: CurvePart) -> str:
     planned = [(one.rps, v) for one in part.planned if (v := _value(one.ttft_p99_seconds)) is not None]
     seen = [(one, v) for one in part.production if (v := _value(one.ttft_p99_seconds)) is not None]
     slo = part.ttft_slo_seconds
+    usable = [part.usable_rps] if part.usable_rps else []
     values = [*(v for _, v in planned), *(v for _, v in seen), *([slo] if slo else [])]
-    loads = [
-        *(rps for rps, _ in planned),
-        *(one.rps for one, _ in seen),
-        *([part.usable_rps] if part.usable_rps else []),
-    ]
+    loads = [*(rps for rps, _ in planned), *(one.rps for one, _ in seen), *usable]
     if not values or not loads:
         return ""
     low, high = min(values) / 1.6, max(values) * 1.6
@@ -64,13 +62,13 @@ def curve_chart(part: CurvePart) -> str:
         parts.append(_across(axes.y(slo), f"SLO {number(slo, 'seconds')}"))
     parts += _usable(axes, part)
     if planned:
-        line = " ".join(f"{axes.x(rps):.1f},{axes.y(v):.1f}" for rps, v in planned)
+        line = join_points((axes.x(rps), axes.y(v)) for rps, v in planned)
         parts.append(f'<polyline class="plan-line" points="{line}"/>')
         parts += [f'<circle class="plan-dot" cx="{axes.x(rps):.1f}" cy="{axes.y(v):.1f}" r="3"/>' for rps, v in planned]
     for one, value in seen:
         parts += _production(axes, one, value)
     spoken = f"TTFT P99 against load: {len(seen)} points of production, {len(planned)} of the benchmark"
-    return _svg(parts, spoken, HEIGHT)
+    return chart_svg(parts, spoken, WIDTH, HEIGHT)
 
 
 def _production(axes: _Axes, one: CurvePoint, value: float) -> Iterator[str]:
@@ -108,25 +106,16 @@ def rates_chart(part: WorkloadPart, since: float, until: float, zone: str) -> st
         return ""
     axes = _Axes(left=since, right=until, low=0.0, high=max([*(p.rps for p in points), *limits]) * 1.12 or 1.0)
     parts = [*_grid(axes, "per_second"), *_days(axes, since, until, zone)]
-    for run in _runs([(p.t + HOUR / 2, p.rps) for p in points]):
-        line = " ".join(f"{axes.x(t):.1f},{axes.y(v):.1f}" for t, v in run)
-        area = f"{axes.x(run[0][0]):.1f},{BOTTOM:g} {line} {axes.x(run[-1][0]):.1f},{BOTTOM:g}"
+    for run in split_at_gaps(points, 1.5 * HOUR, lambda point: point.t):
+        line = join_points((axes.x(p.t + HOUR / 2), axes.y(p.rps)) for p in run)
+        left, right = (axes.x(p.t + HOUR / 2) for p in (run[0], run[-1]))
+        area = f"{left:.1f},{BOTTOM:g} {line} {right:.1f},{BOTTOM:g}"
         parts += [f'<polygon class="rate-area" points="{area}"/>', f'<polyline class="rate-line" points="{line}"/>']
     if part.planned_peak_rps:
         parts.append(
             _across(axes.y(part.planned_peak_rps), f"planned peak {number(part.planned_peak_rps, 'per_second')}")
         )
-    return _svg(parts, f"requests per second by hour, {len(points)} hours", HEIGHT)
-
-
-def _runs(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    runs: list[list[tuple[float, float]]] = []
-    for one in points:
-        if runs and one[0] - runs[-1][-1][0] <= 1.5 * HOUR:
-            runs[-1].append(one)
-        else:
-            runs.append([one])
-    return runs
+    return chart_svg(parts, f"requests per second by hour, {len(points)} hours", WIDTH, HEIGHT)
 
 
 def _days(axes: _Axes, since: float, until: float, zone: str) -> Iterator[str]:
@@ -173,7 +162,7 @@ def week_chart(part: TrapPart) -> str:
         f'<text class="label" x="{left + hour * cell:g}" y="{top + 7 * row + 14:g}">{hour}:00</text>'
         for hour in range(0, 24, 3)
     ]
-    return _svg(parts, "fleet utilisation by hour of the week", top + 7 * row + 20)
+    return chart_svg(parts, "fleet utilisation by hour of the week", WIDTH, top + 7 * row + 20)
 
 
 def _step(utilization: float) -> int:
@@ -222,7 +211,3 @@ def _across(y: float, text: str) -> str:
         f'<line class="limit" x1="{LEFT:g}" x2="{RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<text class="limit-label" x="{LEFT + 6:g}" y="{y - 5:.1f}">{escape(text)}</text>'
     )
-
-
-def _svg(parts: Iterable[str], spoken: str, height: float) -> str:
-    return f'<svg class="chart" viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(spoken)}">{"".join(parts)}</svg>'

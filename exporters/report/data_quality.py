@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from exporters.render.text import format_duration
+from exporters.render.text import format_duration, format_local
 from exporters.report.inputs import TierPast
 from exporters.report.period_records import QualityPart, UnknownPeriod
 from exporters.report.wording import instant
@@ -171,7 +171,7 @@ def clock_change(since: float, until: float, zone: str) -> str:
             which, twice = ("forward", "is missing") if moved > 0 else ("back", "comes twice")
             told.append(
                 f"The clock in {zone} was set {which} by {format_duration(abs(moved))} on "
-                f"{datetime.fromtimestamp(t, place).strftime('%a %d %b')}: an hour of that night {twice} in the hours of the "
+                f"{format_local(t, zone, '%a %d %b')}: an hour of that night {twice} in the hours of the "
                 "week, which are by that clock; rates are not affected."
             )
     return " ".join(told)

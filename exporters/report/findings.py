@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from zoneinfo import ZoneInfo
 
-from exporters.render.text import format_duration
+from exporters.render.text import format_duration, format_local
 from exporters.report.inputs import TierPast
 from exporters.report.period_records import ExternalAlertRow, ReportFinding, RestartRow, StageRow
 from exporters.report.records import TierReport
@@ -195,9 +193,7 @@ def stage_lines(one: ReportFinding, zone: str) -> list[str]:
         if step.stage is not None and step.stage > worst:
             worst = step.stage
             name = STAGES[step.stage]
-            lines.append(
-                f"{datetime.fromtimestamp(step.t, ZoneInfo(zone)):%a %d %b %H:%M:%S %Z}: stage {worst}, {name}"
-            )
+            lines.append(f"{format_local(step.t, zone, '%a %d %b %H:%M:%S %Z')}: stage {worst}, {name}")
     return lines
 
 

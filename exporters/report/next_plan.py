@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
+from exporters.render.text import format_local, printable_line
 from exporters.report.inputs import ReportInputs, TierPast
 from rules.plan.schema import Plan, TierPlan, parse_plan
 from rules.plan.validation import impossible_means
@@ -217,7 +217,7 @@ def is_benchmark_refuted(resize: Resize) -> bool:
 
 def next_plan_text(past: ReportInputs, proposed: Plan) -> str:
     """Return the plan as YAML with comments: the proposal, its reason and the old value of each change."""
-    made = datetime.fromtimestamp(past.made_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    made = format_local(past.made_at, "UTC", "%Y-%m-%d %H:%M UTC")
     lines = [
         f"# Written by `sizewatch report` at {made}: the plan with what production showed. Read it before you use it:",
         "# `sizewatch plan check` says what weakens it, `sizewatch plan diff OLD NEW` what changed and what that costs.",
@@ -238,13 +238,13 @@ def _reasons(resize: Resize) -> Iterator[str]:
     proposal: Proposal = resize.proposal
     sure = f" ({proposal.certainty.value})" if proposal.kind is not ProposalKind.NONE else ""
     if is_benchmark_refuted(resize):
-        yield _clean(f"First benchmark again: {resize.usable.reason if resize.usable else ''}.")
+        yield printable_line(f"First benchmark again: {resize.usable.reason if resize.usable else ''}.")
         yield "Until then operating_point has what production measured; the curve stays, to compare at equal load."
-    yield _clean(f"{proposal.sentence}{sure}.")
+    yield printable_line(f"{proposal.sentence}{sure}.")
     for text in proposal.evidence:
-        yield _clean(f"- {text}")
+        yield printable_line(f"- {text}")
     for text in unchanged_lengths(resize):
-        yield _clean(f"{text}.")
+        yield printable_line(f"{text}.")
 
 
 def _notes(resize: Resize | None) -> Mapping[str, str]:
@@ -252,11 +252,6 @@ def _notes(resize: Resize | None) -> Mapping[str, str]:
     if resize is None or resize.proposal.kind is ProposalKind.NONE:
         return {}
     return {one.path: one.note for one in next_lengths(resize) if one.note}
-
-
-def _clean(text: str) -> str:
-    """Return a printable line: a name from a file must not end the comment."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def _tier(tier: TierPlan, before: TierPlan | None, notes: Mapping[str, str]) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import resvg_py
 
 from exporters.render.html_parts import SIGNS
+from exporters.render.text import shorten, wrap
 from exporters.report import charts
 from exporters.report.records import Report, TierReport
 from exporters.report.wording import SIMULATED, instant
@@ -81,8 +82,11 @@ def _top(found: Report) -> Iterator[Row]:
 def _tier(tier: TierReport, found: Report) -> Iterator[Row]:
     state = Status(tier.status)
     yield 18, f'<line class="base" x1="0" x2="{WIDTH - 2 * MARGIN}" y1="6" y2="6"/>'
-    name = _cut(f"{SIGNS[state]} {tier.tier}", 40)
-    yield 34, _text(0, 22, name, f"name {state.value}") + _text(560, 22, _cut(f"{tier.model}, {tier.gpu}", 70), "soft")
+    name = shorten(f"{SIGNS[state]} {tier.tier}", 40)
+    yield (
+        34,
+        _text(0, 22, name, f"name {state.value}") + _text(560, 22, shorten(f"{tier.model}, {tier.gpu}", 70), "soft"),
+    )
     for line in _lines(tier.verdict, LETTERS)[:4]:
         yield LINE, _text(0, 17, line, "verdict")
     drawn = [
@@ -94,10 +98,8 @@ def _tier(tier: TierReport, found: Report) -> Iterator[Row]:
         if chart
     ]
     if drawn:
-        yield (
-            LINE + 6,
-            "".join(_text(place * (COLUMN + GAP), 20, title, "soft") for place, (title, _) in enumerate(drawn)),
-        )
+        titles = (_text(place * (COLUMN + GAP), 20, title, "soft") for place, (title, _) in enumerate(drawn))
+        yield LINE + 6, "".join(titles)
         yield CHART + 10, "".join(_placed(chart, place * (COLUMN + GAP)) for place, (_, chart) in enumerate(drawn))
     else:
         yield LINE + 8, _text(0, 17, "No chart: too little was seen in this time.", "soft")
@@ -117,17 +119,8 @@ def _drawable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 def _lines(text: str, most: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > most:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {_cut(word, most)}".strip()
-    return lines
+    return wrap(" ".join(shorten(word, most) for word in text.split()), width=most) or [""]
 
 
 OWN_STYLE = """

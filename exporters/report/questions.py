@@ -15,6 +15,8 @@ from exporters.report.inputs import TierPast
 from exporters.report.monitoring import judge_row
 from exporters.report.records import QuestionAnswer, ReportNumber, TermRow
 from exporters.report.wording import as_number, money, words
+from rules.plan.load_bins import TierContext
+from rules.plan.schema import Slo
 from rules.resize.production_curve import merge_bins
 from rules.resize.proposal import Resize
 from rules.sizing import littles_ceiling_rps
@@ -49,8 +51,16 @@ class _Asked:
         return as_number(self.signal(name))
 
     @property
+    def tier(self) -> TierContext:
+        return self.resize.seen.view
+
+    @property
+    def slo(self) -> Slo | None:
+        return self.tier.plan.slo if self.tier.plan else None
+
+    @property
     def gpus(self) -> float | None:
-        return self.resize.seen.view.basis.gpus_per_replica
+        return self.tier.basis.gpus_per_replica
 
     @property
     def tokens_per_gpu(self) -> float | None:
@@ -70,10 +80,8 @@ def lengths_words(window: Window | None, basis: PlanFacts) -> str:
         found = {name: read(BY_NAME[f"{key}_{name}"], window, basis) for name in ("p50", "p95")}
         known = {name: value for name, value in found.items() if isinstance(value, Reading)}
         if known:
-            told = ", ".join(
-                f"{name.upper()} {quantity(known[name], 'tokens')}" for name in ("p50", "p95") if name in known
-            )
-            said.append(f"{what} {told}")
+            values = (f"{name.upper()} {quantity(value, 'tokens')}" for name, value in known.items())
+            said.append(f"{what} {', '.join(values)}")
     return "at " + "; ".join(said) if said else "lengths are not known: compare these numbers with nothing"
 
 
@@ -113,7 +121,7 @@ def _efficient(asked: _Asked) -> _Answer:
 def _contract(asked: _Asked) -> _Answer:
     good, done = asked.number("goodput_rps"), asked.number("completed_rps")
     ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
-    slo = asked.resize.seen.view.plan.slo if asked.resize.seen.view.plan else None
+    slo = asked.slo
     limit = f" (SLO {number(slo.ttft_p99_seconds, 'seconds')})" if slo else ""
     text = f"goodput {words(good, 'per_second')} of {words(done, 'per_second')} completed; TTFT P99 {words(ttft, 'seconds')}{limit}"
     text += f", TPOT P99 {words(tpot, 'seconds')}"
@@ -139,7 +147,7 @@ def _unit(asked: _Asked) -> _Answer:
 
 
 def _dollar(asked: _Asked) -> _Answer:
-    view = asked.resize.seen.view
+    view = asked.tier
     rate, cost = replica_rate(asked.window, "requests_finished"), asked.number("cost_per_million_tokens")
     each = rate / asked.gpus if rate is not None and asked.gpus else None
     text = f"{number(each, 'per_second')} a GPU" if each is not None else "rps per GPU is not known"
@@ -163,7 +171,7 @@ def _dollar(asked: _Asked) -> _Answer:
 
 def _useful(asked: _Asked) -> _Answer:
     used, waiting = as_number(asked.resize.utilization), asked.number("requests_waiting")
-    view = asked.resize.seen.view
+    view = asked.tier
     point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
     running = asked.window.gauges.get("requests_running")
     text = (
@@ -202,7 +210,7 @@ def _bound(asked: _Asked) -> _Answer:
 
 def _nearest(asked: _Asked) -> _Answer:
     """Answer which objective is nearer to its limit, by bounds. Overlapping bounds give no answer."""
-    slo = asked.resize.seen.view.plan.slo if asked.resize.seen.view.plan else None
+    slo = asked.slo
     ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
     if slo is None or slo.tpot_p99_seconds is None or ttft.low is None or tpot.low is None:
         return "", ()
@@ -237,8 +245,8 @@ def _memory(asked: _Asked) -> _Answer:
     each, source = None, "GPU exporter"
     if installed is not None and installed.seconds > 0:
         each = installed.integral / installed.seconds / GIGA
-    elif asked.resize.seen.view.plan is not None:
-        named = re.search(r"(\d+)\s?GB", asked.resize.seen.view.plan.gpu.product)
+    elif asked.tier.plan is not None:
+        named = re.search(r"(\d+)\s?GB", asked.tier.plan.gpu.product)
         each, source = float(named.group(1)) if named else None, "the product's name"
     tokens, kv = asked.tokens_per_gpu, asked.number("kv_utilization")
     per = tokens / each if tokens is not None and each else None
@@ -258,7 +266,7 @@ def _memory(asked: _Asked) -> _Answer:
 
 def _representative(asked: _Asked) -> _Answer:
     """Answer by Step 13, time in system at equal load, and the guide's ceiling, which has no verdict (DESIGN 3.11)."""
-    view = asked.resize.seen.view
+    view = asked.tier
     judged = judge_row(("BenchmarkNotRepresentative",), asked.past)
     text = HEADS[asked.past.step13.status]
     text = f"{text[:1].upper()}{text[1:]}" + (f"; {judged.sentence}" if judged.rule else "")
@@ -273,7 +281,7 @@ def _representative(asked: _Asked) -> _Answer:
 
 
 def _fairly(asked: _Asked) -> _Answer:
-    plan, each = asked.resize.seen.view.plan, asked.tokens_per_gpu
+    plan, each = asked.tier.plan, asked.tokens_per_gpu
     if plan is None or each is None:
         return "not known", ()
     precision = f", weights {plan.precision.weights}" if plan.precision and plan.precision.weights else ""

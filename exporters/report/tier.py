@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from exporters.documents.check import HEADS
 from exporters.documents.plan_diff import tier_diff
@@ -51,10 +51,7 @@ from rules.resize.workload import list_guardrail_ranges
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Row = TypeVar("Row", bound="DataclassInstance")
+Row = TypeVar("Row")
 
 GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
 
@@ -158,7 +155,7 @@ def _status(past: TierPast, rows: list[str]) -> str:
 
 def _row(kind: type[Row], one: object, /, **other: Any) -> Row:
     """Return a report row from a rules record. Fields of the same name are copied; `other` sets the rest."""
-    same = {field.name: getattr(one, field.name) for field in fields(kind) if field.name not in other}
+    same = {field.name: getattr(one, field.name) for field in fields(cast(Any, kind)) if field.name not in other}
     return kind(**same, **other)
 
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import datetime
-from zoneinfo import ZoneInfo
 
-from exporters.render.text import format_duration
+from exporters.render.text import format_duration, format_local
 from exporters.report.period_records import QualityPart, UnknownPeriod
 from exporters.report.records import (
     CurvePart,
@@ -25,7 +23,7 @@ from exporters.report.records import (
 from rules.plan.money import amount as amount_of
 from rules.resize.proposal import ProposalKind
 from rules.telemetry.signals import Missing, SignalValue
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, join_range, number
 
 DASH = "–"
 
@@ -77,11 +75,8 @@ def bounds(found: ReportNumber, unit: str) -> str:
 
 def range_text(low: float, high: float, unit: str) -> str:
     """Return both ends, with a shared unit once."""
-    first, last = number(low, unit), number(high, unit)
-    bare, _, suffix = first.partition(" ")
-    if low == 0:
-        return f"0 to {last}"
-    return f"{bare} to {last}" if suffix and last.endswith(f" {suffix}") else f"{first} to {last}"
+    last = number(high, unit)
+    return f"0 to {last}" if low == 0 else join_range(number(low, unit), last)
 
 
 def times(factors: tuple[float, float | None] | None) -> str:
@@ -157,7 +152,7 @@ STATUS = {
 
 def instant(t: float, zone: str = "UTC") -> str:
     """Return unix seconds as "Mon 17 Nov 14:05 UTC"."""
-    return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime("%a %d %b %H:%M %Z")
+    return format_local(t, zone, "%a %d %b %H:%M %Z")
 
 
 def period(found: Report) -> str:
@@ -232,7 +227,7 @@ def fleet_lines(tier: TierReport) -> list[str]:
     lines = [f"Planned: {planned}. Ready on average: {part.ready:.3g} replicas."]
     if part.needed is None or part.arithmetic is None:
         return [*lines, f"Needed: not known; {part.missing}."]
-    lines.append(f"Needed: {_whole(part.needed)}, {part.needed * gpus} GPUs.")
+    lines.append(f"Needed: {format_count(part.needed, 'replica')}, {part.needed * gpus} GPUs.")
     lines.append(f"{sum_line(part.arithmetic)}.")
     sources = [f"{term.name}: {term.source}" for term in part.arithmetic.terms if term.name != "capacity"]
     return [*lines, f"Where from: {'; '.join(sources)}.", f"Why other counts differ: {'; '.join(_other_counts(tier))}."]
@@ -256,10 +251,6 @@ def _other_counts(tier: TierReport) -> Iterator[str]:
         most = "open" if part.most is None else part.most
         yield f"{fewest} to {most} at the bounds of what a replica takes"
     yield "`sizewatch prewarm` counts for the forecast of each time, `sizewatch whatif` for the peak of the days it looks at"
-
-
-def _whole(replicas: int) -> str:
-    return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"
 
 
 def trap_sentence(part: TrapPart) -> str:

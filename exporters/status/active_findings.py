@@ -12,6 +12,7 @@ from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap
+from rules.telemetry.wording import format_count
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
@@ -116,17 +117,17 @@ def headline(status: AgentStatus) -> Headline:
             status=Status.UNKNOWN, text=text, detail="The first follow a few minutes after the first scrapes."
         )
     planned = [tier for tier in status.tiers if tier.view.plan is not None]
-    text = f"{_count(len(planned), 'tier')} as planned" if planned else "Nothing fires"
+    text = f"{format_count(len(planned), 'tier')} as planned" if planned else "Nothing fires"
     return Headline(status=Status.OK, text=text, detail=_unanswered(status))
 
 
 def _firing(status: AgentStatus, every: list[ActiveFinding]) -> Headline:
     first = every[0]
     critical = sum(finding.verdict.status is Status.CRITICAL for finding in every)
-    warnings = _count(len(every) - critical, "warning")
+    warnings = format_count(len(every) - critical, "warning")
     counted = [f"{critical} critical"] * (critical > 0) + [warnings] * (critical < len(every))
     tiers = len({finding.verdict.subject.tier for finding in every})
-    detail = f"{', '.join(counted)} in {tiers} of {_count(len(status.tiers), 'tier')}. {_unanswered(status)}"
+    detail = f"{', '.join(counted)} in {tiers} of {format_count(len(status.tiers), 'tier')}. {_unanswered(status)}"
     return Headline(status=first.verdict.status, text=f"{first.title} in {place(first.verdict.subject)}", detail=detail)
 
 
@@ -142,10 +143,6 @@ def _unanswered(status: AgentStatus) -> str:
     without = [tier.name for tier in status.tiers if tier.view.plan is None]
     said = [f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan."] if without else []
     said.append(
-        f"{_count(number, 'question')} cannot be answered now." if number else "Every rule that can could judge."
+        f"{format_count(number, 'question')} cannot be answered now." if number else "Every rule that can could judge."
     )
     return " ".join([*said, *([f"{lacking} more need what plan or engine lacks."] if lacking else [])])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,6 +1,6 @@
-"""Status page of the agent: a single HTML document without scripts or other files.
+"""Status page of the agent and list of its weekly reports: HTML documents without scripts or other files.
 
-This module holds the frame: headline, notices about the agent, links to the tiers and footer. Tier cards are in
+This module holds the frame of the status page: headline, notices about the agent, links to the tiers and footer. Tier cards are in
 `exporters.status.page_tier`, the style is `page.css`.
 """
 
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -28,6 +30,20 @@ PAUSED = "paused=1"
 """Query of a page without refresh."""
 
 MOST_PODS_TOLD = 8
+
+MOST_LETTERS = 400
+"""Maximum length of a listed report's headline, in characters."""
+
+LABELS = {
+    "report.html": "report",
+    "report.md": "Markdown",
+    "report.json": "JSON",
+    "plan.next.yaml": "next plan",
+    "report.png": "picture",
+}
+"""Words for the files of a listed report."""
+
+_STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
 
 OLD_AFTER_SECONDS = 60.0
 """Age of the last cycle in seconds that is reported: four cycles of the default 15 s were missed."""
@@ -53,10 +69,14 @@ def style() -> str:
     return files("exporters.status").joinpath("page.css").read_text("utf-8")
 
 
-@cache
-def style_hash() -> str:
-    """Return the Content-Security-Policy source that allows only this style sheet."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()}'"
+def page_policy(page: bytes) -> str:
+    """Return the Content-Security-Policy of a page that allows only its own style sheet."""
+    found = _STYLE.search(page)
+    allowed = f"sha256-{base64.b64encode(hashlib.sha256(found[1]).digest()).decode()}" if found else "none"
+    return (
+        f"default-src 'none'; style-src '{allowed}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 @cache
@@ -186,3 +206,38 @@ def _by_kind(status: AgentStatus) -> str:
         kinds[kind] = kinds.get(kind, 0) + number
     told = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items(), key=lambda item: -item[1]))
     return f" ({told})" if told else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportListing:
+    """Listed report: date, headline, whether its history is simulated, and its files by name."""
+
+    name: str
+    headline: str
+    simulated: bool = False
+    files: tuple[str, ...] = ()
+
+
+def list_page(reports: Sequence[ReportListing]) -> bytes:
+    """Return the page in UTF-8, newest report first."""
+    rows = "".join(_listed(one) for one in reports)
+    body = rows or "<p>None was written yet.</p>"
+    text = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f"<title>Weekly reports · sizewatch</title><style>{style()}</style></head><body>"
+        '<header class="top"><p class="brand"><b>sizewatch</b><span><a href="../">status</a></span></p>'
+        f"<h1>Weekly reports</h1></header><main>{body}</main></body></html>"
+    )
+    return strip_control_characters(text).encode("utf-8", "replace")
+
+
+def _listed(one: ReportListing) -> str:
+    name = escape(one.name)
+    links = "".join(
+        f'<li><a href="{name}/{escape(file)}">{label}</a></li>' for file, label in LABELS.items() if file in one.files
+    )
+    said = escape(one.headline[:MOST_LETTERS]) or "no headline"
+    said = f"<b>Simulated.</b> {said}" if one.simulated else said
+    head = f'<header><h2><a href="{name}/report.html">{name}</a></h2><ul class="facts">{links}</ul></header>'
+    return f'<section class="tier">{head}<p>{said}</p></section>'

@@ -7,18 +7,16 @@ Outdated values are not shown. Numbers come from `exporters.status.records.Forec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from html import escape
-from zoneinfo import ZoneInfo
 
 from exporters.documents.forecast import comparison_text, coverage_text
 from exporters.documents.prewarm import BECAUSE, Prewarm, Recommendation, merge_steps
 from exporters.documents.prewarm_value import PrewarmValue
 from exporters.render.html_parts import sign
-from exporters.render.text import format_duration
+from exporters.render.text import format_duration, format_local
 from exporters.status.records import ForecastStatus, TierStatus
 from forecast.capacity.cold_start import LeadSource
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, number
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 Tile = tuple[str, str, str, str]
@@ -106,7 +104,7 @@ def _cold_start(one: ForecastStatus) -> Tile:
         return "Cold start P95", NOT_KNOWN, "no start was seen, and the plan has no cold_start_seconds", ""
     leading = found.leading
     known = found.count if leading is None else leading.count
-    count = f"{known} start{'' if known == 1 else 's'} known" if known else "no start seen"
+    count = f"{format_count(known, 'start')} known" if known else "no start seen"
     label = "Cold start, planned" if leading is None else f"Cold start {'P95' if leading.has_p95 else 'slowest'}"
     return label, number(found.p95_seconds, "seconds"), f"{_FROM[found.source]}, {count}", ""
 
@@ -136,7 +134,7 @@ def _judged(tier: TierStatus, rule: str, fine: str) -> str:
 def _sentences(one: ForecastStatus, now: float) -> Iterator[str]:
     found: Recommendation | None = one.prewarm.recommendation if one.prewarm is not None else None
     if found is not None:
-        yield f"{_replicas_of(found)} because of {BECAUSE[found.decided_by]}. Lead: {found.lead_source}."
+        yield f"{format_count(found.replicas, 'replica')} because of {BECAUSE[found.decided_by]}. Lead: {found.lead_source}."
     if one.forecast is not None:
         made = one.forecast.projection
         weights = ", ".join(f"{name} {share:.0%}" for name, share in one.forecast.weights if share >= LEAST_SHOWN)
@@ -147,21 +145,16 @@ def _sentences(one: ForecastStatus, now: float) -> Iterator[str]:
         yield f"No newer forecast: {one.trouble}."
 
 
-def _replicas_of(found: Recommendation) -> str:
-    return f"{found.replicas} replica{'' if found.replicas == 1 else 's'}"
-
-
 def _schedule(prewarm: Prewarm) -> str:
     """Return the steps of the day in a line for readers. Programs use the JSON."""
     if not prewarm.schedule:
         return ""
-    zone = ZoneInfo(prewarm.zone)
+    zone = prewarm.zone
     steps = merge_steps(prewarm.schedule)
     said = "".join(
-        f"<li><time>{datetime.fromtimestamp(step.start, zone):%H:%M}</time> <b>{step.replicas}</b></li>"
-        for step in steps
+        f"<li><time>{format_local(step.start, zone, '%H:%M')}</time> <b>{step.replicas}</b></li>" for step in steps
     )
-    until = "" if prewarm.until is None else f", until {datetime.fromtimestamp(prewarm.until, zone):%H:%M} tomorrow"
+    until = "" if prewarm.until is None else f", until {format_local(prewarm.until, zone, '%H:%M')} tomorrow"
     sure = "" if prewarm.schedule_certainty is None else f", enough with {prewarm.schedule_certainty:.0%} certainty"
     return f'<p class="label">Warm from (replicas), {escape(prewarm.zone)}{until}{sure}:</p><ol class="schedule">{said}</ol>'
 

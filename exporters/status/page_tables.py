@@ -1,7 +1,7 @@
 """Replica table, weekly report section and timeline of the status page.
 
 A replica that does not answer shows no other data. All external text is escaped. The list of reports is in
-`exporters.report.list_page`, timeline lines are in `exporters.documents.timeline`.
+`exporters.status.page`, timeline lines are in `exporters.documents.timeline`.
 """
 
 from __future__ import annotations

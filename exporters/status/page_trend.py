@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from exporters.render.svg_charts import ChartGap, ChartLine, ChartMarker, ChartPoint, SvgChart, holes_between
+from exporters.render.text import format_local
 from exporters.status.active_findings import findings
 from exporters.status.records import TierStatus, TrendPoint
 from rules.catalogue.registry import BY_NAME
@@ -189,4 +189,4 @@ def _spoken(title: str, unit: str, lines: tuple[ChartLine, ...], newest: str, li
 
 
 def _clock(t: float) -> str:
-    return datetime.fromtimestamp(t, UTC).strftime("%H:%M")
+    return format_local(t, "UTC", "%H:%M")

@@ -87,13 +87,13 @@ def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
     now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="nothing has been seen in the last 5 minutes")
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
-    judged = worst_result(tuple(answer for answer in tier.answers if answer.rule in row.rules))
+    results = tuple(result for result in tier.answers if result.rule in row.rules)
     return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
-        judged=judged,
-        at_this_load=_at_this_load(tuple(a for a in tier.answers if a.rule in row.rules)),
+        judged=worst_result(results),
+        at_this_load=_at_this_load(results),
     )
 
 
@@ -185,25 +185,37 @@ def _of_plan(planned: Callable[[TierPlan], PlannedValue | None]) -> Callable[[Ti
     return lambda tier: planned(tier.view.plan) if tier.view.plan else None
 
 
+def _row(
+    key: str,
+    title: str,
+    unit: str,
+    planned: Callable[[TierPlan], PlannedValue | None],
+    *rules: str,
+    now: Callable[[TierStatus, Window], SignalValue] | None = None,
+    seen: str = "",
+    more_is_better: bool = False,
+) -> ComparisonRow:
+    """Return a row that reads the signal `key` unless `now` is given."""
+    return ComparisonRow(
+        key=key,
+        title=title,
+        unit=unit,
+        rules=rules,
+        now=now or _signal(key),
+        planned=_of_plan(planned),
+        seen=seen,
+        more_is_better=more_is_better,
+    )
+
+
+_TTFT = ("TtftDivergence", "TtftSloBurn", "TtftTail")
+_TPOT = ("TpotDivergence", "TpotSloBurn", "TpotTail")
+_KV = ("KvCacheCascade", "KvCacheNearCeiling")
+_EVICTIONS = ("KvEviction", "EvictionDivergence", "KvCacheCascade")
+
 ROWS: tuple[ComparisonRow, ...] = (
-    ComparisonRow(
-        key="ttft_p99_seconds",
-        title="TTFT P99",
-        unit="seconds",
-        rules=("TtftDivergence", "TtftSloBurn", "TtftTail"),
-        now=_signal("ttft_p99_seconds"),
-        planned=_of_plan(_slo("ttft_p99_seconds")),
-        seen="known within",
-    ),
-    ComparisonRow(
-        key="tpot_p99_seconds",
-        title="TPOT P99",
-        unit="seconds",
-        rules=("TpotDivergence", "TpotSloBurn", "TpotTail"),
-        now=_signal("tpot_p99_seconds"),
-        planned=_of_plan(_slo("tpot_p99_seconds")),
-        seen="known within",
-    ),
+    _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), *_TTFT, seen="known within"),
+    _row("tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), *_TPOT, seen="known within"),
     ComparisonRow(
         key="completed_rps_per_replica",
         title="Requests per replica",
@@ -212,48 +224,26 @@ ROWS: tuple[ComparisonRow, ...] = (
         now=_rps,
         planned=_usable,
     ),
-    ComparisonRow(
-        key="kv_utilization",
-        title="KV cache in use",
-        unit="ratio",
-        rules=("KvCacheCascade", "KvCacheNearCeiling"),
-        now=_signal("kv_utilization"),
-        planned=_of_plan(_at_usable_load("kv_utilization")),
-        seen="seen",
-    ),
-    ComparisonRow(
-        key="prefix_hit_ratio",
-        title="Prefix cache hits",
-        unit="ratio",
-        rules=("PrefixHitDivergence", "PrefixHitLow"),
-        now=_signal("prefix_hit_ratio"),
+    _row("kv_utilization", "KV cache in use", "ratio", _at_usable_load("kv_utilization"), *_KV, seen="seen"),
+    _row(
+        "prefix_hit_ratio",
+        "Prefix cache hits",
+        "ratio",
+        _prefix_hits,
+        "PrefixHitDivergence",
+        "PrefixHitLow",
         more_is_better=True,
-        planned=_of_plan(_prefix_hits),
     ),
-    ComparisonRow(
-        key="eviction_rate",
-        title="Evictions per request",
-        unit="ratio",
-        rules=("KvEviction", "EvictionDivergence", "KvCacheCascade"),
-        now=_signal("eviction_rate"),
-        planned=_of_plan(_at_usable_load("eviction_rate")),
-    ),
-    ComparisonRow(
-        key="gpu_utilization",
-        title="GPU utilisation",
-        unit="ratio",
-        rules=("GpuUtilizationShortfall",),
+    _row("eviction_rate", "Evictions per request", "ratio", _at_usable_load("eviction_rate"), *_EVICTIONS),
+    _row(
+        "gpu_utilization",
+        "GPU utilisation",
+        "ratio",
+        _at_usable_load("gpu_utilization"),
+        "GpuUtilizationShortfall",
         now=_gpu,
-        more_is_better=True,
-        planned=_of_plan(_at_usable_load("gpu_utilization")),
         seen="seen",
+        more_is_better=True,
     ),
-    ComparisonRow(
-        key="cost_per_million_tokens",
-        title="Cost per million tokens",
-        unit="money",
-        rules=(),
-        now=_signal("cost_per_million_tokens"),
-        planned=_of_plan(_cost),
-    ),
+    _row("cost_per_million_tokens", "Cost per million tokens", "money", _cost),
 )

@@ -12,27 +12,28 @@ from typing import Any
 
 from exporters.documents.forecast import forecast_json
 from exporters.documents.prewarm import prewarm_json
-from exporters.documents.replay import episode_json, reading_json, verdict_json
+from exporters.documents.replay import episode_json, reading_json, unknown_json, verdict_json
 from exporters.documents.timeline import entry_json
 from exporters.status.active_findings import findings, headline, remarks, tier_state, unknowns
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
 from exporters.status.records import (
     AgentHealth,
     AgentStatus,
-    AlertmanagerHealth,
     ForecastHealth,
     ForecastStatus,
     GpuStatus,
     ReplicaStatus,
     TierStatus,
-    WebhookHealth,
 )
 from rules.evaluator.alert_state import AlertState
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.plan.schema import plan_version
-from rules.verdicts.verdict import Unknown
 
 SCHEMA = 1
+
+CYCLE_KEYS = ("turns", "overruns", "last_turn_at", "last_turn_seconds", "turn_errors")
+STATE_KEYS = ("history_trouble", "unbooked_minutes", "dropped_minutes", "config_reloads", "config_trouble")
+"""Fields of `AgentHealth` that are keys of the JSON, before and after the failed scrapes."""
 
 
 def status_json(status: AgentStatus) -> dict[str, Any]:
@@ -41,11 +42,7 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
     found: dict[str, Any] = _without_nan(
         {
             "schema": SCHEMA,
-            "role": status.role,
-            "version": status.version,
-            "simulated": status.simulated,
-            "started_at": status.started_at,
-            "now": status.now,
+            **{name: getattr(status, name) for name in ("role", "version", "simulated", "started_at", "now")},
             "verdict": {"status": verdict.status.value, "text": verdict.text, "detail": verdict.detail},
             "tiers": [_tier(tier) for tier in status.tiers],
             "alerts": [_alert(alert) for alert in status.alerts],
@@ -60,7 +57,7 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
 def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nan(part) for key, part in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_without_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -73,10 +70,10 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
         "plan_version": plan_version(plan) if plan else None,
         "verdicts": [
             verdict_json(one.verdict)
-            | {"started_at": one.since, "silent": _unknown(one.silent) if one.silent else None}
+            | {"started_at": one.since, "silent": unknown_json(one.silent) if one.silent else None}
             for one in (*findings(tier), *remarks(tier))
         ],
-        "unknowns": [_unknown(unknown) for unknown in unknowns(tier)],
+        "unknowns": [unknown_json(unknown) for unknown in unknowns(tier)],
         "numbers": [_number(one) for one in compare_with_plan(tier)],
         "episodes": [episode_json(episode) for episode in tier.episodes],
         "trend": [
@@ -105,16 +102,6 @@ def _forecast(one: ForecastStatus) -> dict[str, Any]:
         "prewarm": prewarm_json(one.prewarm) if one.prewarm else None,
         "gap": one.gap,
         "trouble": one.trouble,
-    }
-
-
-def _unknown(unknown: Unknown) -> dict[str, Any]:
-    return {
-        "rule": unknown.rule,
-        "tier": unknown.subject.tier,
-        "replica": unknown.subject.replica,
-        "reason": unknown.reason.value,
-        "text": unknown.text,
     }
 
 
@@ -194,23 +181,6 @@ def _foreign(alert: ExternalAlert) -> dict[str, Any]:
     }
 
 
-def _posting(one: AlertmanagerHealth) -> dict[str, Any]:
-    return {
-        "alertmanager": one.alertmanager,
-        "posts": one.posts,
-        "alerts": one.alerts,
-        "failures": one.failures,
-        "firing": one.firing,
-        "refused": list(one.refused),
-        "trouble": one.trouble,
-        "last_success_at": one.last_success_at,
-    }
-
-
-def _webhook(one: WebhookHealth) -> dict[str, Any]:
-    return {"taken": one.taken, "refused": dict(one.refused), "own": one.own, "left_out": one.left_out}
-
-
 def _forecasting(one: ForecastHealth) -> dict[str, Any]:
     return {
         "answers": one.runs,
@@ -227,23 +197,15 @@ def _health(health: AgentHealth) -> dict[str, Any]:
         for (tier, replica, kind), number in sorted(health.scrape_failures.items())
     ]
     return {
-        "turns": health.turns,
-        "overruns": health.overruns,
-        "last_turn_at": health.last_turn_at,
-        "last_turn_seconds": health.last_turn_seconds,
-        "turn_errors": health.turn_errors,
+        **{name: getattr(health, name) for name in CYCLE_KEYS},
         "scrape_failures": failures,
-        "history_trouble": health.history_trouble,
-        "unbooked_minutes": health.unbooked_minutes,
-        "dropped_minutes": health.dropped_minutes,
-        "config_reloads": health.config_reloads,
-        "config_trouble": health.config_trouble,
+        **{name: getattr(health, name) for name in STATE_KEYS},
         "gpu_problems": list(health.gpu_problems),
         "discovery": asdict(health.discovery) if health.discovery else None,
         "web_errors": health.web_errors,
         "web_refusals": health.web_refusals,
-        "alertmanagers": [_posting(one) for one in health.alertmanagers],
-        "webhook": _webhook(health.webhook) if health.webhook else None,
+        "alertmanagers": [asdict(one) for one in health.alertmanagers],
+        "webhook": asdict(health.webhook) if health.webhook else None,
         "forecasting": _forecasting(health.forecasting) if health.forecasting else None,
         "reporting": asdict(health.reporting) if health.reporting else None,
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
+from rules.telemetry.wording import format_count
 from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import FIRING, SEVERITY, Subject
 
@@ -196,5 +197,5 @@ def _length(seconds: float) -> str:
     for size, noun in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second")):
         if seconds >= size or size == 1.0:
             number = round(seconds / size)
-            return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+            return format_count(number, noun)
     raise AssertionError("a second is the smallest")

@@ -11,6 +11,7 @@ from rules.replicas.state import ReplicaState
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
+from rules.telemetry.wording import format_count
 from rules.verdicts.context import RuleContext
 from rules.verdicts.finding import RuleState
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
@@ -150,7 +151,7 @@ def judge_tier_down(case: RuleContext) -> RuleResult:
     never = "" if any(one.track.last is not None for one in down) else "; none ever did"
     why = next((f" ({one.name}: {one.trouble})" for one in down if one.trouble), "")
     fewest = min(one.track.misses for one in down)
-    none = f"None of the tier's {_counted(len(down), 'replica')}"
+    none = f"None of the tier's {format_count(len(down), 'replica')}"
     text = f"{none} answered in the last {fewest} scrapes, {silent:.0f} s by now{never}{why}"
     return _verdict(case, status, seen, text)
 
@@ -159,10 +160,6 @@ def _silent_since(replica: ReplicaState) -> float:
     """Return the time of the last usable page, else of the first failed scrape (unix seconds)."""
     last = replica.track.last
     return last.t if last is not None else replica.track.silent_since or 0.0
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def judge_unknown_too_long(case: RuleContext) -> RuleResult:
@@ -183,7 +180,7 @@ def judge_unknown_too_long(case: RuleContext) -> RuleResult:
         return _verdict(case, Status.OK, observed, text)
     named = "; ".join(f"{answer.rule} of {answer.subject}: {_format_reason(answer)}" for answer in late[:NAMED])
     more = f"; and {len(late) - NAMED} more" if len(late) > NAMED else ""
-    text = f"{_counted(len(late), 'rule')} that judged before cannot any more, for up to {longest / 3600:.1f} h: {named}{more}"
+    text = f"{format_count(len(late), 'rule')} that judged before cannot any more, for up to {longest / 3600:.1f} h: {named}{more}"
     return _verdict(case, Status.WARNING, observed, text)
 
 

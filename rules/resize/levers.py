@@ -22,6 +22,7 @@ from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.windows import HOUR_SECONDS, Window
+from rules.telemetry.wording import format_count
 from rules.telemetry.work import Capacity
 
 SHORTER = 0.30
@@ -187,15 +188,15 @@ def _shorter_prompts(case: LeverCase) -> Lever:
     peak = case.sized.arithmetic.terms[0].value
     after = _fleet_for(case, peak, case.usable.rps * (1 + SHORTER))
     basis = f"{SHORTER:.0%} shorter prompts as {SHORTER:.0%} more usable rps (guide 9.2, a rule of thumb): "
-    basis += f"{_replicas(after)} at the peak instead of {case.sized.replicas}"
+    basis += f"{format_count(after, 'replica')} at the peak instead of {case.sized.replicas}"
     return _lever(case, "Shorter prompts", float(max(0, case.sized.replicas - after)), Certainty.LIKELY, basis)
 
 
 def _routing(case: LeverCase) -> Lever:
     peak = case.sized.arithmetic.terms[0].value * (1 - SIMPLE)
     after = _fleet_for(case, peak, case.usable.rps)
-    basis = f"if {SIMPLE:.0%} of the requests were simple (the guide's example, not measured here): {_replicas(after)} "
-    basis += f"instead of {case.sized.replicas}, before what the small model costs"
+    basis = f"if {SIMPLE:.0%} of the requests were simple (the guide's example, not measured here): "
+    basis += f"{format_count(after, 'replica')} instead of {case.sized.replicas}, before what the small model costs"
     return _lever(case, "Routing simple requests", float(max(0, case.sized.replicas - after)), Certainty.LIKELY, basis)
 
 
@@ -219,10 +220,6 @@ def _lever(case: LeverCase, name: str, replicas: float, certainty: Certainty, ba
         certainty=certainty,
         basis=basis,
     )
-
-
-def _replicas(count: int) -> str:
-    return f"{count} replica" if count == 1 else f"{count} replicas"
 
 
 def _unknown(name: str, why: str) -> Lever:

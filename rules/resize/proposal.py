@@ -33,6 +33,7 @@ from rules.resize.workload import Length, WorkloadNow, measure_workload
 from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.wording import format_count
 from rules.telemetry.work import Capacity
 from rules.verdicts.context import SEPARATE
 from rules.verdicts.verdict import FIRING, RuleResult, Verdict
@@ -173,7 +174,7 @@ def _proposal(
         return _grow(size, usable, now, evidence)
     if size.replicas == now:
         sure = usable.certainty is Certainty.CERTAIN and _long(seen)
-        text = f"Keep {_replicas(now)}: that is what the traffic seen needs"
+        text = f"Keep {format_count(now, 'replica')}: that is what the traffic seen needs"
         return _kept(now, text, evidence, sure)
     return _fewer(seen, answers, usable, size, now, evidence, kv_fullest)
 
@@ -218,12 +219,12 @@ def _evidence(
     told = [
         f"the peak was {peak:.4g} rps{planned}, in three stretches of five minutes",
         f"a replica takes {usable.rps:.3g} rps: {usable.reason}",
-        f"the peak needs {_replicas(counted.replicas)} ({counted.arithmetic_text})",
+        f"the peak needs {format_count(counted.replicas, 'replica')} ({counted.arithmetic_text})",
     ]
     if size.replicas > counted.replicas:
         told.append(
             f"the plan's safety factor makes it ceil({peak:.4g} x {size.safety_factor:.3g} / {usable.rps:.4g}) = "
-            f"{_replicas(size.replicas)}"
+            f"{format_count(size.replicas, 'replica')}"
         )
     warm = plan.fleet.minimum_warm if plan.fleet else None
     told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
@@ -242,13 +243,13 @@ def _grow(size: FleetProposal, usable: Capacity, now: int, evidence: tuple[str, 
     sure = size.fewest is not None and size.fewest > now and usable.certainty is Certainty.CERTAIN
     against: tuple[str, ...] = ()
     if size.fewest is not None and size.fewest <= now:
-        against = (f"at the upper end of what a replica may take, {_replicas(size.fewest)} would do",)
+        against = (f"at the upper end of what a replica may take, {format_count(size.fewest, 'replica')} would do",)
     return Proposal(
         kind=ProposalKind.GROW,
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         now=now,
         replicas=size.replicas,
-        sentence=f"Grow from {now} to {_replicas(size.replicas)}",
+        sentence=f"Grow from {now} to {format_count(size.replicas, 'replica')}",
         evidence=evidence,
         against=against,
     )
@@ -270,7 +271,7 @@ def _fewer(
     if not _long(seen):
         hours, needed = seen.observed_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
         text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"
-        said = f"Keep {_replicas(now)} for now: {text}"
+        said = f"Keep {format_count(now, 'replica')} for now: {text}"
         return Proposal(
             kind=ProposalKind.NONE,
             certainty=Certainty.LIKELY,
@@ -281,19 +282,19 @@ def _fewer(
             needed=(text,),
         )
     if kv_fullest is not None and kv_fullest >= _trap("kv_below", seen):
-        text = f"Keep {_replicas(now)}: the hourly mean of the KV cache is {kv_fullest:.0%} in its fullest hours: memory sets the "
-        text += "size, not load"
+        text = f"Keep {format_count(now, 'replica')}: the hourly mean of the KV cache is {kv_fullest:.0%} "
+        text += "in its fullest hours: memory sets the size, not load"
         return _kept(now, text, evidence, False)
     if _fires(answers, EVICTING):
-        text = f"Keep {_replicas(now)}: requests are evicted from the KV cache; fewer replicas would evict more"
+        text = f"Keep {format_count(now, 'replica')}: requests are evicted from the KV cache; fewer replicas would evict more"
         return _kept(now, text, evidence, False)
     loads = loads_of(seen, usable, size.count)
     fewest = fewest_within_limits(loads, size.replicas, now, size.count.margin)
     binding = find_exceeded_limit(loads, fewest - 1, size.count.margin) if fewest > size.replicas else None
     if binding is not None:
-        evidence = (*evidence, f"{_replicas(fewest - 1)} would be too few: {binding}")
+        evidence = (*evidence, f"{format_count(fewest - 1, 'replica')} would be too few: {binding}")
     if fewest >= now:
-        return _kept(now, f"Keep {_replicas(now)}: with fewer, {binding}", evidence, False)
+        return _kept(now, f"Keep {format_count(now, 'replica')}: with fewer, {binding}", evidence, False)
     evidence = (*evidence, *limits_text(loads, fewest, size.count.margin))
     sure = size.most is not None and size.most <= fewest and usable.certainty is Certainty.CERTAIN
     against = []
@@ -307,7 +308,7 @@ def _fewer(
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         now=now,
         replicas=fewest,
-        sentence=f"Shrink from {now} to {_replicas(fewest)}",
+        sentence=f"Shrink from {now} to {format_count(fewest, 'replica')}",
         evidence=evidence,
         against=tuple(against),
     )
@@ -322,7 +323,3 @@ def _kept(now: int, text: str, evidence: tuple[str, ...], sure: bool) -> Proposa
 
 def _long(seen: ProductionSummary) -> bool:
     return seen.observed_seconds >= TO_SHRINK_SECONDS
-
-
-def _replicas(count: int) -> str:
-    return f"{count} replica" if count == 1 else f"{count} replicas"

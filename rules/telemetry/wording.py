@@ -37,6 +37,11 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or "e+" in text else text
 
 
+def format_count(count: float, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: "1 replica", "2 replicas"."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 def quantity(value: SignalValue, unit: str) -> str:
     """Return a reading in words: its bounds if they differ, "above x" if it is open, or the gap's name. An estimate
     without bounds is "about x"."""
@@ -50,7 +55,7 @@ def quantity(value: SignalValue, unit: str) -> str:
         return number(value.high if value.value is None else value.value, unit)
     if value.low <= 0:
         return f"up to {number(value.high, unit)}"
-    return _between(number(value.low, unit), number(value.high, unit))
+    return join_range(number(value.low, unit), number(value.high, unit))
 
 
 def spread(low: float, high: float | None, unit: str) -> str:
@@ -60,7 +65,7 @@ def spread(low: float, high: float | None, unit: str) -> str:
     first, last = number(low, unit), number(high, unit)
     if unit == "ratio" and first != last:
         return f"{first.removesuffix('%')} to {last}"
-    return first if first == last else _between(first, last)
+    return first if first == last else join_range(first, last)
 
 
 def guess(low: float, best: float, high: float, unit: str) -> str:
@@ -69,7 +74,7 @@ def guess(low: float, best: float, high: float, unit: str) -> str:
     return between if between == number(low, unit) else f"{number(best, unit)} ({between})"
 
 
-def _between(low: str, high: str) -> str:
+def join_range(low: str, high: str) -> str:
     """Return both ends of a range, with a shared unit once."""
     bare, _, unit = low.partition(" ")
     return f"{bare} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from exporters.documents.backtest import (
+from exporters.documents.forecast import (
     Backtest,
     BacktestTrace,
     MethodScore,

@@ -21,8 +21,7 @@ from exporters.documents.prewarm import (
     prewarm_text,
     without_old_schedule,
 )
-from exporters.documents.prewarm_value import PrewarmValue, Strategy, worth_json, worth_lines
-from exporters.documents.prewarm_wording import Counted, Highest
+from exporters.documents.prewarm_value import Counted, Highest, PrewarmValue, Strategy, worth_json, worth_lines
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
@@ -352,7 +351,7 @@ def test_the_json_holds_all_of_it() -> None:
 
 
 def test_none_of_it_loads_numpy() -> None:
-    modules = "exporters.documents.prewarm, exporters.documents.forecast, exporters.documents.backtest"
+    modules = "exporters.documents.prewarm, exporters.documents.forecast"
     code = f"import {modules}, sys; print(*(name in sys.modules for name in ('numpy', 'pandas', 'statsmodels')))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False"] * 3

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from traffic_samples import HOUR, week
 
 from agent.forecasting.results import backtest_report
-from exporters.documents.backtest import backtest_svg, backtest_text
+from exporters.documents.forecast import backtest_svg, backtest_text
 from forecast.backtest.walk import SAME_AS_YESTERDAY, BacktestRun, walk
 from forecast.models.bin_forecaster import COMBINATION
 from forecast.models.simple_methods import SAME_AS_NOW
