@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from agent.alerting.delivery import PATH, AlertDelivery, AlertmanagerClient
 from agent.alerting.webhook import WebhookReceiver
-from agent.config.keys import AlertingConfig as Keys
-from agent.config.problems import default_replica
+from agent.config.alerting import AlertingConfig as Keys
+from agent.config.targets import default_replica
 from agent.http_server.credentials import token_gate
 from agent.scrape.scrapers import Target
 from exporters.alertmanager.payload import AlertPayload, present

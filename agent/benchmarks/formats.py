@@ -97,7 +97,7 @@ def _from_yaml(path: Path, text: str) -> _Numbered:
     if len(text) > MAX_YAML_BYTES:
         raise BenchmarkError(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
     try:
-        return (("", files.loaded(text)),)
+        return (("", files.parse_yaml(text)),)
     except (yaml.YAMLError, ValueError):
         raise BenchmarkError(path, "is neither JSON nor one YAML document") from None
 

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from agent.cli.arguments import duration
+from agent.config.config import Logging
 from agent.config.files import load_plan
-from agent.config.keys import Logging
 from agent.config.load import LoadedConfig, parse_config
 from agent.daemon.logs import set_up
 from agent.demo.runner import DemoRun, watch

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agent.cli.arguments import CANNOT_JUDGE, FINE
 from agent.cli.store_arguments import LONGEST_SECONDS, StoreQuery, add_stored, open_store_query
-from agent.config.keys import HISTORY_FILE
+from agent.config.config import HISTORY_FILE
 from agent.config.load import DEFAULT_DATA_DIR
 from agent.durations import duration_text
 from agent.errors import ConfigError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from agent.cli.arguments import NAMES as WAYS_IN
 from agent.cli.arguments import add_config, add_ways_in, option, ways_in
+from agent.config.config import Config
 from agent.config.files import load_plan
-from agent.config.keys import Config
 from agent.config.load import LoadedConfig, find, load, parse_config
 from agent.durations import parse_duration
 from agent.errors import ConfigError

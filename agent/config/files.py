@@ -1,8 +1,7 @@
 """Reader of YAML and JSON files that gives every problem its file and line.
 
 No message holds a value of the file, which may be a secret. The size of a YAML document is checked with its aliases
-expanded, before anything is built. A few hundred bytes can expand to billions of values. Another format is a row of
-`_READERS`.
+expanded, before anything is built. A few hundred bytes can expand to billions of values.
 """
 
 from __future__ import annotations
@@ -23,21 +22,22 @@ from rules.plan.validation import path_text
 
 _BRACKETS = re.compile(r"[\[\]{}]")
 
+MAX_BYTES = 4 * 1024 * 1024
+
+_LONGEST_PATH = 500
+
+# Quotes of the file in parser messages. Single characters and parser words ('<stream end>') may be shown.
+_QUOTED = re.compile(r"'(?!\\?[^']'|<[a-z ]+>')[^']*'|\"[^\"]{2,}\"")
+
 MOST_VALUES = 1_000_000
 """Maximum number of values with aliases expanded. A plan of a hundred tiers with curves has some 20,000."""
-
-TOO_MUCH = f"says more than {MOST_VALUES} values once its aliases (*name) are written out"
-
-
-class YamlSizeError(yaml.YAMLError):
-    """Document of more than MOST_VALUES values."""
 
 
 MOST_DEEP = 200
 """Maximum nesting of brackets. PyYAML's time grows with its square, and a plan has three levels."""
 
 
-def check_text(text: str) -> None:
+def _check_depth(text: str) -> None:
     """Raise RecursionError for deep nesting, which the parser would only do after a long time."""
     deep = 0
     for found in _BRACKETS.finditer(text):
@@ -46,47 +46,45 @@ def check_text(text: str) -> None:
             raise RecursionError(f"more than {MOST_DEEP} brackets are open at once")
 
 
-def check(root: yaml.Node | None) -> None:
-    """Raise YamlSizeError for too many values. A self-reference counts once."""
-    if root is not None and _values(root, {}) > MOST_VALUES:
-        raise YamlSizeError(TOO_MUCH)
+def parse_yaml(text: str, examine: Callable[[yaml.Node], None] = lambda root: None) -> Any:
+    """Return one document as `yaml.safe_load` does. `examine` gets its root node first.
 
-
-def loaded(text: str) -> Any:
-    """Return one document as `yaml.safe_load` does. Raise YAMLError, also for impossible dates and numbers, or
-    RecursionError."""
-    check_text(text)
-    # Not the C parser: a file of brackets overflows its stack and ends the process.
-    loader = yaml.SafeLoader(text)
+    Raise YAMLError, also for impossible dates and numbers, or RecursionError.
+    """
+    _check_depth(text)
+    loader = None
     try:
+        # Not the C parser: a file of brackets overflows its stack and ends the process.
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        check(root)
-        return loader.construct_document(root) if root is not None else None
+        if root is None:
+            return None
+        if _count_values(root, {}) > MOST_VALUES:
+            raise YamlValueError(f"says more than {MOST_VALUES} values once its aliases (*name) are written out")
+        examine(root)
+        return loader.construct_document(root)
     except (ValueError, OverflowError) as error:
-        raise yaml.YAMLError(f"holds a value that YAML reads as a date or number it cannot be ({error})") from error
+        # PyYAML reads 2026-13-45 as a date, which datetime refuses.
+        raise YamlValueError(f"holds a value that YAML reads as a date or number it cannot be ({error})") from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
-def _values(node: yaml.Node, known: dict[int, int]) -> int:
-    found = known.get(id(node))
-    if found is not None:
-        return found
+def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
+    if id(node) in known:
+        return known[id(node)]
     known[id(node)] = count = 1
     if isinstance(node, yaml.SequenceNode):
-        count += sum(_values(entry, known) for entry in node.value)
+        count += sum(_count_values(entry, known) for entry in node.value)
     elif isinstance(node, yaml.MappingNode):
-        count += sum(_values(key, known) + _values(value, known) for key, value in node.value)
+        count += sum(_count_values(key, known) + _count_values(value, known) for key, value in node.value)
     known[id(node)] = count
     return count
 
 
-MAX_BYTES = 4 * 1024 * 1024
-
-_LONGEST_PATH = 500
-
-# Quotes of the file in parser messages. Single characters and parser words ('<stream end>') may be shown.
-_QUOTED = re.compile(r"'(?!\\?[^']'|<[a-z ]+>')[^']*'|\"[^\"]{2,}\"")
+class YamlValueError(yaml.YAMLError):
+    """Document with an impossible value, or more than MOST_VALUES values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,34 +163,21 @@ def _unreadable(name: str, why: str, line: int | None = None) -> Document:
 
 
 def _yaml(name: str, text: str) -> Document:
-    loader = None
     lines: dict[str, int] = {}
-    twice: tuple[str, ...] = ()
+    twice: list[str] = []
     try:
-        check_text(text)
-        # Not the C parser: a file of brackets overflows its stack and ends the process.
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        check(root)
-        # Runs first: the constructor writes merged keys (<<) into the nodes, where they look like duplicates.
-        twice = tuple(_walk(root, (), lines, set())) if root is not None else ()
-        data = loader.construct_document(root) if root is not None else None
+        # The walk runs first: the constructor writes merged keys (<<) into the nodes, where they look like duplicates.
+        data = parse_yaml(text, lambda root: twice.extend(_walk(root, (), lines, set())))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = _QUOTED.sub("something", error.problem or error.context or "it cannot be parsed")
         if isinstance(error, yaml.composer.ComposerError) and "another document" in reason:
             return _unreadable(name, "holds several documents (---); one is expected", mark.line + 1 if mark else None)
         return _unreadable(name, f"is not YAML: {reason}", mark.line + 1 if mark else None)
-    except YamlSizeError as error:
+    except YamlValueError as error:
         return _unreadable(name, str(error))
     except yaml.reader.ReaderError as error:
         return _unreadable(name, f"is not YAML: character {error.position + 1} may not stand in a text file")
-    except (ValueError, OverflowError) as error:
-        # PyYAML reads 2026-13-45 as a date, which datetime refuses.
-        return _unreadable(name, f"holds a value that YAML reads as a date or number it cannot be ({error})")
-    finally:
-        if loader is not None:
-            loader.dispose()
     return Document(name=name, data=data, lines=lines, problems=tuple(f"{name}:{problem}" for problem in twice))
 
 

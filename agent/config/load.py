@@ -1,7 +1,6 @@
 """Loader of the configuration and its plan, with every problem of both files at once.
 
-It opens no socket and no secret file. Problem texts are in `agent.config.problems`, warnings in
-`agent.config.weaknesses`.
+It opens no socket and no secret file.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent.config import store_keys
+from agent.config.config import Config, Role
 from agent.config.files import load_plan, read_document
-from agent.config.keys import Config, Role
-from agent.config.problems import cross_problems, problems_of
+from agent.config.values import problems_of
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.errors import ConfigError, PlanError
 from rules.catalogue.registry import margin_of
@@ -70,15 +68,11 @@ def parse_config(
     problem at once.
     """
     given = _with_defaults(data, role)
-    context = {"folder": folder, "environment": os.environ if environment is None else environment}
-    contradictions = (*cross_problems(given, plan), *store_keys.contradictions(given))
+    context = {"folder": folder, "environment": os.environ if environment is None else environment, "plan": plan}
     try:
-        config = Config.model_validate(given, context=context)
+        return Config.model_validate(given, context=context)
     except ValidationError as error:
-        raise ConfigError((*problems_of(error, Config), *contradictions)) from None
-    if contradictions:
-        raise ConfigError(contradictions)
-    return config
+        raise ConfigError(problems_of(error, Config)) from None
 
 
 def _with_defaults(data: object, role: Role | None) -> object:
@@ -165,6 +159,11 @@ def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
     return views
 
 
+def plan_versions(loaded: LoadedConfig) -> dict[str, str]:
+    """Return the plan version of every planned tier. The history keeps its sums separate by version."""
+    return {name: plan_version(tier) for name, tier in loaded.plan.tiers.items()} if loaded.plan else {}
+
+
 def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
     """Return the given tier, or the only one. Raise ConfigError."""
     tiers = sorted(build_tier_contexts(loaded))
@@ -188,8 +187,3 @@ def history_path(loaded: LoadedConfig, purpose: str = "read") -> Path:
         text = f"there is no history to {purpose}; role node keeps none unless it is given"
         raise ConfigError((f"{loaded.path}: data_dir: {text}",))
     return loaded.config.history_path
-
-
-def plan_versions(loaded: LoadedConfig) -> dict[str, str]:
-    """Return the plan version of every planned tier. The history keeps its sums separate by version."""
-    return {name: plan_version(tier) for name, tier in loaded.plan.tiers.items()} if loaded.plan else {}

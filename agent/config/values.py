@@ -1,25 +1,47 @@
-"""Value types of a configuration: durations, files, addresses, GPU lists, connections, Kubernetes object names.
+"""Value types of a configuration, and its problems: one sentence each, beginning with the path to correct.
 
-Nothing is opened here. Relative files are in the configuration's folder. Only file and object names may hold ${NAME}.
-`folder` and `environment` come from the validation context. Secrets are in files, never in a key. Another kind is an
-Annotated type here.
+Nothing is opened. Relative files are in the configuration's folder. Only file and object names may hold ${NAME}.
+`folder` and `environment` come from the validation context. No problem quotes text of the file that may be a secret.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from agent.config.problems import WORDS, printable
 from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
 from exporters.render.text import one_line
+from rules.plan import validation
+from rules.plan.validation import Path as KeyPath
+from rules.plan.validation import path_text
+
+WORDS = "words"
+"""Error type for messages that are already complete sentences."""
+
+Found = Iterator[tuple[KeyPath, str]]
+"""Contradictions: path and problem text."""
+
+_NAMES_ITS_VALUE = ("literal_error", "float_type", "int_type", "bool_type", "extra_forbidden")
+# `rules.plan.validation` names the type of an unknown error; nothing more of a file's text may be shown.
+_TEXT: Any = type("text", (), {})()
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -27,6 +49,81 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 def validation_error(text: str) -> PydanticCustomError:
     """Return the error to raise in a validator. Its path is added in front."""
     return PydanticCustomError(WORDS, "{text}", {"text": printable(text)})
+
+
+def printable(text: str) -> str:
+    """Escape lone surrogates, which cannot be encoded."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
+    """Return every problem: first those of single values in the order of the schema's keys, then contradictions."""
+    return tuple(printable(_problem(entry, model)) for entry in error.errors(include_url=False))
+
+
+def _problem(entry: Any, model: type[BaseModel]) -> str:
+    path, kind, value = tuple(entry["loc"]), entry["type"], entry["input"]
+    if kind == WORDS:
+        return f"{path_text(path)}: {entry['msg']}"
+    if not path:
+        return "configuration: must be a mapping of keys to values"
+    shown = _TEXT if isinstance(value, str) and kind not in _NAMES_ITS_VALUE else value
+    detail = InitErrorDetails(type=kind, loc=path, input=shown, ctx=entry.get("ctx", {}))
+    (text,) = validation.problems_of(ValidationError.from_exception_data(model.__name__, [detail]), model)
+    return text.replace("is not a key of a plan", "is not a key of the configuration", 1)
+
+
+def error_detail(path: KeyPath, text: str) -> InitErrorDetails:
+    """Return a contradiction as pydantic takes it."""
+    loc = tuple(printable(part) if isinstance(part, str) else part for part in path)
+    return InitErrorDetails(type=validation_error(text), loc=loc, input=None)
+
+
+def repeat_detail(entry: Any) -> InitErrorDetails:
+    """Return an entry of `ValidationError.errors` as pydantic takes it."""
+    kind = validation_error(entry["msg"]) if entry["type"] == WORDS else entry["type"]
+    return InitErrorDetails(type=kind, loc=entry["loc"], input=entry["input"], ctx=entry.get("ctx", {}))
+
+
+def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:
+    """Return the problem text for an unknown `name`, with the closest or all known names."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"is not {what}; did you mean {close[0]}?" if close else f"is not {what}; known: {', '.join(known)}"
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return the value, or an empty mapping for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def list_entries(data: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
+    """Yield path and value of each entry of the list at `path`."""
+    *sections, key = path
+    for section in sections:
+        data = as_mapping(data.get(str(section)))
+    entries = data.get(str(key))
+    for place, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
+        yield (*path, place), as_mapping(entry)
+
+
+def find_repeated_names(data: Mapping[str, Any], path: KeyPath, text: str) -> Found:
+    """Yield `text`, formatted with the first place, for each entry with the name of an earlier entry."""
+    first: dict[str, KeyPath] = {}
+    for place, entry in list_entries(data, path):
+        name = entry.get("name")
+        if isinstance(name, str) and first.setdefault(name, place) != place:
+            yield (*place, "name"), text.format(first[name][-1])
+
+
+def full_match(pattern: str, problem: str) -> BeforeValidator:
+    """Return a validator of text. Its problem quotes no value: a secret may stand there by mistake."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise validation_error(problem)
+        return value
+
+    return BeforeValidator(read)
 
 
 def _is_text(value: object) -> TypeGuard[str]:
@@ -44,32 +141,35 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)
 """Display name on pages, in labels and in logs."""
 
 
-def duration_range(low: float, high: float) -> Callable[[object], float]:
-    """Return a validator of durations in seconds, from `low` to `high`."""
-
-    def read(value: object) -> float:
-        if not isinstance(value, str):
-            raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
-        try:
-            seconds = parse_duration(value)
-        except ValueError as error:
-            raise validation_error(str(error)) from None
-        if not low <= seconds <= high:
-            raise validation_error(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
-        return seconds
-
-    return read
+def parse_seconds(value: object, low: float, high: float) -> float:
+    """Return a duration in seconds. Raise a validation error unless it is from `low` to `high`."""
+    if not isinstance(value, str):
+        raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise validation_error(str(error)) from None
+    if not low <= seconds <= high:
+        raise validation_error(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
+    return seconds
 
 
-_DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
-Interval = Annotated[float, BeforeValidator(duration_range(0.5, 60.0)), _DURATION]
+def duration_range(low: float, high: float) -> BeforeValidator:
+    """Return a validator of durations from `low` to `high` seconds."""
+    return BeforeValidator(lambda value: parse_seconds(value, low, high))
+
+
+Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})]
+"""Seconds, written as a duration. Add `duration_range`."""
+Interval = Annotated[Seconds, duration_range(0.5, 60.0)]
 """Seconds, at most a minute: verdicts and history are per minute."""
-Timeout = Annotated[float, BeforeValidator(duration_range(0.1, 60.0)), _DURATION]
-Resend = Annotated[float, BeforeValidator(duration_range(1.0, 300.0)), _DURATION]
+Timeout = Annotated[Seconds, duration_range(0.1, 60.0)]
+Resend = Annotated[Seconds, duration_range(1.0, 300.0)]
 """Seconds. An alert expires after four intervals, 20 minutes at most."""
 
 
-def _file(value: object, context: Mapping[str, Any], expands: bool) -> str:
+def _file(value: object, info: ValidationInfo, expands: bool) -> str:
+    context: Mapping[str, Any] = info.context or {}
     if not _is_text(value) or not value:
         raise validation_error("must be the name of a file or folder")
     environment: Mapping[str, str] = context["environment"]
@@ -82,17 +182,9 @@ def _file(value: object, context: Mapping[str, Any], expands: bool) -> str:
     return str(folder / _VARIABLE.sub(lambda found: environment[found[1]], value))
 
 
-def _plain_file(value: object, info: ValidationInfo) -> str:
-    return _file(value, info.context or {}, expands=False)
-
-
-def _expanded_file(value: object, info: ValidationInfo) -> str:
-    return _file(value, info.context or {}, expands=True)
-
-
 _FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})
-FileName = Annotated[str, BeforeValidator(_plain_file), _FILE]
-EnvironmentFileName = Annotated[str, BeforeValidator(_expanded_file), _FILE]
+FileName = Annotated[str, BeforeValidator(partial(_file, expands=False)), _FILE]
+EnvironmentFileName = Annotated[str, BeforeValidator(partial(_file, expands=True)), _FILE]
 """File name that may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""
 
 
@@ -183,7 +275,7 @@ Text = Annotated[str, Field(min_length=1)]
 class ConfigSection(BaseModel):
     """Section without unknown keys or conversions, immutable."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class BasicAuth(ConfigSection):
@@ -203,6 +295,21 @@ class TlsConfig(ConfigSection):
         None, description="What the target's certificate is for, where that is not the host of the url."
     )
     insecure_skip_verify: bool = Field(False, description="Do not check the target's certificate.")
+
+
+def credential_options(section: Any) -> dict[str, Any]:
+    """Return bearer token, login and TLS options of a section with these keys, by their names in the client's options."""
+    tls, login = section.tls or TlsConfig(), section.basic_auth
+    return {
+        "ca_file": tls.ca_file,
+        "insecure_skip_verify": tls.insecure_skip_verify,
+        "bearer_token_file": section.bearer_token_file,
+        "username": login.username if login else None,
+        "password_file": login.password_file if login else None,
+        "client_cert_file": tls.cert_file,
+        "client_key_file": tls.key_file,
+        "server_name": tls.server_name,
+    }
 
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -10,8 +10,9 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
-from agent.config.keys import Config
-from agent.config.problems import default_replica, unknown_key_text
+from agent.config.config import Config
+from agent.config.targets import default_replica
+from agent.config.values import unknown_key_text
 from agent.http_client.error_text import secret_parameters
 from rules.plan.schema import Plan
 

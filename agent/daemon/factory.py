@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.config.keys import Config
+from agent.config.config import Config
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.daemon.assembly import Assembly
 from agent.files import DataDir

@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import Any
 
-from agent.config.keys import Logging
+from agent.config.config import Logging
 from exporters.render.text import one_line, strip_control_characters
 
 

@@ -1,16 +1,6 @@
-"""Recorded engines served over HTTP as if they ran now.
+"""Recorded engines over HTTP, and stand-in GPUs whose load follows them.
 
-Owns the mapping from the demo's clock to a recording's. When a recording ends it begins
-anew as a restarted engine: start times are moved along, everything else is served as it was recorded.
-
-Serves `/NAME/metrics` on loopback, for whatever plays an engine.
-
-Owns the HTTP server only. What a page says is the affair of who is asked for it: a recording (`agent.demo.engines`) or a
-simulated engine (`agent.demo.simulation.live_fleet`).
-
-Stand-in GPUs for machines that have none: their load follows the recorded engine's, and their name says what they are.
-
-Owns the simulation only. It answers like `agent.gpu.nvml_reader.NvmlReader`, with cumulative sums and without samples.
+A recording that ends begins again as a restarted engine, with moved start times.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""A demo as the real daemon watches it: what takes the place of a production installation, and what is said meanwhile.
-
-Owns the terminal's head and the daemon's surroundings. What plays engines is the affair of whoever makes the Show:
-recordings (`agent.demo.setup`) or simulated engines with a past (`agent.demo.simulation`).
-
-What the demo says on the terminal while it runs: each finding as it is found, in full once, shorter when it is back.
-
-Owns the words and their layout. What is for the report only is left to the status page. It reads the daemon's standings
-after each turn and writes lines; it judges nothing.
-"""
+"""Demo run: the real daemon with replaced engines, GPUs and clock, and its findings on the terminal."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What the demo shows: which recordings play which tier, from where on, and how fast time runs.
-
-Owns the cast and the parts that stand in for a production installation: a faster clock, a player instead of engines,
-simulated GPUs, a history that is thrown away. The daemon that watches them is the real one.
-"""
+"""Recorded demo: its recordings, tiers and faster clock. The history is temporary."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.config.keys import Config
+from agent.config.config import Config
 from agent.config.load import LoadedConfig
-from agent.config.report_keys import Destination
+from agent.config.report import Destination
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.durations import duration_text
 from agent.forecasting.service import FORECAST_MEMORY_BYTES

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 
-from agent.config.keys import Config
+from agent.config.config import Config
 from agent.doctor.check_result import CheckResult, fail, warn
 from agent.errors import ScrapeError
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError

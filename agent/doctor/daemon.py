@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from agent.config.keys import Config
+from agent.config.config import Config
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckLevel, CheckResult, fail, ok, warn
 from agent.doctor.machine import DataFolderProbe

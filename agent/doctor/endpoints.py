@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from agent.config.keys import Config
+from agent.config.config import Config
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.config.keys import Config
+from agent.config.config import Config
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.files import holder

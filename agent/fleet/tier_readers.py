@@ -13,8 +13,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from agent.config.keys import Config
-from agent.config.store_keys import FleetConfig, TierSource
+from agent.config.config import Config
+from agent.config.store import FleetConfig, TierSource
 from agent.fleet import agent_series, engine_series, engine_sums
 from agent.fleet.aggregates import AgentAggregates, EngineAggregates
 from agent.fleet.engine_sums import EngineSums

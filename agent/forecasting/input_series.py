@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from agent.config.keys import ForecastConfig
+from agent.config.forecast import ForecastConfig
 from agent.config.load import LoadedConfig, find, history_path, load, select_tier
 from agent.errors import ConfigError
 from agent.forecasting.csv_series import read_trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.config.keys import ForecastConfig
+from agent.config.forecast import ForecastConfig
 from agent.forecasting.messages import EventMessage, ForecastRequest
 from forecast.capacity.cold_start import cold_start
 from rules.catalogue.registry import margin_of

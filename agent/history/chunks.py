@@ -1,9 +1,7 @@
-"""A chunk: the windows of one series over an hour or a day, column by column in one compressed body, without loss.
+"""Chunk: the windows of one series over an hour or a day, by column in one compressed body, without loss.
 
-Owns both ways between rows and a body. It must not touch a file, nor know which rows belong together (`agent.history.compaction`).
-Rows of one shape (the same families on the same bucket grids) stand together; each number that a window has is then a column,
-and the columns of buckets that stayed empty are left out. A new field of `Window` is a line in `_shape`, `_numbers` and `_windows`,
-and another FORMAT.
+Rows of one shape (the same families and bucket grids) stand together. Empty buckets are omitted. A new field of
+`Window` is a line in `_shape`, `_numbers` and `_windows`, and a new FORMAT.
 """
 
 from __future__ import annotations

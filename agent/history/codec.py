@@ -1,19 +1,7 @@
-"""What is in a row of history: the zlib-compressed JSON of a window's record, and the load bin it stands for.
+"""Encoding of stored values: windows as compressed JSON, columns of numbers as bytes, spans as JSON.
 
-Owns both ways between a slice and what is stored of it. It must not touch a file. How a window becomes a record is
-`rules.telemetry.window_record`'s.
-
-Columns of numbers as bytes and back, without loss: what a chunk of history is made of.
-
-Owns how one column is written: nothing for zeros and for a column that was there before, the value for a constant, whole
-numbers in as few bytes as they need, all else as doubles. Bytes of equal weight stand together, for a compressor finds more in
-them then. It must not know what a column means. Another way to write one is a letter here, in both directions; letters that
-were written once are never given another meaning.
-
-Episodes, unknown spans and alerts of others as JSON text and back.
-
-Owns the text, which kind of span it is, and by what a row is known. What an episode is belongs to `rules.verdicts.finding`; a new
-field there with a default reads back from older texts, one without needs a new version of the file's format.
+A letter of a column encoding never gets another meaning. A new field of a span needs a default, or a new format
+version of the file.
 """
 
 from __future__ import annotations
@@ -25,6 +13,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -177,10 +166,9 @@ EPISODE, UNKNOWN, FOREIGN = "episode", "unknown", "foreign"
 Span = ClosedSpan | ExternalAlert
 """What has a beginning and, some time, an end."""
 
-_EPISODE = TypeAdapter(Finding)
-_UNKNOWN = TypeAdapter(UnknownSpan)
-_FOREIGN = TypeAdapter(ExternalAlert)
 
+T = TypeVar("T")
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Finding, UnknownSpan, ExternalAlert)}
 Row = tuple[str, str, str, str, float, float | None, str]
 
 
@@ -200,16 +188,7 @@ def encode_span(span: Span) -> str:
     return json.dumps(asdict(span), separators=(",", ":"))
 
 
-def episode(text: str) -> Finding:
-    """The episode in a text. Raises ValueError where it holds none."""
-    return _EPISODE.validate_python(json.loads(text))
-
-
-def unknown_span(text: str) -> UnknownSpan:
-    """The unknown span in a text. Raises ValueError where it holds none."""
-    return _UNKNOWN.validate_python(json.loads(text))
-
-
-def foreign_alert(text: str) -> ExternalAlert:
-    """The alert of another system in a text. Raises ValueError where it holds none."""
-    return _FOREIGN.validate_python(json.loads(text))
+def decode_span(kind: type[T], text: str) -> T:
+    """Return the span of a text. Raise ValueError for anything else."""
+    found: T = _ADAPTERS[kind].validate_python(json.loads(text))
+    return found

@@ -1,14 +1,7 @@
-"""Sealing: rows of an hour or a day that is over go into one chunk, a quarter of their size.
+"""Compaction of past hours and days into chunks, a quarter of their size, and the statements that read both.
 
-Owns which rows belong together, when their time is over, and the exchange of rows for a chunk; whoever calls holds the
-transaction, so that a reader sees either and a kill leaves either. Rows that come after their chunk (booked late) lie beside
-it until the next sealing; `together` adds them up, for a reader as for the next chunk. How a chunk is written is
-`agent.history.chunks`'s.
-
-Slices from the rows of a sum and from its chunks: the statements that ask for both at once, and the way to slices.
-
-Owns the reading of the three sums. Rows and chunks are one statement, so that what is sealed meanwhile is neither missed nor
-seen twice. A file of a format without chunks is asked for its rows alone.
+Rows and chunks are read in one statement, so none is missed or counted twice during compaction. Late rows stay beside
+their chunk until the next compaction. The caller holds the transaction.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""What can go wrong with the history file, in words a person can act on.
+"""Errors of the history file, with the next step for a person.
 
-    SizewatchError
-    ├── HistoryProblem(path, text)    the file cannot be this program's history: a person must choose or move a file
-    └── HistoryTrouble(kind, text)    the file did not take or give something now; the agent goes on and asks again
-
-Owns the two classes, the words of `Trouble`, and the one place where sqlite3's errors become them. A result code of
-SQLite that is not in `KINDS` is a defect of ours and rises as it is; add a new one there.
+`HistoryOpenError`: a person must choose or move a file. `HistoryError`: the agent continues and tries again. An SQLite
+result code that is not in `KINDS` is a defect and is raised unchanged.
 """
 
 from __future__ import annotations

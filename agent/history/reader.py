@@ -1,12 +1,4 @@
-"""Reading the history: slices of windows, demand, episodes, unknown spans, alerts of others, events, kept values.
-
-Owns every question that is asked of the file. It never writes: that is `agent.history.store`. Each question is one
-statement, so its answer is of one instant even while the daemon writes. A new question is a method here.
-
-By what a history says that it was made up: a kept value, so that whatever is made from the history can say so too.
-
-Owns the name and the words; whoever prints from a history asks `simulated`. Nothing of the simulator is loaded by it.
-"""
+"""Reader of the history file. Each query is one statement, so its result is of one instant while the daemon writes."""
 
 from __future__ import annotations
 
@@ -15,6 +7,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -160,23 +153,23 @@ class Reader:
 
     def episodes(self, since: float, tier: str | None = None) -> tuple[Finding, ...]:
         """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
-        return self._spans(codec.EPISODE, codec.episode, since, tier)
+        return self._spans(codec.EPISODE, Finding, since, tier)
 
     def unknowns(self, since: float, tier: str | None = None) -> tuple[UnknownSpan, ...]:
         """The spans of [since, ...) in which a rule could not judge, oldest first; open ones have no `ended_at`."""
-        return self._spans(codec.UNKNOWN, codec.unknown_span, since, tier)
+        return self._spans(codec.UNKNOWN, UnknownSpan, since, tier)
 
     def foreign_alerts(self, since: float, tier: str | None = None) -> tuple[ExternalAlert, ...]:
         """The alerts of others that lasted into [since, ...), oldest first; those that fire have no `ended_at`."""
-        return self._spans(codec.FOREIGN, codec.foreign_alert, since, tier)
+        return self._spans(codec.FOREIGN, ExternalAlert, since, tier)
 
-    def _spans(self, kind: str, read: Callable[[str], T], since: float, tier: str | None) -> tuple[T, ...]:
+    def _spans(self, kind: str, span: type[T], since: float, tier: str | None) -> tuple[T, ...]:
         rows = self._ask(
             "SELECT body FROM spans WHERE kind = :kind AND (ended_at IS NULL OR ended_at >= :since)"
             " AND (:tier IS NULL OR tier = :tier) ORDER BY started_at, tier, replica, rule",
             {"kind": kind, "since": since, "tier": tier},
         )
-        return self._read(rows, read, "spans")
+        return self._read(rows, partial(codec.decode_span, span), "spans")
 
     def _read(self, rows: Sequence[tuple[Any, ...]], read: Callable[..., T], table: str) -> tuple[T, ...]:
         try:

@@ -1,13 +1,7 @@
-"""What the daemon does with its history, turn by turn and hour by hour; nothing of it can stop a turn.
+"""History service of the daemon: order of writes, buffer, retention and the kept result of Step 13.
 
-Owns the order of writing (minutes first, then episodes), the buffer while the file cannot take them, retention and the
-kept answer of Step 13. SQL is the store's business.
-
-What was booked of a time before the clock came to it: by a clock that was ahead, by a run before, of pods since gone.
-
-Owns which waiting minutes may still be booked: what is booked twice counts twice. The history is asked about a tier once in
-each way of the clock, before the first of its minutes is booked in it. What one replica told twice in one run is known to
-`rules.replicas.state` already.
+No failure of the history stops a cycle. After a clock change, minutes that are already in the history are not added
+twice.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
-"""Where connections wait for their clients: until a request is there, and until an answer is gone.
+"""Pool of connections that wait for their clients, before a request and during an answer.
 
-Owns one thread that does so for all of them, who has to leave where there are too many, and when time is over. No worker of the web
-server waits for a client: those who are slow on purpose, from however many addresses, would hold them all. It knows no HTTP and
-no TLS: what a guest does in its turn is the guest's (`agent.http_server.connections`).
-
-Whether of a request so much is there that a worker can answer it without waiting.
-
-Owns the look at bytes as they come, and only to know how many more are worth waiting for: what they mean, and whether they are
-HTTP at all, is cheroot's and `agent.http_server.server`'s. To be wrong here costs a worker a moment
-(`agent.http_server.server`) and nothing else.
+One thread waits for all of them, so slow clients hold no worker. The count of missing bytes is an estimate: HTTP is
+parsed by cheroot.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The sockets of the web server: one clock for a whole connection, TLS, and a server that logs where we log.
+"""Connections of the web server: one deadline for a whole connection, TLS, a limit per address, and our log.
 
-Owns what cheroot leaves open. Its workers wait for their clients, so a few clients that are slow on purpose stop everybody; here
-a connection waits in a room (`agent.http_server.connection_pool`) until its handshake is done and its request is there, and
-again until its answer
-is gone, and a worker has it only in between. One request a connection: nothing a client left unread can be taken for a next
-request. One address has so many connections at once and no more.
+Workers of cheroot wait for their clients. Here a connection waits in a pool until its request is complete, and again
+until its answer is sent. A connection carries one request.
 """
 
 from __future__ import annotations

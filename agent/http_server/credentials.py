@@ -1,10 +1,10 @@
-"""Who may read: bearer tokens and users with passwords, from two files.
+"""Credentials of readers: bearer tokens and users with passwords, from two files.
 
     bearer_token_file        one token a line; several while one replaces another
     basic_auth_users_file    name:$scrypt$ln=13,r=8,p=10$salt$hash, one user a line (PHC string format)
 
-Empty lines and lines that begin with # are left out. `python -m agent.web_credentials NAME` asks for a password and
-prints the user's line. Owns reading, hashing and comparing; no message, log or answer holds any part of a secret.
+Empty lines and lines that begin with # are ignored. `python -m agent.web_credentials NAME` asks for a password and
+prints the line of the user. No message, log or answer holds any part of a secret.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from agent.config.keys import Web
+from agent.config.config import Web
 from agent.config.weaknesses import is_loopback
 
 HEALTH = "/healthz"

@@ -1,12 +1,7 @@
-"""Weekly reports over HTTP: the list, and each report's files.
+"""Weekly reports over HTTP: the list, and the files of each report.
 
-Owns what stands below /reports/. A path is compared with the names that reports and their files may have and never joined to
-anything else, so it leads nowhere else; links are not followed (`agent.reporting.storage`). Who may read is
-`agent.http_server.server`'s question.
-
-What a route of the web server answers: status, type, body, headers.
-
-Owns the record and the plainest of answers. Who is let through and what is added to every answer is `agent.http_server.server`'s.
+A path is compared with known names and never joined, so it leads nowhere else. Links are not followed
+(`agent.reporting.storage`).
 """
 
 from __future__ import annotations

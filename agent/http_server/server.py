@@ -1,8 +1,7 @@
-"""The agent's web server: metrics, health, the status page and its JSON twin. It serves what exporters made.
+"""Web server of the agent: metrics, health, the status page and its JSON.
 
-Owns the routes, who is let through, and what a client gets when something is wrong: never a traceback. What a page says
-is the exporters' business. Only GET and HEAD exist, beside the POST of the webhook where there is a receiver; a new page
-is a function here and a row in ROUTES; what stands below /reports/ is `agent.http_server.reports`'s.
+Only GET and HEAD exist, and POST of the webhook if a receiver is configured. A new page is a function and a row in
+ROUTES. A client never gets a traceback.
 """
 
 from __future__ import annotations

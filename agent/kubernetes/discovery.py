@@ -11,8 +11,8 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from agent.config.discovery_keys import Kubernetes, PodTier
-from agent.config.problems import unknown_key_text
+from agent.config.discovery import Kubernetes, PodTier
+from agent.config.values import unknown_key_text
 from agent.kubernetes.pods import LWS, Pod, Port
 from rules.engines.registry import ENGINES
 from rules.plan.schema import TierPlan

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.config.store_keys import Lease
+from agent.config.store import Lease
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint, endpoint_from_pod
 
 LEASE_SECONDS = 15.0

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.config.discovery_keys import Kubernetes
-from agent.config.keys import Config, TargetKeys
+from agent.config.config import Config
+from agent.config.discovery import Kubernetes
 from agent.config.load import LoadedConfig
+from agent.config.targets import TargetKeys
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment, assign_gpus
 from agent.http_client.connection import fetch_page

@@ -3,7 +3,7 @@
 A request is always a POST of a form, so that a long query fits. Messages contain no secret and no query, except where
 the store's own text repeats it. The tables follow the sources of Prometheus 2.42 (web/api/v1/api.go), VictoriaMetrics
 1.79, Thanos 0.30 and Mimir 2.9. Add a status to `_STATUSES`, a wording to `_WORDS`. A new option needs a field of
-`StoreOptions`, one in `agent.config.store_keys` and, if a request contains it, a use in `QueryRunner`.
+`StoreOptions`, one in `agent.config.store` and, if a request contains it, a use in `QueryRunner`.
 """
 
 from __future__ import annotations

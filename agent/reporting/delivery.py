@@ -17,7 +17,7 @@ from pathlib import Path
 
 from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
 
-from agent.config.report_keys import Destination
+from agent.config.report import Destination
 from agent.reporting import storage
 from agent.reporting.jobs import AddressCheckResult, DeliveryJob
 from agent.reporting.storage import write_atomically

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.config.report_keys import Destination
+from agent.config.report import Destination
 from agent.worker.process import MIB, OUT_OF_MEMORY, WorkerError, WorkerFailure, WorkerProcess, worker_command
 
 if TYPE_CHECKING:

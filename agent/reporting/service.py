@@ -15,7 +15,7 @@ from datetime import time
 from pathlib import Path
 
 from agent.config.load import LoadedConfig
-from agent.config.report_keys import WEEKDAYS, Destination
+from agent.config.report import WEEKDAYS, Destination
 from agent.errors import SizewatchError
 from agent.http_client.back_off import retry_delay
 from agent.reporting import storage

@@ -69,7 +69,7 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     """Load a recording and its problems. Raise RecordingError if no part of it is usable."""
     index = folder / "recording.yaml"
     try:
-        data = files.loaded(_index(index))
+        data = files.parse_yaml(_index(index))
     except FileNotFoundError:
         raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?") from None
     except RecursionError:

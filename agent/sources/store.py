@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Protocol
 
 from agent.config.load import LoadedConfig
-from agent.config.store_keys import Lease
+from agent.config.store import Lease
 from agent.errors import ConfigError, ScrapeFailure, SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series

@@ -19,8 +19,9 @@ from engine_server import Engine
 from paths import ROOT
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.config.keys import Config, TargetKeys
+from agent.config.config import Config
 from agent.config.load import load
+from agent.config.targets import TargetKeys
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.http_server.options import options_of
 

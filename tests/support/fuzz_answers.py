@@ -20,7 +20,7 @@ from gpu_page import DCGM_PAGE
 from agent.alerting.webhook import PayloadError, TokenBucket, WebhookReceiver, read
 from agent.benchmarks import telemetry_series as telemetry
 from agent.benchmarks.telemetry_series import group_by_target, replica
-from agent.config.discovery_keys import PodTier
+from agent.config.discovery import PodTier
 from agent.config.files import load_plan
 from agent.config.load import parse_config
 from agent.fleet.agent_series import AgentPages

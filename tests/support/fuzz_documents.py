@@ -323,21 +323,22 @@ CSV_WORDS = (
 _CONFIG = (
     *(
         "agent.config.load",
-        "agent.config.calendar_values",
-        "agent.config.discovery_keys",
+        "agent.config.forecast",
+        "agent.config.discovery",
         "agent.config.files",
         "agent.config.weaknesses",
     ),
     *(
-        "agent.config.store_keys",
-        "agent.config.keys",
-        "agent.config.problems",
-        "agent.config.report_keys",
-        "agent.config.store_keys",
+        "agent.config.store",
+        "agent.config.targets",
+        "agent.config.alerting",
+        "agent.config.config",
+        "agent.config.values",
+        "agent.config.report",
     ),
-    *("agent.config.problems", "agent.config.values", "agent.config.files"),
+    *("agent.config.values", "agent.config.files"),
 )
-_PLAN = ("agent.config.files", "agent.config.files", "rules.plan.schema", "rules.plan.validation")
+_PLAN = ("agent.config.files", "rules.plan.schema", "rules.plan.validation")
 _BENCHMARK = tuple(
     f"agent.benchmarks.{one}"
     for one in ("aiperf", "formats", "guidellm", "inference_perf", "points", "typed_fields", "vllm_bench")

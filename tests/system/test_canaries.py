@@ -30,7 +30,9 @@ from engine_server import engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.cli.main import main
-from agent.config.keys import Alertmanager, Config, Connection
+from agent.config.alerting import Alertmanager
+from agent.config.config import Config
+from agent.config.targets import Connection
 from agent.http_server.credentials import users_line
 
 MINED = re.compile(r"(_file$|^url_env$|^header_files$)")

@@ -18,8 +18,8 @@ from tools import tool
 from waiting import CEILING_SECONDS
 
 from agent.cli import main
-from agent.config.keys import GpusConfig
 from agent.config.load import parse_config
+from agent.config.targets import GpusConfig
 from agent.doctor.machine import FREE_BYTES_WARNING
 from agent.durations import parse_duration
 from agent.history import schema, write_buffer

@@ -31,7 +31,7 @@ from scaling_samples import BY_FORMAT, objects
 from waiting import CEILING_SECONDS
 
 from agent.cli.main import escape_text, main
-from agent.config.keys import Logging
+from agent.config.config import Logging
 from agent.config.load import load
 from agent.daemon.logs import set_up
 from agent.errors import ConfigError, RecordingError

@@ -66,7 +66,7 @@ def test_a_few_bytes_that_say_billions_of_values_are_refused_at_once(name: str, 
         with pytest.raises((PlanError, ConfigError), match="once its aliases"):
             read(tmp_path / "f.yaml")
     with pytest.raises(yaml.YAMLError, match="once its aliases"):
-        files.loaded(text)
+        files.parse_yaml(text)
 
 
 def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:

@@ -20,7 +20,7 @@ from agent.alerting.delivery import PATH, AlertmanagerClient
 from agent.benchmarks.telemetry import open_telemetry
 from agent.cli import main, plan_import
 from agent.cli.arguments import ways_in
-from agent.config.keys import Config
+from agent.config.config import Config
 from agent.config.load import parse_config
 from agent.doctor import page_probes
 from agent.errors import BenchmarkError

@@ -1,9 +1,6 @@
-"""Fills a history with the simulated weeks, hour by hour, as a daemon would have that watched them.
+"""Simulated weeks in a history, hour by hour, as the daemon would have recorded them.
 
-Owns the order: engines advance, pages become minutes, minutes are booked (`Store.book`: the three sums and demand), then
-rules are asked, then once a day what the daemon does of itself (`Keeping.upkeep`: Step 13 of the first week, retention).
-Booked from the story, because nobody can be asked for it any more: that the plan changed, and when sizewatch itself was
-not running. All else is what the daemon's own code makes of pages.
+Only the change of the plan and the outage of sizewatch come from the scenario. All else results from pages.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
-"""The rules over the simulated weeks: asked every two hours, where the daemon asks them every minute.
+"""Evaluation of the simulated weeks: live rules every two hours, long-term rules every twelve hours.
 
-Owns which rules are asked and over what. A calm hour is known in quarters, so a rule that is judged by the minute is here
-asked over the last hour with quarters as its periods (Step 13 asks the same rules over hours); rules over days are asked
-every twelve hours of the hours so far. What begins or ends is known to that much. The judgement is
-`rules.evaluator.judgements`', what
-becomes of an answer `rules.verdicts.finding`'. A cascade is judged page by page elsewhere (`agent.demo.simulation.evaluation`).
-
-A cascade watched closely: every page goes through the daemon's own watcher, and its verdicts are what is kept.
-
-Owns the watcher of one tier around its cascade, and the alert of another system that came with it. Rules that need longer
-than the scene to know anything are told by `agent.demo.simulation.evaluation`; the scene keeps episodes only.
+A calm hour consists of quarters, so a live rule gets the last hour with quarters as periods. A cascade is evaluated
+page by page with the evaluator of the daemon.
 """
 
 from __future__ import annotations

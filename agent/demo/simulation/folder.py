@@ -1,8 +1,4 @@
-"""The folder of a fleet with a past: its history, the plan, a configuration that points to both, and the truth.
-
-Owns the files' names and what is in the configuration, and that a folder which holds anything is never written into. That
-the history is simulated is kept in it too (`agent.history.reader`).
-"""
+"""Folder of a simulated fleet: history, plan, configuration and ground truth. A folder with any file is refused."""
 
 from __future__ import annotations
 

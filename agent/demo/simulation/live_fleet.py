@@ -1,16 +1,6 @@
-"""The simulated fleet after the weeks that were filled in: its engines go on, and answer over HTTP as real ones would.
+"""Simulated fleet after its history: engines continue with the demo clock and serve pages like vLLM 0.32.
 
-Owns the engines' going on with the demo's clock, and GPUs that follow them. Nothing unusual happens any more but what the
-story began: the patterns, the drift, the nightly job.
-
-A simulated engine's page as vLLM 0.32 prints it, from its snapshot: families get their own names back.
-
-Owns the spelling for the simulated engines only; how pages are read is `rules.engines`' (the tests read these back). A
-family more is a row here.
-
-A filled past as a show: its engines go on from its end, and the daemon that watches them finds the weeks before.
-
-Owns the wiring only: the clock begins where the past ends, the configuration in the folder names the engines' addresses.
+A new family is a row of COUNTERS, GAUGES or HISTOGRAMS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""One simulated tier through time: engines are advanced, their pages become windows as the collector makes them.
+"""Simulated tier over time: engines advance, and their pages become windows as in the daemon.
 
-Owns the scrape instants and which replica gets which requests. Pages are 15 minutes apart in calm weeks (a window adds up:
-one of 15 minutes is the sum of its minutes), a minute in the newest days, 15 seconds around a restart and in a cascade.
-The steps are the daemon's own: `rules.replicas.track` makes windows and gaps, `rules.replicas.starts` knows a cold start.
+Pages are 15 minutes apart in calm weeks, a minute in the newest days, and 15 seconds around a restart or cascade.
 """
 
 from __future__ import annotations

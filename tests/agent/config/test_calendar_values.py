@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from paths import TESTS
 
-from agent.config.calendar_values import COUNTRIES
+from agent.config.config import Config
 from agent.config.files import load_plan
-from agent.config.keys import Config, ForecastConfig
+from agent.config.forecast import COUNTRIES, ForecastConfig
 from agent.config.load import config_schema, load, parse_config
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError

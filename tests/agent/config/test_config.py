@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import TESTS
 
+from agent.config.config import Config
 from agent.config.files import load_plan, read_document
-from agent.config.keys import Config
 from agent.config.load import find, load, parse_config
 from agent.errors import ConfigError, PlanError
 from agent.http_client.transport import TargetOptions

@@ -31,7 +31,7 @@ def keys(schema: Mapping[str, Any], part: Mapping[str, Any], place: str = "") ->
 
 
 def test_no_key_that_a_version_knew_is_gone() -> None:
-    """Who renames or removes one refuses the old name with a hint (`agent.config.problems`), and tests that here."""
+    """Who renames or removes one refuses the old name with a hint (`agent.config.values`), and tests that here."""
     schema = json.loads((ROOT / "docs" / "config.schema.json").read_text(encoding="utf-8"))
     now, known = set(keys(schema, schema)), set(KNOWN.read_text(encoding="utf-8").split())
     assert known - now == set()

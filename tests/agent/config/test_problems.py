@@ -6,7 +6,7 @@ import days_samples
 import judging_samples
 import pytest
 
-from agent.config.problems import wrong_thresholds
+from agent.config.config import wrong_thresholds
 from rules.evaluator import long_rules, tier_rules
 from rules.plan.load_bins import TierContext
 from rules.verdicts.rule import Rule

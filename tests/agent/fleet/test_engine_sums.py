@@ -14,8 +14,8 @@ from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import Sample, engine_samples, samples
 from test_fleet_turns import TIER, VIEW, Fleet, NewestOnly
 
-from agent.config.store_keys import FleetConfig as FleetKeys
-from agent.config.store_keys import TierSource
+from agent.config.store import FleetConfig as FleetKeys
+from agent.config.store import TierSource
 from agent.fleet import engine_series
 from agent.fleet.aggregates import EngineAggregates
 from agent.fleet.engine_sums import EngineSums, ReleaseGroup, part_sums, scrape_count_query

@@ -20,7 +20,7 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.alerting.service import AlertingService
 from agent.alerting.sink import AlertingSink
 from agent.config.load import parse_config
-from agent.config.store_keys import Lease
+from agent.config.store import Lease
 from agent.errors import ConfigError
 from agent.fleet import agent_series
 from agent.fleet.tier_readers import ReplicaReader

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from status_samples import NOW, agent_status
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.config.keys import Web
+from agent.config.config import Web
 from agent.errors import ConfigError
 from agent.http_server.options import WebOptions, options_of
 from agent.http_server.server import ROUTES, WebServer

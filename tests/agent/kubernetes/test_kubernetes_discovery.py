@@ -9,7 +9,7 @@ import yaml
 from kube_standin import Object, pod
 from paths import TESTS
 
-from agent.config.discovery_keys import Kubernetes, PodTier
+from agent.config.discovery import Kubernetes, PodTier
 from agent.config.load import parse_config
 from agent.errors import ConfigError
 from agent.kubernetes.discovery import DiscoveryResult, TierCandidates, discover, same_model, same_product

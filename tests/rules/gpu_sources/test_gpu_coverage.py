@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gpu_pages import MADE_PAGES, SHARED_PAGES, SHARED_PAGES_FOLDER, families, page_path, page_text, series
 
-from agent.config.keys import GpusConfig
+from agent.config.targets import GpusConfig
 from rules.engines.coverage import Use
 from rules.gpu_sources.exporter import GpuExporter, explain_families
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS, detect_exporter

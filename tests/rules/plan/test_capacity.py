@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import POINTS, USABLE, hour, tier, tier_view
 
-from agent.config.keys import ForecastConfig
+from agent.config.forecast import ForecastConfig
 from agent.forecasting.requests import build_request
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty

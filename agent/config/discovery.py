@@ -1,27 +1,28 @@
-"""Keys of `discovery`: discovery and trust of engine pods, as strict frozen records.
-
-After a new key, run `sizewatch render` to update the documentation.
-"""
+"""Section `discovery`: discovery and trust of engine pods."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
-from agent.config.values import EnvironmentFileName, Name, Url, duration_range, object_name, validation_error
-from agent.durations import PATTERN
+from agent.config.values import (
+    ConfigSection,
+    EnvironmentFileName,
+    Name,
+    Seconds,
+    Url,
+    duration_range,
+    object_name,
+    validation_error,
+)
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """Socket of the kubelet's device API, since 1.20."""
 
 PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api", 8000, 30000, 8080, 3000)
 """Container ports of engines: vLLM 8000, SGLang 30000, TRT-LLM, llama.cpp 8080, TGI 3000."""
-
-
-class _DiscoverySection(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _object_name(scope: str) -> Any:
@@ -51,17 +52,17 @@ _PORTS: dict[str, Any] = {
     "minItems": 1,
     "items": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string"}]},
 }
+
 _NAME_SCHEMA = WithJsonSchema({"type": "string", "title": "name"})
+
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
+
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
-Keep = Annotated[
-    float,
-    BeforeValidator(duration_range(30.0, 86_400.0)),
-    WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN}),
-]
+
+Keep = Annotated[Seconds, duration_range(30.0, 86_400.0)]
 
 
-class PodTier(_DiscoverySection):
+class PodTier(ConfigSection):
     """Each entry selects the pods of one tier. All given conditions must hold."""
 
     tier: Name = Field(description="Tier of the plan.")
@@ -69,7 +70,7 @@ class PodTier(_DiscoverySection):
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field((), description="One of these.")
 
 
-class KubernetesApiConfig(_DiscoverySection):
+class KubernetesApiConfig(ConfigSection):
     """Address of the Kubernetes API, for an agent outside a pod."""
 
     url: Url = Field(description="Its address.")
@@ -77,7 +78,7 @@ class KubernetesApiConfig(_DiscoverySection):
     ca_file: EnvironmentFileName | None = Field(None, description="CA that signed its certificate.")
 
 
-class Kubernetes(_DiscoverySection):
+class Kubernetes(ConfigSection):
     """Engine pods of this node, found by the API (scope node), or the pod of this sidecar (scope pod)."""
 
     scope: Literal["node", "pod"] = Field(
@@ -122,7 +123,7 @@ class Kubernetes(_DiscoverySection):
     )
 
 
-class Discovery(_DiscoverySection):
+class Discovery(ConfigSection):
     """Discovered targets, in addition to `targets`."""
 
     kubernetes: Kubernetes | None = None

@@ -1,27 +1,28 @@
-"""Keys of `fleet`, `tiers` and `store`: the Prometheus-compatible store of role fleet, as strict frozen records.
-
-After a new key, run `sizewatch render` to update the documentation.
-"""
+"""Sections `fleet`, `tiers` and `store`: the Prometheus-compatible store of role fleet."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agent.config.values import (
     BasicAuth,
     ConfigSection,
     EnvironmentFileName,
+    Found,
+    Seconds,
     Timeout,
     TlsConfig,
     Url,
+    as_mapping,
+    credential_options,
     duration_range,
     object_name,
     validation_error,
 )
-from agent.durations import PATTERN
 from agent.prometheus.query import (
     MOST_BYTES,
     MOST_SAMPLES,
@@ -34,7 +35,9 @@ from agent.prometheus.query import (
 from rules.engines.registry import ENGINES
 
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
+
 _MATCHERS = re.compile(rf"\s*{_MATCHER}(\s*,\s*{_MATCHER})*\s*,?\s*")
+
 _LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 
 
@@ -54,20 +57,51 @@ def _known_engine(value: object) -> object:
     return value
 
 
-_DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
+def _base(value: object) -> object:
+    if isinstance(value, str) and re.search(r"[?#]", value):
+        raise validation_error("must be the store's base address, without a query")
+    if isinstance(value, str) and re.search(r"/api/v1(/|$)", value):
+        raise validation_error("must be the address before /api/v1, which is added")
+    return value
+
+
+def _org_id(value: object) -> object:
+    if isinstance(value, str) and not header_text(value):
+        raise validation_error("must be printable ASCII without blanks around it, as a header carries")
+    return value
+
+
+def _header_name(value: object) -> object:
+    if isinstance(value, str) and (problem := header_problem(value)):
+        raise validation_error(problem)
+    return value
+
+
 Matchers = Annotated[str, BeforeValidator(_matchers), WithJsonSchema({"type": "string", "title": "label matchers"})]
+
 Label = Annotated[str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})]
+
 EngineName = Annotated[str, BeforeValidator(_known_engine), WithJsonSchema({"type": "string", "title": "engine"})]
-Turn = Annotated[float, BeforeValidator(duration_range(5.0, 300.0)), _DURATION]
-Delay = Annotated[float, BeforeValidator(duration_range(0.0, 600.0)), _DURATION]
-BackFill = Annotated[float, BeforeValidator(duration_range(0.0, 91 * 86_400.0)), _DURATION]
+
+Turn = Annotated[Seconds, duration_range(5.0, 300.0)]
+
+Delay = Annotated[Seconds, duration_range(0.0, 600.0)]
+
+BackFill = Annotated[Seconds, duration_range(0.0, 91 * 86_400.0)]
+
+OwnName = Annotated[
+    str,
+    BeforeValidator(object_name),
+    WithJsonSchema({"type": "string", "title": "name"}),
+    Field(validate_default=True),
+]
+
+OrgId = Annotated[str, BeforeValidator(_org_id), WithJsonSchema({"type": "string", "minLength": 1})]
+
+HeaderName = Annotated[str, BeforeValidator(_header_name)]
 
 
-class _FleetSection(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class GpuSource(_FleetSection):
+class GpuSource(ConfigSection):
     """The series of a GPU exporter that the store scrapes."""
 
     exporter: Literal["dcgm", "amd", "nvidia_smi"] = Field(
@@ -80,7 +114,7 @@ class GpuSource(_FleetSection):
     )
 
 
-class TierSource(_FleetSection):
+class TierSource(ConfigSection):
     """Location of a tier's series in the store. Without an entry: the node agents' series of the tier."""
 
     source: Literal["agents", "engines"] = Field(
@@ -105,15 +139,7 @@ class TierSource(_FleetSection):
     )
 
 
-OwnName = Annotated[
-    str,
-    BeforeValidator(object_name),
-    WithJsonSchema({"type": "string", "title": "name"}),
-    Field(validate_default=True),
-]
-
-
-class Lease(_FleetSection):
+class Lease(ConfigSection):
     """A Kubernetes Lease that elects, among several agents of one fleet, the leader that posts alerts and sends
     reports."""
 
@@ -122,7 +148,7 @@ class Lease(_FleetSection):
     identity: OwnName = Field("${POD_NAME}", description="What this agent is called in it; its own alone.")
 
 
-class FleetConfig(_FleetSection):
+class FleetConfig(ConfigSection):
     """Queries of role fleet to the store."""
 
     turn_seconds: Turn = Field(
@@ -145,57 +171,6 @@ class FleetConfig(_FleetSection):
         json_schema_extra={"default": "7d"},
     )
     lease: Lease | None = Field(None, description="Where several agents watch one fleet; without it there is one.")
-
-
-def contradictions(data: Any) -> tuple[str, ...]:
-    """Return the contradictions between keys of role fleet. `data` is as parsed."""
-    if not isinstance(data, dict):
-        return ()
-    fleet = data.get("role") == "fleet"
-    problems = []
-    if fleet and not data.get("store"):
-        problems.append("store: is missing; role fleet reads everything from it")
-    for key in ("targets", "discovery"):
-        if fleet and data.get(key):
-            problems.append(f"{key}: role fleet scrapes nothing; node agents or the store's own scrapes do")
-    if data.get("tier_verdicts") is False and data.get("role") != "node":
-        problems.append("tier_verdicts: may be false in role node only; whoever judges whole tiers tells it")
-    for key in ("tiers", "fleet"):
-        if not fleet and data.get(key):
-            problems.append(f"{key}: is for role fleet")
-    tiers = data.get("tiers")
-    for name, tier in tiers.items() if isinstance(tiers, dict) else ():
-        if isinstance(tier, dict) and tier.get("from") != "engines" and tier.get("gpus"):
-            problems.append(f"tiers.{name}.gpus: is for from: engines; agents tell of GPUs themselves")
-        if isinstance(tier, dict) and tier.get("from") == "engines" and not tier.get("selector"):
-            problems.append(
-                f"tiers.{name}.selector: is missing; without it every engine of the store would be this tier"
-            )
-    return tuple(problems)
-
-
-def _base(value: object) -> object:
-    if isinstance(value, str) and re.search(r"[?#]", value):
-        raise validation_error("must be the store's base address, without a query")
-    if isinstance(value, str) and re.search(r"/api/v1(/|$)", value):
-        raise validation_error("must be the address before /api/v1, which is added")
-    return value
-
-
-def _org_id(value: object) -> object:
-    if isinstance(value, str) and not header_text(value):
-        raise validation_error("must be printable ASCII without blanks around it, as a header carries")
-    return value
-
-
-def _header_name(value: object) -> object:
-    if isinstance(value, str) and (problem := header_problem(value)):
-        raise validation_error(problem)
-    return value
-
-
-OrgId = Annotated[str, BeforeValidator(_org_id), WithJsonSchema({"type": "string", "minLength": 1})]
-HeaderName = Annotated[str, BeforeValidator(_header_name)]
 
 
 class StoreConfig(ConfigSection):
@@ -229,22 +204,35 @@ class StoreConfig(ConfigSection):
 
     def options(self, turn_seconds: float = TURN_SECONDS) -> StoreOptions:
         """Return the options of the store client. An unavailable store is not queried for cycles of `turn_seconds`."""
-        tls, login = self.tls or TlsConfig(), self.basic_auth
         return StoreOptions(
             url=self.url,
             timeout_seconds=self.timeout_seconds,
             max_bytes=self.max_answer_bytes,
             most_samples=self.most_samples,
             turn_seconds=turn_seconds,
-            bearer_token_file=self.bearer_token_file,
-            username=login.username if login else None,
-            password_file=login.password_file if login else None,
-            ca_file=tls.ca_file,
-            client_cert_file=tls.cert_file,
-            client_key_file=tls.key_file,
-            server_name=tls.server_name,
-            insecure_skip_verify=tls.insecure_skip_verify,
+            **credential_options(self),
             org_id=self.org_id,
             header_files=tuple(self.header_files.items()),
             partial_response_ok=self.partial_answers == "take",
         )
+
+
+def find_fleet_contradictions(data: Mapping[str, Any]) -> Found:
+    """Yield the contradictions between keys of role fleet."""
+    fleet = data.get("role") == "fleet"
+    if fleet and not data.get("store"):
+        yield ("store",), "is missing; role fleet reads everything from it"
+    for key in ("targets", "discovery"):
+        if fleet and data.get(key):
+            yield (key,), "role fleet scrapes nothing; node agents or the store's own scrapes do"
+    if data.get("tier_verdicts") is False and data.get("role") != "node":
+        yield ("tier_verdicts",), "may be false in role node only; whoever judges whole tiers tells it"
+    for key in ("tiers", "fleet"):
+        if not fleet and data.get(key):
+            yield (key,), "is for role fleet"
+    for name, value in as_mapping(data.get("tiers")).items():
+        tier, path = as_mapping(value), ("tiers", str(name))
+        if tier.get("from") != "engines" and tier.get("gpus"):
+            yield (*path, "gpus"), "is for from: engines; agents tell of GPUs themselves"
+        if tier.get("from") == "engines" and not tier.get("selector"):
+            yield (*path, "selector"), "is missing; without it every engine of the store would be this tier"

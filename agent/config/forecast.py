@@ -1,21 +1,32 @@
-"""Value types of the forecast configuration: time zones, countries, local times, recurrences.
+"""Section `forecast`: known future traffic, and the value types of calendars.
 
-Validation does not load the forecast libraries, so its problems appear with all others. Only the forecast itself can
-check a subdivision of a country. Another kind is an Annotated type here.
+Validation loads no forecast library, so its problems appear with all others. Only the forecast itself can check a
+subdivision of a country.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from datetime import date, datetime
-from typing import Annotated
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from agent.config.values import duration_range, validation_error
-from agent.durations import PATTERN, duration_text
+from agent.config.values import (
+    ConfigSection,
+    Found,
+    Name,
+    Seconds,
+    Text,
+    duration_range,
+    find_repeated_names,
+    parse_seconds,
+    validation_error,
+)
+from agent.durations import duration_text
 
 COUNTRIES = frozenset(
     re.findall(
@@ -60,7 +71,14 @@ _RULE_PARTS = {
 }
 """Patterns of RFC 5545, 3.3.10. Frequencies below a day are excluded (use BYHOUR). Lists are separated by commas."""
 
+_EXPECTED = {
+    "FREQ": "must be YEARLY, MONTHLY, WEEKLY or DAILY (more often than daily: add BYHOUR=8,12,16)",
+    "UNTIL": "must be a day or a local time such as 20261231 or 20261231T180000, without Z",
+    "BYDAY": "must be days such as MO,TU or 1MO (the first Monday) or -1FR (the last Friday)",
+}
+
 _OF_A_DAY = frozenset({"BYHOUR", "BYMINUTE", "BYSECOND"})
+
 _SINGLE = frozenset({"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"})
 
 
@@ -93,6 +111,7 @@ def _country(value: object) -> str:
 
 
 _COUNTRY = WithJsonSchema({"type": "string", "title": "country", "pattern": r"^[A-Z]{2}(-.+)?$"})
+
 Country = Annotated[str, BeforeValidator(_country), _COUNTRY]
 
 
@@ -151,25 +170,20 @@ def _recurrence(value: object) -> str:
     return value.upper()
 
 
-_EXPECTED = {
-    "FREQ": "must be YEARLY, MONTHLY, WEEKLY or DAILY (more often than daily: add BYHOUR=8,12,16)",
-    "UNTIL": "must be a day or a local time such as 20261231 or 20261231T180000, without Z",
-    "BYDAY": "must be days such as MO,TU or 1MO (the first Monday) or -1FR (the last Friday)",
-}
-
 _RULE = WithJsonSchema({"type": "string", "title": "recurrence rule", "pattern": "FREQ="})
+
 Recurrence = Annotated[str, BeforeValidator(_recurrence), _RULE]
 """RRULE of RFC 5545; `start` sets its beginning."""
 
-_DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
-Length = Annotated[float, BeforeValidator(duration_range(60.0, 92 * DAY_SECONDS)), _DURATION]
+Length = Annotated[Seconds, duration_range(60.0, 92 * DAY_SECONDS)]
 """Duration in seconds."""
-Hold = Annotated[float, BeforeValidator(duration_range(0.0, DAY_SECONDS)), _DURATION]
+
+Hold = Annotated[Seconds, duration_range(0.0, DAY_SECONDS)]
 
 
 def _bin(value: object) -> float:
     # Single minutes would give too many bins for a day ahead.
-    seconds = duration_range(120.0, 3600.0)(value)
+    seconds = parse_seconds(value, 120.0, 3600.0)
     if seconds % 60 or 3600 % seconds:
         raise validation_error(
             f"must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not {duration_text(seconds)}"
@@ -177,5 +191,57 @@ def _bin(value: object) -> float:
     return seconds
 
 
-Bin = Annotated[float, BeforeValidator(_bin), _DURATION]
+Bin = Annotated[Seconds, BeforeValidator(_bin)]
 """Bin width in seconds."""
+
+
+class EventConfig(ConfigSection):
+    """Each entry is a known event with more or less traffic than usual."""
+
+    name: Name = Field(description="What it is called.")
+    start: LocalTime = Field(description="When it begins (the first time, where it comes again), by the clock in zone.")
+    duration_seconds: Length = Field(alias="duration", description="How long it lasts, by the same clock.")
+    factor: Annotated[float, Field(ge=0, le=1000)] = Field(
+        description="Traffic that is expected by what is usual at that time: 3 is three times as much, 0 is none."
+    )
+    recurrence: Recurrence | None = Field(
+        None, description="When it comes again, as an RRULE of RFC 5545, such as FREQ=MONTHLY;BYMONTHDAY=1."
+    )
+
+
+class ForecastConfig(ConfigSection):
+    """Known future traffic, and the required certainty of capacity. The lead is the plan's cold_start_seconds, until
+    enough cold starts were timed from the request for the replica."""
+
+    enabled: bool = Field(True, description="Forecast in a process of its own, wherever a history is kept.")
+    zone: Zone = Field("UTC", description="The clock that the users live by; days and weeks are cut by it.")
+    country: Country | None = Field(
+        None, description="Whose public holidays count as Sundays: DE, or DE-BY of a part of a country; default none."
+    )
+    events: Annotated[tuple[EventConfig, ...], Field(strict=False)] = Field((), description="Known events.")
+    bin_seconds: Bin = Field(
+        300.0,
+        alias="bin",
+        description="The traffic is forecast in sums over so long.",
+        json_schema_extra={"default": "5m"},
+    )
+    quantile: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
+        None,
+        description="Share of the time in which the forecast demand must be enough, where no costs say it; default what is "
+        "worth its price by the lead (docs/prewarming.md).",
+    )
+    late_request_cost: dict[Text, Annotated[float, Field(gt=0)]] = Field(
+        {},
+        description="By tier: what a request costs that comes while no replica has room for it, in the plan's currency.",
+    )
+    scale_down_hold_seconds: Hold | None = Field(
+        None,
+        alias="scale_down_hold",
+        description="Replicas are given up only when none of the time before needed them; default a lead and a minute, and "
+        "never less: one that is given up earlier has not served.",
+    )
+
+
+def find_repeated_events(data: Mapping[str, Any]) -> Found:
+    text = "is that of events[{}]; a time that comes again is one event with a recurrence"
+    return find_repeated_names(data, ("forecast", "events"), text)
