@@ -160,9 +160,9 @@ def fetched(url: str) -> bytes | None:
     until = time.monotonic() + TIMEOUT_SECONDS
     found = b""
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-            expected = int(answer.headers.get("Content-Length") or 0)
-            while piece := answer.read1(65536):
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as result:
+            expected = int(result.headers.get("Content-Length") or 0)
+            while piece := result.read1(65536):
                 found += piece
                 if time.monotonic() > until or len(found) > MOST_BYTES:
                     return None

@@ -78,9 +78,9 @@ class StoresHour:
 
     def _differs(self, world: World, fleet: DaemonProcess, tier: str, first: float, last: float) -> list[str]:
         with HistoryStore.open_reader(fleet.history) as reader:
-            slices = reader.minutes(tier, first, last)
-        covered = sum(one.window.covered_seconds for one in slices) / (len(world.engines) * (last - first))
-        booked = sum(one.window.counters.get("requests_finished", 0.0) for one in slices)
+            binned = reader.minutes(tier, first, last)
+        covered = sum(one.window.covered_seconds for one in binned) / (len(world.engines) * (last - first))
+        booked = sum(one.window.counters.get("requests_finished", 0.0) for one in binned)
         least, most = world.store.increase(COUNTED[tier], first, last)
         wrong = []
         if covered < COVERED_SHARE:

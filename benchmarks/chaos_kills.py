@@ -146,7 +146,7 @@ def held(path: Path) -> dict[str, float]:
             "hours": reader.bins(TIER, *EVER),
         }
         found = {
-            name: sum(one.window.counters.get(FINISHED, 0.0) for one in slices) for name, slices in several.items()
+            name: sum(one.window.counters.get(FINISHED, 0.0) for one in binned) for name, binned in several.items()
         }
         (found["demand"],) = reader._connection.execute("SELECT coalesce(sum(completed), 0.0) FROM demand").fetchone()
         # Demand is spread over minutes in fractions of requests.

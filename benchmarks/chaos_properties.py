@@ -151,5 +151,5 @@ class Booked:
         return wrong
 
 
-def _requests(slices: Iterable[BinnedWindow]) -> float:
-    return sum(one.window.counters.get("requests_finished", 0.0) for one in slices)
+def _requests(binned: Iterable[BinnedWindow]) -> float:
+    return sum(one.window.counters.get("requests_finished", 0.0) for one in binned)

@@ -87,8 +87,8 @@ class Victoria:
         """What it answers. Raises OSError where nothing comes."""
         question = urllib.request.Request(f"{self.url}{path}", data=form, headers={"Content-Type": FORM})
         try:
-            with urllib.request.urlopen(question, timeout=WAY_SECONDS) as answer:
-                return answer.status, answer.read()
+            with urllib.request.urlopen(question, timeout=WAY_SECONDS) as result:
+                return result.status, result.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
@@ -152,16 +152,16 @@ def _with(**more: object) -> Act:
 def _without_half(handler: Handler) -> None:
     """What a store gives of which a part is away: fewer series, and a word of it."""
     _, body = _asked(handler)
-    answer: dict[str, Any] = json.loads(body)
-    answer["data"]["result"] = answer["data"]["result"][::2]
-    handler.give(json.dumps({**answer, "isPartial": True}).encode(), kind=JSON)
+    result: dict[str, Any] = json.loads(body)
+    result["data"]["result"] = result["data"]["result"][::2]
+    handler.give(json.dumps({**result, "isPartial": True}).encode(), kind=JSON)
 
 
 def _nothing(handler: Handler) -> None:
     _, body = _asked(handler)
-    answer = json.loads(body)
-    answer["data"]["result"] = []
-    handler.give(json.dumps(answer).encode(), kind=JSON)
+    result = json.loads(body)
+    result["data"]["result"] = []
+    handler.give(json.dumps(result).encode(), kind=JSON)
 
 
 def _hour_ago(handler: Handler) -> None:

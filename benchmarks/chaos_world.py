@@ -120,8 +120,8 @@ class DaemonProcess:
     def metrics(self) -> Metrics:
         """Every series of its page by its text; empty while there is no page."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-                lines = answer.read().decode().splitlines()
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as result:
+                lines = result.read().decode().splitlines()
         except OSError:
             return {}
         pairs = (line.rpartition(" ") for line in lines if line and line[0] != "#")

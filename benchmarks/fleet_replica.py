@@ -106,17 +106,25 @@ class _Pages(Scrapers):
 
 
 def exported(
-    pages: Iterable[Page], view: TierContext, replica: str, gpus: GpuCollector | None = None, engine: str | None = None
+    pages: Iterable[Page],
+    context: TierContext,
+    replica: str,
+    gpus: GpuCollector | None = None,
+    engine: str | None = None,
 ) -> Iterator[tuple[float, bytes]]:
     """The agent's own page after each of the engine's, with its time; `gpus` all belong to the replica."""
-    key = (view.tier, replica)
+    key = (context.tier, replica)
     scrapers = _Pages(pages, key, engine)
     target = Target(
-        tier=view.tier, replica=replica, pool="mixed", options=TargetOptions(url="http://127.0.0.1:1"), gpus=("auto",)
+        tier=context.tier,
+        replica=replica,
+        pool="mixed",
+        options=TargetOptions(url="http://127.0.0.1:1"),
+        gpus=("auto",),
     )
     source = ScrapeSource([target], scrapers, gpus or GpuCollector(None), clock=lambda: scrapers.now)
     runtime = RuntimeState()
-    loop = EvaluationLoop(source=source, tiers={view.tier: view}, sinks=(runtime,), clock=lambda: scrapers.now)
+    loop = EvaluationLoop(source=source, tiers={context.tier: context}, sinks=(runtime,), clock=lambda: scrapers.now)
     facts = StatusInputs(role="node", started_at=0.0, health=AgentHealth(), simulated="", step13={})
     while scrapers.turn_page():
         loop.run_cycle()
@@ -150,10 +158,10 @@ def samples(page: bytes) -> dict[Labels, tuple[float, str]]:
     }
 
 
-def replica_series(pages: Sequence[Page], view: TierContext, replica: str, gpus: int) -> tuple[Series, ...]:
+def replica_series(pages: Sequence[Page], context: TierContext, replica: str, gpus: int) -> tuple[Series, ...]:
     """Everything that the agent of one replica exports about it, as it begins and what a minute adds."""
     begin = pages[0][0]
-    told = list(exported(pages, view, replica, GpuCollector(StandInGpus(gpus, begin - 15.0)) if gpus else None))
+    told = list(exported(pages, context, replica, GpuCollector(StandInGpus(gpus, begin - 15.0)) if gpus else None))
     (start, early), (end, late) = told[2], told[-1]
     first, last = samples(early), samples(late)
     found = []

@@ -200,7 +200,7 @@ def _daemon(folder: Path, replicas: int, now: float, weeks: float) -> dict[str, 
         )
         keeping = HistoryService(lambda: store)
         began = time.monotonic()
-        keeping.long_answers({one.name: one.view for one in tiers}, {one.name: one.version for one in tiers}, now)
+        keeping.long_answers({one.name: one.context for one in tiers}, {one.name: one.version for one in tiers}, now)
         found["rules over days"] = f"{time.monotonic() - began:.2f} s"
         found["memory: before, most"] = f"{before[0]:.0f}, {_memory():.0f} MiB"
     return found

@@ -55,7 +55,7 @@ class Tier:
     """A tier of the fleet: how many replicas, its plan's view and version."""
 
     name: str
-    view: TierContext
+    context: TierContext
     version: str
     replicas: tuple[str, ...]
 
@@ -166,7 +166,9 @@ def fleet(folder: Path, replicas: int) -> tuple[Tier, ...]:
 def _tier(plan: Plan, name: str, count: int) -> Tier:
     one = plan.tiers[name]
     replicas = tuple(f"{name}-{number}" for number in range(count))
-    return Tier(name=name, view=load_bins.build_tier_context(name, one), version=plan_version(one), replicas=replicas)
+    return Tier(
+        name=name, context=load_bins.build_tier_context(name, one), version=plan_version(one), replicas=replicas
+    )
 
 
 class Filling:
@@ -194,11 +196,11 @@ class Filling:
         return [self._booking(tier, replica, t) for tier in self._tiers for replica in tier.replicas]
 
     def _booking(self, tier: Tier, replica: str, t: float) -> MinuteRecord:
-        assert tier.view.curve is not None
-        rps = self._traffic.load(t) * tier.view.curve.points[-1].completed_rps
+        assert tier.context.curve is not None
+        rps = self._traffic.load(t) * tier.context.curve.points[-1].completed_rps
         window = self._traffic.window(t, 60.0, 1, rps)
         return MinuteRecord(
-            tier=tier.name, plan_version=tier.version, slice=load_bins.bin_window(window, tier.view.curve, replica)
+            tier=tier.name, plan_version=tier.version, slice=load_bins.bin_window(window, tier.context.curve, replica)
         )
 
     def _book_a_day(self, tier: Tier) -> None:
@@ -268,7 +270,7 @@ class Filling:
 
     def _hour(self, tier: Tier, t: int) -> list[ChunkRow]:
         """The load bins that a hundred draws of a replica's load fall into, each with its share of the hour."""
-        curve = tier.view.curve
+        curve = tier.context.curve
         assert curve is not None
         top = curve.points[-1].completed_rps
         drawn: dict[tuple[int, str], list[float]] = {}
@@ -294,7 +296,7 @@ class Filling:
 
     def _demand(self, tier: Tier) -> None:
         # Demand is the same under any plan.
-        series, curve = self._store._series(RowKey(self._now, tier.name, "", "", NO_BIN)), tier.view.curve
+        series, curve = self._store._series(RowKey(self._now, tier.name, "", "", NO_BIN)), tier.context.curve
         assert curve is not None
         connection = self._store._connection
         connection.execute("DELETE FROM demand WHERE series = ?", (series,))

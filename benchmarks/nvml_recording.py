@@ -146,9 +146,9 @@ class Recorder:
         rates = self._ask(prefix, "nvmlDeviceGetUtilizationRates", handle)
         self._keep(f"{prefix}.util", None if rates is None else rates.gpu)
         kind = pynvml.NVML_GPU_UTILIZATION_SAMPLES
-        answer = self._ask(prefix, "nvmlDeviceGetSamples", handle, kind, 0)
-        if answer is not None:
-            value_type, rows = answer
+        result = self._ask(prefix, "nvmlDeviceGetSamples", handle, kind, 0)
+        if result is not None:
+            value_type, rows = result
             member = MEMBERS[value_type]
             self.state[f"{prefix}.sample_type"] = value_type
             self.state[f"{prefix}.samples"] = ",".join(

@@ -51,9 +51,9 @@ class Clients:
         start = time.time()
         first, tokens = 0.0, 0
         try:
-            with requests.post(f"{self.url}/v1/completions", json=body, stream=True, timeout=240) as answer:
-                answer.raise_for_status()
-                for line in answer.iter_lines():
+            with requests.post(f"{self.url}/v1/completions", json=body, stream=True, timeout=240) as result:
+                result.raise_for_status()
+                for line in result.iter_lines():
                     if line.startswith(b"data: {"):
                         first = first or time.time()
                         tokens += 1
@@ -184,11 +184,11 @@ def metric(page: str, name: str) -> float:
 def told(status: dict[str, object]) -> None:
     """Every episode that the daemon found, as its status page tells it."""
     for tier in status["tiers"]:  # type: ignore[attr-defined]
-        for episode in tier["episodes"]:
+        for finding in tier["episodes"]:
             print(
                 json.dumps(
                     {
-                        key: episode.get(key)
+                        key: finding.get(key)
                         for key in ("rule", "replica", "status", "certainty", "started_at", "ended_at", "sentence")
                     }
                 )

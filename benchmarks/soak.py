@@ -158,8 +158,8 @@ def ask(url: str, body: bytes | None = None) -> bytes:
     if body is not None:
         request.add_header("Content-Type", "application/json")
         request.add_header("Authorization", f"Bearer {TOKEN}")
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return bytes(answer.read())
+    with urllib.request.urlopen(request, timeout=10) as result:
+        return bytes(result.read())
 
 
 def foreign(number: int, now: float) -> bytes:

@@ -40,7 +40,7 @@ DRIFT_SECONDS = 0.02
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """The daemon at one moment. `generations` is of how many generations of pods its metrics tell; `now` is its own clock;
-    `held` is its memory by who holds it. Of the last sample alone: `episodes` and `unknowns` in the history."""
+    `held` is its memory by who holds it. Of the last sample alone: `findings` and `unknowns` in the history."""
 
     seconds: float
     turns: int
@@ -57,7 +57,7 @@ class Sample:
     reloads: int
     posts: int
     held: Held = field(default_factory=Held)
-    episodes: int = 0
+    findings: int = 0
     unknowns: int = 0
 
 
@@ -88,7 +88,7 @@ def judged(samples: Sequence[Sample], generations: int) -> list[Finding]:
     spread = OF_A_YOUNG if last.turns < YOUNG_TURNS else GROWTH_BYTES_A_1000_TURNS
     turns, days = max(1, last.turns - first.turns), (last.now - first.now) / 86_400.0
     stated = LEAST_HISTORY_BYTES + days * (REPLICAS * REPLICA_DAY_BYTES + TIERS * TIER_DAY_BYTES)
-    stated += last.episodes * EPISODE_BYTES + last.unknowns * UNKNOWN_BYTES
+    stated += last.findings * EPISODE_BYTES + last.unknowns * UNKNOWN_BYTES
     most = max(one.generations for one in samples)
     log = (last.log_bytes - first.log_bytes) / turns
     return [
@@ -99,7 +99,7 @@ def judged(samples: Sequence[Sample], generations: int) -> list[Finding]:
         _no_more("series in /metrics", third, fourth, lambda one: one.series, 0.05 * max(one.series for one in third)),
         _bound("generations of pods in /metrics", str(most), generations, most),
         _bound(
-            f"history after {days:.1f} days, {last.episodes} episodes and {last.unknowns} spans unknown",
+            f"history after {days:.1f} days, {last.findings} episodes and {last.unknowns} spans unknown",
             f"{last.history_bytes / MB:.1f} MB",
             stated / MB,
             last.history_bytes / MB,

@@ -135,14 +135,14 @@ class AlertmanagerClient:
         request = requests.Request("POST", self._options.url, headers=wanted, data=body).prepare()
         seconds = min(self._options.timeout_seconds, left_seconds)
         try:
-            answer = adapter.send_within(request, seconds)
-            with closing(answer):
-                reply = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
+            result = adapter.send_within(request, seconds)
+            with closing(result):
+                reply = result.raw.read(MOST_ANSWER_BYTES, decode_content=True)
         except requests.Timeout as error:
             raise DeliveryError(f"{self.place} did not answer within {seconds:g} s") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise DeliveryError(translate_http_error(error, self.place, seconds).text) from error
-        self._check_status(answer.status_code, reply, headers)
+        self._check_status(result.status_code, reply, headers)
 
     def _check_status(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         if 200 <= status < 300:

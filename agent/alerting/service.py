@@ -1,4 +1,4 @@
-"""Alerting of the daemon: posts to Alertmanagers and external alerts from the webhook.
+"""Alerting of the daemon: posts to Alertmanagers, external alerts from the webhook, and the sink of the evaluation loop.
 
 It is imported only if a configuration posts or receives alerts. It never blocks the cycle: delivery has its own threads
 and the webhook has a queue.
@@ -17,11 +17,14 @@ from agent.alerting.webhook import WebhookReceiver
 from agent.config.alerting import AlertingConfig as Keys
 from agent.config.targets import default_replica
 from agent.http_server.credentials import token_gate
+from agent.pipeline.interfaces import Source
 from agent.scrape.scrapers import Target
 from exporters.alertmanager.payload import AlertPayload, present
-from exporters.status.records import AlertmanagerHealth, WebhookHealth
-from rules.evaluator.alert_state import AlertState, States
+from exporters.status.records import AlertmanagerHealth, ExportScope, WebhookHealth
+from rules.evaluator.alert_state import AlertKey, AlertState, States
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
+from rules.evaluator.observation import StepResult
+from rules.evaluator.state import EvaluatorState
 from rules.plan.load_bins import TierContext
 from rules.verdicts.finding import Finding
 
@@ -63,7 +66,7 @@ class ExternalAlertStore:
         """Return all alerts, sorted by start."""
         return tuple(sorted(self._alerts.values(), key=lambda alert: (alert.started_at, alert.name)))
 
-    def turn(
+    def update(
         self,
         arrived: Sequence[ExternalAlert],
         findings: Sequence[Finding],
@@ -151,7 +154,7 @@ class AlertingService:
     def _posts(self) -> tuple[object, ...]:
         return self._keys.path, self._keys.alertmanagers, self._keys.resend_seconds
 
-    def turn(
+    def update(
         self,
         states: States,
         findings: Sequence[Finding],
@@ -163,7 +166,7 @@ class AlertingService:
         """Add the received alerts and return the external alerts that changed. With `posts`, offer all alerts for
         delivery."""
         arrived = self.receiver.waiting() if self.receiver is not None else ()
-        changed = self.foreign.turn(arrived, findings, now, fleet)
+        changed = self.foreign.update(arrived, findings, now, fleet)
         for alert in changed[:LOGGED]:
             _log.info("external alert: %s", _describe_alert(alert))
         if len(changed) > LOGGED:
@@ -221,3 +224,59 @@ def _names(target: Target) -> frozenset[str]:
     host = address.rpartition(":")[0]
     pod = host.partition(".")[0] if re.search("[a-z]", host) and not host.startswith("[") else ""
     return frozenset(filter(None, (target.replica, address, host, pod)))
+
+
+class AlertingSink:
+    """Alerts of one evaluation loop. `past` returns the findings of the last day, which explain external alerts."""
+
+    def __init__(
+        self,
+        service: AlertingService,
+        source: Source,
+        state: EvaluatorState,
+        tiers: Mapping[str, TierContext],
+        past: Callable[[], list[Finding]],
+    ) -> None:
+        self.service = service
+        self._source = source
+        self._state = state
+        self._tiers = tiers
+        self._past = past
+        self._changed: list[ExternalAlert] = []
+        self._due = False
+
+    def accept(self, result: StepResult) -> None:
+        """Note that a step was evaluated."""
+        self._due = self._due or result.observation is not None
+
+    def end_cycle(self, now: float) -> None:
+        """Send alerts and collect incoming ones. It never waits: delivery has its own threads."""
+        if not self._due:
+            return
+        self._due = False
+        findings = (*self._state.open_findings(), *self._past())
+        leads = self._source.is_leader
+        self._changed += self.service.update(self._exported_alerts(), findings, self._targets, now, posts=leads)
+
+    def pop_changed(self) -> tuple[ExternalAlert, ...]:
+        """Return the external alerts that changed since the last call."""
+        changed, self._changed = tuple(self._changed), []
+        return changed
+
+    def close(self) -> None:
+        """End the delivery threads."""
+        self.service.close()
+
+    def _exported_alerts(self) -> Mapping[AlertKey, AlertState]:
+        """Return the alerts without those on whole tiers where another agent exports the tier."""
+        return {
+            key: alert
+            for key, alert in self._state.alerts.items()
+            if key.subject.replica is not None
+            or self._source.export_scope(key.subject.tier) is not ExportScope.REPLICAS
+        }
+
+    def _targets(self) -> AlertTargets:
+        pages = ((tier, replica.track.last) for (tier, _), replica in self._state.replicas.items())
+        models = {(tier, page.facts["model"]) for tier, page in pages if page is not None and page.facts.get("model")}
+        return alert_targets(self._source.targets, self._tiers, sorted(models))

@@ -131,11 +131,11 @@ def extract_fields(measured: BenchmarkMeasurement, seen: RunTelemetry) -> Teleme
     values: dict[str, float] = {}
     told = [*remarks, *_other_tokens(measured, seen), *_other_first_tokens(measured, seen)]
     for name in FIELDS:
-        answer = _of_the_run(name, seen)
-        if isinstance(answer, float):
-            values[name] = answer
+        result = _of_the_run(name, seen)
+        if isinstance(result, float):
+            values[name] = result
         else:
-            told.append(f"{name}: {answer}")
+            told.append(f"{name}: {result}")
     return TelemetryFields(values=values, remarks=tuple(told))
 
 

@@ -67,16 +67,16 @@ class PrometheusApi:
         self._api = StoreApi(options, login=_LOGIN)
         try:
             self._api.load()
-        except StoreError as trouble:
-            raise BenchmarkError(self.place, trouble.text) from trouble
+        except StoreError as error:
+            raise BenchmarkError(self.place, error.text) from error
 
     def raw(self, selector: str, start: float, end: float) -> tuple[BenchmarkSeries, ...]:
         """Return all samples of matching series in (start, end] (unix seconds). Raise BenchmarkError."""
         try:
             found = self._api.query_samples(selector, start, end)
-        except StoreError as trouble:
-            hint = f": {_NARROWER}" if trouble.kind is StoreErrorKind.TOO_MUCH else ""
-            raise BenchmarkError(self.place, f"{trouble.text}{hint}") from trouble
+        except StoreError as error:
+            hint = f": {_NARROWER}" if error.kind is StoreErrorKind.TOO_MUCH else ""
+            raise BenchmarkError(self.place, f"{error.text}{hint}") from error
         return tuple(self._named(one) for one in found)
 
     def close(self) -> None:
@@ -258,11 +258,11 @@ def _mean(
             windows.setdefault(gpu, []).extend([window] if wholly else [])
     why = _why_not(windows, whose, surely, end - start)
     whole = gpu_windows.sum_gpus(part for parts in windows.values() for part in parts)
-    answer = extract_gpu_utilization(whole) if whole is not None else None
-    if why or answer is None:
+    result = extract_gpu_utilization(whole) if whole is not None else None
+    if why or result is None:
         return TelemetryFields(remarks=(f"gpu_utilization: {why or 'nothing on the server tells it'}",))
     text = f"gpu_utilization is the mean of the {len(windows)} GPUs {whose}"
-    return TelemetryFields(values={"gpu_utilization": answer[1]}, gpu_utilization_kind=answer[0], remarks=(text,))
+    return TelemetryFields(values={"gpu_utilization": result[1]}, gpu_utilization_kind=result[0], remarks=(text,))
 
 
 def _why_not(windows: Mapping[str, Sequence[Window]], whose: str, surely: bool, seconds: float) -> str:

@@ -64,16 +64,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(loaded: LoadedConfig, tier: str | None, since_seconds: float) -> list[Step13]:
-    views = build_tier_contexts(loaded)
-    if tier is not None and tier not in views:
-        raise unknown_tier_error(tier, views)
+    contexts = build_tier_contexts(loaded)
+    if tier is not None and tier not in contexts:
+        raise unknown_tier_error(tier, contexts)
     path = history_path(loaded, "check")
     now, versions = time.time(), plan_versions(loaded)
     with HistoryStore.open_reader(path) as store:
         reader.print_simulated_notice(store)
-        views = measured_views(store, views, versions, now)
+        contexts = measured_views(store, contexts, versions, now)
         return [
-            check_tier(store, view, versions.get(name, ""), now - since_seconds, now)
-            for name, view in sorted(views.items())
+            check_tier(store, context, versions.get(name, ""), now - since_seconds, now)
+            for name, context in sorted(contexts.items())
             if tier in (None, name)
         ]

@@ -155,16 +155,16 @@ class GrafanaClient:
             "overwrite": True,
             "message": "sizewatch dashboards push",
         }
-        answer = self._asked("POST", "/api/dashboards/db", body)
-        path = answer.get("url") if isinstance(answer, dict) else None
+        result = self._asked("POST", "/api/dashboards/db", body)
+        path = result.get("url") if isinstance(result, dict) else None
         if not isinstance(path, str) or quote_external_text(path, MOST_QUOTED) != path:
             raise GrafanaError(f"{self._url}/api/dashboards/db: answered without the dashboard's url: is it Grafana?")
         # The response includes Grafana's own path.
         base = urlsplit(self._url)
         return f"{base.scheme}://{base.netloc}{path}"
 
-    def _uid(self, answer: Any, path: str) -> str:
-        uid = answer.get("uid") if isinstance(answer, dict) else None
+    def _uid(self, result: Any, path: str) -> str:
+        uid = result.get("uid") if isinstance(result, dict) else None
         if not isinstance(uid, str) or not uid:
             raise GrafanaError(f"{self._url}{path}: answered without a uid: is it Grafana?")
         return uid
@@ -172,8 +172,8 @@ class GrafanaClient:
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         where = f"{self._url}{path.partition('?')[0]}"
         try:
-            with requests.Session() as session, closing(self._sent(session, method, path, body)) as answer:
-                said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
+            with requests.Session() as session, closing(self._sent(session, method, path, body)) as result:
+                said = result.raw.read(MOST_ANSWER_BYTES, decode_content=True)
         except requests.exceptions.SSLError as error:
             raise GrafanaError(f"{where}: {_tls_reason(error)}") from error
         except requests.Timeout as error:
@@ -181,7 +181,7 @@ class GrafanaClient:
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise GrafanaError(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
         try:
-            return _content(where, answer, said, self._secret)
+            return _content(where, result, said, self._secret)
         except GrafanaError as problem:
             raise GrafanaError(redact(str(problem), (self._secret,))) from None
 
@@ -201,30 +201,30 @@ def _tls_reason(error: requests.exceptions.SSLError) -> str:
     return "the TLS handshake failed: does it want --client-cert-file, and does the key fit?"
 
 
-def _folders(answer: Any, url: str) -> list[dict[str, Any]]:
-    if not isinstance(answer, list) or not all(isinstance(one, dict) and "uid" in one for one in answer):
+def _folders(result: Any, url: str) -> list[dict[str, Any]]:
+    if not isinstance(result, list) or not all(isinstance(one, dict) and "uid" in one for one in result):
         raise GrafanaError(f"{url}/api/folders: answered no list of folders: is it Grafana?")
-    return answer
+    return result
 
 
-def _content(where: str, answer: Response, said: bytes, secret: str) -> Any:
-    if 300 <= answer.status_code < 400:
-        target = answer.headers.get("Location", "nowhere")
+def _content(where: str, result: Response, said: bytes, secret: str) -> Any:
+    if 300 <= result.status_code < 400:
+        target = result.headers.get("Location", "nowhere")
         plain = len(target) <= MOST_QUOTED and re.fullmatch(r"(https?://[\w.:\[\]-]+)?[\w./~-]*", target, re.ASCII)
         shown = target if plain else "another address"
         raise GrafanaError(f"{where}: leads to {shown}: give the address that Grafana is served at")
     try:
         content = json.loads(said)
     except (ValueError, RecursionError) as error:
-        if answer.ok:
+        if result.ok:
             raise GrafanaError(f"{where}: answered no JSON: is it Grafana?") from error
         content = None
-    if not answer.ok:
+    if not result.ok:
         message = content.get("message") if isinstance(content, dict) else None
         # Redacted before truncation: half a secret is a secret.
         words = f" ({quote_external_text(redact(message, (secret,)), MOST_QUOTED)})" if isinstance(message, str) else ""
-        hint = HINTS.get(answer.status_code, "look into Grafana's log")
-        raise GrafanaError(f"{where}: answered {answer.status_code}{words}: {hint}")
+        hint = HINTS.get(result.status_code, "look into Grafana's log")
+        raise GrafanaError(f"{where}: answered {result.status_code}{words}: {hint}")
     return content
 
 

@@ -71,8 +71,8 @@ def _import(asked: StoreQuery, store: HistoryStore, span: Stretch, now: float) -
     if found.minutes:
         store.add_event(TimelineEvent(t=now, kind=TimelineKind.BACK_FILL, tier=None, replica=None, text=text))
     print(text)
-    if found.trouble:
-        _tell(f"{found.trouble}; what was booked stays, and the same command goes on from there")
+    if found.error:
+        _tell(f"{found.error}; what was booked stays, and the same command goes on from there")
         return CANNOT_JUDGE
     if not found.minutes and not any((found.left_alone or {}).values()):
         _tell("the store has nothing of that time: are the tier, its selector and its replica label right?")

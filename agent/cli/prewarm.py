@@ -129,16 +129,16 @@ def run(options: argparse.Namespace) -> int:
     loaded = load(find(options.config)) if options.history is None or options.config is not None else None
     if options.history is not None:
         tier = options.tier or "trace" if loaded is None else select_tier(loaded, options.tier)
-        answer = prewarm_from_csv(options.history, loaded, tier, said, options.bin)
+        result = prewarm_from_csv(options.history, loaded, tier, said, options.bin)
     else:
         assert loaded is not None
-        answer = prewarm_from_history(loaded, select_tier(loaded, options.tier), said)
+        result = prewarm_from_history(loaded, select_tier(loaded, options.tier), said)
         with HistoryStore.open_reader(history_path(loaded)) as store:
             reader.print_simulated_notice(store)
-    found = answer.prewarm.recommendation is not None
+    found = result.prewarm.recommendation is not None
     if options.format in MANIFESTS:
         if not found:
-            print(f"sizewatch prewarm: no manifest: {prewarm_text(answer.prewarm)}", file=sys.stderr)
+            print(f"sizewatch prewarm: no manifest: {prewarm_text(result.prewarm)}", file=sys.stderr)
             return CANNOT_JUDGE
         where = ManifestOptions(
             namespace=options.namespace,
@@ -149,13 +149,13 @@ def run(options: argparse.Namespace) -> int:
             token=options.token_secret,
             exact_steps=options.exact_steps,
         )
-        text = manifest(answer, options.format, where)
-        if old := too_old(answer.prewarm, time.time()):
-            print(f"sizewatch prewarm: no manifest: {answer.tier}: {old}", file=sys.stderr)
+        text = manifest(result, options.format, where)
+        if old := too_old(result.prewarm, time.time()):
+            print(f"sizewatch prewarm: no manifest: {result.tier}: {old}", file=sys.stderr)
             return CANNOT_JUDGE
         print(text, end="")
     elif options.format == "json":
-        print(json.dumps(prewarm_json(answer.prewarm), indent=2))
+        print(json.dumps(prewarm_json(result.prewarm), indent=2))
     else:
-        print(prewarm_text(answer.prewarm, explain=options.explain))
+        print(prewarm_text(result.prewarm, explain=options.explain))
     return FINE if found else CANNOT_JUDGE

@@ -54,12 +54,14 @@ def run(options: argparse.Namespace) -> int:
         found = replace(found, problems=(*found.problems, unseen))
     if options.format == "json":
         shown = [(s.tier, s.replica, s.window) for s in found.windows]
-        bases = {tier: view.basis for tier, view in found.views.items()}
-        document = replay_json(shown, bases, found.ended, found.standings, found.problems)
+        bases = {tier: context.basis for tier, context in found.contexts.items()}
+        document = replay_json(shown, bases, found.ended, found.rule_states, found.problems)
         print(json.dumps(document, allow_nan=False))
     elif found.windows or options.recording is not None:
         print(
-            replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings, seen=not unseen)
+            replay_text(
+                found.name, found.start, found.end, found.contexts, found.ended, found.rule_states, seen=not unseen
+            )
         )
         if missing := not_exposed_text(found.engines, found.total_by_tier()):
             print(missing)
@@ -93,7 +95,7 @@ def _exit_code(found: ReplayResult) -> int:
     """Return the exit code. Findings with severity report are not counted."""
     if not found.windows or found.cut_short:
         return CANNOT_JUDGE
-    met = [e for e in found.ended if isinstance(e, Finding)] + [s.episode for s in found.standings if s.episode]
+    met = [e for e in found.ended if isinstance(e, Finding)] + [s.finding for s in found.rule_states if s.finding]
     if any(BY_NAME[e.rule].loudness is not Severity.REPORT for e in met):
         return FINDING
     return CANNOT_JUDGE if found.unseen() else FINE

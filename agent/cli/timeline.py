@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     loaded, tier = load(find(options.config)), options.tier
     with HistoryStore.open_reader(history_path(loaded)) as store:
         reader.print_simulated_notice(store)
-        findings, alerts = store.episodes(since, tier), store.foreign_alerts(since)
+        findings, alerts = store.findings(since, tier), store.foreign_alerts(since)
         events = store.events(since)
     tiers = build_tier_contexts(loaded)
     known = {*tiers, *(finding.subject.tier for finding in findings), *(event.tier for event in events)}

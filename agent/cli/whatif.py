@@ -83,14 +83,14 @@ def run(options: argparse.Namespace) -> int:
     if why:
         print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE
-    answer = answer_question(found.seen, found.slices, found.hours, question)
+    result = answer_question(found.seen, found.binned, found.hours, question)
     if options.format == "json":
-        print(json.dumps(whatif_json(answer, simulated), indent=2))
+        print(json.dumps(whatif_json(result, simulated), indent=2))
     else:
-        print(whatif_text(answer, loaded.config.forecast.zone))
-    if answer.asked.kept in BAD:
+        print(whatif_text(result, loaded.config.forecast.zone))
+    if result.asked.kept in BAD:
         return FINDING
-    return FINE if answer.asked.kept in HELD else CANNOT_JUDGE
+    return FINE if result.asked.kept in HELD else CANNOT_JUDGE
 
 
 def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tuple[Material, str]:
@@ -102,6 +102,6 @@ def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tu
     with HistoryStore.open_reader(path) as store:
         reader.print_simulated_notice(store)
         versions = plan_versions(loaded)
-        view = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, versions, until)[tier]
-        found = material(store, view, versions.get(tier, ""), until - span, until)
+        context = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, versions, until)[tier]
+        found = material(store, context, versions.get(tier, ""), until - span, until)
         return found, reader.simulated_notice(store)

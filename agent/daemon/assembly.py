@@ -98,8 +98,8 @@ class Assembly:
         with self.loop.memory:
             starts = {tier: self.loop.state.starts(tier) for tier in contexts}
         questions = [
-            build_request(view, starts[tier], config.forecast, history=path, now=now, scrape_interval_seconds=scrape)
-            for tier, view in contexts.items()
+            build_request(context, starts[tier], config.forecast, history=path, now=now, scrape_interval_seconds=scrape)
+            for tier, context in contexts.items()
         ]
         told = self.forecasts.run(questions)
         with self.loop.memory:
@@ -109,8 +109,8 @@ class Assembly:
 
     def load_error_budgets(self, tiers: Container[str], now: float) -> None:
         """Load the error budgets of three days from the history in place of those in memory."""
-        for tier, view in self.loop.monitored_contexts().items():
-            known = self.history.budget(view, now) if self.history is not None and tier in tiers else None
+        for tier, context in self.loop.monitored_contexts().items():
+            known = self.history.budget(context, now) if self.history is not None and tier in tiers else None
             if known is not None:
                 self.loop.state.restore_error_budget(tier, known)
 
@@ -118,7 +118,7 @@ class Assembly:
         """Load capacities and error budgets after the back fill. Any thread may call it."""
         self.measure_capacities(now, again=True)
         history, watched = self.history, self.loop.monitored_contexts()
-        known = {tier: history.budget(view, now) for tier, view in watched.items()} if history is not None else {}
+        known = {tier: history.budget(context, now) for tier, context in watched.items()} if history is not None else {}
         with self.loop.memory:
             for tier, budget in known.items():
                 if budget is not None:
@@ -128,9 +128,9 @@ class Assembly:
     def mark_history_unavailable(self, now: float) -> None:
         """Set rules over days to unknown, once, if there is no history."""
         if self.history is None:
-            for view in self.loop.monitored_contexts().values():
+            for context in self.loop.monitored_contexts().values():
                 self.loop.set_long_term_results(
-                    long_rules.unknown_results(view, now, Gap.NOT_EXPOSED, "this agent keeps no history")
+                    long_rules.unknown_results(context, now, Gap.NOT_EXPOSED, "this agent keeps no history")
                 )
 
     def has_pod_changes(self, loaded: LoadedConfig) -> bool:

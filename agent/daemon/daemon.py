@@ -311,7 +311,7 @@ class Daemon:
             last_turn_at=counts.last_turn_at,
             turn_errors=counts.errors + parts.loop.defects,
             scrape_failures=dict(parts.runtime.failures),
-            history_trouble=history.trouble if history else None,
+            history_trouble=history.error if history else None,
             unbooked_minutes=len(history.buffer) if history else 0,
             dropped_minutes=history.buffer.dropped if history else 0,
             config_reloads=counts.reloads,

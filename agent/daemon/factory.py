@@ -116,7 +116,7 @@ def _output_sinks(
     """Yield the sinks for alerts and history, in this order: the history stores the alerts that changed."""
     changed: Callable[[], tuple[ExternalAlert, ...]] = tuple
     if alerting is not None:
-        from agent.alerting.sink import AlertingSink
+        from agent.alerting.service import AlertingSink
 
         sink = AlertingSink(alerting, loop.source, loop.state, loop.evaluator.tiers, lambda: runtime.past)
         changed = sink.pop_changed
@@ -180,7 +180,7 @@ def _resume(assembly: Assembly, now: float) -> None:
     else:
         # Without a receiver the end of these alerts would never arrive.
         ended = [replace(one, ended_at=one.heard_at) for one in earlier.foreign if one.ended_at is None]
-        history.turn((), {}, ended, ())
+        history.write_cycle((), {}, ended, ())
     loop.restore_starts(history.load_previous_run(now - KEPT_SECONDS, now).events)
     assembly.event(now, "start", f"sizewatch {VERSION} began to watch {loop.source.describe()}")
     loop.restore_findings(earlier.unfinished, earlier.past, now, earlier.seen)

@@ -68,14 +68,14 @@ def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, no
 
 def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float) -> TierStatus:
     rules = [state for (_, subject), state in loop.state.rules.items() if subject.tier == name]
-    opened = [state.episode for state in rules if state.episode is not None]
+    opened = [state.finding for state in rules if state.finding is not None]
     past = [e for e in runtime.past if e.subject.tier == name and (e.ended_at or now) > now - DAY_SECONDS]
     targets = [target for target in loop.source.targets if target.tier == name]
     return TierStatus(
-        view=loop.evaluator.tier(name),
+        context=loop.evaluator.tier(name),
         recent=_recent(loop.state, name, now),
-        answers=tuple(state.answer for state in rules),
-        episodes=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
+        results=tuple(state.result for state in rules),
+        findings=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
         trend=runtime.trend(name),
         replicas=tuple(_replica(target, loop.state, _runtime_of(runtime, target.key), now) for target in targets),
         parts=tuple(
@@ -83,7 +83,7 @@ def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: Status
             for worker in inputs.workers
             if worker.tier == name
         ),
-        tells=loop.source.export_scope(name),
+        export_scope=loop.source.export_scope(name),
         step13=inputs.step13.get(name),
         forecast=_forecast(name, loop, runtime, inputs, now),
     )
@@ -110,7 +110,7 @@ def _is_up(entry: ReplicaRuntime) -> bool:
 
 def _recent(state: EvaluatorState, tier: str, now: float) -> Window | None:
     """Return the sum of the windows of the last five minutes, including the open minute."""
-    closed = [s.window for s in state.minutes[tier].slices] if tier in state.minutes else []
+    closed = [s.window for s in state.minutes[tier].binned] if tier in state.minutes else []
     still_open = [window for (t, _), replica in state.replicas.items() if t == tier for window in replica.open]
     several = [window for window in (*closed, *still_open) if window.end > now - RECENT_SECONDS]
     return windows.sum_windows(several) if several else None

@@ -75,13 +75,13 @@ class DemoConsole:
         self._met: set[Known] = set()
         self._rounds: dict[str, int] = {}
 
-    def listen(self, standings: Iterable[RuleState], ended: Iterable[Finding]) -> None:
+    def listen(self, rule_states: Iterable[RuleState], ended: Iterable[Finding]) -> None:
         """Says what is new."""
-        for episode in ended:
-            self._over(episode)
-        for standing in standings:
-            if standing.episode is not None and BY_NAME[standing.episode.rule].loudness is not Severity.REPORT:
-                self._tell(standing.episode)
+        for finding in ended:
+            self._over(finding)
+        for rule_state in rule_states:
+            if rule_state.finding is not None and BY_NAME[rule_state.finding.rule].loudness is not Severity.REPORT:
+                self._tell(rule_state.finding)
 
     def played(self, t: float, rounds: dict[str, int]) -> None:
         """Says which recordings began anew; `rounds` is how often each has."""
@@ -90,14 +90,14 @@ class DemoConsole:
                 self._rounds[tier] = times
                 self._line(t, "", f"{tier}: the recording begins anew, as an engine that restarts")
 
-    def _tell(self, episode: Finding) -> None:
-        known, worst = (episode.rule, episode.subject), episode.worst
+    def _tell(self, finding: Finding) -> None:
+        known, worst = (finding.rule, finding.subject), finding.worst
         started, before = self._open.get(known, (None, None))
-        if started != episode.started_at:
+        if started != finding.started_at:
             before = None
         if before is not None and _same(before, worst):
             return
-        self._open[known] = episode.started_at, worst
+        self._open[known] = finding.started_at, worst
         if known in self._met:
             self._briefly(before, worst)
         else:
@@ -123,14 +123,14 @@ class DemoConsole:
         said = f"{verdict.rule}{how} in {verdict.subject}{stage}, {verdict.certainty.value}"
         self._line(verdict.t, status, said, len(verdict.status.value))
 
-    def _over(self, episode: Finding) -> None:
-        known = (episode.rule, episode.subject)
-        if episode.ended_at is None or self._open.get(known, (None,))[0] != episode.started_at:
+    def _over(self, finding: Finding) -> None:
+        known = (finding.rule, finding.subject)
+        if finding.ended_at is None or self._open.get(known, (None,))[0] != finding.started_at:
             return
         del self._open[known]
-        lasted = _clock(episode.ended_at - episode.started_at).strip()
+        lasted = _clock(finding.ended_at - finding.started_at).strip()
         over = self._paper.highlight("OVER", Status.OK)
-        self._line(episode.ended_at, over, f"{episode.rule} in {episode.subject}, after {lasted}", len("OVER"))
+        self._line(finding.ended_at, over, f"{finding.rule} in {finding.subject}, after {lasted}", len("OVER"))
 
     def _line(self, t: float, mark: str, text: str, mark_width: int = 0) -> None:
         """The time, a mark, and the text filled as if the mark had no colour."""

@@ -100,11 +100,11 @@ def _ask_page(options: WebOptions) -> tuple[bool, str]:
         headers = _authorization(options)
     with closing(asked) as connection:
         connection.request("GET", "/metrics", headers=headers)
-        answer = connection.getresponse()
-        page = answer.read(MOST_PAGE_BYTES)
-    said = (answer.getheader("Server", ""), answer.getheader("WWW-Authenticate", ""))
+        result = connection.getresponse()
+        page = result.read(MOST_PAGE_BYTES)
+    said = (result.getheader("Server", ""), result.getheader("WWW-Authenticate", ""))
     ours = b"sizewatch" in page or any("sizewatch" in text for text in said)
-    return ours, page.decode("utf-8", "replace") if ours and answer.status == 200 else ""
+    return ours, page.decode("utf-8", "replace") if ours and result.status == 200 else ""
 
 
 def _authorization(options: WebOptions) -> dict[str, str]:

@@ -134,9 +134,9 @@ def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | 
         with closing(KeptConnection(open_to_all, "answer")) as connection:
             connection.load_if_changed()
             before = clock()
-            with closing(connection.answer(head, time.monotonic() + options.timeout_seconds)) as answer:
+            with closing(connection.send(head, time.monotonic() + options.timeout_seconds)) as result:
                 after = clock()
-        theirs = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+        theirs = parsedate_to_datetime(result.headers.get("Date", "")).timestamp()
     except (ScrapeError, ValueError):
         return None
     return max(theirs - after, 0.0) + min(theirs + 1.0 - before, 0.0)

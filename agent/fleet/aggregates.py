@@ -91,12 +91,12 @@ class EngineAggregates:
     def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
         """Return the summed window of every group over the covered time of its replicas. Raise StoreError."""
         parts = [part for place, group in enumerate(grouped) for part in self._parts(place, group)]
-        answers: dict[str, list[MatrixSeries]] = {}
+        results: dict[str, list[MatrixSeries]] = {}
         for query in self._sums.queries(parts, self._of_the_target):
             for one in self._api.query_range(query, start, end, end - start):
-                answers.setdefault(one.labels[GROUP], []).append(one)
-        self._learn_edges(parts, answers)
-        found = part_sums((one for several in answers.values() for one in several), parts, (start, end))
+                results.setdefault(one.labels[GROUP], []).append(one)
+        self._learn_edges(parts, results)
+        found = part_sums((one for several in results.values() for one in several), parts, (start, end))
         of_group: dict[str, list[Window]] = {}
         seen = {str(place): {one.replica or "": one.window for one in group} for place, group in enumerate(grouped)}
         for part in parts:
@@ -159,12 +159,12 @@ class EngineAggregates:
         whole = replace(sums.window, expected_seconds=covered, covered_seconds=covered)
         if not sums.open:
             return whole
-        answers = (
+        results = (
             one
             for query in self._sums.families_by_replica_query(part, sums.open, self._of_the_target)
             for one in self._api.query_range(query, times[0], times[1], times[1] - times[0])
         )
-        found = replica_windows(answers, part, sums.open, self._sums.replica_label, times)
+        found = replica_windows(results, part, sums.open, self._sums.replica_label, times)
         one_by_one = [_covering(found.get(name), seen[name], times) for name in part.members]
         rest = windows.sum_windows(one_by_one)
         return replace(
@@ -175,7 +175,7 @@ class EngineAggregates:
             gaps={**whole.gaps, **rest.gaps},
         )
 
-    def _learn_edges(self, parts: Iterable[ReleaseGroup], answers: Mapping[str, Iterable[MatrixSeries]]) -> None:
+    def _learn_edges(self, parts: Iterable[ReleaseGroup], results: Mapping[str, Iterable[MatrixSeries]]) -> None:
         """Find the edges around the TTFT objective as the pages of each part print them, for the cascade."""
         if self._slo is None:
             return
@@ -184,7 +184,7 @@ class EngineAggregates:
             factor = {row.sample: row.factor for row in part.engine.rows if row.family == TTFT}
             printed = {
                 (float(one.labels["le"]) * factor[name], one.labels["le"])
-                for one in answers.get(part.key, ())
+                for one in results.get(part.key, ())
                 if (name := name_of(one.labels, part.engine)) in factor and one.labels.get("le", "+Inf") != "+Inf"
             }
             edges |= set(_edges_around(printed, self._slo))
@@ -252,13 +252,13 @@ class AgentAggregates:
     def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
         """Return the summed window of every group over the covered time of its replicas. Raise StoreError."""
         members = [[one.replica or "" for one in several] for several in grouped]
-        answers = [
+        results = [
             one
             for query in self._sums.queries(members)
             for one in self._api.query_range(query, start, end, end - start)
         ]
-        self._learn_edges(answers)
-        found = group_sums(answers, start, end)
+        self._learn_edges(results)
+        found = group_sums(results, start, end)
         return [self._whole(several, found.get(place, ()), start, end) for place, several in enumerate(grouped)]
 
     def _whole(self, several: Sequence[BinnedWindow], parts: Sequence[GroupSums], start: float, end: float) -> Window:
@@ -285,19 +285,19 @@ class AgentAggregates:
         self, family: str, several: Sequence[BinnedWindow], start: float, end: float
     ) -> tuple[Histogram, ...]:
         members = [one.replica or "" for one in several]
-        answers = (
+        results = (
             one
             for query in self._sums.histogram_by_replica_query(family, members)
             for one in self._api.query_range(query, start, end, end - start)
         )
-        parts = replica_parts(answers, start, end)
+        parts = replica_parts(results, start, end)
         return histograms.sum_histograms(part for found in parts.values() for part in found.get(family, ()))
 
-    def _learn_edges(self, answers: Iterable[MatrixSeries]) -> None:
+    def _learn_edges(self, results: Iterable[MatrixSeries]) -> None:
         """Find the edges around the TTFT objective as the tier's pages print them, for the cascade."""
         if self._slo is None:
             return
         printed = {
-            one.labels["le"] for one in answers if one.labels.get("__name__") == TTFT_BUCKET and "le" in one.labels
+            one.labels["le"] for one in results if one.labels.get("__name__") == TTFT_BUCKET and "le" in one.labels
         }
         self._edges = tuple(_edges_around(((float(text), text) for text in printed if text != "+Inf"), self._slo))

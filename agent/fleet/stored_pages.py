@@ -24,7 +24,7 @@ class StoredPage:
     pool: str
     snapshot: Snapshot | None
     gpus: tuple[GpuReadout, ...] = ()
-    trouble: str = ""
+    error: str = ""
 
 
 GONE_SECONDS = 300.0
@@ -41,7 +41,7 @@ ENOUGH = 3
 
 
 def _no_scrape(t: float, replica: str, pool: str) -> StoredPage:
-    return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, trouble="the store has no scrape of it")
+    return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, error="the store has no scrape of it")
 
 
 class PageReaderProtocol(Protocol):

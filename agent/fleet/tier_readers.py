@@ -82,14 +82,14 @@ class AggregatedTierReader:
         return self.pages.take(found)
 
     def minute(
-        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
+        self, seen: Mapping[str, Window], context: TierContext, before: Mapping[str | None, BinnedWindow]
     ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
         """Return the tier's minute from the windows of its replicas: sums by load, and each replica in its load bin.
 
         Raise StoreError.
         """
         each = tuple(
-            load_bins.mark_backlog(load_bins.bin_window(window, view.curve, name), before.get(name))
+            load_bins.mark_backlog(load_bins.bin_window(window, context.curve, name), before.get(name))
             for name, window in sorted(seen.items())
         )
         whole = [one for one in each if self._is_minute(one.window)]
@@ -199,7 +199,7 @@ class ReplicaReader:
     sums = False
 
     def minute(
-        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
+        self, seen: Mapping[str, Window], context: TierContext, before: Mapping[str | None, BinnedWindow]
     ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
         """Return nothing: the pages of the replicas close their minutes."""
         return (), ()
@@ -268,10 +268,10 @@ class AdaptiveTierReader:
             self._now = self._each
 
     def minute(
-        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
+        self, seen: Mapping[str, Window], context: TierContext, before: Mapping[str | None, BinnedWindow]
     ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
         """Return the minute of a tier that is read as sums. Raise StoreError."""
-        return self._summed.minute(seen, view, before)
+        return self._summed.minute(seen, context, before)
 
     @property
     def pages(self) -> TierPages:

@@ -54,7 +54,7 @@ class HistoryForecasts:
         """Restart the tier with the next request."""
         self._tiers.pop(tier, None)
 
-    def answer(self, asked: ForecastRequest) -> ForecastResponse:
+    def respond(self, asked: ForecastRequest) -> ForecastResponse:
         """Return the response, with a reason if there is no forecast. Raise for defects only."""
         try:
             with HistoryStore.open_reader(Path(asked.history)) as reader:
@@ -62,7 +62,7 @@ class HistoryForecasts:
         except SizewatchError as error:
             self.forget(asked.tier)
             return no_forecast(asked, str(error))
-        return no_forecast(asked, NOTHING_YET) if known is None else known.answer(asked)
+        return no_forecast(asked, NOTHING_YET) if known is None else known.respond(asked)
 
     def _follow(self, asked: ForecastRequest, reader: Reader) -> TierForecast | None:
         known = self._tiers.get(asked.tier)

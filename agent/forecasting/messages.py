@@ -124,9 +124,9 @@ def parse_request(line: bytes | str) -> ForecastRequest:
     return _QUESTION.validate_python(_document(line))
 
 
-def answer_line(answer: ForecastResponse | ForecastFailure) -> bytes:
+def answer_line(result: ForecastResponse | ForecastFailure) -> bytes:
     """Return a response as a line. Raise ValueError for NaN and infinity."""
-    return _line(asdict(answer))
+    return _line(asdict(result))
 
 
 def parse_response(line: bytes | str) -> ForecastResponse | ForecastFailure:

@@ -61,12 +61,12 @@ def prewarm_from_history(
     """Return the result from the history of the daemon. Raise ConfigError or HistoryError."""
     path = history_path(loaded)
     now = time.time() if now is None else now
-    views = {tier: _context(loaded, tier)}
+    contexts = {tier: _context(loaded, tier)}
     with HistoryStore.open_reader(path) as store:
         events = store.events(now - KEPT_SECONDS)
-        views = measured_views(store, views, plan_versions(loaded), now)
+        contexts = measured_views(store, contexts, plan_versions(loaded), now)
     starts = tuple(start for event in events if event.tier == tier and (start := parse_start_event(event)) is not None)
-    return HistoryForecasts().answer(_request(loaded, views[tier], starts, overrides, path, now))
+    return HistoryForecasts().respond(_request(loaded, contexts[tier], starts, overrides, path, now))
 
 
 def prewarm_from_csv(
@@ -94,30 +94,32 @@ def prewarm_from_csv(
     if series.bin_seconds % MINUTE_SECONDS:
         raise SizewatchError(f"{path}: bins of {series.bin_seconds:g} s are no whole minutes: give --bin 1m or longer")
     try:
-        answer = TierForecast(asked, series).answer(asked)
+        result = TierForecast(asked, series).respond(asked)
     except ValueError as error:
         raise SizewatchError(f"{path}: {error}") from error
-    return replace(answer, prewarm=replace(answer.prewarm, as_of=series.end))
+    return replace(result, prewarm=replace(result.prewarm, as_of=series.end))
 
 
 def _context(loaded: LoadedConfig, tier: str) -> TierContext:
     """Return the context of a tier. Raise ConfigError if there is none."""
-    views = build_tier_contexts(loaded)
-    if tier not in views:
-        raise ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
-    return views[tier]
+    contexts = build_tier_contexts(loaded)
+    if tier not in contexts:
+        raise ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(contexts)) or 'none'}",))
+    return contexts[tier]
 
 
 def _request(
     loaded: LoadedConfig,
-    view: TierContext,
+    context: TierContext,
     starts: tuple[ReplicaStart, ...],
     overrides: PlanOverrides,
     path: Path,
     now: float,
 ) -> ForecastRequest:
     scrape = loaded.config.settling_seconds / 2
-    asked = build_request(view, starts, loaded.config.forecast, history=path, now=now, scrape_interval_seconds=scrape)
+    asked = build_request(
+        context, starts, loaded.config.forecast, history=path, now=now, scrape_interval_seconds=scrape
+    )
     return _overridden(asked, overrides)
 
 
@@ -139,16 +141,16 @@ def too_old(found: Prewarm, now: float) -> str:
     )
 
 
-def manifest(answer: ForecastResponse, kind: str, where: ManifestOptions) -> str:
+def manifest(result: ForecastResponse, kind: str, where: ManifestOptions) -> str:
     """Return the manifest of a kind. Raise SizewatchError if it cannot be written."""
-    found = answer.prewarm
+    found = result.prewarm
     one = found.recommendation
     if one is None:
-        raise SizewatchError(f"{answer.tier}: no manifest without a recommendation: {found.reason}")
+        raise SizewatchError(f"{result.tier}: no manifest without a recommendation: {found.reason}")
     highest = max([one.replicas, *(step.replicas for step in found.schedule)])
     try:
         scaling = Scaling(
-            tier=answer.tier,
+            tier=result.tier,
             namespace=where.namespace,
             workload=where.workload,
             minimum_warm=one.minimum_warm,
@@ -166,7 +168,7 @@ def manifest(answer: ForecastResponse, kind: str, where: ManifestOptions) -> str
         )
         return manifest_text(scaling, kind)
     except ValueError as error:
-        raise SizewatchError(f"{answer.tier}: {error}") from error
+        raise SizewatchError(f"{result.tier}: {error}") from error
 
 
 def _note(found: Prewarm) -> str:

@@ -23,7 +23,7 @@ def settled_time(now: float, settling_seconds: float) -> float:
 
 
 def build_request(
-    view: TierContext,
+    context: TierContext,
     starts: Iterable[ReplicaStart],
     keys: ForecastConfig,
     *,
@@ -31,13 +31,13 @@ def build_request(
     now: float,
     scrape_interval_seconds: float,
 ) -> ForecastRequest:
-    """Return the request for the tier of `view` at `now` (unix seconds). `history` is the file with its demand."""
-    plan = view.plan
+    """Return the request for the tier of `context` at `now` (unix seconds). `history` is the file with its demand."""
+    plan = context.plan
     found = cold_start(starts, plan.cold_start_seconds if plan else None)
-    late = keys.late_request_cost.get(view.tier)
+    late = keys.late_request_cost.get(context.tier)
     price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
     return ForecastRequest(
-        tier=view.tier,
+        tier=context.tier,
         now=now,
         settled_until=settled_time(now, 2 * scrape_interval_seconds),
         history=str(Path(history).absolute()),
@@ -58,9 +58,9 @@ def build_request(
         ),
         lead_seconds=found.p95_seconds if found else None,
         lead_source=found.sentence if found else "",
-        capacity=None if _no_replicas(view) else view.capacity,
-        margin=margin_of(view.limits),
-        no_replicas=_no_replicas(view),
+        capacity=None if _no_replicas(context) else context.capacity,
+        margin=margin_of(context.limits),
+        no_replicas=_no_replicas(context),
         minimum_warm=(plan.fleet.minimum_warm or 0) if plan and plan.fleet else 0,
         hold_seconds=keys.scale_down_hold_seconds,
         replica_hour=price,
@@ -69,10 +69,10 @@ def build_request(
     )
 
 
-def _no_replicas(view: TierContext) -> str:
+def _no_replicas(context: TierContext) -> str:
     """Return why replicas cannot be counted, or ""."""
-    if not view.serves_whole_requests:
+    if not context.serves_whole_requests:
         return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"
-    if view.capacity is None or view.capacity.is_lower_bound:
+    if context.capacity is None or context.capacity.is_lower_bound:
         return "the plan has no curve to derive usable rps from"
     return ""

@@ -57,7 +57,7 @@ def forecast_command(memory_bytes: int) -> tuple[str, ...]:
 class _TierState:
     """State of a tier: the newest response, the projections of the last hours, and the retries."""
 
-    answer: ForecastResponse | None = None
+    result: ForecastResponse | None = None
     projections: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
     failures: int = 0
     retry_at: float = 0.0
@@ -103,17 +103,17 @@ class ForecastService:
 
     def _update(self, asked: ForecastRequest, tier: _TierState, memory_bytes: int) -> TimelineEvent | None:
         # A new process must hold the replicas that may still be starting.
-        held = _recommendation(tier.answer, asked.now)
+        held = _recommendation(tier.result, asked.now)
         try:
-            answer = self._ask(replace(asked, held=0 if held is None else held.replicas), memory_bytes)
+            result = self._ask(replace(asked, held=0 if held is None else held.replicas), memory_bytes)
         except WorkerError as error:
             return None if self._stopped else self._record_failure(asked, tier, error)
         with self._lock:
             self._runs += 1
-            tier.answer = answer
-            if answer.forecast is not None:
-                tier.projections.append(_reliable_part(answer.forecast.projection, asked.bin_seconds))
-            self._memory_bytes = answer.memory_bytes
+            tier.result = result
+            if result.forecast is not None:
+                tier.projections.append(_reliable_part(result.forecast.projection, asked.bin_seconds))
+            self._memory_bytes = result.memory_bytes
             missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
             before, tier.trouble = tier.trouble, ""
         several = "question was" if missed == 1 else "questions were"
@@ -126,19 +126,19 @@ class ForecastService:
             self._child = None
             raise WorkerError(error.fault, f"the forecasting process {error}") from error
         try:
-            answer = parse_response(line)
+            result = parse_response(line)
         except ValueError as error:
             self._end()
             words = str(error).splitlines()[0]
             raise WorkerError(
                 WorkerFailure.GARBAGE, f"the forecasting process answered what is no answer ({words})"
             ) from error
-        if isinstance(answer, ForecastFailure):
-            raise WorkerError(WorkerFailure.ERROR, f"the forecast failed: {answer.trouble}")
-        if answer.tier != asked.tier or answer.made_at != asked.now:
+        if isinstance(result, ForecastFailure):
+            raise WorkerError(WorkerFailure.ERROR, f"the forecast failed: {result.trouble}")
+        if result.tier != asked.tier or result.made_at != asked.now:
             self._end()
             raise WorkerError(WorkerFailure.GARBAGE, "the forecasting process answered another question")
-        return answer
+        return result
 
     def _running_child(self, memory_bytes: int) -> WorkerProcess:
         with self._lock:
@@ -163,7 +163,7 @@ class ForecastService:
                 tier.retry_at = self._monotonic() + pause
             fresh, tier.trouble = not tier.trouble, text
         _log.warning('forecast failed tier=%s error="%s"', asked.tier, text)
-        kept = "; the forecast before it stays until it is outlived" if tier.answer is not None else ""
+        kept = "; the forecast before it stays until it is outlived" if tier.result is not None else ""
         return _event(asked, text + kept) if fresh else None
 
     def keep(self, tiers: Container[str]) -> None:
@@ -180,27 +180,27 @@ class ForecastService:
         """Return the forecast of a tier at `now` (unix seconds) for pages and metrics."""
         with self._lock:
             tier = self._tiers.get(name, _TierState())
-            answer, projections, trouble = tier.answer, tuple(tier.projections), tier.trouble
-        if answer is None:
+            result, projections, trouble = tier.result, tuple(tier.projections), tier.trouble
+        if result is None:
             return ForecastStatus(
                 cold_start=cold_start, ready=ready, gap=trouble or "no forecast is made yet", trouble=trouble
             )
-        fresh = _is_fresh(answer, now)
-        found = _recommendation(answer, now)
+        fresh = _is_fresh(result, now)
+        found = _recommendation(result, now)
         recommendation = replace(found, ready=ready) if found is not None else None
         projection = projections[-1] if projections else None
-        valid = answer.forecast is not None and projection is not None and bool(projection.points_until(now))
+        valid = result.forecast is not None and projection is not None and bool(projection.points_until(now))
         return ForecastStatus(
-            forecast=answer.forecast if valid else None,
-            prewarm=without_old_schedule(replace(answer.prewarm, recommendation=recommendation), now),
+            forecast=result.forecast if valid else None,
+            prewarm=without_old_schedule(replace(result.prewarm, recommendation=recommendation), now),
             cold_start=cold_start,
             ready=ready,
-            now_rps=answer.now_rps if fresh else None,
+            now_rps=result.now_rps if fresh else None,
             at_lead=_point_at(projection, now + projection.horizon_seconds) if valid and projection else None,
             for_now=_point_for_now(projections, now),
-            minimum_warm=answer.minimum_warm if fresh else None,
-            gap=answer.gap
-            or ("" if valid else f"the forecast of {(now - answer.made_at) / 60:.0f} min ago is outlived"),
+            minimum_warm=result.minimum_warm if fresh else None,
+            gap=result.gap
+            or ("" if valid else f"the forecast of {(now - result.made_at) / 60:.0f} min ago is outlived"),
             trouble=trouble,
         )
 
@@ -235,15 +235,15 @@ class ForecastService:
             self._end()
 
 
-def _recommendation(answer: ForecastResponse | None, now: float) -> Recommendation | None:
+def _recommendation(result: ForecastResponse | None, now: float) -> Recommendation | None:
     """Return the recommendation that is still valid."""
-    return answer.prewarm.recommendation if answer is not None and _is_fresh(answer, now) else None
+    return result.prewarm.recommendation if result is not None and _is_fresh(result, now) else None
 
 
-def _is_fresh(answer: ForecastResponse, now: float) -> bool:
+def _is_fresh(result: ForecastResponse, now: float) -> bool:
     """Return whether the counts are valid: until one bin after the time that they are for."""
-    found = answer.prewarm.recommendation
-    return now <= (answer.made_at if found is None else found.target_time) + answer.bin_seconds
+    found = result.prewarm.recommendation
+    return now <= (result.made_at if found is None else found.target_time) + result.bin_seconds
 
 
 def _event(asked: ForecastRequest, text: str) -> TimelineEvent:

@@ -117,7 +117,7 @@ class TierForecast:
             self._begin_warming(self._decision.replicas if self._decision is not None else 0)
             self._forget()
 
-    def answer(self, asked: ForecastRequest) -> ForecastResponse:
+    def respond(self, asked: ForecastRequest) -> ForecastResponse:
         """Return the forecast at the request's `now`. Its settings must be the same."""
         forecaster, forecast, factors = self._forecaster, None, np.ones(0)
         path = forecaster.path(round(AHEAD_SECONDS / asked.bin_seconds)) if forecaster is not None else None

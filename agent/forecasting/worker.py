@@ -30,29 +30,29 @@ def main() -> int:
         limit_memory(int(sys.argv[1]))
         print(json.dumps(probe(*sys.argv[3:])))
         return 0
-    answers = begin_child(int(sys.argv[1]))
+    results = begin_child(int(sys.argv[1]))
     try:
-        serve(sys.stdin.buffer, answers)
+        serve(sys.stdin.buffer, results)
     except MemoryError:
         # The remaining memory is fragmented: the next request gets a new process.
         return OUT_OF_MEMORY
     return 0
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(requests: BinaryIO, results: BinaryIO) -> None:
     """Answer until the requests end. Raise ValueError for an invalid request, from another release."""
     # After the limits: the memory of these modules counts.
     from agent.forecasting.history_input import HistoryForecasts
 
     forecasts = HistoryForecasts()
     for line in requests:
-        answers.write(answer_line(_answer(forecasts, parse_request(line))))
-        answers.flush()
+        results.write(answer_line(_answer(forecasts, parse_request(line))))
+        results.flush()
 
 
 def _answer(forecasts: HistoryForecasts, asked: ForecastRequest) -> ForecastResponse | ForecastFailure:
     try:
-        return replace(forecasts.answer(asked), memory_bytes=memory_bytes())
+        return replace(forecasts.respond(asked), memory_bytes=memory_bytes())
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a defect in one tier must not stop the other forecasts

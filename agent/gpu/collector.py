@@ -94,7 +94,7 @@ class GpuCollector:
         self._missing: dict[tuple[str, str], float] = {}
         self.latest: dict[str, GpuReadout] = {}
 
-    def turn(self, now: float) -> GpuReadings:
+    def read_gpus(self, now: float) -> GpuReadings:
         """Read every GPU at `now` (unix seconds). A defect in the source becomes a problem of this cycle."""
         if self._source is None:
             return GpuReadings(windows={})

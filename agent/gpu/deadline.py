@@ -52,13 +52,13 @@ class DeadlineThread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
-        answer: Future[T] = Future()
+        result: Future[T] = Future()
         self._started_at = time.monotonic()
-        self._jobs.put((job, answer))
-        if not wait([answer], self._deadline).done:
-            self._late = answer
+        self._jobs.put((job, result))
+        if not wait([result], self._deadline).done:
+            self._late = result
             raise NotAnsweringError(time.monotonic() - self._started_at, just_started=True)
-        return answer.result()
+        return result.result()
 
     def _give_up_late(self) -> None:
         if self._late is None:

@@ -27,13 +27,13 @@ from rules.what_if.prompts import PromptVariation, find_prompt_variation
 DAY_SECONDS = 86_400.0
 
 
-def evaluate_days(store: Reader, view: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
+def evaluate_days(store: Reader, context: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
     """What the rules over days say about a tier whose plan has this version now. Raises HistoryTrouble."""
     since = now - long_rules.LOOK_BACK_SECONDS
-    others = set(store.plan_versions(view.tier, since, now)) - {version}
-    every = _hours(store, view.tier, since, now, None)
-    of_plan = _hours(store, view.tier, since, now, version) if others else every
-    return long_rules.evaluate_long_rules(view, every, now, of_plan)
+    others = set(store.plan_versions(context.tier, since, now)) - {version}
+    every = _hours(store, context.tier, since, now, None)
+    of_plan = _hours(store, context.tier, since, now, version) if others else every
+    return long_rules.evaluate_long_rules(context, every, now, of_plan)
 
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
@@ -59,10 +59,10 @@ def demand(store: Reader, tier: str, since: float, until: float) -> tuple[Minute
         return ()
 
 
-def sum_by_hour(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """The load bins of each hour added up at once; one after the other they would take most of a report's time."""
     grouped: dict[float, list[Window]] = {}
-    for one in slices:
+    for one in binned:
         middle = (one.window.start + one.window.end) / 2
         grouped.setdefault(middle // HOUR_SECONDS, []).append(one.window)
     return tuple(
@@ -84,31 +84,31 @@ class Material:
     """What was seen of one tier, the slices of the last days whose load is told, and the hours that tell of prompts."""
 
     seen: ProductionSummary
-    slices: tuple[BinnedWindow, ...]
+    binned: tuple[BinnedWindow, ...]
     hours: tuple[PromptVariation, ...]
 
 
-def material(store: Reader, view: TierContext, version: str, since: float, until: float) -> Material:
+def material(store: Reader, context: TierContext, version: str, since: float, until: float) -> Material:
     """All of it for [since, until) (unix seconds, full hours), under the present version of the plan. Raises HistoryTrouble."""
-    versions = store.plan_versions(view.tier, since, until)
-    collected = ProductionSummaryBuilder(view=view, since=since, until=until)
+    versions = store.plan_versions(context.tier, since, until)
+    collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     recent: list[BinnedWindow] = []
     hours: list[PromptVariation] = []
     for begin, end in pieces(since, until, DAY_SECONDS):
-        every = store.bins(view.tier, begin, end)
-        present = every if set(versions) <= {version} else store.bins(view.tier, begin, end, version)
+        every = store.bins(context.tier, begin, end)
+        present = every if set(versions) <= {version} else store.bins(context.tier, begin, end, version)
         needed = present if end > until - RECENT_SECONDS else sum_by_hour(present)
-        collected.add(sum_by_hour(every), needed, demand(store, view.tier, begin, end))
+        collected.add(sum_by_hour(every), needed, demand(store, context.tier, begin, end))
         hours += (one for one in map(find_prompt_variation, present) if one is not None)
         recent += (one for one in present if _middle(one.window) >= until - RECENT_SECONDS)
     busiest = _busiest(recent)
     fine = [
         quarter
         for hour in busiest
-        for quarter in store.replica_bins(view.tier, hour, hour + HOUR_SECONDS, version or None)
+        for quarter in store.replica_bins(context.tier, hour, hour + HOUR_SECONDS, version or None)
     ]
     coarse = [one for one in recent if _hour(one.window) not in busiest]
-    return Material(seen=collected.build(versions), slices=(*coarse, *fine), hours=tuple(hours))
+    return Material(seen=collected.build(versions), binned=(*coarse, *fine), hours=tuple(hours))
 
 
 def _busiest(recent: Sequence[BinnedWindow]) -> frozenset[float]:
@@ -132,21 +132,23 @@ def _hour(window: Window) -> float:
     return _middle(window) // HOUR_SECONDS * HOUR_SECONDS
 
 
-def read_capacity(store: Reader, view: TierContext, version: str, now: float) -> Capacity | None:
+def read_capacity(store: Reader, context: TierContext, version: str, now: float) -> Capacity | None:
     """Return the capacity of one replica at the last midnight (UTC) before `now` (unix seconds), from hours under the present plan.
 
     None where neither plan nor production tells. Raises HistoryTrouble.
     """
     until = now // DAY_SECONDS * DAY_SECONDS
     begins = (until - age * DAY_SECONDS for age in range(DAYS, 0, -1))
-    return capacity_now(view, (store.bins(view.tier, begin, begin + DAY_SECONDS, version) for begin in begins))
+    return capacity_now(context, (store.bins(context.tier, begin, begin + DAY_SECONDS, version) for begin in begins))
 
 
 def measured_views(
-    store: Reader, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+    store: Reader, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
 ) -> dict[str, TierContext]:
     """Return the views with the capacity that production showed by `now`; tiers without a plan as they are."""
     return {
-        tier: with_capacity(view, read_capacity(store, view, versions[tier], now)) if tier in versions else view
-        for tier, view in views.items()
+        tier: with_capacity(context, read_capacity(store, context, versions[tier], now))
+        if tier in versions
+        else context
+        for tier, context in contexts.items()
     }

@@ -151,7 +151,7 @@ class Reader:
                 self._path, "was written by an older sizewatch and has no demand; `sizewatch run` adds it"
             )
 
-    def episodes(self, since: float, tier: str | None = None) -> tuple[Finding, ...]:
+    def findings(self, since: float, tier: str | None = None) -> tuple[Finding, ...]:
         """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
         return self._spans(codec.EPISODE, Finding, since, tier)
 

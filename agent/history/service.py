@@ -45,7 +45,7 @@ class BookedMinutes:
         self._of: dict[str, Spans] = {}
         self._now = -math.inf
 
-    def turn(self, now: float) -> None:
+    def start_cycle(self, now: float) -> None:
         """The time of this turn (unix seconds). Where the clock went back, everything is asked anew."""
         if now < self._now:
             self._of = {}
@@ -118,11 +118,11 @@ class HistoryService:
         self._events: list[TimelineEvent] = []
         self._told = BookedMinutes()
         self.buffer = WriteBuffer()
-        self.trouble: str | None = None
+        self.error: str | None = None
         try:
             self._open()
-        except HistoryError as trouble:
-            self.trouble = str(trouble)
+        except HistoryError as error:
+            self.error = str(error)
 
     def _open(self) -> HistoryStore:
         """The store, opened now where it could not be before. Raises HistoryTrouble."""
@@ -134,7 +134,7 @@ class HistoryService:
         """The store, for what is booked beside the turns. Raises HistoryTrouble or HistoryProblem."""
         return self._open()
 
-    def turn(
+    def write_cycle(
         self,
         closed: Iterable[ClosedMinute],
         versions: Mapping[str, str],
@@ -150,7 +150,7 @@ class HistoryService:
         What cannot be written waits for the next turn. A defect rises, and what it was about is dropped and counted.
         """
         if now is not None:
-            self._told.turn(now)
+            self._told.start_cycle(now)
         self._waiting.extend(ended)
         self.buffer.add(
             MinuteRecord(
@@ -168,9 +168,9 @@ class HistoryService:
             store = self._open()
             self.buffer.drain(lambda several: store.book(self._told.select_new_minutes(store, several)))
             self._save(store, lasting)
-            self.trouble = None
-        except (HistoryError, HistoryOpenError) as trouble:
-            self.trouble = str(trouble)
+            self.error = None
+        except (HistoryError, HistoryOpenError) as error:
+            self.error = str(error)
             self._drop(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
 
     def _save(self, store: HistoryStore, lasting: tuple[Finding, ...]) -> None:
@@ -200,30 +200,30 @@ class HistoryService:
         """What is known since then, for a daemon that starts anew; nothing where the history cannot be read."""
         try:
             store = self._open()
-            found = store.episodes(since)
+            found = store.findings(since)
             unfinished = tuple(e for e in found if e.ended_at is None)
-            tiers = {episode.subject.tier for episode in unfinished}
+            tiers = {finding.subject.tier for finding in unfinished}
             seen = any(store.has_rows_since(tier, now - ALIVE_SECONDS) for tier in tiers)
             foreign, events = store.foreign_alerts(since), store.events(since)
-        except HistoryError as trouble:
-            self.trouble = str(trouble)
+        except HistoryError as error:
+            self.error = str(error)
             return PreviousRun()
         past = tuple(e for e in found if e.ended_at is not None)
         return PreviousRun(past=past, unfinished=unfinished, seen=seen, foreign=foreign, events=events)
 
-    def budget(self, view: TierContext, now: float) -> Budget | None:
+    def budget(self, context: TierContext, now: float) -> Budget | None:
         """A tier's error budget as far as it was booked: hours, and minutes of the last one or two. None where the history
         cannot be read."""
         cut = (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
         try:
             store = self._open()
             return error_budget.restore_budget(
-                view,
-                _hours(store, view.tier, now - error_budget.KEPT_SECONDS, cut),
-                _minutes(store, view.tier, cut, now),
+                context,
+                _hours(store, context.tier, now - error_budget.KEPT_SECONDS, cut),
+                _minutes(store, context.tier, cut, now),
             )
-        except HistoryError as trouble:
-            self.trouble = str(trouble)
+        except HistoryError as error:
+            self.error = str(error)
             return None
 
     def seal(self, now: float, stopping: Callable[[], bool] = lambda: False) -> None:
@@ -231,11 +231,11 @@ class HistoryService:
         SEALING_SECONDS: not for a start, nor a turn."""
         try:
             self._open().seal(now, stopping=stopping)
-        except (HistoryError, HistoryOpenError) as trouble:
-            self.trouble = str(trouble)
+        except (HistoryError, HistoryOpenError) as error:
+            self.error = str(error)
 
     def upkeep(
-        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+        self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, str] | None:
         """Retention, and Step 13 of every plan version whose first week is over; returns the sentence of each tier.
 
@@ -244,42 +244,43 @@ class HistoryService:
         try:
             store = self._open()
             store.prune(now, AT_ONCE)
-            found = {tier: _step13(store, views[tier], version, now) for tier, version in versions.items()}
-        except (HistoryError, HistoryOpenError) as trouble:
-            self.trouble = str(trouble)
+            found = {tier: _step13(store, contexts[tier], version, now) for tier, version in versions.items()}
+        except (HistoryError, HistoryOpenError) as error:
+            self.error = str(error)
             return None
         return {tier: text for tier, text in found.items() if text is not None}
 
     def measured_views(
-        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+        self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, TierContext] | None:
         """The views with what a replica can take by now; None where the history cannot be asked."""
         try:
-            return capacities.measured_views(self._open(), views, versions, now)
-        except (HistoryError, HistoryOpenError) as trouble:
-            self.trouble = str(trouble)
+            return capacities.measured_views(self._open(), contexts, versions, now)
+        except (HistoryError, HistoryOpenError) as error:
+            self.error = str(error)
             return None
 
     def long_answers(
-        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+        self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> tuple[RuleResult, ...]:
         """What rules over days say of each tier; unknown where the history cannot be asked now."""
         try:
             store = self._open()
             told = [
-                daily_queries.evaluate_days(store, view, versions.get(tier, ""), now) for tier, view in views.items()
+                daily_queries.evaluate_days(store, context, versions.get(tier, ""), now)
+                for tier, context in contexts.items()
             ]
-        except (HistoryError, HistoryOpenError) as trouble:
-            self.trouble = str(trouble)
-            text = f"the history cannot be read: {trouble}"
-            told = [long_rules.unknown_results(view, now, Gap.STALE, text) for view in views.values()]
-        return tuple(answer for answers in told for answer in answers)
+        except (HistoryError, HistoryOpenError) as error:
+            self.error = str(error)
+            text = f"the history cannot be read: {error}"
+            told = [long_rules.unknown_results(context, now, Gap.STALE, text) for context in contexts.values()]
+        return tuple(result for results in told for result in results)
 
     def close(self) -> None:
         """Lets go of the file. What still waits is lost, and told."""
         lost = len(self.buffer) + len(self._waiting) + len(self._events)
         if lost:
-            _log.error('lost unwritten history records=%d error="%s"', lost, self.trouble)
+            _log.error('lost unwritten history records=%d error="%s"', lost, self.error)
         try:
             if self._store is not None:
                 self._store.close()
@@ -297,12 +298,12 @@ def _minutes(store: Reader, tier: str, since: float, until: float) -> Iterator[B
         yield from store.minutes(tier, begin, end)
 
 
-def _step13(store: HistoryStore, view: TierContext, version: str, now: float) -> str | None:
+def _step13(store: HistoryStore, context: TierContext, version: str, now: float) -> str | None:
     """The kept answer, or the answer now if the first week of this plan version is over, or None.
 
     What was kept by a clock that was ahead more than an hour is kept anew: its week was none.
     """
-    seen, answered = f"first-seen/{view.tier}/{version}", f"step13/{view.tier}/{version}"
+    seen, answered = f"first-seen/{context.tier}/{version}", f"step13/{context.tier}/{version}"
     kept = json.loads(store.read_value(answered) or "null")
     if kept is not None and kept.get("t", now) <= now + ALIVE_SECONDS:
         return str(kept["sentence"])
@@ -312,19 +313,21 @@ def _step13(store: HistoryStore, view: TierContext, version: str, now: float) ->
         return None
     if now - first < FIRST_WEEK_SECONDS:
         return None
-    found = check_tier(store, view, version, first, now)
+    found = check_tier(store, context, version, first, now)
     store.keep(answered, json.dumps({"sentence": headline(found), "t": now, **check_json([found])}))
-    store.add_event(TimelineEvent(t=now, kind="step13", tier=view.tier, replica=None, text=headline(found)))
+    store.add_event(TimelineEvent(t=now, kind="step13", tier=context.tier, replica=None, text=headline(found)))
     return headline(found)
 
 
-def check_tier(store: Reader, view: TierContext, version: str, since: float, now: float) -> Step13:
+def check_tier(store: Reader, context: TierContext, version: str, since: float, now: float) -> Step13:
     """Step 13 of a tier over [since, now), from the hour sums (of a short history, the minutes) of its plan version.
 
     Raises HistoryTrouble.
     """
-    bins = store.bins(view.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
+    bins = store.bins(context.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
     begin = min((one.window.start for one in bins), default=since)
     if now - begin < MINUTES_BELOW_SECONDS:
-        return check_benchmark(view, store.minutes(view.tier, begin, now, version), now, period_seconds=MINUTE_SECONDS)
-    return check_benchmark(view, bins, now)
+        return check_benchmark(
+            context, store.minutes(context.tier, begin, now, version), now, period_seconds=MINUTE_SECONDS
+        )
+    return check_benchmark(context, bins, now)

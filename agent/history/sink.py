@@ -46,13 +46,13 @@ class HistorySink:
         """Write what was collected. What cannot be written now waits in memory."""
         minutes, self._minutes = self._minutes, []
         ended, self._closed = (*self._closed, *self._external()), []
-        before = self.service.trouble
+        before = self.service.error
         pools = {target.key: target.pool for target in self._source.targets}
         still_open = self._open if minutes or ended else ()
-        self.service.turn(minutes, self._versions, ended, still_open, pools=pools, now=now)
-        if self.service.trouble is not None and before is None:
-            _log.error('history write failed, buffering in memory error="%s"', self.service.trouble)
-        elif before is not None and self.service.trouble is None:
+        self.service.write_cycle(minutes, self._versions, ended, still_open, pools=pools, now=now)
+        if self.service.error is not None and before is None:
+            _log.error('history write failed, buffering in memory error="%s"', self.service.error)
+        elif before is not None and self.service.error is None:
             _log.info("history write recovered")
 
     def close(self) -> None:

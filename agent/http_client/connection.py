@@ -80,7 +80,7 @@ class KeptConnection:
         self._loaded = tuple(stamps)
         return True
 
-    def answer(self, request: requests.PreparedRequest, deadline: float) -> requests.Response:
+    def send(self, request: requests.PreparedRequest, deadline: float) -> requests.Response:
         """Return status and headers. The body can be read until `deadline` (of time.monotonic)."""
         while True:
             kept, self._kept = self._kept, False
@@ -203,7 +203,7 @@ class PageFetcher:
         if self._connection.load_if_changed():
             headers = _HEADERS | {"Accept": self._accept} | self._connection.headers
             self._request = requests.Request("GET", self._options.url, headers=headers).prepare()
-        response = self._connection.answer(self._request, deadline)
+        response = self._connection.send(self._request, deadline)
         try:
             return self._page(response)
         except BaseException:

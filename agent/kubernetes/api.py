@@ -151,19 +151,19 @@ class KubernetesClient:
         Read the events to their end, or call `close`. An ERROR event is raised.
         """
         query |= {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": f"{seconds:.0f}"}
-        answer = self._send("GET", path, query, None, seconds + self._server.timeout_seconds)
-        if answer.status_code != 200:
-            with closing(answer):
-                raise self._refused(answer, self._read(answer))
-        self._watched = answer
+        result = self._send("GET", path, query, None, seconds + self._server.timeout_seconds)
+        if result.status_code != 200:
+            with closing(result):
+                raise self._refused(result, self._read(result))
+        self._watched = result
         if self._closed:
-            self._shut(answer)
-        return self._events(answer)
+            self._shut(result)
+        return self._events(result)
 
-    def _events(self, answer: requests.Response) -> Iterator[dict[str, Any]]:
-        with closing(answer):
+    def _events(self, result: requests.Response) -> Iterator[dict[str, Any]]:
+        with closing(result):
             try:
-                for line in self._lines(answer):
+                for line in self._lines(result):
                     yield _event(self._plain(line))
             finally:
                 self._watched = None
@@ -177,18 +177,18 @@ class KubernetesClient:
         if self._adapter is not None:
             self._adapter.close()
 
-    def _shut(self, answer: requests.Response) -> None:
+    def _shut(self, result: requests.Response) -> None:
         try:
-            answer.raw.shutdown()
+            result.raw.shutdown()
         except (OSError, ValueError, RuntimeError):
             # The watch has just ended.
             self._watched = None
 
     def _ask(self, method: str, path: str, query: Mapping[str, str], body: Body | None) -> dict[str, Any]:
-        with closing(self._send(method, path, query, body, self._server.timeout_seconds)) as answer:
-            reply = self._read(answer)
-            if not 200 <= answer.status_code < 300:
-                raise self._refused(answer, reply)
+        with closing(self._send(method, path, query, body, self._server.timeout_seconds)) as result:
+            reply = self._read(result)
+            if not 200 <= result.status_code < 300:
+                raise self._refused(result, reply)
         found = _parsed(reply)
         if not isinstance(found, dict):
             raise KubernetesApiError(f"{self._place}: the answer is no JSON object")
@@ -197,12 +197,12 @@ class KubernetesClient:
     def _send(
         self, method: str, path: str, query: Mapping[str, str], body: Body | None, seconds: float
     ) -> requests.Response:
-        answer = self._sent(method, path, query, body, seconds)
-        if answer.status_code == 401 and self._server.token_file:
-            answer.close()
+        result = self._sent(method, path, query, body, seconds)
+        if result.status_code == 401 and self._server.token_file:
+            result.close()
             self._stamps = None
-            answer = self._sent(method, path, query, body, seconds)
-        return answer
+            result = self._sent(method, path, query, body, seconds)
+        return result
 
     def _sent(
         self, method: str, path: str, query: Mapping[str, str], body: Body | None, seconds: float
@@ -253,9 +253,9 @@ class KubernetesClient:
             self._adapter.close()
         self._adapter, self._token = self._make(tls), token
 
-    def _read(self, answer: requests.Response) -> bytes:
+    def _read(self, result: requests.Response) -> bytes:
         try:
-            body: bytes = answer.raw.read(MOST_BYTES + 1, decode_content=False)
+            body: bytes = result.raw.read(MOST_BYTES + 1, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             text = translate_http_error(error, self._place, self._server.timeout_seconds).text
             raise KubernetesApiError(f"API server: {text}") from error
@@ -265,11 +265,11 @@ class KubernetesClient:
             )
         return body
 
-    def _lines(self, answer: requests.Response) -> Iterator[bytes]:
+    def _lines(self, result: requests.Response) -> Iterator[bytes]:
         """Yield the lines of a watch, a JSON object each. An incomplete last line is dropped."""
         rest = bytearray()
         try:
-            for chunk in answer.raw.stream(65_536, decode_content=False):
+            for chunk in result.raw.stream(65_536, decode_content=False):
                 # A chunk may be a single byte: split only when a line has ended.
                 rest += chunk
                 if b"\n" in chunk:
@@ -285,8 +285,8 @@ class KubernetesClient:
         """Remove our token, which an error may repeat."""
         return line.replace(self._token.encode(), HIDDEN.encode()) if self._token else line
 
-    def _refused(self, answer: requests.Response, body: bytes) -> KubernetesApiError:
-        status = answer.status_code
+    def _refused(self, result: requests.Response, body: bytes) -> KubernetesApiError:
+        status = result.status_code
         try:
             message = str(_parsed(body).get("message", ""))
         except (KubernetesApiError, AttributeError):

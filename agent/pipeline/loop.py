@@ -151,4 +151,4 @@ class EvaluationLoop:
 def _restarted(one: Finding, now: float) -> RuleState:
     text = "sizewatch has just started"
     result = Unknown(t=now, rule=one.rule, subject=one.subject, reason=Gap.RESTARTED, text=text)
-    return RuleState(answer=result, episode=one, judged_at=now)
+    return RuleState(result=result, finding=one, evaluated_at=now)

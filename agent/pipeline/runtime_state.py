@@ -136,13 +136,13 @@ class RuntimeState:
         """Record a step."""
         if result.observation is not None:
             self._record_observation(result.observation, result.windows)
-        self.record_minutes(result.minutes, result.tiers, result.now)
-        if result.observation is not None:
             self.past = [one for one in self.past if (one.ended_at or 0.0) > result.now - DAY_SECONDS]
         self.past += [one for one in result.closed if isinstance(one, Finding)]
         if result.events:
             kept = [event for event in self.events if event.t > result.now - DAY_SECONDS]
             self.events = (*kept, *result.events)[-MOST_EVENTS:]
+        # Last: readings of a strange page may fail, and must not cost the findings and events above.
+        self.record_minutes(result.minutes, result.tiers, result.now)
 
     def end_cycle(self, now: float) -> None:
         """Do nothing: the records are in memory only."""
@@ -195,7 +195,7 @@ class RuntimeState:
             self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in gone})
 
     def record_minutes(
-        self, minutes: tuple[ClosedMinute, ...], views: Mapping[str, TierContext], now: float = math.inf
+        self, minutes: tuple[ClosedMinute, ...], contexts: Mapping[str, TierContext], now: float = math.inf
     ) -> None:
         """Record closed minutes. Replicas may close a minute in different cycles; its point covers all of them so far.
 
@@ -207,7 +207,7 @@ class RuntimeState:
             sums = _not_ahead(self._minutes.get(tier, {}), now)
             points = _not_ahead(self._trend.get(tier, {}), now)
             whole = windows.sum_windows([*([sums[minute]] if minute in sums else []), *group])
-            values = {name: readings.read(BY_NAME[name], whole, views[tier].basis) for name in TREND_SIGNALS}
+            values = {name: readings.read(BY_NAME[name], whole, contexts[tier].basis) for name in TREND_SIGNALS}
             sums[minute] = whole
             points[minute] = TrendPoint(t=minute + windows.MINUTE_SECONDS, readings=values)
             self._minutes[tier] = _newest(sums, OPEN_MINUTES)

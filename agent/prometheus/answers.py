@@ -110,7 +110,7 @@ def collector_resting() -> Iterator[None]:
 
 
 @collector_resting()
-def answer(place: str, body: bytes) -> ApiResponse:
+def parse_answer(place: str, body: bytes) -> ApiResponse:
     """Parse a response body. Raise StoreError if it is not a response of the API."""
     try:
         found = json.loads(body, parse_constant=_no_number)

@@ -20,7 +20,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.connection import KeptConnection
 from agent.http_client.error_text import http_status_error, place_of, redact
 from agent.http_client.transport import TargetOptions
-from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, answer
+from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, parse_answer
 
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 64 * 1024 * 1024
@@ -206,7 +206,7 @@ class QueryRunner:
         except ScrapeError as error:
             raise self._clean(transport_error(self.place, error)) from error
         self.bytes += len(body)
-        given = answer(self.place, body)
+        given = parse_answer(self.place, body)
         if given.error is not None:
             raise self._clean(error_from_body(given, status))
         if status != 200:
@@ -233,7 +233,7 @@ class QueryRunner:
         if self._options.org_id is not None:
             headers["X-Scope-OrgID"] = self._options.org_id
         prepared = requests.Request("POST", f"{self.place}{path}", headers=headers, data=form).prepare()
-        response = self._connection.answer(prepared, deadline)
+        response = self._connection.send(prepared, deadline)
         try:
             self._check_status(response)
             return self._connection.body(response), response.status_code

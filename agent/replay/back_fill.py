@@ -79,18 +79,18 @@ class BackFillService:
         while not self._stopping.is_set():
             try:
                 found = self._fill()
-            except (HistoryError, HistoryOpenError) as trouble:
-                found = BackFillProgress(trouble=str(trouble))
+            except (HistoryError, HistoryOpenError) as error:
+                found = BackFillProgress(error=str(error))
             except Exception:  # noqa: BLE001 - a defect must stop only the back-fill, not the daemon
                 _log.exception("history back-fill failed")
                 self.text = "failed by a defect in sizewatch, see its log"
                 return
-            if not found.trouble:
+            if not found.error:
                 self._finished(found)
                 return
             if not self._stopping.is_set():
-                self.text = f"waits: {found.trouble}"
-                _log.warning('history back-fill paused error="%s" retry=%s', found.trouble, _AGAIN)
+                self.text = f"waits: {found.error}"
+                _log.warning('history back-fill paused error="%s" retry=%s', found.error, _AGAIN)
             self._stopping.wait(AGAIN_SECONDS)
 
     def _fill(self) -> BackFillProgress:

@@ -62,7 +62,7 @@ class BackFillProgress:
     minutes: int = 0
     hours: int = 0
     left_alone: dict[str, float] | None = None
-    trouble: str = ""
+    error: str = ""
 
 
 def fill_history(
@@ -97,7 +97,7 @@ def fill_history(
             found.hours += 1
             told(piece, found)
         if walk.trouble or stopped():
-            found.trouble = walk.trouble or "it was stopped"
+            found.error = walk.trouble or "it was stopped"
             return found
     store.keep(MARK, "null")
     return found
@@ -196,10 +196,10 @@ def _open_findings_at(state: EvaluatorState, t: float) -> tuple[Finding, ...]:
     """Return open findings as if they ended at `t`, or at their last evaluation if that is long before."""
     found = []
     for one in state.rules.values():
-        evaluated = one.judged_at if one.judged_at is not None else -math.inf
-        if one.episode is not None and one.episode.started_at < t:
-            last = max(evaluated, one.episode.transitions[-1].t)
-            found.append(replace(one.episode, ended_at=t if t - last < UNEVALUATED_SECONDS else last))
+        evaluated = one.evaluated_at if one.evaluated_at is not None else -math.inf
+        if one.finding is not None and one.finding.started_at < t:
+            last = max(evaluated, one.finding.transitions[-1].t)
+            found.append(replace(one.finding, ended_at=t if t - last < UNEVALUATED_SECONDS else last))
     return tuple(found)
 
 
@@ -246,8 +246,8 @@ class _BackFillRun:
                 resumed = True
             began = time.thread_time()
             self._loop.run_cycle()
-            if self._api.trouble is not None:
-                self.trouble = str(self._api.trouble)
+            if self._api.error is not None:
+                self.trouble = str(self._api.error)
                 return
             while due and self._at >= due[0][1] + SETTLE_SECONDS:
                 yield due.pop(0)
@@ -257,7 +257,7 @@ class _BackFillRun:
         """Clear the lead time's results and reopen the findings that the previous run cut."""
         self._collected.clear()
         if self._mark is not None:
-            known = self._store.episodes(self._mark.at - DAY_SECONDS)
+            known = self._store.findings(self._mark.at - DAY_SECONDS)
             lasted = [replace(one, ended_at=None) for one in known if _name(one) in self._mark.open]
             self._loop.restore_findings(lasted, (), self._mark.at, recently_alive=True)
 
@@ -288,7 +288,7 @@ class _BackFillRun:
         """Return the spans without those that the history already has, or has for longer.
 
         A finding that was cut here may continue in time that was already stored."""
-        known = {_name(one): one.ended_at for one in self._store.episodes(self._block[0])}
+        known = {_name(one): one.ended_at for one in self._store.findings(self._block[0])}
         return [
             one
             for one in several

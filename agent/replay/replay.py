@@ -50,7 +50,7 @@ class ShownWindow:
 class ReplayResult:
     """Result of a replay.
 
-    `standings` are the rule states at the end, `ended` the spans that ended before. `engines` are the engine labels of
+    `rule_states` are the rule states at the end, `ended` the spans that ended before. `engines` are the engine labels of
     each tier. `cut_short` is the reason why the replay ended early, else empty.
     """
 
@@ -59,8 +59,8 @@ class ReplayResult:
     end: float
     windows: tuple[ShownWindow, ...]
     ended: tuple[ClosedSpan, ...]
-    standings: tuple[RuleState, ...]
-    views: Mapping[str, TierContext]
+    rule_states: tuple[RuleState, ...]
+    contexts: Mapping[str, TierContext]
     engines: Mapping[str, tuple[str, ...]]
     problems: tuple[str, ...]
     cut_short: str = ""
@@ -126,8 +126,8 @@ class ReplayRun:
             end=self._end,
             windows=self._grid.next_shown(),
             ended=tuple(self._ended),
-            standings=tuple(self.state.rules.values()),
-            views=self.evaluator.tiers,
+            rule_states=tuple(self.state.rules.values()),
+            contexts=self.evaluator.tiers,
             engines=engines,
             problems=tuple(problems),
             cut_short=cut_short,
@@ -147,13 +147,13 @@ def replay(
 
 
 def _contexts(recording: Recording, plan: Plan | None) -> dict[str, TierContext]:
-    views = {}
+    contexts = {}
     for target in recording.targets:
         tier = plan.tiers.get(target.tier) if plan else None
         comparable = itl_comparable(target.engine or (tier.engine if tier else None))
         pools = {other.replica: other.pool for other in recording.targets if other.tier == target.tier}
-        views[target.tier] = build_tier_context(target.tier, tier, comparable, pools=pools)
-    return views
+        contexts[target.tier] = build_tier_context(target.tier, tier, comparable, pools=pools)
+    return contexts
 
 
 def _engines(recording: Recording, readers: list[PageReader]) -> dict[str, tuple[str, ...]]:

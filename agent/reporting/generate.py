@@ -62,7 +62,7 @@ class ReportQuery:
     """Scope of a report: tiers with their plan versions, [since, until) in unix seconds, and the time zone of its
     readers."""
 
-    views: Mapping[str, TierContext]
+    contexts: Mapping[str, TierContext]
     versions: Mapping[str, str]
     plan: Plan | None
     since: float
@@ -77,16 +77,16 @@ class ReportQuery:
 class _TierResult:
     summary: ProductionSummary
     step13: Step13
-    answers: tuple[RuleResult, ...]
+    results: tuple[RuleResult, ...]
     before: Window | None
 
 
 def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
     """Return all inputs of the report. Raise HistoryError."""
-    asked = replace(asked, views=measured_views(store, asked.views, asked.versions, asked.until))
-    names = [*(asked.plan.tiers if asked.plan else ()), *sorted(asked.views)]
-    tiers = [_tier(store, asked, asked.views[name]) for name in dict.fromkeys(names) if name in asked.views]
-    moved = add_tier_moves([propose_size(one.summary, index_by_rule(one.answers)) for one in tiers])
+    asked = replace(asked, contexts=measured_views(store, asked.contexts, asked.versions, asked.until))
+    names = [*(asked.plan.tiers if asked.plan else ()), *sorted(asked.contexts)]
+    tiers = [_tier(store, asked, asked.contexts[name]) for name in dict.fromkeys(names) if name in asked.contexts]
+    moved = add_tier_moves([propose_size(one.summary, index_by_rule(one.results)) for one in tiers])
     return ReportInputs(
         made_at=asked.until,
         since=asked.since,
@@ -100,30 +100,32 @@ def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
     )
 
 
-def _tier(store: Reader, asked: ReportQuery, view: TierContext) -> _TierResult:
-    version = asked.versions.get(view.tier, "")
-    versions = store.plan_versions(view.tier, asked.since, asked.until)
-    collected = ProductionSummaryBuilder(view=view, since=asked.since, until=asked.until)
+def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResult:
+    version = asked.versions.get(context.tier, "")
+    versions = store.plan_versions(context.tier, asked.since, asked.until)
+    collected = ProductionSummaryBuilder(context=context, since=asked.since, until=asked.until)
     recent: list[BinnedWindow] = []
     of_plan: list[BinnedWindow] = []
     for since, until in daily_queries.pieces(asked.since, asked.until, daily_queries.DAY_SECONDS):
-        every = store.bins(view.tier, since, until)
-        present = every if set(versions) <= {version} else store.bins(view.tier, since, until, version)
+        every = store.bins(context.tier, since, until)
+        present = every if set(versions) <= {version} else store.bins(context.tier, since, until, version)
         hours = daily_queries.sum_by_hour(every)
         collected.add(
-            hours, _as_needed(asked, until, every, hours, present), daily_queries.demand(store, view.tier, since, until)
+            hours,
+            _as_needed(asked, until, every, hours, present),
+            daily_queries.demand(store, context.tier, since, until),
         )
         if since >= asked.until - JUDGED_SECONDS:
             recent += every
             of_plan += present
-    checked = check_benchmark(view, of_plan, asked.until)
-    answers = (
-        *checked.answers,
-        *(evaluate_rule(RULES[name], view, recent, asked.until, HOUR_SECONDS) for name in OVER_THE_TIME),
-        *daily_queries.evaluate_days(store, view, version, asked.until),
+    checked = check_benchmark(context, of_plan, asked.until)
+    results = (
+        *checked.results,
+        *(evaluate_rule(RULES[name], context, recent, asked.until, HOUR_SECONDS) for name in OVER_THE_TIME),
+        *daily_queries.evaluate_days(store, context, version, asked.until),
     )
-    before = _before(store, asked, view)
-    return _TierResult(summary=collected.build(versions), step13=checked, answers=answers, before=before)
+    before = _before(store, asked, context)
+    return _TierResult(summary=collected.build(versions), step13=checked, results=results, before=before)
 
 
 def _as_needed(
@@ -139,23 +141,23 @@ def _as_needed(
     return hours if present is every else daily_queries.sum_by_hour(present)
 
 
-def _before(store: Reader, asked: ReportQuery, view: TierContext) -> Window | None:
+def _before(store: Reader, asked: ReportQuery, context: TierContext) -> Window | None:
     """Return the sum of the preceding time of the same length, for trends."""
     begin = 2 * asked.since - asked.until
-    collected = ProductionSummaryBuilder(view=view, since=begin, until=asked.since)
+    collected = ProductionSummaryBuilder(context=context, since=begin, until=asked.since)
     for since, until in daily_queries.pieces(begin, asked.since, daily_queries.DAY_SECONDS):
-        collected.add(daily_queries.sum_by_hour(store.bins(view.tier, since, until)), (), ())
+        collected.add(daily_queries.sum_by_hour(store.bins(context.tier, since, until)), (), ())
     return collected.build(()).total
 
 
 def _past(store: Reader, asked: ReportQuery, resize: Resize, result: _TierResult) -> TierPast:
-    tier, since = resize.seen.view.tier, asked.since
+    tier, since = resize.seen.context.tier, asked.since
     return TierPast(
         resize=resize,
         step13=result.step13,
-        answers=result.answers,
+        results=result.results,
         before=result.before,
-        episodes=tuple(one for one in store.episodes(since, tier) if one.started_at < asked.until),
+        findings=tuple(one for one in store.findings(since, tier) if one.started_at < asked.until),
         unknowns=tuple(one for one in store.unknowns(since, tier) if one.started_at < asked.until),
         foreign=tuple(one for one in store.foreign_alerts(since, tier) if one.started_at < asked.until),
         events=tuple(one for one in store.events(since) if one.tier in (None, tier) and one.t < asked.until),
@@ -166,9 +168,9 @@ def _past(store: Reader, asked: ReportQuery, resize: Resize, result: _TierResult
 
 def _gone(store: Reader, asked: ReportQuery) -> tuple[str, ...]:
     """Return a remark for each tier that has findings but is no longer monitored."""
-    found = {one.subject.tier for one in store.episodes(asked.since) if one.started_at < asked.until}
+    found = {one.subject.tier for one in store.findings(asked.since) if one.started_at < asked.until}
     found |= {one.subject.tier for one in store.unknowns(asked.since) if one.started_at < asked.until}
-    gone = sorted(found - set(asked.views))
+    gone = sorted(found - set(asked.contexts))
     return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in gone)
 
 
@@ -190,12 +192,12 @@ def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
     return found
 
 
-def prewarming_from_response(answer: ForecastResponse) -> Prewarming | None:
+def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
     """Return the pre-warming result, or None without a forecast and a comparison."""
-    worth = answer.prewarm.worth
-    if answer.forecast is None:
+    worth = result.prewarm.worth
+    if result.forecast is None:
         return None if worth is None else Prewarming(worth=worth)
-    projection = answer.forecast.projection
+    projection = result.forecast.projection
     return Prewarming(
         worth=worth,
         method=projection.method,
@@ -223,7 +225,7 @@ def load_report_inputs(loaded: LoadedConfig, seconds: float, now: float) -> Repo
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with HistoryStore.open_reader(path) as store:
         asked = ReportQuery(
-            views=build_tier_contexts(loaded),
+            contexts=build_tier_contexts(loaded),
             versions=plan_versions(loaded),
             plan=loaded.plan,
             since=until - span,

@@ -93,8 +93,8 @@ class ReportService:
             _log.error('report state reset error="%s"', error)
             try:
                 path.replace(path.with_name(f"{path.name}.damaged"))
-            except OSError as trouble:
-                raise ReportStateError(f"{path} cannot be put aside: {trouble.strerror or trouble}") from trouble
+            except OSError as error:
+                raise ReportStateError(f"{path} cannot be put aside: {error.strerror or error}") from error
             found = None
         return found or ReportState(begun_at=now)
 

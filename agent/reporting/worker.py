@@ -31,7 +31,7 @@ class _Busy(Exception):
 
 def main() -> int:
     """Run the job from stdin."""
-    answers = begin_child(int(sys.argv[1]))
+    results = begin_child(int(sys.argv[1]))
     # The parent process may have exited by then.
     signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
     try:
@@ -39,8 +39,8 @@ def main() -> int:
     except MemoryError:
         return OUT_OF_MEMORY
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    answers.write(result_line(replace(result, memory_bytes=peak)))
-    answers.flush()
+    results.write(result_line(replace(result, memory_bytes=peak)))
+    results.flush()
     return 0
 
 

@@ -68,8 +68,8 @@ def _card(options: TargetOptions, remarks: list[str]) -> dict[str, Any]:
     """Return the first model card of the server. Without one, add a remark and return an empty dict."""
     url = urlunsplit(urlsplit(options.url)._replace(path=MODELS, query=""))
     try:
-        answer = json.loads(fetch_page(replace(options, url=url), JSON))
-        cards = [card for card in answer["data"] if isinstance(card, dict)]
+        result = json.loads(fetch_page(replace(options, url=url), JSON))
+        cards = [card for card in result["data"] if isinstance(card, dict)]
     except ScrapeError as error:
         gone = error.kind is ScrapeFailure.HTTP_STATUS
         remarks.append("it has no /v1/models" if gone else f"model card not read: {error.text}")

@@ -59,7 +59,7 @@ class PastQueryClient:
         self._until = until
         self._width = piece_seconds
         self._pieces: dict[str, _Piece] = {}
-        self.trouble: StoreError | None = None
+        self.error: StoreError | None = None
         self.place, self.counts = api.place, api.counts
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
@@ -76,9 +76,9 @@ class PastQueryClient:
             until = max(end, min(start + self._width, self._until))
             try:
                 return _Piece(start, until, self._api.query_samples(selector, start, until))
-            except StoreError as trouble:
-                if trouble.kind not in _TOO_LARGE or until <= end:
-                    self.trouble = trouble
+            except StoreError as error:
+                if error.kind not in _TOO_LARGE or until <= end:
+                    self.error = error
                     raise
                 self._width = (until - start) / 2
 
@@ -86,16 +86,16 @@ class PastQueryClient:
         """Return values like `StoreApi.query`. Raise StoreError."""
         try:
             return self._api.query(expr, t)
-        except StoreError as trouble:
-            self.trouble = trouble
+        except StoreError as error:
+            self.error = error
             raise
 
     def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
         """Return values like `StoreApi.query_range`. Raise StoreError."""
         try:
             return self._api.query_range(expr, start, end, step)
-        except StoreError as trouble:
-            self.trouble = trouble
+        except StoreError as error:
+            self.error = error
             raise
 
 

@@ -58,7 +58,7 @@ class ScrapeSource:
         """Yield one observation, dated after the last scrape. A failed target or GPU loses only its own part."""
         running = self._scrapers.start_scrapes()
         # Read the GPUs during the scrapes: the waits for a hung driver and a hung target then overlap.
-        readings = self.gpus.turn(now)
+        readings = self.gpus.read_gpus(now)
         results = self._scrapers.collect_results(running)
         owners = self.assign_gpus()
         gpus = {key: self._replica_gpus(owned, readings) for key, owned in owners.items()}

@@ -243,7 +243,7 @@ def observation_of(
                 replica=one.page.replica,
                 t=one.page.t,
                 snapshot=one.page.snapshot,
-                error=one.page.trouble,
+                error=one.page.error,
                 failure="" if one.page.snapshot is not None else ScrapeFailure.CONNECT.value,
                 gpu_window=one.gpus,
             )

@@ -128,11 +128,11 @@ class WorkerProcess:
             raise self._died(str(error)) from error
 
     def _exchange(self, request: bytes, deadline: float) -> bytes:
-        left, answer = memoryview(request), bytearray()
+        left, result = memoryview(request), bytearray()
         with selectors.DefaultSelector() as ready:
             ready.register(self._in, selectors.EVENT_WRITE)
             ready.register(self._out, selectors.EVENT_READ)
-            while not answer.endswith(b"\n"):
+            while not result.endswith(b"\n"):
                 wait = deadline - time.monotonic()
                 if wait <= 0:
                     raise WorkerError(WorkerFailure.TIMEOUT, "took too long and was ended")
@@ -142,10 +142,10 @@ class WorkerProcess:
                         if not left:
                             ready.unregister(self._in)
                     else:
-                        answer += self._read()
-                        if len(answer) > MOST_BYTES:
+                        result += self._read()
+                        if len(result) > MOST_BYTES:
                             raise WorkerError(WorkerFailure.GARBAGE, "answered without end and was ended")
-        return bytes(answer)
+        return bytes(result)
 
     def _read(self) -> bytes:
         part = os.read(self._out.fileno(), 65_536)
@@ -199,11 +199,11 @@ def _log_lines(errors: IO[bytes], log: logging.Logger, name: str) -> None:
 def begin_child(memory_bytes: int) -> BinaryIO:
     """Set the limits of this child process and return its stdout. Other output to stdout goes to stderr."""
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING)
-    answers = os.fdopen(os.dup(1), "wb")
+    results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     limit_memory(memory_bytes)
     os.nice(NICE)
-    return answers
+    return results
 
 
 def limit_memory(memory_bytes: int) -> None:

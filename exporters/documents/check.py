@@ -40,11 +40,11 @@ def _tier(one: Step13, since_words: str, asked_seconds: float) -> list[str]:
     short = one.seen_seconds < FULL_COVERAGE * asked_seconds
     seen = f"{format_duration(one.seen_seconds)} seen of {since_words}" if short else since_words
     lines = [f"{one.tier}: {HEADS[one.status]} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
-    for answer in sorted(one.answers, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
-        lines += _wrapped(_line(answer), 2, 12)
-        if _fires(answer) and not isinstance(answer, Unknown):
-            said = [f"cause: {'; '.join(c.evidence)}" for c in answer.causes]
-            said += [f"do: {a.text}" for a in answer.actions[:1]]
+    for result in sorted(one.results, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
+        lines += _wrapped(_line(result), 2, 12)
+        if _fires(result) and not isinstance(result, Unknown):
+            said = [f"cause: {'; '.join(c.evidence)}" for c in result.causes]
+            said += [f"do: {a.text}" for a in result.actions[:1]]
             lines += [line for text in said for line in _wrapped(text, 12, 14)]
     if one.unvisited:
         lines += _wrapped(f"load not reached: {', '.join(one.unvisited)} a replica", 2, 4)
@@ -55,15 +55,15 @@ def _wrapped(text: str, first: int, then: int) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * then)
 
 
-def _fires(answer: RuleResult) -> bool:
-    return not isinstance(answer, Unknown) and answer.status in FIRING
+def _fires(result: RuleResult) -> bool:
+    return not isinstance(result, Unknown) and result.status in FIRING
 
 
-def _line(answer: RuleResult) -> str:
-    if isinstance(answer, Unknown):
-        why = answer.reason.value.replace("_", " ")
-        return f"unknown   {answer.rule}: {why}{f' ({answer.text})' if answer.text else ''}"
-    return f"{answer.status.value:9} {answer.rule}, {answer.certainty.value}: {answer.sentence}"
+def _line(result: RuleResult) -> str:
+    if isinstance(result, Unknown):
+        why = result.reason.value.replace("_", " ")
+        return f"unknown   {result.rule}: {why}{f' ({result.text})' if result.text else ''}"
+    return f"{result.status.value:9} {result.rule}, {result.certainty.value}: {result.sentence}"
 
 
 def _reach(one: Step13) -> str:
@@ -96,16 +96,16 @@ def _tier_json(one: Step13) -> dict[str, Any]:
         "capacity_source": one.capacity.source.value if one.capacity else None,
         "highest_share_of_usable": one.highest_share,
         "load_not_reached": list(one.unvisited),
-        "answers": [_answer_json(answer) for answer in one.answers],
+        "answers": [_answer_json(result) for result in one.results],
     }
 
 
-def _answer_json(answer: RuleResult) -> dict[str, Any]:
-    if isinstance(answer, Unknown):
-        return {"rule": answer.rule, "status": Status.UNKNOWN.value, "reason": answer.reason.value, "text": answer.text}
+def _answer_json(result: RuleResult) -> dict[str, Any]:
+    if isinstance(result, Unknown):
+        return {"rule": result.rule, "status": Status.UNKNOWN.value, "reason": result.reason.value, "text": result.text}
     return {
-        "rule": answer.rule,
-        "status": answer.status.value,
-        "certainty": answer.certainty.value,
-        **explanation_json(answer),
+        "rule": result.rule,
+        "status": result.status.value,
+        "certainty": result.certainty.value,
+        **explanation_json(result),
     }

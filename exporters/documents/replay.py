@@ -43,13 +43,13 @@ def window_json(tier: str, replica: str | None, window: Window, basis: PlanFacts
     }
 
 
-def episode_json(episode: Finding) -> dict[str, Any]:
+def episode_json(finding: Finding) -> dict[str, Any]:
     """Return a finding with its worst verdict."""
     transitions = [
         {"t": t.t, "status": t.status.value, "stage": t.stage, "certainty": t.certainty.value}
-        for t in episode.transitions
+        for t in finding.transitions
     ]
-    return _verdict(episode.worst, episode.started_at, episode.ended_at, transitions)
+    return _verdict(finding.worst, finding.started_at, finding.ended_at, transitions)
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
@@ -100,11 +100,11 @@ def replay_json(
     shown: Iterable[tuple[str, str | None, Window]],
     bases: Mapping[str, PlanFacts],
     ended: Iterable[ClosedSpan],
-    standings: Iterable[RuleState],
+    rule_states: Iterable[RuleState],
     problems: Iterable[str],
 ) -> dict[str, Any]:
     """Return the whole document."""
-    past, states = tuple(ended), tuple(standings)
+    past, states = tuple(ended), tuple(rule_states)
     found, fine = _results(past, states)
     unknowns = [u for u in past if isinstance(u, UnknownSpan)] + [s.unknown for s in states if s.unknown]
     verdicts = [*map(episode_json, found), *map(verdict_json, fine)]
@@ -122,9 +122,9 @@ def replay_json(
 
 def _results(ended: tuple[ClosedSpan, ...], states: tuple[RuleState, ...]) -> tuple[list[Finding], list[Verdict]]:
     """Return all findings, oldest first, and the ok verdicts of rules without a finding."""
-    found = [e for e in ended if isinstance(e, Finding)] + [s.episode for s in states if s.episode]
+    found = [e for e in ended if isinstance(e, Finding)] + [s.finding for s in states if s.finding]
     shown = {(e.rule, e.subject) for e in found}
-    fine = [s.answer for s in states if isinstance(s.answer, Verdict) and s.answer.status is Status.OK]
+    fine = [s.result for s in states if isinstance(s.result, Verdict) and s.result.status is Status.OK]
     return sorted(found, key=lambda e: e.started_at), [v for v in fine if (v.rule, v.subject) not in shown]
 
 
@@ -132,15 +132,15 @@ def replay_text(
     name: str,
     start: float,
     end: float,
-    views: Mapping[str, TierContext],
+    contexts: Mapping[str, TierContext],
     ended: Iterable[ClosedSpan],
-    standings: Iterable[RuleState],
+    rule_states: Iterable[RuleState],
     seen: bool = True,
 ) -> str:
     """Return the whole text. Times are seconds from the first scrape. `seen` is false for an empty recording."""
-    states = tuple(standings)
+    states = tuple(rule_states)
     found, fine = _results(tuple(ended), states)
-    length = f"{_clock(end - start)} of {', '.join(sorted(views))}" if end >= start else "holds no scrape"
+    length = f"{_clock(end - start)} of {', '.join(sorted(contexts))}" if end >= start else "holds no scrape"
     lines = [f"{name}: {length}", ""]
     if not found:
         lines.append("Nothing was found." if seen else "Nothing was seen.")

@@ -227,8 +227,8 @@ def _why_not(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporte
     if name in exporter.not_exposed:
         return exporter.not_exposed[name]
     if name == FAULTS and gpu.gpu in page.faults:
-        standing = ", ".join(sorted(page.faults[gpu.gpu] or ())) or "none"
-        return f"{NO_CHANGE}; standing on it: {standing}"
+        rule_state = ", ".join(sorted(page.faults[gpu.gpu] or ())) or "none"
+        return f"{NO_CHANGE}; standing on it: {rule_state}"
     ticks = page.ticks.get(gpu.gpu)
     if ticks is not None and name in ticks.of:
         return f"{NO_CHANGE}; {ticks.of[name]:.0f} of {ticks.total:.0f} ticks of the firmware so far"

@@ -39,7 +39,7 @@ def _columns() -> tuple[Query, ...]:
             states=VERDICTS,
             steps=plan_panels.VERDICT_STEPS,
         ),
-        Query(expr=plan_panels.findings(W), legend="Findings", decimals=0),
+        Query(expr=plan_panels.findings_query(W), legend="Findings", decimals=0),
         Query(expr=q.replicas_up(W), legend="Running", decimals=0),
         Query(expr=q.metric_by_tier(W, names.PLAN_REPLICAS), legend="Planned", decimals=0),
         Query(expr=forecast_dashboard.recommended(W), legend="Recommended", decimals=0),

@@ -52,7 +52,7 @@ def worst_verdict(where: SeriesScope) -> str:
     return q.aggregate_tier(certain_verdicts(where))
 
 
-def findings(where: SeriesScope) -> str:
+def findings_query(where: SeriesScope) -> str:
     """Return the number of rules with a finding in a tier, including likely findings."""
     return q.aggregate("sum", q.BY_TIER, f"{q.metric(where, names.VERDICT)} > bool 0")
 

@@ -60,7 +60,7 @@ class StatusCollector(Collector):
 
     def collect(self) -> Iterator[Printed]:
         """Yield engine and GPU families first, then sizewatch's own metrics."""
-        exported = (tier for tier in self._status.tiers if tier.tells is not ExportScope.WHOLE_TIER)
+        exported = (tier for tier in self._status.tiers if tier.export_scope is not ExportScope.WHOLE_TIER)
         replicas = tuple(r for tier in exported for r in (*tier.replicas, *tier.parts) if not r.is_gone)
         for family, metric in names.FAMILY.items():
             printed = _empty(metric)

@@ -51,7 +51,7 @@ def _of_replicas(
 ) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
-            for replica in tier.replicas if tier.tells is not ExportScope.WHOLE_TIER else ():
+            for replica in tier.replicas if tier.export_scope is not ExportScope.WHOLE_TIER else ():
                 found = value(replica)
                 if found is not None and (after_death or not replica.is_gone):
                     yield labels(replica), found
@@ -70,7 +70,7 @@ def _of_plans(value: Callable[[TierPlan], float | None]) -> Samples:
 
 
 def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
-    return ((tier, tier.view.plan) for tier in status.tiers if tier.view.plan is not None)
+    return ((tier, tier.context.plan) for tier in status.tiers if tier.context.plan is not None)
 
 
 def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
@@ -78,7 +78,11 @@ def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
-            found = value(tier.view.capacity) if tier.view.capacity and tier.tells is not ExportScope.REPLICAS else None
+            found = (
+                value(tier.context.capacity)
+                if tier.context.capacity and tier.export_scope is not ExportScope.REPLICAS
+                else None
+            )
             if found is not None:
                 yield (tier.name,), found
 
@@ -114,14 +118,14 @@ def _subject(subject: Subject, rule: str) -> tuple[str, ...]:
 def _judged(status: AgentStatus) -> Iterator[Verdict]:
     for tier in status.tiers:
         yield from (
-            answer for answer in _answers(tier) if isinstance(answer, Verdict) and answer.status is not Status.UNKNOWN
+            result for result in _answers(tier) if isinstance(result, Verdict) and result.status is not Status.UNKNOWN
         )
 
 
 def _answers(tier: TierStatus) -> Iterator[RuleResult]:
     """Yield the results in the export scope of this agent: of replicas, of the whole tier or all."""
-    left_out = {ExportScope.ALL: None, ExportScope.WHOLE_TIER: False, ExportScope.REPLICAS: True}[tier.tells]
-    return (answer for answer in tier.answers if (answer.subject.replica is None) is not left_out)
+    left_out = {ExportScope.ALL: None, ExportScope.WHOLE_TIER: False, ExportScope.REPLICAS: True}[tier.export_scope]
+    return (result for result in tier.results if (result.subject.replica is None) is not left_out)
 
 
 def _verdicts(status: AgentStatus) -> Iterator[Sample]:
@@ -156,9 +160,9 @@ def _values(value: Callable[[Verdict], SignalValue]) -> Samples:
 
 def _unknowns(status: AgentStatus) -> Iterator[Sample]:
     for tier in status.tiers:
-        for answer in _answers(tier):
-            if isinstance(answer, Unknown):
-                yield (*_subject(answer.subject, answer.rule), answer.reason.value), 1.0
+        for result in _answers(tier):
+            if isinstance(result, Unknown):
+                yield (*_subject(result.subject, result.rule), result.reason.value), 1.0
 
 
 def _plan_infos(status: AgentStatus) -> Iterator[Sample]:

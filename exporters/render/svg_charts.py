@@ -91,8 +91,8 @@ def draw_panel(panel: SvgChart) -> str:
 
 def chart_svg(parts: Iterable[str], spoken: str, width: float, height: float) -> str:
     """Return an `<svg>` of these parts with a text alternative."""
-    view = f'viewBox="0 0 {width:g} {height:g}"'
-    return f'<svg class="chart" {view} role="img" aria-label="{escape(spoken)}">{"".join(parts)}</svg>'
+    context = f'viewBox="0 0 {width:g} {height:g}"'
+    return f'<svg class="chart" {context} role="img" aria-label="{escape(spoken)}">{"".join(parts)}</svg>'
 
 
 def draw_scale(value: tuple[float, float | None] | None, planned: tuple[float, ...], top: float) -> str:

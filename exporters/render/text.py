@@ -1,16 +1,19 @@
-"""Text helpers: safe external text, wrapping, Markdown tables, terminal tables, times and durations.
+"""Text helpers: safe external text, Markdown and terminal tables, times, durations, and status signs for HTML.
 
-Replaced in external text: escape sequences that move a cursor, line ends that forge output, U+202E that reverses names.
-HTML is not escaped here. Times are UTC unless a zone is given.
+A status sign has shape, colour and word, so that colour never carries meaning alone.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from html import escape
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
+
+from rules.verdicts.verdict import Status
 
 STAND_IN = "\ufffd"
 """Replacement character, U+FFFD."""
@@ -103,3 +106,26 @@ def format_duration(seconds: float) -> str:
     large, small, names = (_HOUR, _MINUTE, ("h", "min")) if whole < _DAY else (_DAY, _HOUR, ("d", "h"))
     rest = whole % large // small
     return f"{whole // large:.0f} {names[0]}" + (f" {rest:.0f} {names[1]}" if rest else "")
+
+
+SIGNS: Mapping[Status, str] = {Status.OK: "✓", Status.WARNING: "▲", Status.CRITICAL: "■", Status.UNKNOWN: "?"}
+"""Shape of each status, for readers and printers without colour."""
+
+
+def sign(status: Status, text: str) -> str:
+    """Return a status as shape, colour and word."""
+    return f'<span class="sign {status.value}"><b aria-hidden="true">{SIGNS[status]}</b> {escape(text)}</span>'
+
+
+_ICONS: Mapping[Status, str] = {
+    Status.OK: '<circle cx="16" cy="16" r="13" fill="#1f883d"/>',
+    Status.WARNING: '<path d="M16 2 31 29H1z" fill="#d29922"/>',
+    Status.CRITICAL: '<rect x="3" y="3" width="26" height="26" fill="#cf222e"/>',
+    Status.UNKNOWN: '<circle cx="16" cy="16" r="11" fill="none" stroke="#8b949e" stroke-width="5"/>',
+}
+
+
+def icon(status: Status) -> str:
+    """Return the icon of the browser tab as a `data:` address."""
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">{_ICONS[status]}</svg>'
+    return f"data:image/svg+xml,{quote(svg)}"

@@ -149,7 +149,7 @@ def _other_plans(past: TierPast, zone: str) -> Iterator[str]:
 def _plan_changed(past: TierPast) -> float | None:
     """Return when the plan changed, None if only the present plan was seen. Return the end without present hours."""
     seen = past.resize.seen
-    present = plan_version(seen.view.plan) if seen.view.plan else ""
+    present = plan_version(seen.context.plan) if seen.context.plan else ""
     if not set(seen.versions) - {present}:
         return None
     if not seen.plan_hours:

@@ -47,7 +47,7 @@ def worst_titles(past: TierPast) -> tuple[str, ...]:
 
 
 def _loud(past: TierPast) -> list[Finding]:
-    loud = [one for one in past.episodes if one.rule in RULES and RULES[one.rule].loudness is not Severity.REPORT]
+    loud = [one for one in past.findings if one.rule in RULES and RULES[one.rule].loudness is not Severity.REPORT]
     return sorted(loud, key=lambda one: one.started_at)
 
 
@@ -88,10 +88,10 @@ def _badness(one: Finding) -> tuple[int, bool, int]:
     return SEVERITY[worst.status], worst.certainty is Certainty.CERTAIN, worst.stage or 0
 
 
-def total_duration(episodes: Iterable[Finding], since: float, until: float) -> float:
+def total_duration(findings: Iterable[Finding], since: float, until: float) -> float:
     """Return the seconds of the period in which any finding lasted. Overlapping findings count once."""
     total, reached = 0.0, since
-    for one in sorted(episodes, key=lambda one: one.started_at):
+    for one in sorted(findings, key=lambda one: one.started_at):
         end = until if one.ended_at is None else min(one.ended_at, until)
         total += max(0.0, end - max(one.started_at, reached))
         reached = max(reached, end)

@@ -10,9 +10,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from exporters.render.html_parts import SIGNS, icon
 from exporters.render.svg_charts import draw_scale
-from exporters.render.text import format_duration, strip_control_characters
+from exporters.render.text import SIGNS, format_duration, icon, strip_control_characters
 from exporters.report import charts, findings, wording
 from exporters.report.records import Report, ReportNumber
 from rules.verdicts.verdict import Status

@@ -35,15 +35,15 @@ class Prewarming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPast:
-    """Tier over the report's period. `answers` are rule results over the whole period. `before` summarises an equal
+    """Tier over the report's period. `results` are rule results over the whole period. `before` summarises an equal
     period before it (None: no data). `no_prewarming` is the reason if pre-warming is absent.
     """
 
     resize: Resize
     step13: Step13
-    answers: tuple[RuleResult, ...]
+    results: tuple[RuleResult, ...]
     before: Window | None = None
-    episodes: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     unknowns: tuple[UnknownSpan, ...] = ()
     foreign: tuple[ExternalAlert, ...] = ()
     events: tuple[TimelineEvent, ...] = ()

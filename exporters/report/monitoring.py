@@ -52,7 +52,7 @@ def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
 
 def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     seen = past.resize.seen
-    observed, before = (_read(row.key, window, seen.view) for window in (seen.total, past.before))
+    observed, before = (_read(row.key, window, seen.context) for window in (seen.total, past.before))
     if row.key == "fleet_utilization" and seen.total is not None:
         # Use the hours under the present plan, as in the rest of the report.
         observed = past.resize.utilization
@@ -65,7 +65,7 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     return MonitoredValue(
         key=row.key,
         title=row.title,
-        target=row.target(seen.view),
+        target=row.target(seen.context),
         unit=row.unit,
         observed=as_number(observed),
         before=as_number(before),
@@ -77,13 +77,13 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     )
 
 
-def _read(key: str, window: Window | None, view: TierContext) -> SignalValue:
+def _read(key: str, window: Window | None, context: TierContext) -> SignalValue:
     if window is None:
         return NOT_SEEN
-    kind = view.curve.gpu_utilization_kind if view.curve else None
+    kind = context.curve.gpu_utilization_kind if context.curve else None
     if key == "gpu_utilization" and kind:
         return gpu_utilization(window, kind)
-    return read(BY_NAME[key], window, view.basis)
+    return read(BY_NAME[key], window, context.basis)
 
 
 def _change(key: str, observed: ReportNumber, before: ReportNumber) -> float | None:
@@ -103,8 +103,8 @@ def _overlap(one: ReportNumber, other: ReportNumber) -> bool:
 def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
     """Return the worst result of these rules: over the whole period, else in its findings."""
     names = tuple(rules)
-    answered = worst_result(tuple(a for a in past.answers if a.rule in names and a.subject.replica is None))
-    fired = [one for one in past.episodes if one.rule in names]
+    answered = worst_result(tuple(a for a in past.results if a.rule in names and a.subject.replica is None))
+    fired = [one for one in past.findings if one.rule in names]
     loudest = max(fired, key=lambda one: SEVERITY[one.worst.status], default=None)
     if isinstance(answered, Verdict) and (
         loudest is None or SEVERITY[answered.status] >= SEVERITY[loudest.worst.status]
@@ -143,32 +143,32 @@ def _words(text: str) -> Callable[[TierContext], str]:
 
 
 def _slo(name: str, unit: str = "seconds") -> Callable[[TierContext], str]:
-    def target(view: TierContext) -> str:
-        limit = getattr(view.plan.slo, name) if view.plan else None
+    def target(context: TierContext) -> str:
+        limit = getattr(context.plan.slo, name) if context.plan else None
         return f"SLO {number(limit, unit)}" if limit is not None else "no SLO in the plan"
 
     return target
 
 
 def _above(rule: str, threshold: str, text: str) -> Callable[[TierContext], str]:
-    return lambda view: text.format(f"{RULES[rule].limit(threshold, view.limits) * 100:.3g}")
+    return lambda context: text.format(f"{RULES[rule].limit(threshold, context.limits) * 100:.3g}")
 
 
-def _failures(view: TierContext) -> str:
-    allowed, of_plan = allowed_to_fail(view, RULES["AvailabilityBurn"])
+def _failures(context: TierContext) -> str:
+    allowed, of_plan = allowed_to_fail(context, RULES["AvailabilityBurn"])
     return f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}"
 
 
-def _usable(view: TierContext) -> str:
-    fleet, capacity = view.plan.fleet if view.plan else None, view.capacity
+def _usable(context: TierContext) -> str:
+    fleet, capacity = context.plan.fleet if context.plan else None, context.capacity
     if capacity is None or fleet is None:
         return "not in the plan"
     text = f"up to {number(capacity.rps * fleet.instances, 'per_second')} ({fleet.instances} replicas at "
     return f"{text}{number(capacity.rps, 'per_second')})"
 
 
-def _hits(view: TierContext) -> str:
-    ratio = view.plan.workload.prefix_hit_ratio if view.plan and view.plan.workload else None
+def _hits(context: TierContext) -> str:
+    ratio = context.plan.workload.prefix_hit_ratio if context.plan and context.plan.workload else None
     return f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload"
 
 

@@ -84,7 +84,7 @@ def unchanged_lengths(resize: Resize) -> tuple[str, ...]:
 
 
 def _mean(resize: Resize, what: str) -> NextLength:
-    plan, now = resize.seen.view.plan, resize.workload
+    plan, now = resize.seen.context.plan, resize.workload
     lengths = getattr(plan.workload, KEYS[what]) if plan and plan.workload else None
     given = lengths.mean if lengths else None
     seen = {"prompts": now.prompt_mean, "outputs": now.generation_mean}[what]
@@ -139,7 +139,7 @@ def _bound_only(length: Length, low: float, floor: float) -> NextLength:
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
     """Return the plan with every tier as production showed it. A tier without a recommendation is unchanged."""
-    known = {one.resize.seen.view.tier: one for one in tiers}
+    known = {one.resize.seen.context.tier: one for one in tiers}
     whole = plan.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name, tier in whole["tiers"].items():
         if name in known and known[name].resize.proposal.kind is not ProposalKind.NONE:
@@ -199,7 +199,7 @@ def _measured_point(capacity: Capacity) -> dict[str, Any]:
 def _guard(tier: dict[str, Any], past: TierPast) -> None:
     """Update guardrails that are missing or that a rule finds wrong."""
     seen = past.resize.seen
-    wrong = {a.rule for a in past.answers if isinstance(a, Verdict) and a.status in FIRING}
+    wrong = {a.rule for a in past.results if isinstance(a, Verdict) and a.status in FIRING}
     present = tier.setdefault("guardrails", {})
     for one in list_guardrail_ranges(seen, past.resize.workload):
         rule = "QueueBreakerOff" if one.key == "queue_breaker" else "GuardrailMissing"
@@ -209,8 +209,8 @@ def _guard(tier: dict[str, Any], past: TierPast) -> None:
 
 def is_benchmark_refuted(resize: Resize) -> bool:
     """Return whether the tier has a benchmark and production takes clearly less than it."""
-    usable, view = resize.usable, resize.seen.view
-    if view.curve is None or not refutes_plan(usable):
+    usable, context = resize.usable, resize.seen.context
+    if context.curve is None or not refutes_plan(usable):
         return False
     return usable.planned_rps is not None and usable.rps < usable.planned_rps
 
@@ -224,7 +224,7 @@ def next_plan_text(past: ReportInputs, proposed: Plan) -> str:
     ]
     lines += ["# SIMULATED: none of the traffic behind it is real."] if past.simulated else []
     lines += ["schema: 1", "tiers:"]
-    known = {one.resize.seen.view.tier: one.resize for one in past.tiers}
+    known = {one.resize.seen.context.tier: one.resize for one in past.tiers}
     for name, tier in proposed.tiers.items():
         before = past.plan.tiers.get(name) if past.plan else None
         lines.append(f"  {scalar(name)}:")

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import resvg_py
 
-from exporters.render.html_parts import SIGNS
-from exporters.render.text import shorten, wrap
+from exporters.render.text import SIGNS, shorten, wrap
 from exporters.report import charts
 from exporters.report.records import Report, TierReport
 from exporters.report.wording import SIMULATED, instant

@@ -52,7 +52,7 @@ class _Asked:
 
     @property
     def tier(self) -> TierContext:
-        return self.resize.seen.view
+        return self.resize.seen.context
 
     @property
     def slo(self) -> Slo | None:
@@ -88,7 +88,7 @@ def lengths_words(window: Window | None, basis: PlanFacts) -> str:
 def questions(past: TierPast) -> tuple[QuestionAnswer, ...]:
     """Return every question of QUESTIONS. Without data no question has an answer."""
     window = past.resize.seen.total
-    lengths = lengths_words(window, past.resize.seen.view.basis)
+    lengths = lengths_words(window, past.resize.seen.context.basis)
     found = []
     for key, question, answer in QUESTIONS:
         text, terms = (
@@ -147,11 +147,11 @@ def _unit(asked: _Asked) -> _Answer:
 
 
 def _dollar(asked: _Asked) -> _Answer:
-    view = asked.tier
+    context = asked.tier
     rate, cost = replica_rate(asked.window, "requests_finished"), asked.number("cost_per_million_tokens")
     each = rate / asked.gpus if rate is not None and asked.gpus else None
     text = f"{number(each, 'per_second')} a GPU" if each is not None else "rps per GPU is not known"
-    plan = view.plan
+    plan = context.plan
     if plan is None or plan.cost is None:
         return f"{text}; the plan has no price", _term("rps_per_gpu", each, "per_second")
     currency, hourly = plan.cost.currency, plan.cost.gpu_hour_price * plan.gpu.per_replica
@@ -171,8 +171,8 @@ def _dollar(asked: _Asked) -> _Answer:
 
 def _useful(asked: _Asked) -> _Answer:
     used, waiting = as_number(asked.resize.utilization), asked.number("requests_waiting")
-    view = asked.tier
-    point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
+    context = asked.tier
+    point = context.curve.usable(context.plan.slo) if context.curve and context.plan else None
     running = asked.window.gauges.get("requests_running")
     text = (
         f"fleet utilisation {words(used, 'ratio')} on average over the time: work by what the ready replicas can take; "
@@ -266,16 +266,16 @@ def _memory(asked: _Asked) -> _Answer:
 
 def _representative(asked: _Asked) -> _Answer:
     """Answer by Step 13, time in system at equal load, and the guide's ceiling, which has no verdict (DESIGN 3.11)."""
-    view = asked.tier
+    context = asked.tier
     judged = judge_row(("BenchmarkNotRepresentative",), asked.past)
     text = HEADS[asked.past.step13.status]
     text = f"{text[:1].upper()}{text[1:]}" + (f"; {judged.sentence}" if judged.rule else "")
-    point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
-    if point is None or point.c_max is None or view.plan is None:
+    point = context.curve.usable(context.plan.slo) if context.curve and context.plan else None
+    if point is None or point.c_max is None or context.plan is None:
         return text, ()
-    ceiling = littles_ceiling_rps(point.c_max, view.plan.slo.ttft_p99_seconds)
+    ceiling = littles_ceiling_rps(point.c_max, context.plan.slo.ttft_p99_seconds)
     gap = ceiling / point.usable_rps
-    text += f"; C_max / TTFT SLO = {point.c_max:.4g} / {view.plan.slo.ttft_p99_seconds:g} s = {ceiling:.4g} rps, {gap:.2g}x the "
+    text += f"; C_max / TTFT SLO = {point.c_max:.4g} / {context.plan.slo.ttft_p99_seconds:g} s = {ceiling:.4g} rps, {gap:.2g}x the "
     text += f"usable {point.usable_rps:.4g} (guide 8.3: up to 2 where most of a request is its first token)"
     return text, _term("littles_law_gap", gap, "", "benchmark")
 

@@ -67,8 +67,8 @@ REACHED = 0.9
 
 def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | None) -> TierReport:
     """Return the report of a tier. `proposed` is the whole next plan, None without a plan."""
-    resize, name = past.resize, past.resize.seen.view.tier
-    tier = resize.seen.view.plan
+    resize, name = past.resize, past.resize.seen.context.tier
+    tier = resize.seen.context.plan
     monitoring = monitoring_rows(past)
     before, after = (one.tiers.get(name) if one else None for one in (plan, proposed))
     return TierReport(
@@ -78,14 +78,14 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         currency=tier.cost.currency if tier and tier.cost else "",
         status=_status(past, [one.status for one in monitoring]),
         verdict=verdict(past, zone),
-        lengths=lengths_words(resize.seen.total, resize.seen.view.basis),
+        lengths=lengths_words(resize.seen.total, resize.seen.context.basis),
         monitoring=monitoring,
         workload=_workload(past),
         curve=_curve(resize),
         fleet=_fleet(resize),
         costs=tuple(_cost(one) for one in (resize.planned, resize.measured, resize.proposed) if one is not None),
         trap=_trap(past, zone),
-        prewarming=_prewarming(past, resize.seen.view.limits),
+        prewarming=_prewarming(past, resize.seen.context.limits),
         guardrails=_guardrails(past),
         incidents=list_findings(past),
         restarts=restarts(past),
@@ -98,7 +98,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
 def verdict(past: TierPast, zone: str) -> str:
     """Return the first sentence of a tier: whether production confirms the plan, the next action and the cost."""
     resize = past.resize
-    name = resize.seen.view.tier
+    name = resize.seen.context.tier
     if not resize.seen.hours:
         return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
     head = HEADS[past.step13.status] + _suspect(past)
@@ -119,7 +119,7 @@ def verdict(past: TierPast, zone: str) -> str:
 
 def _suspect(past: TierPast) -> str:
     """Return the first cause of a difference from the benchmark, without numbers. Return "" if unknown."""
-    firing = [one for one in past.step13.answers if isinstance(one, Verdict) and one.status in FIRING and one.causes]
+    firing = [one for one in past.step13.results if isinstance(one, Verdict) and one.status in FIRING and one.causes]
     loudest = max(firing, key=lambda one: SEVERITY[one.status], default=None)
     told = loudest.causes[0].evidence if loudest is not None else ()
     return f" ({told[0].partition(':')[0]})" if told else ""
@@ -138,7 +138,7 @@ def _paid(resize: Resize) -> str:
 
 
 def _saves(resize: Resize) -> float | None:
-    plan, proposal = resize.seen.view.plan, resize.proposal
+    plan, proposal = resize.seen.context.plan, resize.proposal
     if plan is None or plan.cost is None or proposal.replicas is None or proposal.now is None:
         return None
     each = plan.gpu.per_replica * plan.cost.gpu_hour_price * HOURS_A_DAY
@@ -178,26 +178,26 @@ def _hourly(rates: tuple[Rate, ...]) -> tuple[RatePoint, ...]:
 
 
 def _curve(resize: Resize) -> CurvePart:
-    view, usable = resize.seen.view, resize.usable
-    fleet = view.plan.fleet if view.plan else None
+    context, usable = resize.seen.context, resize.usable
+    fleet = context.plan.fleet if context.plan else None
     peak = resize.workload.peak_rps
     headroom = 1 - peak / (fleet.instances * usable.rps) if fleet and usable and peak else None
     return CurvePart(
         days=min(RECENT_SECONDS, resize.seen.until - resize.seen.since) / DAY_SECONDS,
         production=tuple(_production(one) for one in resize.points),
-        planned=tuple(_benchmark(one) for one in view.curve.points) if view.curve else (),
-        ttft_slo_seconds=view.basis.ttft_slo_seconds,
+        planned=tuple(_benchmark(one) for one in context.curve.points) if context.curve else (),
+        ttft_slo_seconds=context.basis.ttft_slo_seconds,
         usable_rps=usable.rps if usable else None,
         usable_low=usable.low if usable else None,
         usable_high=usable.high if usable else None,
-        planned_usable_rps=view.capacity.planned_rps if view.capacity else None,
+        planned_usable_rps=context.capacity.planned_rps if context.capacity else None,
         knee_seen=usable.knee_seen if usable else False,
         certainty=usable.certainty.value if usable else "",
         reason=usable.reason if usable else "neither production nor the plan tells what a replica can take",
         source=usable.source.value if usable else "",
         benchmark_refuted=is_benchmark_refuted(resize),
         headroom=headroom,
-        lengths=lengths_words(resize.seen.lately, view.basis),
+        lengths=lengths_words(resize.seen.lately, context.basis),
     )
 
 
@@ -238,7 +238,7 @@ def _sum(one: Arithmetic | None) -> Formula | None:
 
 
 def _fleet(resize: Resize) -> FleetPart:
-    plan, size = resize.seen.view.plan, resize.sized
+    plan, size = resize.seen.context.plan, resize.sized
     return FleetPart(
         planned=plan.fleet.instances if plan and plan.fleet else None,
         ready=resize.seen.mean_ready_replicas,
@@ -258,7 +258,7 @@ def _cost(one: FleetCost) -> CostRow:
 
 def _trap(past: TierPast, zone: str) -> TrapPart:
     resize, judged = past.resize, judge_row(("UtilizationTrap",), past)
-    week = group_by_hour_of_week(resize.seen, zone) if resize.seen.view.capacity else ()
+    week = group_by_hour_of_week(resize.seen, zone) if resize.seen.context.capacity else ()
     return TrapPart(
         utilization=as_number(resize.utilization),
         status=judged.status,

@@ -48,7 +48,7 @@ class Headline:
     detail: str
 
 
-def findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
+def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     """Return active findings, worst first: status, certainty, severity, then earliest begin.
 
     Findings of severity report (DESIGN 3.10) are in `remarks`.
@@ -67,15 +67,15 @@ def _for_report(finding: ActiveFinding) -> bool:
 
 
 def _every(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    open_episodes = {(e.rule, e.subject): e for e in tier.episodes if e.ended_at is None}
+    open_episodes = {(e.rule, e.subject): e for e in tier.findings if e.ended_at is None}
     found = []
-    for answer in tier.answers:
-        episode = open_episodes.pop((answer.rule, answer.subject), None)
-        if isinstance(answer, Verdict) and answer.status in FIRING:
-            found.append(ActiveFinding(verdict=answer, since=episode.started_at if episode else None))
-        elif isinstance(answer, Unknown) and episode is not None:
-            found.append(ActiveFinding(verdict=episode.worst, since=episode.started_at, silent=answer))
-    found += [ActiveFinding(verdict=episode.worst, since=episode.started_at) for episode in open_episodes.values()]
+    for result in tier.results:
+        finding = open_episodes.pop((result.rule, result.subject), None)
+        if isinstance(result, Verdict) and result.status in FIRING:
+            found.append(ActiveFinding(verdict=result, since=finding.started_at if finding else None))
+        elif isinstance(result, Unknown) and finding is not None:
+            found.append(ActiveFinding(verdict=finding.worst, since=finding.started_at, silent=result))
+    found += [ActiveFinding(verdict=finding.worst, since=finding.started_at) for finding in open_episodes.values()]
     return tuple(sorted(found, key=_rank))
 
 
@@ -88,35 +88,35 @@ def _rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:
 
 def ended_findings(tier: TierStatus) -> tuple[Finding, ...]:
     """Return the ended findings of the last day, newest first."""
-    return tuple(episode for episode in tier.episodes if episode.ended_at is not None)
+    return tuple(finding for finding in tier.findings if finding.ended_at is not None)
 
 
 def unknowns(tier: TierStatus) -> tuple[Unknown, ...]:
     """Return the rules that are currently unknown."""
-    return tuple(answer for answer in tier.answers if isinstance(answer, Unknown))
+    return tuple(result for result in tier.results if isinstance(result, Unknown))
 
 
 def tier_state(tier: TierStatus) -> Status:
     """Return the status of the tier's worst finding, unknown if no rule has a verdict."""
-    found = findings(tier)
+    found = list_active_findings(tier)
     if found:
         return found[0].verdict.status
-    return Status.OK if any(isinstance(answer, Verdict) for answer in tier.answers) else Status.UNKNOWN
+    return Status.OK if any(isinstance(result, Verdict) for result in tier.results) else Status.UNKNOWN
 
 
 def headline(status: AgentStatus) -> Headline:
     """Return the headline of the installation."""
-    every = sorted((finding for tier in status.tiers for finding in findings(tier)), key=_rank)
+    every = sorted((finding for tier in status.tiers for finding in list_active_findings(tier)), key=_rank)
     if every:
         return _firing(status, every)
     if not status.tiers:
         return Headline(status=Status.UNKNOWN, text="Nothing is watched", detail="The configuration names no tier.")
-    if not any(isinstance(answer, Verdict) for tier in status.tiers for answer in tier.answers):
+    if not any(isinstance(result, Verdict) for tier in status.tiers for result in tier.results):
         text = "No verdict yet"
         return Headline(
             status=Status.UNKNOWN, text=text, detail="The first follow a few minutes after the first scrapes."
         )
-    planned = [tier for tier in status.tiers if tier.view.plan is not None]
+    planned = [tier for tier in status.tiers if tier.context.plan is not None]
     text = f"{format_count(len(planned), 'tier')} as planned" if planned else "Nothing fires"
     return Headline(status=Status.OK, text=text, detail=_unanswered(status))
 
@@ -140,7 +140,7 @@ def _unanswered(status: AgentStatus) -> str:
     silent = [one for tier in status.tiers for one in unknowns(tier)]
     lacking = sum(one.reason in LACKING for one in silent)
     number = len(silent) - lacking
-    without = [tier.name for tier in status.tiers if tier.view.plan is None]
+    without = [tier.name for tier in status.tiers if tier.context.plan is None]
     said = [f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan."] if without else []
     said.append(
         f"{format_count(number, 'question')} cannot be answered now." if number else "Every rule that can could judge."

@@ -16,8 +16,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from exporters.render.html_parts import SIGNS, icon, sign
-from exporters.render.text import format_duration, format_rfc3339, strip_control_characters
+from exporters.render.text import SIGNS, format_duration, format_rfc3339, icon, sign, strip_control_characters
 from exporters.status.active_findings import headline, tier_state
 from exporters.status.page_tables import notices as report_notices
 from exporters.status.page_tables import reports, timeline

@@ -12,8 +12,7 @@ from html import escape
 from exporters.documents.forecast import comparison_text, coverage_text
 from exporters.documents.prewarm import BECAUSE, Prewarm, Recommendation, merge_steps
 from exporters.documents.prewarm_value import PrewarmValue
-from exporters.render.html_parts import sign
-from exporters.render.text import format_duration, format_local
+from exporters.render.text import format_duration, format_local, sign
 from exporters.status.records import ForecastStatus, TierStatus
 from forecast.capacity.cold_start import LeadSource
 from rules.telemetry.wording import format_count, number
@@ -121,14 +120,14 @@ def _quality(tier: TierStatus, one: ForecastStatus) -> Iterator[Tile]:
 
 
 def _judged(tier: TierStatus, rule: str, fine: str) -> str:
-    answer: RuleResult | None = next((one for one in tier.answers if one.rule == rule), None)
-    if answer is None:
+    result: RuleResult | None = next((one for one in tier.results if one.rule == rule), None)
+    if result is None:
         return ""
-    if isinstance(answer, Unknown):
+    if isinstance(result, Unknown):
         return sign(Status.UNKNOWN, "not judged")
-    if answer.status is Status.OK:
+    if result.status is Status.OK:
         return sign(Status.OK, fine)
-    return sign(answer.status, f"{answer.status.value}, {answer.certainty.value}")
+    return sign(result.status, f"{result.status.value}, {result.certainty.value}")
 
 
 def _sentences(one: ForecastStatus, now: float) -> Iterator[str]:

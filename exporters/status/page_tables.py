@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from html import escape
 
 from exporters.documents.timeline import line, place
-from exporters.render.html_parts import sign
-from exporters.render.text import format_clock, format_duration, format_rfc3339
+from exporters.render.text import format_clock, format_duration, format_rfc3339, sign
 from exporters.status.records import AgentStatus, DeliveryHealth, GpuStatus, ReplicaStatus, ReportHealth, TierStatus
 from rules.replicas.cascade import STAGES
 from rules.telemetry.wording import number

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from exporters.render.html_parts import sign
 from exporters.render.svg_charts import draw_panel, draw_scale
-from exporters.render.text import format_clock, format_duration, format_rfc3339
+from exporters.render.text import format_clock, format_duration, format_rfc3339, sign
 from exporters.status.active_findings import (
     ActiveFinding,
     ended_findings,
-    findings,
+    list_active_findings,
     place,
     remarks,
     tier_state,
@@ -59,7 +58,7 @@ def _tile(one: PlanComparison, tier: TierStatus) -> str:
 
 
 def _currency(tier: TierStatus) -> str:
-    plan = tier.view.plan
+    plan = tier.context.plan
     return plan.cost.currency if plan and plan.cost else ""
 
 
@@ -99,15 +98,15 @@ def _ends(value: SignalValue) -> tuple[float, float | None] | None:
 
 def _judged(one: PlanComparison) -> tuple[Status, str]:
     """Return the worst result about the number in words. A deviating number is never "as planned"."""
-    answer = one.judged
-    if answer is None:
+    result = one.judged
+    if result is None:
         return Status.UNKNOWN, ""
-    if isinstance(answer, Unknown):
-        why = "" if answer.reason is Gap.NOT_IN_PLAN else f": {answer.reason.value.replace('_', ' ')}"
+    if isinstance(result, Unknown):
+        why = "" if result.reason is Gap.NOT_IN_PLAN else f": {result.reason.value.replace('_', ' ')}"
         return Status.UNKNOWN, f"not judged{why}"
-    if answer.status is Status.OK:
+    if result.status is Status.OK:
         return Status.OK, "no finding" if one.is_worse or one.planned is None else "as planned"
-    return answer.status, f"{answer.status.value}, {answer.certainty.value}"
+    return result.status, f"{result.status.value}, {result.certainty.value}"
 
 
 FINDINGS_SHOWN = 6
@@ -124,7 +123,7 @@ def card(tier: TierStatus, place: int, now: float) -> str:
 
 
 def _head(tier: TierStatus, now: float) -> str:
-    status, plan = tier_state(tier), tier.view.plan
+    status, plan = tier_state(tier), tier.context.plan
     up, all_of_them = sum(r.up for r in tier.replicas), len(tier.replicas)
     models = sorted({replica.model for replica in tier.replicas if replica.model}) or ([plan.model] if plan else [])
     engines = sorted({f"{r.engine} {r.versions}".strip() for r in tier.replicas if r.engine})
@@ -145,12 +144,12 @@ def _gpu_facts(tier: TierStatus) -> list[str]:
     number_of = sum(len(replica.gpus) for replica in tier.replicas)
     if seen:
         return [f"{number_of} × {', '.join(seen)}"]
-    plan = tier.view.plan
+    plan = tier.context.plan
     return [f"{plan.gpu.per_replica} × {plan.gpu.product} a replica"] if plan else ["no GPU is read"]
 
 
 def _findings(tier: TierStatus, now: float) -> str:
-    found = findings(tier)
+    found = list_active_findings(tier)
     lesser = "".join(f"<li>{_short(one, now)}</li>" for one in remarks(tier))
     noted = _details(f"{len(remarks(tier))} for the report", f'<ul class="past">{lesser}</ul>') if lesser else ""
     if not found:
@@ -240,17 +239,17 @@ def _past(tier: TierStatus, now: float) -> str:
     past = ended_findings(tier)
     if not past:
         return ""
-    rows = "".join(f"<li>{_episode(episode, now)}</li>" for episode in past)
+    rows = "".join(f"<li>{_episode(finding, now)}</li>" for finding in past)
     return _details(f"{len(past)} ended in the last day", f'<ul class="past">{rows}</ul>')
 
 
-def _episode(episode: Finding, now: float) -> str:
-    rule, until = BY_NAME.get(episode.rule), episode.ended_at if episode.ended_at is not None else now
-    title = rule.title if rule else episode.rule
-    when = f"{format_clock(episode.started_at, now)}, for {format_duration(until - episode.started_at)}"
-    words = f"{episode.worst.status.value}, {episode.worst.certainty.value}"
-    said = f"{place(episode.subject)}: {title}. {episode.worst.sentence}"
-    return f'<span class="since">{escape(when)}</span> {sign(episode.worst.status, words)} {escape(said)}'
+def _episode(finding: Finding, now: float) -> str:
+    rule, until = BY_NAME.get(finding.rule), finding.ended_at if finding.ended_at is not None else now
+    title = rule.title if rule else finding.rule
+    when = f"{format_clock(finding.started_at, now)}, for {format_duration(until - finding.started_at)}"
+    words = f"{finding.worst.status.value}, {finding.worst.certainty.value}"
+    said = f"{place(finding.subject)}: {title}. {finding.worst.sentence}"
+    return f'<span class="since">{escape(when)}</span> {sign(finding.worst.status, words)} {escape(said)}'
 
 
 def _step13(tier: TierStatus, now: float) -> str:

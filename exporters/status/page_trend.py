@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from exporters.render.svg_charts import ChartGap, ChartLine, ChartMarker, ChartPoint, SvgChart, holes_between
 from exporters.render.text import format_local
-from exporters.status.active_findings import findings
+from exporters.status.active_findings import list_active_findings
 from exporters.status.records import TierStatus, TrendPoint
 from rules.catalogue.registry import BY_NAME
 from rules.plan.curve import operating_point
@@ -39,7 +39,7 @@ def charts(tier: TierStatus, now: float) -> tuple[Chart, ...]:
 
 
 def _throughput(tier: TierStatus, now: float) -> Chart:
-    capacity, ready = tier.view.capacity, _ready(tier)
+    capacity, ready = tier.context.capacity, _ready(tier)
     limit = None
     if capacity is not None and ready:
         most = capacity.rps * ready
@@ -51,7 +51,7 @@ def _throughput(tier: TierStatus, now: float) -> Chart:
 
 
 def _ttft(tier: TierStatus, now: float) -> Chart:
-    slo = tier.view.basis.ttft_slo_seconds
+    slo = tier.context.basis.ttft_slo_seconds
     limit = (slo, f"SLO {number(slo, 'seconds')}") if slo is not None else None
     line = _line(tier, "ttft_p99_seconds", now, "ttft")
     return _chart(tier, now, "TTFT P99", "seconds", (line,), limit, _newest(tier, "ttft_p99_seconds", "seconds"))
@@ -61,7 +61,7 @@ _IN_SYSTEM = ("requests_running", "requests_waiting")
 
 
 def _in_system(tier: TierStatus, now: float) -> Chart:
-    point, ready = operating_point(tier.view.plan) if tier.view.plan else None, _ready(tier)
+    point, ready = operating_point(tier.context.plan) if tier.context.plan else None, _ready(tier)
     limit = None
     if point is not None and point.c_max is not None and ready:
         limit = (point.c_max * ready, f"C_max {point.c_max * ready:.4g}")
@@ -77,7 +77,7 @@ def _in_system(tier: TierStatus, now: float) -> Chart:
 
 
 def _kv(tier: TierStatus, now: float) -> Chart:
-    full = BY_NAME["KvCacheCascade"].limit("full_level", tier.view.limits)
+    full = BY_NAME["KvCacheCascade"].limit("full_level", tier.context.limits)
     line = _line(tier, "kv_utilization", now, "kv")
     newest = _newest(tier, "kv_utilization", "ratio")
     return _chart(tier, now, "KV cache in use", "ratio", (line,), (full, f"full from {full:.0%}"), newest, top=1.0)
@@ -159,7 +159,7 @@ def _chart(
 
 def _moments(tier: TierStatus) -> tuple[ChartMarker, ...]:
     """Return the begin of each active finding, worst last, so that it is drawn on top."""
-    begun = [(found, found.since) for found in reversed(findings(tier)) if found.since is not None]
+    begun = [(found, found.since) for found in reversed(list_active_findings(tier)) if found.since is not None]
     return tuple(
         ChartMarker(t=since, text=f"{found.title}: since {_clock(since)} UTC", name=found.verdict.status.value)
         for found, since in begun

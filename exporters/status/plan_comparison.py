@@ -87,7 +87,7 @@ def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
     now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="nothing has been seen in the last 5 minutes")
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
-    results = tuple(result for result in tier.answers if result.rule in row.rules)
+    results = tuple(result for result in tier.results if result.rule in row.rules)
     return PlanComparison(
         row=row,
         now=now,
@@ -97,25 +97,25 @@ def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
     )
 
 
-def _at_this_load(answers: tuple[RuleResult, ...]) -> Reading | None:
-    judged = worst_result(tuple(answer for answer in answers if RULES[answer.rule].method in AT_EQUAL_LOAD))
+def _at_this_load(results: tuple[RuleResult, ...]) -> Reading | None:
+    judged = worst_result(tuple(result for result in results if RULES[result.rule].method in AT_EQUAL_LOAD))
     return judged.expected if isinstance(judged, Verdict) and isinstance(judged.expected, Reading) else None
 
 
-def worst_result(answers: tuple[RuleResult, ...]) -> RuleResult | None:
+def worst_result(results: tuple[RuleResult, ...]) -> RuleResult | None:
     """Return the worst result by severity, then certainty. Any verdict precedes an unknown."""
-    return max(answers, key=_loudness, default=None)
+    return max(results, key=_loudness, default=None)
 
 
-def _loudness(answer: RuleResult) -> tuple[bool, int, bool]:
-    if isinstance(answer, Unknown):
+def _loudness(result: RuleResult) -> tuple[bool, int, bool]:
+    if isinstance(result, Unknown):
         return False, 0, False
-    fires = answer.status in FIRING
-    return True, SEVERITY[answer.status], fires and answer.certainty is Certainty.CERTAIN
+    fires = result.status in FIRING
+    return True, SEVERITY[result.status], fires and result.certainty is Certainty.CERTAIN
 
 
 def _signal(name: str) -> Callable[[TierStatus, Window], SignalValue]:
-    return lambda tier, window: read(BY_NAME[name], window, tier.view.basis)
+    return lambda tier, window: read(BY_NAME[name], window, tier.context.basis)
 
 
 def _rps(tier: TierStatus, window: Window) -> SignalValue:
@@ -128,13 +128,13 @@ def _rps(tier: TierStatus, window: Window) -> SignalValue:
 
 def _gpu(tier: TierStatus, window: Window) -> SignalValue:
     """Return the GPU signal of the kind that the benchmark measured. Kinds cannot be compared (DESIGN 3.4)."""
-    kind = tier.view.curve.gpu_utilization_kind if tier.view.curve else None
+    kind = tier.context.curve.gpu_utilization_kind if tier.context.curve else None
     return gpu_utilization(window, kind) if kind else _signal("gpu_utilization")(tier, window)
 
 
 def _usable(tier: TierStatus) -> PlannedValue | None:
     """Return the present capacity of a replica, which replica counts are based on."""
-    capacity = tier.view.capacity
+    capacity = tier.context.capacity
     if capacity is None:
         return None
     text = "usable" if capacity.high is not None else "usable, at least"
@@ -182,7 +182,7 @@ def _cost(plan: TierPlan) -> PlannedValue | None:
 
 
 def _of_plan(planned: Callable[[TierPlan], PlannedValue | None]) -> Callable[[TierStatus], PlannedValue | None]:
-    return lambda tier: planned(tier.view.plan) if tier.view.plan else None
+    return lambda tier: planned(tier.context.plan) if tier.context.plan else None
 
 
 def _row(

@@ -136,7 +136,7 @@ class ExportScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatus:
-    """Tier of the plan. `recent` summarises its windows of the last 5 minutes, None before the first. `episodes` are
+    """Tier of the plan. `recent` summarises its windows of the last 5 minutes, None before the first. `findings` are
     open findings and those of the last day, newest first. `trend` is the last hour, oldest first. `step13` is the Step
     13 sentence for this plan version, None before it. `forecast` is None on agents without forecasts (a node).
 
@@ -144,20 +144,20 @@ class TierStatus:
     of the tier.
     """
 
-    view: TierContext
+    context: TierContext
     recent: Window | None
-    answers: tuple[RuleResult, ...] = ()
-    episodes: tuple[Finding, ...] = ()
+    results: tuple[RuleResult, ...] = ()
+    findings: tuple[Finding, ...] = ()
     trend: tuple[TrendPoint, ...] = ()
     replicas: tuple[ReplicaStatus, ...] = ()
     step13: str | None = None
     forecast: ForecastStatus | None = None
     parts: tuple[ReplicaStatus, ...] = ()
-    tells: ExportScope = ExportScope.ALL
+    export_scope: ExportScope = ExportScope.ALL
 
     @property
     def name(self) -> str:
-        return self.view.tier
+        return self.context.tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from exporters.documents.forecast import forecast_json
 from exporters.documents.prewarm import prewarm_json
 from exporters.documents.replay import episode_json, reading_json, unknown_json, verdict_json
 from exporters.documents.timeline import entry_json
-from exporters.status.active_findings import findings, headline, remarks, tier_state, unknowns
+from exporters.status.active_findings import headline, list_active_findings, remarks, tier_state, unknowns
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
 from exporters.status.records import (
     AgentHealth,
@@ -63,7 +63,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def _tier(tier: TierStatus) -> dict[str, Any]:
-    plan = tier.view.plan
+    plan = tier.context.plan
     return {
         "tier": tier.name,
         "status": tier_state(tier).value,
@@ -71,11 +71,11 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
         "verdicts": [
             verdict_json(one.verdict)
             | {"started_at": one.since, "silent": unknown_json(one.silent) if one.silent else None}
-            for one in (*findings(tier), *remarks(tier))
+            for one in (*list_active_findings(tier), *remarks(tier))
         ],
         "unknowns": [unknown_json(unknown) for unknown in unknowns(tier)],
         "numbers": [_number(one) for one in compare_with_plan(tier)],
-        "episodes": [episode_json(episode) for episode in tier.episodes],
+        "episodes": [episode_json(finding) for finding in tier.findings],
         "trend": [
             {"t": point.t, "readings": {name: reading_json(value) for name, value in point.readings.items()}}
             for point in tier.trend

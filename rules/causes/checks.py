@@ -82,7 +82,7 @@ def check_repeated_prompts(context: CauseContext) -> CauseResult:
 
 
 def _read_measured_hits(context: CauseContext) -> float | None:
-    points = context.view.curve.points if context.view.curve else ()
+    points = context.context.curve.points if context.context.curve else ()
     return min((p.prefix_hit_ratio for p in points if p.prefix_hit_ratio is not None), default=None)
 
 
@@ -148,15 +148,15 @@ def check_held_back(context: CauseContext) -> CauseResult:
 
 def _read_expected_seconds(context: CauseContext) -> float:
     if context.rule.method in USERS:
-        return context.view.basis.ttft_slo_seconds or 0.0
-    curve = context.view.curve
+        return context.context.basis.ttft_slo_seconds or 0.0
+    curve = context.context.curve
     values = [getattr(p, context.rule.metric, None) for p in curve.points] if curve else []
     return min((v for v in values if v is not None), default=0.0)
 
 
 def check_adapters(context: CauseContext) -> CauseResult:
     served = mean_level(context.total, "adapters_running")
-    planned = context.view.plan.lora if context.view.plan else None
+    planned = context.context.plan.lora if context.context.plan else None
     if isinstance(served, Missing) and served.gap not in NOTHING_THERE:
         return CauseResult(supported=None, text="whether LoRA adapters are served is not known")
     if isinstance(served, Missing) or not served.high:
@@ -169,7 +169,7 @@ def check_adapters(context: CauseContext) -> CauseResult:
 
 def check_speculation(context: CauseContext) -> CauseResult:
     found = read(BY_NAME["speculative_acceptance"], context.total)
-    planned = context.view.plan.speculation if context.view.plan else None
+    planned = context.context.plan.speculation if context.context.plan else None
     if isinstance(found, Missing) and found.gap not in NOTHING_THERE:
         return CauseResult(supported=None, text="whether the engine speculates is not known")
     if isinstance(found, Missing):
@@ -188,8 +188,8 @@ def check_speculation(context: CauseContext) -> CauseResult:
 
 def check_evictions(context: CauseContext) -> CauseResult:
     """Check evictions over the whole window, and over the window of KvEviction at its end. The worse counts."""
-    last = max(one.window.end for one in context.slices) - CATALOGUE["KvEviction"].window_seconds
-    recent = windows.sum_families((one.window for one in context.slices if one.window.end > last), EVICTIONS)
+    last = max(one.window.end for one in context.binned) - CATALOGUE["KvEviction"].window_seconds
+    recent = windows.sum_families((one.window for one in context.binned if one.window.end > last), EVICTIONS)
     found = [(seen, ratio(seen, *EVICTIONS)) for seen in (context.total, recent)]
     known = [(one.value or 0.0, seen) for seen, one in found if not isinstance(one, Missing)]
     if not known:
@@ -204,7 +204,7 @@ def check_evictions(context: CauseContext) -> CauseResult:
 
 
 def check_load(context: CauseContext) -> CauseResult:
-    capacity = context.view.capacity
+    capacity = context.context.capacity
     load = offered_load((context.total,), capacity) if capacity is not None else None
     if load is None:
         return CauseResult(supported=None, text="the load that a replica can take is not in the plan")
@@ -216,7 +216,7 @@ def check_load(context: CauseContext) -> CauseResult:
 def check_benchmark(context: CauseContext) -> CauseResult:
     """Check for a closed-loop benchmark, which has no arrivals of its own, or too few requests for a P99 (PEERS 3.2,
     traps 10, 11)."""
-    curve = context.view.curve
+    curve = context.context.curve
     if curve is None:
         return CauseResult(supported=None, text="there is no benchmark curve")
     fewest, most = curve.minimum_requests, max(point.requests or 0 for point in curve.points)
@@ -235,9 +235,9 @@ def check_benchmark(context: CauseContext) -> CauseResult:
 
 def check_routing(context: CauseContext) -> CauseResult:
     """Check the routing by rule PrefixRoutingBroken, with several replicas."""
-    if len({one.replica for one in context.slices} - {None}) < 2:
+    if len({one.replica for one in context.binned} - {None}) < 2:
         return CauseResult(supported=False)
-    seen = prefix_routing.assess_routing(context.slices, context.view, CATALOGUE[prefix_routing.RULE])
+    seen = prefix_routing.assess_routing(context.binned, context.context, CATALOGUE[prefix_routing.RULE])
     if seen.broken is None:
         return CauseResult(supported=None, text=f"whether routing keeps prefixes together: {seen.text}")
     text = f"the routing: {seen.text}" if seen.broken else f"not the routing ({seen.text})"

@@ -67,18 +67,20 @@ class CauseContext:
     """Input of cause checks: the rule that fired, its tier, and the binned windows with their sum."""
 
     rule: Rule
-    view: TierContext
-    slices: tuple[BinnedWindow, ...]
+    context: TierContext
+    binned: tuple[BinnedWindow, ...]
     total: Window
 
     @classmethod
-    def from_windows(cls, rule: Rule, view: TierContext, slices: tuple[BinnedWindow, ...]) -> CauseContext:
+    def from_windows(cls, rule: Rule, context: TierContext, binned: tuple[BinnedWindow, ...]) -> CauseContext:
         """Return the context of at least one binned window. Only the families that checks read are added."""
-        return cls(rule=rule, view=view, slices=slices, total=windows.sum_families((s.window for s in slices), READ))
+        return cls(
+            rule=rule, context=context, binned=binned, total=windows.sum_families((s.window for s in binned), READ)
+        )
 
     @property
     def workload(self) -> Workload | None:
-        return self.view.plan.workload if self.view.plan else None
+        return self.context.plan.workload if self.context.plan else None
 
 
 READ = frozenset(
@@ -126,7 +128,7 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     limit = _read_limit(context) if context.rule.method in USERS else None
     if context.rule.method is not judge_tail and limit is None:
         return None
-    counted = [(one, late) for one in context.slices if (late := _count_late(context, one, limit)) is not None]
+    counted = [(one, late) for one in context.binned if (late := _count_late(context, one, limit)) is not None]
     n = math.fsum(late.n for _, late in counted)
     if n <= 0:
         return None
@@ -152,7 +154,7 @@ def prove_when_slow(examine: Callable[[CauseContext], CauseResult]) -> Callable[
         shown = math.fsum(
             late
             for one, late in minutes.slow
-            if examine(CauseContext.from_windows(context.rule, context.view, (one,))).supported
+            if examine(CauseContext.from_windows(context.rule, context.context, (one,))).supported
         )
         return replace(found, proven=shown >= MOST_LATE * total)
 
@@ -162,26 +164,28 @@ def prove_when_slow(examine: Callable[[CauseContext], CauseResult]) -> Callable[
 def read_first_token_limit(context: CauseContext) -> float | None:
     """Return the seconds above which a first token is late: the rule's multiple of the median, or the objective."""
     if "ratio" not in context.rule.thresholds:
-        return context.view.basis.ttft_slo_seconds
+        return context.context.basis.ttft_slo_seconds
     median = histograms.quantile(context.total.histograms.get(FIRST_TOKEN, ()), 0.5)
     if median is None or median.high is None:
         return None
-    return context.rule.limit("ratio", context.view.limits) * median.high
+    return context.rule.limit("ratio", context.context.limits) * median.high
 
 
 def _read_limit(context: CauseContext) -> float | None:
     if context.rule.family == FIRST_TOKEN:
         return read_first_token_limit(context)
-    return context.view.basis.tpot_slo_seconds if context.rule.family == "tpot_seconds" else None
+    return context.context.basis.tpot_slo_seconds if context.rule.family == "tpot_seconds" else None
 
 
 def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None) -> Share | None:
     """Return the requests slower than `limit` (seconds), or without limit than the benchmark allows at this load."""
-    curve, parts = context.view.curve, one.window.histograms.get(context.rule.family)
+    curve, parts = context.context.curve, one.window.histograms.get(context.rule.family)
     if limit is None and curve is not None and one.bin is not None and parts:
         expected = curve.expectation(one.bin, context.rule.metric, one.rps or 0.0, one.in_system)
         limit = (
-            expected.interpolated * context.rule.limit("factor", context.view.limits) if expected is not None else None
+            expected.interpolated * context.rule.limit("factor", context.context.limits)
+            if expected is not None
+            else None
         )
     return histograms.share_above(parts, limit) if parts and limit is not None else None
 

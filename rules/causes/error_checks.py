@@ -25,7 +25,7 @@ TRANSFERS = "kv_transfer_failures"
 
 def check_one_replica(context: CauseContext) -> CauseResult:
     """Check for one replica with nearly all failures while others serve."""
-    groups = group_by_replica(one for one in context.slices if one.replica is not None)
+    groups = group_by_replica(one for one in context.binned if one.replica is not None)
     each = {name: found for name, group in groups.items() if not isinstance(found := _sum(group), Missing)}
     if len(each) < 2:
         return CauseResult(supported=None)
@@ -48,10 +48,10 @@ def check_engine_steps(context: CauseContext) -> CauseResult:
     """Check for an engine that takes no step while its front end still serves the metrics page."""
     dead: set[str] = set()
     failed = 0.0
-    for one in context.slices:
+    for one in context.binned:
         found = outcomes(one.window)
         if not isinstance(found, Missing) and found.failed > 0 and one.window.counters.get(STEP_FAMILY) == 0:
-            dead.add(one.replica or context.view.tier)
+            dead.add(one.replica or context.context.tier)
             failed += found.failed
     if not dead:
         return CauseResult(supported=False, text="the engines step")
@@ -85,14 +85,14 @@ def check_hardware_faults(context: CauseContext) -> CauseResult:
     """Check for GPU faults. Proof: most requests failed on the faulty replicas since the fault."""
     first: dict[str | None, float] = {}
     count = 0.0
-    for one in context.slices:
+    for one in context.binned:
         some = sum(one.window.counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
         if some > 0:
             count += some
             first[one.replica] = min(one.window.start, first.get(one.replica, math.inf))
     if count < 1:
         return CauseResult(supported=False, text="no GPU reported a fault")
-    failed = [(one, found.failed) for one in context.slices if not isinstance(found := outcomes(one.window), Missing)]
+    failed = [(one, found.failed) for one in context.binned if not isinstance(found := outcomes(one.window), Missing)]
     after = math.fsum(some for one, some in failed if one.window.end > first.get(one.replica, math.inf))
     if after <= 0:
         return CauseResult(

@@ -97,16 +97,16 @@ SUSPECTS: tuple[CauseCheck, ...] = (
 """Causes in the order of a sentence. A new cause is a check and a row."""
 
 
-def add_causes(verdict: Verdict, view: TierContext, slices: Sequence[BinnedWindow]) -> Verdict:
+def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindow]) -> Verdict:
     """Add the causes to a verdict, and the first one to its sentence. A verdict that does not fire stays as it is.
 
-    A comparison with the benchmark is explained by the binned windows on the curve, any other finding by all `slices`.
+    A comparison with the benchmark is explained by the binned windows on the curve, any other finding by all `binned`.
     """
     rule = BY_NAME[verdict.rule]
     suspects = [row for row in SUSPECTS if row.explains(rule)]
     if verdict.status not in FIRING or not suspects:
         return verdict
-    used = tuple(s for s in slices if s.bin is not None) if rule.method is judge_tail else tuple(slices)
+    used = tuple(s for s in binned if s.bin is not None) if rule.method is judge_tail else tuple(binned)
     if not used:
         return verdict
     context = CauseContext.from_windows(rule, view, used)

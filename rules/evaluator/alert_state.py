@@ -63,7 +63,7 @@ States = Mapping[AlertKey, AlertState]
 
 
 def step_alerts(
-    previous: States, answers: Iterable[RuleResult], now: float, left: Container[tuple[str, Subject]] = ()
+    previous: States, results: Iterable[RuleResult], now: float, left: Container[tuple[str, Subject]] = ()
 ) -> dict[AlertKey, AlertState]:
     """Return the states at `now` (unix seconds). A missing or unknown result leaves its alert as it is.
 
@@ -75,13 +75,13 @@ def step_alerts(
         key: _resolved(state, now) if (key.rule, key.subject) in left else state
         for key, state in ((key, _not_ahead(state, now)) for key, state in previous.items())
     }
-    for answer in answers:
-        key = AlertKey(rule=answer.rule, subject=answer.subject)
-        if isinstance(answer, Unknown):
-            if key in states and _unasked(states[key], answer, now):
+    for result in results:
+        key = AlertKey(rule=result.rule, subject=result.subject)
+        if isinstance(result, Unknown):
+            if key in states and _unasked(states[key], result, now):
                 states[key] = _resolved(states[key], now)
             continue
-        state = _step(states.get(key), key, answer, now)
+        state = _step(states.get(key), key, result, now)
         if state is not None:
             states[key] = state
     return {key: state for key, state in states.items() if not _forgotten(state, now)}
@@ -102,8 +102,8 @@ def _not_ahead(state: AlertState, now: float) -> AlertState:
     )
 
 
-def _unasked(state: AlertState, answer: Unknown, now: float) -> bool:
-    return answer.reason in UNASKED and now - state.verdict.t > UNASKED_SECONDS
+def _unasked(state: AlertState, result: Unknown, now: float) -> bool:
+    return result.reason in UNASKED and now - state.verdict.t > UNASKED_SECONDS
 
 
 def _step(state: AlertState | None, key: AlertKey, verdict: Verdict, now: float) -> AlertState | None:
@@ -132,33 +132,33 @@ def _loudness(rule: str, status: Status) -> Severity:
     return Severity.TICKET if loudness is Severity.PAGE and status is not Status.CRITICAL else loudness
 
 
-def restore_alerts(episodes: Iterable[Finding], now: float) -> dict[AlertKey, AlertState]:
+def restore_alerts(findings: Iterable[Finding], now: float) -> dict[AlertKey, AlertState]:
     """Return the states of stored findings, as `step_alerts` left them before a restart of the agent.
 
     A finding that was never certain, or whose resolution is no longer sent, has none.
     """
     states: dict[AlertKey, AlertState] = {}
-    for episode in sorted(episodes, key=lambda e: e.started_at):
-        state = _resumed(episode)
+    for finding in sorted(findings, key=lambda e: e.started_at):
+        state = _resumed(finding)
         if state is not None and not _forgotten(state, now):
             states[state.key] = state
     return states
 
 
-def _resumed(episode: Finding) -> AlertState | None:
-    told = [t for t in episode.transitions if t.status in FIRING and t.certainty is Certainty.CERTAIN]
-    if not told or episode.rule not in BY_NAME:
+def _resumed(finding: Finding) -> AlertState | None:
+    told = [t for t in finding.transitions if t.status in FIRING and t.certainty is Certainty.CERTAIN]
+    if not told or finding.rule not in BY_NAME:
         return None
-    pages = [t for t in told if _pages(episode.rule, t)]
+    pages = [t for t in told if _pages(finding.rule, t)]
     first = told[0]
     loudest = pages[0] if pages else first
     return AlertState(
-        key=AlertKey(rule=episode.rule, subject=episode.subject),
-        phase=Phase.FIRING if episode.ended_at is None else Phase.RESOLVED,
+        key=AlertKey(rule=finding.rule, subject=finding.subject),
+        phase=Phase.FIRING if finding.ended_at is None else Phase.RESOLVED,
         since=first.t,
-        resolved_at=episode.ended_at,
-        loudness=_loudness(episode.rule, loudest.status).value,
-        verdict=episode.worst,
+        resolved_at=finding.ended_at,
+        loudness=_loudness(finding.rule, loudest.status).value,
+        verdict=finding.worst,
         louder_since=loudest.t if loudest is not first else None,
     )
 

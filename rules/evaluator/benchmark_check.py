@@ -55,7 +55,7 @@ class Step13:
     """
 
     tier: str
-    answers: tuple[RuleResult, ...]
+    results: tuple[RuleResult, ...]
     requests: float
     highest_rps: float | None
     usable_rps: float | None
@@ -78,7 +78,7 @@ class Step13:
     @property
     def status(self) -> Status:
         """Return the worst status. It is unknown if no rule fires and no latency could be compared."""
-        verdicts = [a for a in self.answers if isinstance(a, Verdict)]
+        verdicts = [a for a in self.results if isinstance(a, Verdict)]
         firing = {v.status for v in verdicts if v.status in FIRING}
         if firing:
             return Status.CRITICAL if Status.CRITICAL in firing else Status.WARNING
@@ -87,44 +87,44 @@ class Step13:
 
 
 def check_benchmark(
-    view: TierContext, slices: Sequence[BinnedWindow], now: float, period_seconds: float = HOUR_SECONDS
+    context: TierContext, binned: Sequence[BinnedWindow], now: float, period_seconds: float = HOUR_SECONDS
 ) -> Step13:
     """Check one tier at `now` over its windows, oldest first: sums by load bin, each within one `period_seconds`.
 
     A finding must show in three separate periods. For less than half a day, give minutes (60 s), not hours.
     """
-    answers = []
+    results = []
     for rule in RULES:
         if rule.name in ASKED and not rule.per_scrape:
-            answer = evaluate_rule(rule, view, slices, now, period_seconds)
-            answers.append(explain.add_causes(answer, view, slices) if isinstance(answer, Verdict) else answer)
+            result = evaluate_rule(rule, context, binned, now, period_seconds)
+            results.append(explain.add_causes(result, context, binned) if isinstance(result, Verdict) else result)
     return Step13(
-        tier=view.tier,
-        answers=tuple(answers),
-        requests=_requests(slices),
-        highest_rps=max((s.rps for s in slices if s.rps is not None), default=None),
-        usable_rps=view.capacity.planned_rps if view.capacity else None,
-        capacity=view.capacity,
-        bins=_bins(view.curve, slices) if view.curve is not None else (),
-        beyond_requests=_requests([s for s in slices if s.outside]),
-        seen_seconds=watched_seconds(slices),
+        tier=context.tier,
+        results=tuple(results),
+        requests=_requests(binned),
+        highest_rps=max((s.rps for s in binned if s.rps is not None), default=None),
+        usable_rps=context.capacity.planned_rps if context.capacity else None,
+        capacity=context.capacity,
+        bins=_bins(context.curve, binned) if context.curve is not None else (),
+        beyond_requests=_requests([s for s in binned if s.outside]),
+        seen_seconds=watched_seconds(binned),
     )
 
 
-def _requests(slices: Sequence[BinnedWindow]) -> float:
-    return math.fsum(s.window.counters.get("requests_finished", 0.0) for s in slices)
+def _requests(binned: Sequence[BinnedWindow]) -> float:
+    return math.fsum(s.window.counters.get("requests_finished", 0.0) for s in binned)
 
 
-def _bins(curve: Curve, slices: Sequence[BinnedWindow]) -> tuple[BinReached, ...]:
+def _bins(curve: Curve, binned: Sequence[BinnedWindow]) -> tuple[BinReached, ...]:
     rates = [0.0, *(point.completed_rps for point in curve.points)]
     return tuple(
-        BinReached(lower_rps=rates[bin], upper_rps=rates[bin + 1], requests=_seen([s for s in slices if s.bin == bin]))
+        BinReached(lower_rps=rates[bin], upper_rps=rates[bin + 1], requests=_seen([s for s in binned if s.bin == bin]))
         for bin in range(len(curve.points))
     )
 
 
-def _seen(slices: Sequence[BinnedWindow]) -> SignalValue:
-    requests = _requests(slices)
+def _seen(binned: Sequence[BinnedWindow]) -> SignalValue:
+    requests = _requests(binned)
     if requests <= 0:
         return Missing(gap=Gap.LOAD_NOT_REACHED)
     return Reading(value=requests, low=requests, high=requests, n=requests)

@@ -25,8 +25,8 @@ TIER_DOWN, UNKNOWN_TOO_LONG = BY_NAME["TierDown"], BY_NAME["UnknownTooLong"]
 
 def evaluate_rule(
     rule: Rule,
-    view: TierContext,
-    slices: Sequence[BinnedWindow],
+    context: TierContext,
+    binned: Sequence[BinnedWindow],
     now: float,
     period_seconds: float = MINUTE_SECONDS,
     fleet: Mapping[str, TierWindows] | None = None,
@@ -42,8 +42,8 @@ def evaluate_rule(
     case = RuleContext(
         rule=rule,
         catalogue=BY_NAME,
-        view=view,
-        slices=tuple(slices),
+        context=context,
+        binned=tuple(binned),
         now=now,
         period_seconds=period_seconds,
         fleet=fleet or {},
@@ -51,49 +51,49 @@ def evaluate_rule(
         projection=projection,
         starts=starts,
     )
-    short = too_short(rule, case.slices) if case.slices else ""
+    short = too_short(rule, case.binned) if case.binned else ""
     if short:
         interim = rule.interim(case) if rule.interim is not None else ""
         return case.unknown(Gap.TOO_FEW_REQUESTS, interim or short)
     result: RuleResult = rule.method(case)
-    holes = too_many_holes(rule, case.slices)
+    holes = too_many_holes(rule, case.binned)
     if holes and isinstance(result, Verdict) and result.status is Status.OK:
         return case.unknown(Gap.TOO_FEW_REQUESTS, holes)
     return result
 
 
-def cascade_limits(view: TierContext) -> CascadeThresholds:
+def cascade_limits(context: TierContext) -> CascadeThresholds:
     """Return the thresholds of KvCacheCascade, with the tier's TTFT objective (seconds) where the plan has one."""
     rule = BY_NAME["KvCacheCascade"]
-    values = {name: rule.limit(name, view.limits) for name in rule.thresholds}
-    if view.basis.ttft_slo_seconds is not None:
-        values["ttft_slo_seconds"] = view.basis.ttft_slo_seconds
+    values = {name: rule.limit(name, context.limits) for name in rule.thresholds}
+    if context.basis.ttft_slo_seconds is not None:
+        values["ttft_slo_seconds"] = context.basis.ttft_slo_seconds
     return CascadeThresholds(**values)
 
 
 def evaluate_replica_rules(
-    replica: ReplicaState, view: TierContext, now: float, recent: Sequence[BinnedWindow] = ()
+    replica: ReplicaState, context: TierContext, now: float, recent: Sequence[BinnedWindow] = ()
 ) -> tuple[RuleResult, ...]:
     """Return the results of one replica at `now`. `recent` are its last minutes, to explain a cascade with."""
-    return tuple(_explained(_context(rule, view, now, replica=replica), view, recent) for rule in REPLICA_RULES)
+    return tuple(_explained(_context(rule, context, now, replica=replica), context, recent) for rule in REPLICA_RULES)
 
 
 def evaluate_tier_availability(
-    replicas: Sequence[ReplicaState], states: Iterable[RuleState], view: TierContext, now: float
+    replicas: Sequence[ReplicaState], states: Iterable[RuleState], context: TierContext, now: float
 ) -> tuple[RuleResult, ...]:
     """Return the results of a tier as a whole at `now`, from its replicas and the states of all its rules."""
-    down = TIER_DOWN.method(_context(TIER_DOWN, view, now, replicas=tuple(replicas)))
-    return down, evaluate_unknowns(states, view, now)
+    down = TIER_DOWN.method(_context(TIER_DOWN, context, now, replicas=tuple(replicas)))
+    return down, evaluate_unknowns(states, context, now)
 
 
-def evaluate_unknowns(states: Iterable[RuleState], view: TierContext, now: float) -> RuleResult:
+def evaluate_unknowns(states: Iterable[RuleState], context: TierContext, now: float) -> RuleResult:
     """Return the result of UnknownTooLong, which needs no scrape."""
-    return UNKNOWN_TOO_LONG.method(_context(UNKNOWN_TOO_LONG, view, now, states=tuple(states)))
+    return UNKNOWN_TOO_LONG.method(_context(UNKNOWN_TOO_LONG, context, now, states=tuple(states)))
 
 
 def _context(
     rule: Rule,
-    view: TierContext,
+    context: TierContext,
     now: float,
     replica: ReplicaState | None = None,
     replicas: tuple[ReplicaState, ...] = (),
@@ -102,8 +102,8 @@ def _context(
     return RuleContext(
         rule=rule,
         catalogue=BY_NAME,
-        view=view,
-        slices=(),
+        context=context,
+        binned=(),
         now=now,
         period_seconds=MINUTE_SECONDS,
         replica=replica,
@@ -112,6 +112,6 @@ def _context(
     )
 
 
-def _explained(case: RuleContext, view: TierContext, recent: Sequence[BinnedWindow]) -> RuleResult:
+def _explained(case: RuleContext, context: TierContext, recent: Sequence[BinnedWindow]) -> RuleResult:
     result: RuleResult = case.rule.method(case)
-    return explain.add_causes(result, view, recent) if isinstance(result, Verdict) else result
+    return explain.add_causes(result, context, recent) if isinstance(result, Verdict) else result

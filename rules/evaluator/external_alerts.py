@@ -134,7 +134,7 @@ SYMPTOMS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
 """Symptom, words in an alert's name or summary that show it, and rules that can explain it."""
 
 
-def attach_finding(alert: ExternalAlert, episodes: Iterable[Finding], now: float) -> ExternalAlert:
+def attach_finding(alert: ExternalAlert, findings: Iterable[Finding], now: float) -> ExternalAlert:
     """Attach the finding that explains an alert best: certain before likely, then the worst, then the first.
 
     An earlier explanation stays if none is found now.
@@ -143,7 +143,7 @@ def attach_finding(alert: ExternalAlert, episodes: Iterable[Finding], now: float
     if alert.tier is None or symptom is None:
         return alert
     word, rules = symptom
-    found = [e for e in episodes if e.rule in rules and _same_place(alert, e) and _meet(alert, e, now)]
+    found = [e for e in findings if e.rule in rules and _same_place(alert, e) and _meet(alert, e, now)]
     if not found:
         return alert
     best = min(found, key=lambda e: (not _certain(e), -SEVERITY[e.worst.status], -(e.worst.stage or 0), e.started_at))
@@ -162,29 +162,29 @@ def _symptom(alert: ExternalAlert) -> tuple[str, frozenset[str]] | None:
     return next(((word, rules) for word, marks, rules in SYMPTOMS if any(mark in text for mark in marks)), None)
 
 
-def _same_place(alert: ExternalAlert, episode: Finding) -> bool:
-    both = alert.replica is not None and episode.subject.replica is not None
-    return episode.subject.tier == alert.tier and (not both or alert.replica == episode.subject.replica)
+def _same_place(alert: ExternalAlert, finding: Finding) -> bool:
+    both = alert.replica is not None and finding.subject.replica is not None
+    return finding.subject.tier == alert.tier and (not both or alert.replica == finding.subject.replica)
 
 
-def _meet(alert: ExternalAlert, episode: Finding, now: float) -> bool:
+def _meet(alert: ExternalAlert, finding: Finding, now: float) -> bool:
     alert_end = now if alert.ended_at is None else alert.ended_at
-    episode_end = now if episode.ended_at is None else episode.ended_at
-    return episode.started_at <= alert_end and alert.started_at <= episode_end + AFTERMATH_SECONDS
+    episode_end = now if finding.ended_at is None else finding.ended_at
+    return finding.started_at <= alert_end and alert.started_at <= episode_end + AFTERMATH_SECONDS
 
 
-def _certain(episode: Finding) -> bool:
-    return any(t.status in FIRING and t.certainty is Certainty.CERTAIN for t in episode.transitions)
+def _certain(finding: Finding) -> bool:
+    return any(t.status in FIRING and t.certainty is Certainty.CERTAIN for t in finding.transitions)
 
 
-def _said(alert: ExternalAlert, episode: Finding) -> str:
-    rule, stage = BY_NAME.get(episode.rule), episode.worst.stage
-    where = f" of {episode.subject.replica}" if episode.subject.replica else ""
-    what = f"{rule.title if rule else episode.rule}{where}{f', stage {stage}' if stage else ''}"
-    doubt = "" if _certain(episode) else " (likely)"
-    over = episode.ended_at is not None and episode.ended_at < alert.started_at
-    ended = f" and ended {_length(alert.started_at - (episode.ended_at or 0.0))} before it" if over else ""
-    return f"{what}{doubt}, began {_when(alert.started_at - episode.started_at)}{ended}"
+def _said(alert: ExternalAlert, finding: Finding) -> str:
+    rule, stage = BY_NAME.get(finding.rule), finding.worst.stage
+    where = f" of {finding.subject.replica}" if finding.subject.replica else ""
+    what = f"{rule.title if rule else finding.rule}{where}{f', stage {stage}' if stage else ''}"
+    doubt = "" if _certain(finding) else " (likely)"
+    over = finding.ended_at is not None and finding.ended_at < alert.started_at
+    ended = f" and ended {_length(alert.started_at - (finding.ended_at or 0.0))} before it" if over else ""
+    return f"{what}{doubt}, began {_when(alert.started_at - finding.started_at)}{ended}"
 
 
 def _when(lead_seconds: float) -> str:

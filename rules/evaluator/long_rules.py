@@ -41,13 +41,13 @@ OF_THE_CURVE = frozenset({"fleet_utilization"})
 _HISTOGRAMS = frozenset(rule.family for rule in ASKED)
 
 
-def sum_by_hour(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """Return one window per hour, summed over load bins, with only the histograms that rules over days read.
 
     Weeks of hours are in memory at once, and histograms are most of a window.
     """
     grouped: dict[float, list[Window]] = {}
-    for one in slices:
+    for one in binned:
         grouped.setdefault(_hour(one.window), []).append(_slim(one.window))
     return tuple(
         BinnedWindow(replica=None, window=windows.sum_windows(grouped[hour]), rps=None, in_system=None)
@@ -65,7 +65,7 @@ def _slim(window: Window) -> Window:
 
 
 def evaluate_long_rules(
-    view: TierContext, hours: Sequence[BinnedWindow], now: float, of_plan: Sequence[BinnedWindow] | None = None
+    context: TierContext, hours: Sequence[BinnedWindow], now: float, of_plan: Sequence[BinnedWindow] | None = None
 ) -> tuple[RuleResult, ...]:
     """Return the results of the rules over days at `now` from hours, oldest first; unknown where these are too few.
 
@@ -74,20 +74,22 @@ def evaluate_long_rules(
     until = now // HOUR_SECONDS * HOUR_SECONDS
     every = sum_by_hour(hours)
     present = every if of_plan is None else sum_by_hour(of_plan)
-    return tuple(_judged(rule, present if rule.signal in OF_THE_CURVE else every, view, now, until) for rule in ASKED)
+    return tuple(
+        _judged(rule, present if rule.signal in OF_THE_CURVE else every, context, now, until) for rule in ASKED
+    )
 
 
-def _judged(rule: Rule, hours: Sequence[BinnedWindow], view: TierContext, now: float, until: float) -> RuleResult:
+def _judged(rule: Rule, hours: Sequence[BinnedWindow], context: TierContext, now: float, until: float) -> RuleResult:
     since = until - rule.window_seconds
     seen = [one for one in hours if since <= _hour(one.window) < until]
     short = _too_few(rule, seen, any(_hour(one.window) <= since for one in hours))
     if short:
-        return _unknown(rule, view, now, Gap.TOO_FEW_REQUESTS, short)
+        return _unknown(rule, context, now, Gap.TOO_FEW_REQUESTS, short)
     # At the end of the last full hour: methods group hours into days and halves from there.
-    answer = evaluate_rule(rule, view, seen, until, HOUR_SECONDS)
-    if isinstance(answer, Verdict):
-        answer = explain.add_causes(answer, view, seen)
-    return replace(answer, t=now)
+    result = evaluate_rule(rule, context, seen, until, HOUR_SECONDS)
+    if isinstance(result, Verdict):
+        result = explain.add_causes(result, context, seen)
+    return replace(result, t=now)
 
 
 def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> str:
@@ -99,13 +101,13 @@ def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> st
     return "" if reaches_back else f"{hours:.0f} of {all_hours:.0f} hours seen: the history did not reach back so far"
 
 
-def unknown_results(view: TierContext, now: float, reason: Gap, text: str) -> tuple[RuleResult, ...]:
+def unknown_results(context: TierContext, now: float, reason: Gap, text: str) -> tuple[RuleResult, ...]:
     """Return unknown for every rule over days, where no history can be read."""
-    return tuple(_unknown(rule, view, now, reason, text) for rule in LONG)
+    return tuple(_unknown(rule, context, now, reason, text) for rule in LONG)
 
 
-def _unknown(rule: Rule, view: TierContext, now: float, reason: Gap, text: str) -> Unknown:
-    return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=reason, text=text)
+def _unknown(rule: Rule, context: TierContext, now: float, reason: Gap, text: str) -> Unknown:
+    return Unknown(t=now, rule=rule.name, subject=Subject(tier=context.tier), reason=reason, text=text)
 
 
 def prefer_firing_result(live: RuleResult, told: Mapping[tuple[str, Subject], RuleResult]) -> RuleResult:
@@ -118,8 +120,8 @@ def prefer_firing_result(live: RuleResult, told: Mapping[tuple[str, Subject], Ru
 
 def long_only_results(told: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
     """Return the results over days of rules that have no result over minutes."""
-    return tuple(answer for answer in told if BY_NAME[answer.rule].window_seconds > LIVE_SECONDS)
+    return tuple(result for result in told if BY_NAME[result.rule].window_seconds > LIVE_SECONDS)
 
 
-def _fires(answer: RuleResult) -> bool:
-    return isinstance(answer, Verdict) and answer.status in FIRING
+def _fires(result: RuleResult) -> bool:
+    return isinstance(result, Verdict) and result.status in FIRING

@@ -48,7 +48,7 @@ class EvaluatorState:
 
     def open_findings(self) -> tuple[Finding, ...]:
         """Return the findings that have not ended."""
-        return tuple(state.episode for state in self.rules.values() if state.episode is not None)
+        return tuple(state.finding for state in self.rules.values() if state.finding is not None)
 
     def is_aggregated(self, tier: str) -> bool:
         """Return whether a store adds up the tier's minutes."""
@@ -91,8 +91,8 @@ class EvaluatorState:
             return
         before = self.minutes.get(tier, TierMinutes())
         self.minutes[tier] = tier_rules.add_minute(before, minute, replica.name, context, self._tier_size(tier))
-        kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.told, minute.start, minute.end))
-        self._add_closed(tier, replica.name, self.minutes[tier].slices[-1], kept)
+        kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.seen_spans, minute.start, minute.end))
+        self._add_closed(tier, replica.name, self.minutes[tier].binned[-1], kept)
 
     def close_open_minute(self, replica: ReplicaState, context: TierContext) -> None:
         """Close the minute of a replica that is not over."""

@@ -195,9 +195,9 @@ class Evaluator:
             previous = state.rules.get(key)
             state.rules[key], ended = finding.step_rule_state(previous, result)
             closed.extend(ended)
-            if state.rules[key].episode is not None:
-                before.setdefault(key, previous.episode if previous is not None else None)
-        after = ((known, state.rules[key].episode) for key, known in before.items())
+            if state.rules[key].finding is not None:
+                before.setdefault(key, previous.finding if previous is not None else None)
+        after = ((known, state.rules[key].finding) for key, known in before.items())
         changed = tuple(one for known, one in after if one is not None and _has_changed(known, one))
         return tuple(closed), changed
 
@@ -223,7 +223,7 @@ class Evaluator:
         """Yield the results of rules over minutes for every tier that closed one."""
         if not state.due_tiers:
             return
-        fleet = {name: TierWindows(view=self.tier(name), slices=one.slices) for name, one in state.minutes.items()}
+        fleet = {name: TierWindows(context=self.tier(name), binned=one.binned) for name, one in state.minutes.items()}
         for name in sorted(state.due_tiers - unavailable.keys()):
             minutes = state.minutes[name]
             cached = tier_rules.cached_results(minutes, state.tier_results.get(name, ()), now)

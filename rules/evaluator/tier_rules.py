@@ -79,11 +79,11 @@ EXPLAINED_SECONDS = 180.0
 class TierMinutes:
     """Closed minutes of a tier, oldest first, as far back as its rules look; its error budget and its replica starts.
 
-    In an aggregated tier `slices` are sums over the replicas of one load, and `each` holds what comparing rules need of
-    every replica. Otherwise `slices` are those of single replicas, and `each` is None.
+    In an aggregated tier `binned` are sums over the replicas of one load, and `each` holds what comparing rules need of
+    every replica. Otherwise `binned` are those of single replicas, and `each` is None.
     """
 
-    slices: tuple[BinnedWindow, ...] = ()
+    binned: tuple[BinnedWindow, ...] = ()
     each: tuple[BinnedWindow, ...] | None = None
     budget: Budget = field(default_factory=Budget)
     starts: tuple[ReplicaStart, ...] = ()
@@ -98,17 +98,17 @@ class TierSize:
 
 
 def add_minute(
-    minutes: TierMinutes, minute: Window, replica: str, view: TierContext, watched: TierSize | None = None
+    minutes: TierMinutes, minute: Window, replica: str, context: TierContext, watched: TierSize | None = None
 ) -> TierMinutes:
     """Add a closed minute of a replica. Drop minutes older than any rule looks back, and those in the future: the clock
     was set back. Without `watched` the minute's end is the present time."""
     now, since, until = _reach(minute.end, watched)
-    keep = tuple(_aged(s, now) for s in minutes.slices if since < s.window.end <= until)
+    keep = tuple(_aged(s, now) for s in minutes.binned if since < s.window.end <= until)
     before = next((s for s in reversed(keep) if s.replica == replica), None)
-    newest = load_bins.mark_backlog(load_bins.bin_window(minute, view.curve, replica), before)
+    newest = load_bins.mark_backlog(load_bins.bin_window(minute, context.curve, replica), before)
     return TierMinutes(
-        slices=_bounded(keep, (newest,), watched),
-        budget=error_budget.add_minute(_budget(minutes, view), minute),
+        binned=_bounded(keep, (newest,), watched),
+        budget=error_budget.add_minute(_budget(minutes, context), minute),
         starts=minutes.starts,
     )
 
@@ -117,20 +117,20 @@ def add_aggregated_minute(
     minutes: TierMinutes,
     groups: Sequence[BinnedWindow],
     each: Sequence[BinnedWindow],
-    view: TierContext,
+    context: TierContext,
     watched: TierSize | None = None,
 ) -> TierMinutes:
     """Add a minute of an aggregated tier: `groups` are sums by load, `each` the windows of every replica."""
     if not groups and not each:
         return minutes
     now, since, until = _reach(max(s.window.end for s in (*groups, *each)), watched)
-    known = _budget(minutes, view)
+    known = _budget(minutes, context)
     for one in groups:
         known = error_budget.add_minute(known, one.window)
-    before = (_aged(s, now) for s in minutes.slices if since < s.window.end <= until)
+    before = (_aged(s, now) for s in minutes.binned if since < s.window.end <= until)
     of_each = (_aged_each(s, now) for s in minutes.each or () if since < s.window.end <= until)
     return TierMinutes(
-        slices=_bounded(before, groups, watched),
+        binned=_bounded(before, groups, watched),
         each=_bounded(of_each, each, watched),
         budget=known,
         starts=minutes.starts,
@@ -193,45 +193,45 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 """Shared empty mapping: an hour of a large tier has many thousand windows."""
 
 
-def _budget(minutes: TierMinutes, view: TierContext) -> Budget:
+def _budget(minutes: TierMinutes, context: TierContext) -> Budget:
     """Return the budget, or an empty one if it was counted against other objectives."""
-    anew = error_budget.empty_budget(view)
+    anew = error_budget.empty_budget(context)
     return minutes.budget if minutes.budget.objectives == anew.objectives else anew
 
 
-def rebin_minutes(minutes: TierMinutes, view: TierContext) -> TierMinutes:
+def rebin_minutes(minutes: TierMinutes, context: TierContext) -> TierMinutes:
     """Bin the minutes by another curve, after the plan changed."""
     anew = TierMinutes(starts=minutes.starts)
     if minutes.each is not None:
         # Sums by the loads of another curve cannot be taken apart.
-        return replace(anew, each=(), budget=_budget(minutes, view))
-    for one in minutes.slices:
-        anew = add_minute(anew, one.window, one.replica or "", view)
-    same = minutes.budget.objectives == error_budget.empty_budget(view).objectives
+        return replace(anew, each=(), budget=_budget(minutes, context))
+    for one in minutes.binned:
+        anew = add_minute(anew, one.window, one.replica or "", context)
+    same = minutes.budget.objectives == error_budget.empty_budget(context).objectives
     return replace(anew, budget=minutes.budget) if same else anew
 
 
 def recent_windows(
-    minutes: TierMinutes, replica: ReplicaState, view: TierContext, now: float
+    minutes: TierMinutes, replica: ReplicaState, context: TierContext, now: float
 ) -> tuple[BinnedWindow, ...]:
     """Return the last minutes of one replica, including the open one."""
-    of_each = minutes.slices if minutes.each is None else minutes.each
+    of_each = minutes.binned if minutes.each is None else minutes.each
     closed = [s for s in of_each if s.replica == replica.name and s.window.end > now - EXPLAINED_SECONDS]
     if replica.open:
-        closed.append(load_bins.bin_window(windows.sum_windows(replica.open), view.curve, replica.name))
+        closed.append(load_bins.bin_window(windows.sum_windows(replica.open), context.curve, replica.name))
     return tuple(closed)
 
 
-def cached_results(minutes: TierMinutes, answers: Iterable[RuleResult], now: float) -> dict[str, RuleResult]:
+def cached_results(minutes: TierMinutes, results: Iterable[RuleResult], now: float) -> dict[str, RuleResult]:
     """Return the last results of SELDOM rules that are still valid at `now`, by rule."""
     if minutes.each is None:
         return {}
-    return {one.rule: one for one in answers if one.rule in SELDOM and one.t <= now < one.t + SELDOM_SECONDS}
+    return {one.rule: one for one in results if one.rule in SELDOM and one.t <= now < one.t + SELDOM_SECONDS}
 
 
 def evaluate_tier_rules(
     minutes: TierMinutes,
-    view: TierContext,
+    context: TierContext,
     now: float,
     fleet: Mapping[str, TierWindows] | None = None,
     projection: Projection | None = None,
@@ -241,33 +241,33 @@ def evaluate_tier_rules(
 
     `fleet` holds the minutes of all tiers, for rules that compare them. `kept` are cached results by rule.
     """
-    standing = kept or {}
+    rule_state = kept or {}
     holds: dict[tuple[bool, float], tuple[BinnedWindow, ...]] = {}
-    answers = []
+    results = []
     for rule in LIVE:
-        if rule.name in standing:
-            answers.append(replace(standing[rule.name], t=now))
+        if rule.name in rule_state:
+            results.append(replace(rule_state[rule.name], t=now))
             continue
         of_each = minutes.each is not None and rule.name in OF_EACH
         kind = (of_each, rule.window_seconds)
         if kind not in holds:
             # Rules share few window lengths, and an hour of a large tier has many thousand windows.
-            holds[kind] = _hold(minutes.each or () if of_each else minutes.slices, rule, now)
-        answers.append(_judged(rule, minutes, holds[kind], view, now, fleet or {}, projection))
-    return tuple(answers)
+            holds[kind] = _hold(minutes.each or () if of_each else minutes.binned, rule, now)
+        results.append(_judged(rule, minutes, holds[kind], context, now, fleet or {}, projection))
+    return tuple(results)
 
 
 def _judged(
     rule: Rule,
     minutes: TierMinutes,
     hold: tuple[BinnedWindow, ...],
-    view: TierContext,
+    context: TierContext,
     now: float,
     fleet: Mapping[str, TierWindows],
     projection: Projection | None,
 ) -> RuleResult:
-    subject = Subject(tier=view.tier)
-    if rule.needs and read_plan_value(view, rule.needs) is None:
+    subject = Subject(tier=context.tier)
+    if rule.needs and read_plan_value(context, rule.needs) is None:
         # First, because waiting does not change the plan.
         text = f"the plan has no {rule.needs}"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_IN_PLAN, text=text)
@@ -277,28 +277,29 @@ def _judged(
     others = None
     if rule.method is judge_tiers:
         others = {
-            name: TierWindows(view=tier.view, slices=_hold(tier.slices, rule, now)) for name, tier in fleet.items()
+            name: TierWindows(context=tier.context, binned=_hold(tier.binned, rule, now))
+            for name, tier in fleet.items()
         }
-    answer = evaluate_rule(
-        rule, view, hold, now, fleet=others, budget=minutes.budget, projection=projection, starts=minutes.starts
+    result = evaluate_rule(
+        rule, context, hold, now, fleet=others, budget=minutes.budget, projection=projection, starts=minutes.starts
     )
-    if not isinstance(answer, Verdict):
-        return answer
+    if not isinstance(result, Verdict):
+        return result
     if not seldom_scraped(hold):
-        return explain.add_causes(answer, view, hold)
+        return explain.add_causes(result, context, hold)
     steps = len({windows.minute_of(one.window) for one in hold if one.window.covered_seconds > 0})
-    if answer.status is Status.OK and steps < SEPARATE:
+    if result.status is Status.OK and steps < SEPARATE:
         text = f"scrapes are too far apart: {steps} intervals between scrapes were seen, {SEPARATE} are needed"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_SCRAPED, text=text)
-    if answer.status is Status.OK and _may_exceed(answer):
+    if result.status is Status.OK and _may_exceed(result):
         text = "scrapes are too far apart, and the bounds of what was seen reach beyond what is healthy"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_SCRAPED, text=text)
-    return explain.add_causes(replace(answer, certainty=Certainty.LIKELY), view, hold)
+    return explain.add_causes(replace(result, certainty=Certainty.LIKELY), context, hold)
 
 
-def _may_exceed(answer: Verdict) -> bool:
+def _may_exceed(result: Verdict) -> bool:
     """Return whether the bounds of what was seen reach beyond what is expected."""
-    seen, expected = answer.observed, answer.expected
+    seen, expected = result.observed, result.expected
     if not isinstance(seen, Reading) or not isinstance(expected, Reading) or expected.high is None:
         return False
     return seen.high is None or seen.high > expected.high

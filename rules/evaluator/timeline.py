@@ -64,7 +64,7 @@ class TimelineEntry:
 
 
 def list_entries(
-    episodes: Iterable[Finding],
+    findings: Iterable[Finding],
     foreign: Iterable[ExternalAlert],
     events: Iterable[TimelineEvent],
     since: float,
@@ -74,7 +74,7 @@ def list_entries(
 
     For one tier: entries of the tier, its replicas and the whole installation.
     """
-    found = [*map(_of_episode, episodes), *map(_of_foreign, foreign), *map(_of_event, events)]
+    found = [*map(_of_episode, findings), *map(_of_foreign, foreign), *map(_of_event, events)]
     kept = [e for e in found if _reaches(e, since) and (tier is None or e.tier in (None, tier))]
     return tuple(sorted(kept, key=lambda e: (e.t, e.tier or "", e.replica or "", e.text)))
 
@@ -83,17 +83,17 @@ def _reaches(entry: TimelineEntry, since: float) -> bool:
     return entry.t >= since or (entry.lasts and (entry.ended_at is None or entry.ended_at >= since))
 
 
-def _of_episode(episode: Finding) -> TimelineEntry:
-    rule, worst = BY_NAME.get(episode.rule), episode.worst
+def _of_episode(finding: Finding) -> TimelineEntry:
+    rule, worst = BY_NAME.get(finding.rule), finding.worst
     return TimelineEntry(
-        t=episode.started_at,
+        t=finding.started_at,
         kind=TimelineKind.EPISODE,
-        tier=episode.subject.tier,
-        replica=episode.subject.replica,
-        text=f"{rule.title if rule else episode.rule}: {worst.sentence}",
+        tier=finding.subject.tier,
+        replica=finding.subject.replica,
+        text=f"{rule.title if rule else finding.rule}: {worst.sentence}",
         lasts=True,
-        ended_at=episode.ended_at,
-        rule=episode.rule,
+        ended_at=finding.ended_at,
+        rule=finding.rule,
         status=f"{worst.status.value}, {worst.certainty.value}",
     )
 

@@ -43,9 +43,9 @@ class AdapterWait:
 
 def judge_adapters(case: RuleContext) -> RuleResult:
     """Compare held-back requests with the TTFT objective, else running adapters with those that fit."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    total = windows.sum_families((one.window for one in case.slices), READ)
+    total = windows.sum_families((one.window for one in case.binned), READ)
     served = mean_level(total, "adapters_running")
     if isinstance(served, Missing):
         return case.unknown(
@@ -56,8 +56,8 @@ def judge_adapters(case: RuleContext) -> RuleResult:
     found = _measure(total)
     if found.finished < case.limit("minimum_requests"):
         return case.too_few_requests(found.finished, case.limit("minimum_requests"))
-    allowed = case.limit("held_share") * (case.view.basis.ttft_slo_seconds or case.limit("ttft_slo_seconds"))
-    most = case.view.plan.lora.max_adapters if case.view.plan and case.view.plan.lora else None
+    allowed = case.limit("held_share") * (case.context.basis.ttft_slo_seconds or case.limit("ttft_slo_seconds"))
+    most = case.context.plan.lora.max_adapters if case.context.plan and case.context.plan.lora else None
 
     def is_held_back(part: AdapterWait) -> bool:
         return part.seconds is not None and part.seconds > allowed
@@ -65,7 +65,7 @@ def judge_adapters(case: RuleContext) -> RuleResult:
     def is_crowded(part: AdapterWait) -> bool:
         return most is not None and part.most >= most and part.waiting > case.limit("waiting")
 
-    last, *each = (_measure_part(group) for group in (case.last_quarter(case.slices), *case.periods(case.slices)))
+    last, *each = (_measure_part(group) for group in (case.last_quarter(case.binned), *case.periods(case.binned)))
     if is_held_back(found) and is_persistent(last, each, is_held_back):
         return _report_held_back(case, found, total, allowed, most)
     if most is not None and is_crowded(found) and is_persistent(last, each, is_crowded):
@@ -80,10 +80,10 @@ def judge_adapters(case: RuleContext) -> RuleResult:
     return case.unknown(Gap.NOT_EXPOSED, f"{excuse}: {_why(case)}")
 
 
-def _measure_part(slices: Sequence[BinnedWindow]) -> AdapterWait | None:
-    if not slices:
+def _measure_part(binned: Sequence[BinnedWindow]) -> AdapterWait | None:
+    if not binned:
         return None
-    total = windows.sum_families((one.window for one in slices), READ)
+    total = windows.sum_families((one.window for one in binned), READ)
     return None if isinstance(mean_level(total, "adapters_running"), Missing) else _measure(total)
 
 
@@ -138,13 +138,13 @@ def _explain_fine(found: AdapterWait, allowed: float) -> str:
 
 def _engine(case: RuleContext) -> str:
     """Return the title of the planned engine."""
-    name = case.view.plan.engine if case.view.plan else ""
+    name = case.context.plan.engine if case.context.plan else ""
     return next((engine.title for engine in ENGINES if engine.name == name), name or "the engine")
 
 
 def _why(case: RuleContext) -> str:
     """Return why the engine does not expose adapter loads, from its table."""
-    name = case.view.plan.engine if case.view.plan else ""
+    name = case.context.plan.engine if case.context.plan else ""
     reasons = (
         text for engine in ENGINES if engine.name == name for family, text in engine.not_exposed if "adapter" in family
     )

@@ -62,7 +62,7 @@ def judge_cascade(case: RuleContext) -> RuleResult:
     if "kv_utilization_max" not in last.gauges:
         return case.unknown(Gap.NOT_EXPOSED, "the page has no KV cache utilisation")
     if not state.recent:
-        return case.unknown(replica.unslopable, NO_SLOPE.get(replica.unslopable, ONE_PAGE))
+        return case.unknown(replica.slope_gap, NO_SLOPE.get(replica.slope_gap, ONE_PAGE))
     level = state.recent[-1].level
     if state.stage == 0:
         return _verdict(case, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
@@ -91,7 +91,7 @@ def judge_target_down(case: RuleContext) -> RuleResult:
             return case.unknown(Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
         return _verdict(case, Status.OK, float(misses), text)
     since = f" ({case.now - last.t:.0f} s)" if last is not None else ", and none before"
-    why = f": {replica.trouble}" if replica.trouble else ""
+    why = f": {replica.error}" if replica.error else ""
     return _verdict(
         case, Status.WARNING, float(misses), f"No usable metrics page in the last {misses} scrapes{since}{why}"
     )
@@ -149,7 +149,7 @@ def judge_tier_down(case: RuleContext) -> RuleResult:
     silent = min(now - _silent_since(one) for one in down)
     status = Status.CRITICAL if silent >= case.limit("seconds") else Status.WARNING
     never = "" if any(one.track.last is not None for one in down) else "; none ever did"
-    why = next((f" ({one.name}: {one.trouble})" for one in down if one.trouble), "")
+    why = next((f" ({one.name}: {one.error})" for one in down if one.error), "")
     fewest = min(one.track.misses for one in down)
     none = f"None of the tier's {format_count(len(down), 'replica')}"
     text = f"{none} answered in the last {fewest} scrapes, {silent:.0f} s by now{never}{why}"
@@ -166,19 +166,19 @@ def judge_unknown_too_long(case: RuleContext) -> RuleResult:
     """Find rules that had a result and for long have none, for a reason that an operator can repair."""
     silent = sorted(
         (
-            (case.now - _silent_from(one, one.judged_at), one.answer)
+            (case.now - _silent_from(one, one.evaluated_at), one.result)
             for one in case.states
-            if isinstance(one.answer, Unknown) and one.answer.reason in FAULTS and one.judged_at is not None
+            if isinstance(one.result, Unknown) and one.result.reason in FAULTS and one.evaluated_at is not None
         ),
         key=lambda pair: (-pair[0], pair[1].rule, str(pair[1].subject)),
     )
     longest = silent[0][0] if silent else 0.0
     observed = exact_reading(longest, len(silent))
-    late = [answer for seconds, answer in silent if seconds >= case.limit("seconds")]
+    late = [result for seconds, result in silent if seconds >= case.limit("seconds")]
     if not late:
         text = "Every rule that could judge the tier still can, or could until a moment ago"
         return _verdict(case, Status.OK, observed, text)
-    named = "; ".join(f"{answer.rule} of {answer.subject}: {_format_reason(answer)}" for answer in late[:NAMED])
+    named = "; ".join(f"{result.rule} of {result.subject}: {_format_reason(result)}" for result in late[:NAMED])
     more = f"; and {len(late) - NAMED} more" if len(late) > NAMED else ""
     text = f"{format_count(len(late), 'rule')} that judged before cannot any more, for up to {longest / 3600:.1f} h: {named}{more}"
     return _verdict(case, Status.WARNING, observed, text)
@@ -191,6 +191,6 @@ def _silent_from(one: RuleState, judged_at: float) -> float:
     return judged_at
 
 
-def _format_reason(answer: Unknown) -> str:
-    words = answer.reason.value.replace("_", " ")
-    return f"{words} ({answer.text})" if answer.text else words
+def _format_reason(result: Unknown) -> str:
+    words = result.reason.value.replace("_", " ")
+    return f"{words} ({result.text})" if result.text else words

@@ -67,14 +67,14 @@ def _is_outside(value: float, below: float | None, above: float | None) -> bool:
 
 def judge_band(case: RuleContext) -> RuleResult:
     """Compare the signal of the rule with its limits, over the minutes that its condition selects."""
-    if case.rule.needs and not read_plan_value(case.view, case.rule.needs):
+    if case.rule.needs and not read_plan_value(case.context, case.rule.needs):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    if not any(one.window.covered_seconds > 0 for one in case.slices):
-        return case.unknown(worst_gap(case.slices, windows.EVERYTHING), "nothing was seen in this time")
+    if not any(one.window.covered_seconds > 0 for one in case.binned):
+        return case.unknown(worst_gap(case.binned, windows.EVERYTHING), "nothing was seen in this time")
     always = case.rule.condition is Condition.ANY
-    counted = tuple(one for one in case.slices if always or one.rps or one.in_system)
+    counted = tuple(one for one in case.binned if always or one.rps or one.in_system)
     if not counted:
         return case.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
     found = _read_signal(case, counted)
@@ -113,13 +113,13 @@ def judge_band(case: RuleContext) -> RuleResult:
     return _build_verdict(case, found, status, certainty, limits, remark)
 
 
-def _read_signal(case: RuleContext, slices: Sequence[BinnedWindow]) -> SignalValue:
+def _read_signal(case: RuleContext, binned: Sequence[BinnedWindow]) -> SignalValue:
     signal = BY_NAME[case.rule.signal]
-    return read(signal, windows.sum_families((one.window for one in slices), families_of(signal)), case.view.basis)
+    return read(signal, windows.sum_families((one.window for one in binned), families_of(signal)), case.context.basis)
 
 
-def _read_value(case: RuleContext, slices: Sequence[BinnedWindow]) -> float | None:
-    found = _read_signal(case, slices) if slices else None
+def _read_value(case: RuleContext, binned: Sequence[BinnedWindow]) -> float | None:
+    found = _read_signal(case, binned) if binned else None
     return found.value if isinstance(found, Reading) else None
 
 
@@ -168,21 +168,21 @@ def judge_experts(case: RuleContext) -> RuleResult:
 
     Minutes with small batches are left out, because their tokens fall unevenly by chance.
     """
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     families = BY_NAME[case.rule.signal].families
-    known = [one for one in case.slices if all(family in one.window.counters for family in families)]
+    known = [one for one in case.binned if all(family in one.window.counters for family in families)]
     if not known:
-        name = case.view.plan.engine if case.view.plan else ""
+        name = case.context.plan.engine if case.context.plan else ""
         texts = [dict(engine.not_exposed).get(families[0], "") for engine in ENGINES if engine.name == name]
         text = next((text for text in texts if text), "the engine tells nothing of experts, or the model has none")
-        return case.unknown(worst_gap(case.slices, families[0]), text)
+        return case.unknown(worst_gap(case.binned, families[0]), text)
     least = case.limit("minimum_running")
     replicas = group_by_replica(one for one in known if _mean_running(one) >= least)
     if not replicas:
         text = f"no minute with {least:.0f} requests in the batch: fewer fall unevenly by chance"
         return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    results = {name: judge_band(replace(case, slices=group)) for name, group in replicas.items()}
+    results = {name: judge_band(replace(case, binned=group)) for name, group in replicas.items()}
     verdicts = {name: result for name, result in results.items() if isinstance(result, Verdict)}
     if not verdicts:
         return next(iter(results.values()))

@@ -68,7 +68,7 @@ class Promise:
 
 def judge_burn(case: RuleContext) -> RuleResult:
     """Evaluate requests slower than the objective of a latency."""
-    objective = read_plan_value(case.view, case.rule.needs)
+    objective = read_plan_value(case.context, case.rule.needs)
     if not isinstance(objective, float | int):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     allowed, family = case.limit("allowed_share"), case.rule.family
@@ -77,8 +77,8 @@ def judge_burn(case: RuleContext) -> RuleResult:
     result = judge_promise(case, promise)
     if result is not None:
         return result
-    if case.slices and not any(family in one.window.histograms for one in case.slices):
-        return case.unknown(worst_gap(case.slices, family), f"{family} is not there")
+    if case.binned and not any(family in one.window.histograms for one in case.binned):
+        return case.unknown(worst_gap(case.binned, family), f"{family} is not there")
     return explain_no_rung(case, promise)
 
 
@@ -138,7 +138,7 @@ def _is_beyond_chance(slow: float, n: float, limit: float, confidence: float) ->
 def explain_no_rung(case: RuleContext, promise: Promise) -> RuleResult:
     """Return unknown with the reason why no rung could be evaluated."""
     first = _evaluate_rung(case, promise, *RUNGS[0])
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if first.long.n <= 0:
         return case.unknown(Gap.NO_TRAFFIC, f"no requests in the last {format_span(first.long_seconds)}")

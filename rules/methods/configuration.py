@@ -102,7 +102,7 @@ def needed(written: str) -> str | None:
 
 def judge_precision(case: RuleContext) -> RuleResult:
     """Compare the formats of weights and KV cache in the plan with those that the planned GPU computes."""
-    plan = case.view.plan
+    plan = case.context.plan
     if plan is None or plan.precision is None or not (plan.precision.weights or plan.precision.kv):
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no precision")
     written = {"weights": plan.precision.weights, "KV cache": plan.precision.kv}
@@ -149,10 +149,10 @@ class StartQuantile:
 
 def judge_cold_start(case: RuleContext) -> RuleResult:
     """Find starts above the planned time: each start of the window, then the P95 of all known starts."""
-    planned = case.view.plan.cold_start_seconds if case.view.plan else None
+    planned = case.context.plan.cold_start_seconds if case.context.plan else None
     if planned is None:
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no cold_start_seconds{_describe_measured(case)}")
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     allowed = planned * case.limit("factor")
     recent = {timing: found for timing in RECENT if (found := _find_starts(case, timing))}
@@ -169,11 +169,11 @@ def judge_cold_start(case: RuleContext) -> RuleResult:
         return _judge_starts(case, starts, timing, planned)
     if known:
         return _judge_quantiles(case, next(iter(known.values())), planned)
-    gauges = [(s.replica, s.window.gauges.get("engine_startup_seconds")) for s in case.slices]
+    gauges = [(s.replica, s.window.gauges.get("engine_startup_seconds")) for s in case.binned]
     by_engine = {replica: gauge.maximum for replica, gauge in gauges if gauge is not None and gauge.maximum > 0}
     if by_engine:
         return _judge_engine_times(case, by_engine, planned)
-    restarts = math.fsum(s.window.counters.get("restarts", 0.0) for s in case.slices)
+    restarts = math.fsum(s.window.counters.get("restarts", 0.0) for s in case.binned)
     if restarts:
         seen = "one restart was seen" if restarts == 1 else f"{restarts:.0f} restarts were seen"
         return case.unknown(Gap.NOT_EXPOSED, f"{seen}, and the page does not tell when the engine was ready")
@@ -223,7 +223,7 @@ def _find_starts(case: RuleContext, timing: Timing) -> tuple[StartQuantile, ...]
             for one in case.starts
             if one.source is timing and one.t > since
         )
-    found = [(s.replica, s.window.counters) for s in case.slices if s.window.counters.get("cold_starts", 0.0) > 0]
+    found = [(s.replica, s.window.counters) for s in case.binned if s.window.counters.get("cold_starts", 0.0) > 0]
     return tuple(
         StartQuantile(
             replica=replica,
@@ -252,7 +252,7 @@ def _judge_starts(case: RuleContext, starts: tuple[StartQuantile, ...], timing: 
         return case.verdict(Status.OK, certain_if(timing is Timing.POD), observed, expected, sentence)
     sentence = (
         f"{late:.0f} of {starts_word} took longer than the planned {number(planned, 'seconds')}: "
-        f"{slowest.replica or case.view.tier} {took}"
+        f"{slowest.replica or case.context.tier} {took}"
     )
     sentence += f" (mean {number(mean, 'seconds')})" if count > 1 else ""
     return case.verdict(Status.WARNING, Certainty.CERTAIN, observed, expected, sentence)
@@ -264,7 +264,7 @@ def _judge_engine_times(case: RuleContext, times: dict[str | None, float], plann
     late = seconds > planned * case.limit("factor")
     observed = range_reading(seconds, None, float(len(times)))
     sentence = (
-        f"{replica or case.view.tier} says that its own start took {number(seconds, 'seconds')}; what came before it is "
+        f"{replica or case.context.tier} says that its own start took {number(seconds, 'seconds')}; what came before it is "
         f"not counted, and {number(planned, 'seconds')} are planned for all of it"
     )
     status = Status.WARNING if late else Status.OK

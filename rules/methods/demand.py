@@ -82,20 +82,20 @@ def judge_demand(case: RuleContext) -> RuleResult:
     supply = _read_supply(case)
     if supply is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
-    if not case.view.serves_whole_requests:
+    if not case.context.serves_whole_requests:
         return case.unknown(Gap.NOT_IN_PLAN, "usable rps are those of whole replicas, not of a pool: see PdRatioOff")
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    whole = _read_arrivals(case.slices)
+    whole = _read_arrivals(case.binned)
     if isinstance(whole, Missing):
         return case.unknown(whole.gap, whole.text or "arriving requests are not known")
     if whole.n < case.limit("minimum_requests"):
         return _judge_projection(case, supply, whole) or case.too_few_requests(whole.n, case.limit("minimum_requests"))
-    last = _read_arrivals(case.last_quarter(case.slices))
+    last = _read_arrivals(case.last_quarter(case.binned))
     if isinstance(last, Missing):
         return case.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
     each = [
-        part if isinstance(part := _read_arrivals(group), Arrivals) else None for group in case.periods(case.slices)
+        part if isinstance(part := _read_arrivals(group), Arrivals) else None for group in case.periods(case.binned)
     ]
     most = math.inf if supply.planned is None else supply.planned
     ready, planned = (
@@ -108,7 +108,7 @@ def judge_demand(case: RuleContext) -> RuleResult:
     def exceeds(part: Arrivals) -> bool:
         return part.best > min(part.ready * supply.usable, supply.planned_rps)
 
-    early = too_early(case, case.slices, last, each, exceeds) if exceeds(whole) else None
+    early = too_early(case, case.binned, last, each, exceeds) if exceeds(whole) else None
     sentence = f"{number(whole.best, 'per_second')} arrive, {_describe_capacity(supply, whole)}"
     return (
         _judge_projection(case, supply, whole)
@@ -118,20 +118,20 @@ def judge_demand(case: RuleContext) -> RuleResult:
 
 
 def _read_supply(case: RuleContext) -> Supply | None:
-    plan, capacity = case.view.plan, case.view.capacity
+    plan, capacity = case.context.plan, case.context.capacity
     if plan is None or capacity is None or capacity.is_lower_bound:
         return None
     return Supply(
         capacity=capacity,
         share=case.limit("share"),
-        margin=margin_from_rule(case.catalogue["NoHeadroom"], case.view.limits),
+        margin=margin_from_rule(case.catalogue["NoHeadroom"], case.context.limits),
         planned=plan.fleet.instances if plan.fleet else None,
     )
 
 
-def _read_arrivals(slices: Sequence[BinnedWindow]) -> Arrivals | Missing:
+def _read_arrivals(binned: Sequence[BinnedWindow]) -> Arrivals | Missing:
     signal = SIGNALS["arrival_rps"]
-    total = windows.sum_families((one.window for one in slices), families_of(signal))
+    total = windows.sum_families((one.window for one in binned), families_of(signal))
     found = read(signal, total)
     if isinstance(found, Missing):
         return found
@@ -263,4 +263,4 @@ def _grade_projection(case: RuleContext, projection: Projection) -> tuple[Status
 
 def _forecast_limit(case: RuleContext, name: str) -> float:
     """Return a threshold of ForecastDegraded, which DemandExceedsCapacity uses too."""
-    return case.catalogue["ForecastDegraded"].limit(name, case.view.limits)
+    return case.catalogue["ForecastDegraded"].limit(name, case.context.limits)

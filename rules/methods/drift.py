@@ -66,7 +66,7 @@ class DriftedQuantile:
 def judge_drift(case: RuleContext) -> RuleResult:
     """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only."""
     family, needed = case.rule.family, case.limit("minimum_requests")
-    workload = case.view.plan.workload if case.view.plan else None
+    workload = case.context.plan.workload if case.context.plan else None
     if workload is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload")
     rows = [row for row in LENGTHS if family in ("", row[1])]
@@ -74,13 +74,13 @@ def judge_drift(case: RuleContext) -> RuleResult:
     planned = {row[1]: _read_planned(workload, row[2]) for row in rows}
     if not any(planned.values()) and (rates is None or rates.peak is None):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {' or '.join(row[2] for row in rows)}")
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     peak = None if family else find_busiest_periods(case)
     moved: list[DriftedQuantile] = []
     compared, requests = 0, 0.0
     for word, of, _ in rows:
-        parts = sum_parts(case.slices, of)
+        parts = sum_parts(case.binned, of)
         requests = max(requests, count_requests(parts))
         if count_requests(parts) < needed:
             continue
@@ -143,7 +143,7 @@ def _compare_quantile(
 
 def is_lasting_drift(case: RuleContext, family: str, q: float, limit: float, side: LimitSide) -> bool:
     """Return whether a quantile (0-1) is beyond `limit` in the last quarter and in three separate minutes."""
-    last, *each = (sum_parts(group, family) for group in (case.last_quarter(case.slices), *case.periods(case.slices)))
+    last, *each = (sum_parts(group, family) for group in (case.last_quarter(case.binned), *case.periods(case.binned)))
     return is_persistent(last, each, lambda parts: exceeds_limit(parts, q, limit, side))
 
 
@@ -153,8 +153,8 @@ def _explain_no_comparison(case: RuleContext, rows: Sequence[tuple[str, str, str
     if requests > 0:
         text = "the plan's workload does not say how long the requests are that were seen"
         return case.unknown(Gap.NOT_IN_PLAN, text)
-    gap = worst_gap(case.slices, rows[0][1])
-    if any(family in one.window.histograms for one in case.slices for _, family, _ in rows):
+    gap = worst_gap(case.binned, rows[0][1])
+    if any(family in one.window.histograms for one in case.binned for _, family, _ in rows):
         gap = Gap.NO_TRAFFIC
     return case.unknown(gap, f"no lengths of {' or '.join(word for word, _, _ in rows)} were seen")
 
@@ -190,7 +190,7 @@ def _report_no_drift(
     wanted = 0.0
     for word, family, _ in rows:
         name, q = next(iter(_select_quantiles(case, planned[family])), ("", 0.0))
-        found = quantile(sum_parts(case.slices, family), q) if name else None
+        found = quantile(sum_parts(case.binned, family), q) if name else None
         if found is None:
             continue
         value = planned[family][name]

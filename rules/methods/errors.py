@@ -29,12 +29,12 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
 
 def judge_availability(case: RuleContext) -> RuleResult:
     """Compare failed requests with the availability of the plan. Refused requests are in neither number."""
-    allowed, of_plan = allowed_to_fail(case.view, case.rule)
+    allowed, of_plan = allowed_to_fail(case.context, case.rule)
     source = "" if of_plan else " (the default: the plan has no slo.availability)"
     broken = f"failed where {(1 - allowed) * 100:.6g}% are promised to be served{source}"
     promise = Promise(allowed=allowed, broken=broken)
     result = judge_promise(case, promise)
-    missing = _explain_missing(case) if case.slices else None
+    missing = _explain_missing(case) if case.binned else None
     if missing is not None and (result is None or (isinstance(result, Verdict) and result.status is Status.OK)):
         # The budget of three days may count families that the present pages do not print.
         return missing
@@ -45,17 +45,17 @@ def judge_availability(case: RuleContext) -> RuleResult:
     return replace(result, sentence=f"{result.sentence}{_describe_doubt(case)}")
 
 
-def allowed_to_fail(view: TierContext, rule: Rule) -> tuple[float, bool]:
+def allowed_to_fail(context: TierContext, rule: Rule) -> tuple[float, bool]:
     """Return the share of requests that may fail, and whether it is the plan's. `rule` is AvailabilityBurn."""
-    planned = read_plan_value(view, "slo.availability")
+    planned = read_plan_value(context, "slo.availability")
     if isinstance(planned, float):
         return 1 - planned, True
-    return rule.limit("allowed_share", view.limits), False
+    return rule.limit("allowed_share", context.limits), False
 
 
 def _explain_missing(case: RuleContext) -> Unknown | None:
     """Return unknown if no replica separates failed requests, else None."""
-    total = windows.sum_families((one.window for one in case.slices), READ)
+    total = windows.sum_families((one.window for one in case.binned), READ)
     found = outcomes(total)
     if not isinstance(found, Missing):
         return None
@@ -66,10 +66,10 @@ def _explain_missing(case: RuleContext) -> Unknown | None:
 
 def _describe_doubt(case: RuleContext) -> str:
     """Return why the counts are inconclusive, or which of the two kinds of failures is missing."""
-    doubts = [found.doubt for found in _read_outcomes(case.slices) if found.doubt]
+    doubts = [found.doubt for found in _read_outcomes(case.binned) if found.doubt]
     if doubts:
         return f"; not certain: {doubts[-1]}"
-    present = {family for one in case.slices for family in one.window.counters}
+    present = {family for one in case.binned for family in one.window.counters}
     if HTTP_FAILED not in present:
         return "; HTTP answers 5xx are not exposed, what failed before the engine had it is not counted"
     if FAILED not in present:
@@ -77,8 +77,8 @@ def _describe_doubt(case: RuleContext) -> str:
     return ""
 
 
-def _read_outcomes(slices: Iterable[BinnedWindow]) -> list[Outcomes]:
-    return [found for one in slices if not isinstance(found := outcomes(one.window), Missing)]
+def _read_outcomes(binned: Iterable[BinnedWindow]) -> list[Outcomes]:
+    return [found for one in binned if not isinstance(found := outcomes(one.window), Missing)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +96,11 @@ class Refusals:
 
 def judge_refused(case: RuleContext) -> RuleResult:
     """Compare the share of refused requests with the limit of each kind. Return the worse of the two."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    kinds = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.slices)]
+    kinds = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.binned)]
     if not kinds:
-        total = windows.sum_families((one.window for one in case.slices), READ)
+        total = windows.sum_families((one.window for one in case.binned), READ)
         several = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
         gap = next((gap for gap in several if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
         return case.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
@@ -117,7 +117,7 @@ def judge_refused(case: RuleContext) -> RuleResult:
 
 def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> RuleResult:
     limit, needed = case.limit(threshold), case.limit("minimum_requests")
-    total = _count_refusals(case.slices, field)
+    total = _count_refusals(case.binned, field)
     if total is None or total.asked <= 0:
         return case.unknown(Gap.NO_TRAFFIC, "no requests came to an end")
     if total.asked < needed:
@@ -127,10 +127,10 @@ def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> Ru
     fine = case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
     if not is_significant_share(total.refused, total.asked, total.asked, limit, LIKELY_CONFIDENCE):
         return fine
-    last = _count_refusals(case.last_quarter(case.slices), field)
+    last = _count_refusals(case.last_quarter(case.binned), field)
     if last is None or last.asked < needed / 4:
         return case.too_few_requests(last.asked if last else 0.0, needed / 4, " in the last quarter of the time")
-    each = (_count_refusals(group, field) for group in case.periods(case.slices))
+    each = (_count_refusals(group, field) for group in case.periods(case.binned))
     if not is_persistent(last, each, lambda part: part.share > limit):
         return replace(fine, sentence=f"{sentence}, but not in all that time")
     is_proven = not total.doubtful and is_significant_share(total.refused, total.asked, total.asked, limit, CONFIDENCE)
@@ -138,9 +138,9 @@ def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> Ru
     return case.verdict(status, certain_if(is_proven), observed, expected, sentence)
 
 
-def _count_refusals(slices: Iterable[BinnedWindow], field: str) -> Refusals | None:
+def _count_refusals(binned: Iterable[BinnedWindow], field: str) -> Refusals | None:
     """Return the refused requests, or None if no binned window separates outcomes."""
-    each = _read_outcomes(slices)
+    each = _read_outcomes(binned)
     if not each:
         return None
     return Refusals(

@@ -49,9 +49,9 @@ class EventCount:
         return poisson_lower_bound(self.events) > limit * max(1.0, self.finished)
 
 
-def count_events(slices: Iterable[BinnedWindow]) -> EventCount:
+def count_events(binned: Iterable[BinnedWindow]) -> EventCount:
     """Return the preemptions of the binned windows that count them."""
-    seen = [s.window for s in slices if EVENTS in s.window.counters and REQUESTS in s.window.counters]
+    seen = [s.window for s in binned if EVENTS in s.window.counters and REQUESTS in s.window.counters]
     return EventCount(
         events=sum(w.counters[EVENTS] for w in seen),
         finished=sum(w.counters[REQUESTS] for w in seen),
@@ -61,16 +61,16 @@ def count_events(slices: Iterable[BinnedWindow]) -> EventCount:
 
 def judge_event_ratio(case: RuleContext) -> RuleResult:
     """Compare preemptions per finished request with the guide's two limits, at any load."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    found = ratio(windows.sum_windows(s.window for s in case.slices), EVENTS, REQUESTS)
-    total = count_events(case.slices)
+    found = ratio(windows.sum_windows(s.window for s in case.binned), EVENTS, REQUESTS)
+    total = count_events(case.binned)
     if isinstance(found, Missing) and total.events <= 0:
         return case.unknown(found.gap, f"no {case.rule.signal}")
     warning, critical = case.limit("warning"), case.limit("critical")
     if total.finished < case.limit("minimum_requests") and not total.significantly_exceeds(warning):
         return case.too_few_requests(total.finished, case.limit("minimum_requests"))
-    status, certainty = _compute_status(case, case.slices, warning)
+    status, certainty = _compute_status(case, case.binned, warning)
     if isinstance(status, Unknown):
         return status
     if status is Status.WARNING and total.exceeds(critical):
@@ -90,14 +90,14 @@ def judge_excess(case: RuleContext) -> RuleResult:
         return found
     planned = supported = 0.0
     used: list[BinnedWindow] = []
-    for bin, one in group_by_load_bin(found.slices, found.curve).items():
+    for bin, one in group_by_load_bin(found.binned, found.curve).items():
         wanted = found.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
         if wanted is None:
             continue
-        finished = count_events(one.slices).finished
+        finished = count_events(one.binned).finished
         planned += finished * max(wanted.lower, wanted.upper)
         supported += finished if supports_certain(case, wanted) else 0.0
-        used.extend(one.slices)
+        used.extend(one.binned)
     if not used:
         return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric} at this load")
     total = count_events(used)
@@ -119,19 +119,19 @@ def judge_excess(case: RuleContext) -> RuleResult:
 
 
 def _compute_status(
-    case: RuleContext, slices: Sequence[BinnedWindow], limit: float
+    case: RuleContext, binned: Sequence[BinnedWindow], limit: float
 ) -> tuple[Status | Unknown, Certainty]:
     """Return status and certainty. Certain needs the bound and persistence, because events cluster."""
-    if not count_events(slices).exceeds(limit):
+    if not count_events(binned).exceeds(limit):
         return Status.OK, Certainty.CERTAIN
-    last = count_events(case.last_quarter(slices))
+    last = count_events(case.last_quarter(binned))
     if last.seconds <= 0:
-        reason = worst_gap(case.last_quarter(case.slices), EVENTS)
+        reason = worst_gap(case.last_quarter(case.binned), EVENTS)
         return case.unknown(reason, "preemptions were not seen in the last quarter of the time"), Certainty.LIKELY
     if last.events <= 0:
         return Status.OK, Certainty.CERTAIN
-    each = (count_events(group) for group in case.periods(slices))
-    is_proven = count_events(slices).significantly_exceeds(limit)
+    each = (count_events(group) for group in case.periods(binned))
+    is_proven = count_events(binned).significantly_exceeds(limit)
     return Status.WARNING, certain_if(is_proven and is_persistent(last, each, lambda part: part.exceeds(limit)))
 
 
@@ -141,16 +141,16 @@ def _describe_end(status: Status, exceeds: bool) -> str:
 
 def judge_faults(case: RuleContext) -> RuleResult:
     """Find any event in the window. The result is certain, because events are counted one by one."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     family = case.rule.family
-    total = windows.sum_families((one.window for one in case.slices), (family, BY_CODE.get(family, family)))
+    total = windows.sum_families((one.window for one in case.binned), (family, BY_CODE.get(family, family)))
     if family not in total.counters:
         return case.unknown(total.explain_missing(family), f"{case.rule.about}: not measured here")
     count = total.counters[family]
     status = Status.WARNING if count >= case.limit("events") else Status.OK
-    where = sorted({one.replica for one in case.slices if one.window.counters.get(family) and one.replica})
-    minutes = math.ceil(watched_seconds(case.slices) / windows.MINUTE_SECONDS)
+    where = sorted({one.replica for one in case.binned if one.window.counters.get(family) and one.replica})
+    minutes = math.ceil(watched_seconds(case.binned) / windows.MINUTE_SECONDS)
     sentence = f"{case.rule.about}: {count:.0f} in {minutes:d} min{_list_codes(family, total)}"
     sentence += f", of {', '.join(where)}" if where and status is not Status.OK else ""
     return case.verdict(status, Certainty.CERTAIN, exact_reading(count, count), exact_reading(0.0, count), sentence)

@@ -61,17 +61,17 @@ def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
     )
 
 
-def group_by_replica(slices: Iterable[BinnedWindow]) -> dict[str | None, tuple[BinnedWindow, ...]]:
+def group_by_replica(binned: Iterable[BinnedWindow]) -> dict[str | None, tuple[BinnedWindow, ...]]:
     """Return the binned windows of each replica, in their order."""
     groups: dict[str | None, list[BinnedWindow]] = {}
-    for one in slices:
+    for one in binned:
         groups.setdefault(one.replica, []).append(one)
     return {name: tuple(group) for name, group in groups.items()}
 
 
-def sum_parts(slices: Iterable[BinnedWindow], family: str) -> tuple[Histogram, ...]:
+def sum_parts(binned: Iterable[BinnedWindow], family: str) -> tuple[Histogram, ...]:
     """Return the histogram of a family over binned windows, a part for each bucket grid."""
-    return histograms.sum_histograms(part for one in slices for part in one.window.histograms.get(family, ()))
+    return histograms.sum_histograms(part for one in binned for part in one.window.histograms.get(family, ()))
 
 
 def count_requests(parts: tuple[Histogram, ...]) -> float:

@@ -81,7 +81,7 @@ def judge_guardrail(case: RuleContext) -> RuleResult:
 
 def _check_limits(case: RuleContext) -> RuleResult:
     """Find token limits that are missing, exceeded, or too generous to protect."""
-    guardrails = case.view.plan.guardrails if case.view.plan else None
+    guardrails = case.context.plan.guardrails if case.context.plan else None
     if guardrails is None:
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no guardrails{_propose_limits(case, LIMITED)}")
     missing = [limited for limited in LIMITED if getattr(guardrails, limited.key) is None]
@@ -100,7 +100,7 @@ def _check_limits(case: RuleContext) -> RuleResult:
 def _find_violation(case: RuleContext, guardrails: Guardrails, limited: GuardedQuantity) -> GuardrailViolation | None:
     """Return a limit that requests exceed (it is not enforced, or cuts 1 %), or that is far above all requests."""
     limit = getattr(guardrails, limited.key)
-    parts = sum_parts(case.slices, limited.family)
+    parts = sum_parts(case.binned, limited.family)
     if limit is None or count_requests(parts) < case.limit("minimum_requests"):
         return None
     headroom = case.limit("most_headroom")
@@ -126,7 +126,7 @@ def _propose_limits(case: RuleContext, several: Sequence[GuardedQuantity]) -> st
     """Return the limits by the headroom of the guide, in words. Return "" with too few requests."""
     texts = []
     for limited in several:
-        found = quantile(sum_parts(case.slices, limited.family), limited.q)
+        found = quantile(sum_parts(case.binned, limited.family), limited.q)
         if found is None or found.high is None or found.n < case.limit("minimum_requests"):
             continue
         low, high = (number(case.limit(name) * found.high, "tokens") for name in ("least_headroom", "most_headroom"))
@@ -136,21 +136,21 @@ def _propose_limits(case: RuleContext, several: Sequence[GuardedQuantity]) -> st
 
 def _explain_unseen(case: RuleContext) -> Unknown | None:
     """Return why limits cannot be evaluated that are all in the plan."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    n = max(count_requests(sum_parts(case.slices, limited.family)) for limited in LIMITED)
+    n = max(count_requests(sum_parts(case.binned, limited.family)) for limited in LIMITED)
     if n >= case.limit("minimum_requests"):
         return None
-    if n > 0 or any(limited.family in s.window.histograms for s in case.slices for limited in LIMITED):
+    if n > 0 or any(limited.family in s.window.histograms for s in case.binned for limited in LIMITED):
         return case.too_few_requests(n, case.limit("minimum_requests"))
-    return case.unknown(worst_gap(case.slices, PROMPTS), "the engine shows no lengths of requests")
+    return case.unknown(worst_gap(case.binned, PROMPTS), "the engine shows no lengths of requests")
 
 
 def _confirm_limits(case: RuleContext, guardrails: Guardrails) -> Verdict:
     texts: list[str] = []
     observed, limit = NOTHING, 0.0
     for limited in LIMITED:
-        found = quantile(sum_parts(case.slices, limited.family), limited.q)
+        found = quantile(sum_parts(case.binned, limited.family), limited.q)
         if found is None:
             continue
         given = float(getattr(guardrails, limited.key))
@@ -168,7 +168,7 @@ def _check_queue_breaker(case: RuleContext) -> RuleResult:
     Too deep: the objective is missed before load is shed, at the largest known arrivals, because at night no queue comes
     near a breaker. Too shallow: most of the allowed waiting is refused, at the present arrivals.
     """
-    plan = case.view.plan
+    plan = case.context.plan
     if plan is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no guardrails")
     breaker = plan.guardrails.queue_breaker if plan.guardrails else None
@@ -202,11 +202,11 @@ def _describe_fit(case: RuleContext, slo: float, rate: float) -> str:
 
 
 def _explain_no_arrivals(case: RuleContext) -> Unknown:
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    if any("requests_finished" in one.window.counters for one in case.slices):
+    if any("requests_finished" in one.window.counters for one in case.binned):
         return case.unknown(Gap.NO_TRAFFIC, "nothing arrived, and the plan has no peak")
-    return case.unknown(worst_gap(case.slices, "requests_finished"), "arrivals are not known, and the plan has no peak")
+    return case.unknown(worst_gap(case.binned, "requests_finished"), "arrivals are not known, and the plan has no peak")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,24 +235,24 @@ class RunawayCount:
 
 def judge_runaway(case: RuleContext) -> RuleResult:
     """Find a share of runaways above that of a P99: likely if the long ones are the cut ones, certain by the bounds."""
-    workload = case.view.plan.workload if case.view.plan else None
+    workload = case.context.plan.workload if case.context.plan else None
     planned = workload.generation_tokens.p99 if workload and workload.generation_tokens else None
     if planned is None:
         text = f"the plan has no P99 of generation_tokens to tell a long answer by{_describe_cut(case)}"
         return case.unknown(Gap.NOT_IN_PLAN, text)
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     for family, words in ((CUT, "why requests ended"), (OUTPUTS, "how long answers were")):
-        if not any(family in one.window.counters or family in one.window.histograms for one in case.slices):
-            return case.unknown(worst_gap(case.slices, family), f"the engine does not tell {words}")
+        if not any(family in one.window.counters or family in one.window.histograms for one in case.binned):
+            return case.unknown(worst_gap(case.binned, family), f"the engine does not tell {words}")
     longest = planned * case.limit("factor")
-    found = _count_runaways(case.slices, longest)
+    found = _count_runaways(case.binned, longest)
     if found is None or found.n < case.limit("minimum_requests"):
         return case.too_few_requests(found.n if found else 0.0, case.limit("minimum_requests"))
     allowed = case.limit("allowed_share")
     status, certainty = Status.OK, Certainty.CERTAIN
-    last = _count_runaways(case.last_quarter(case.slices), longest)
-    each = [_count_runaways(group, longest) for group in case.periods(case.slices)]
+    last = _count_runaways(case.last_quarter(case.binned), longest)
+    each = [_count_runaways(group, longest) for group in case.periods(case.binned)]
     likely = is_rare_count(found.probable, found.n, allowed, LIKELY_CONFIDENCE)
     if likely and is_persistent(last, each, lambda part: part.probable > allowed * part.n):
         is_proven = is_rare_count(found.minimum_count, found.n, allowed, CONFIDENCE)
@@ -270,9 +270,9 @@ def judge_runaway(case: RuleContext) -> RuleResult:
     return case.verdict(status, certainty, observed, range_reading(0.0, allowed, found.n), sentence)
 
 
-def _count_runaways(slices: Sequence[BinnedWindow], longest: float) -> RunawayCount | None:
+def _count_runaways(binned: Sequence[BinnedWindow], longest: float) -> RunawayCount | None:
     """Return the runaways, or None if no request has both end and length."""
-    known = [s for s in slices if CUT in s.window.counters and OUTPUTS in s.window.histograms]
+    known = [s for s in binned if CUT in s.window.counters and OUTPUTS in s.window.histograms]
     share = histograms.share_above(sum_parts(known, OUTPUTS), longest)
     if share.n <= 0:
         return None
@@ -281,7 +281,7 @@ def _count_runaways(slices: Sequence[BinnedWindow], longest: float) -> RunawayCo
 
 
 def _describe_cut(case: RuleContext) -> str:
-    known = [s.window.counters for s in case.slices if CUT in s.window.counters]
+    known = [s.window.counters for s in case.binned if CUT in s.window.counters]
     finished = math.fsum(counters.get("requests_finished", 0.0) for counters in known)
     cut = math.fsum(counters[CUT] for counters in known)
     return f"; {cut / finished:.0%} of the answers end at their token limit" if finished > 0 else ""

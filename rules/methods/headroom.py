@@ -35,12 +35,12 @@ def judge_headroom(case: RuleContext) -> RuleResult:
     if isinstance(used, Missing) or used.value is None:
         return periods.unknown_utilization(case, used)
     limit = case.limit("above")
-    minutes = f"{watched_seconds(case.slices) / MINUTE_SECONDS:.0f}"
+    minutes = f"{watched_seconds(case.binned) / MINUTE_SECONDS:.0f}"
     when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"for {minutes} min"
     sentence = f"Fleet utilisation {number(used.value, 'ratio')}{periods.weighing(case, judged)} {when}"
     last = _read_last_peak(case) if weekly else periods.value(case, periods.select_last_quarter(case))
     by_period = [periods.value(case, (one,)) for one in judged]
-    early = None if weekly else too_early(case, case.slices, last, by_period, lambda value: value > limit)
+    early = None if weekly else too_early(case, case.binned, last, by_period, lambda value: value > limit)
     if early is not None and used.value > limit:
         return early
     above = used.low is not None and used.low > limit
@@ -68,20 +68,20 @@ def _select_busiest(case: RuleContext, hours: Sequence[Window]) -> tuple[Window,
 
 def _read_last_peak(case: RuleContext) -> float | None:
     """Return the utilisation of the busiest hour of the last quarter."""
-    late = case.periods(case.last_quarter(case.slices))
+    late = case.periods(case.last_quarter(case.binned))
     known = [periods.value(case, [one.window for one in group]) for group in late]
     return max((one for one in known if one is not None), default=None)
 
 
 def _describe_need(case: RuleContext, judged: Sequence[Window], utilization: float) -> str:
     """Return the replicas that this utilisation needs, at least one more, and the cost of the missing ones."""
-    replicas, capacity = periods.mean_ready_replicas(judged), case.view.capacity
+    replicas, capacity = periods.mean_ready_replicas(judged), case.context.capacity
     if capacity is None:
         return ""
     demand = utilization * replicas * capacity.rps
     needed = max(
         math.floor(replicas + 1),
-        replica_count(demand, capacity, margin_from_rule(case.catalogue["NoHeadroom"], case.view.limits)).replicas,
+        replica_count(demand, capacity, margin_from_rule(case.catalogue["NoHeadroom"], case.context.limits)).replicas,
     )
     more = max(1, needed - round(replicas))
     after = number(utilization * replicas / needed, "ratio")
@@ -107,7 +107,7 @@ def judge_falling(case: RuleContext) -> RuleResult:
     Whole weeks are compared, so that each has every weekday once. Certain if single days show it too, each against the
     same weekday.
     """
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     hours = periods.sums(case)
     found = periods.reading(case, hours)

@@ -93,7 +93,7 @@ def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
     KNEE: above capacity for most of that time. TAIL: not above it. EITHER: capacity or load is not known. Replicas count
     together: load that fits if it is spread evenly needs no further replica.
     """
-    capacity, last = case.view.capacity, case.last_quarter(case.slices)
+    capacity, last = case.context.capacity, case.last_quarter(case.binned)
     if capacity is None:
         return "what load a replica can take is not known", LatencyPattern.EITHER
     whole = offered_load((one.window for one in last), capacity)
@@ -130,19 +130,19 @@ def judge_beyond(case: RuleContext) -> RuleResult:
 
     A queue that grew throughout is likely too: completed requests do not show the arrivals.
     """
-    curve = case.view.curve
-    if not case.slices:
+    curve = case.context.curve
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if curve is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
-    rates = [s.rps for s in case.slices if s.rps is not None]
+    rates = [s.rps for s in case.binned if s.rps is not None]
     if not rates:
-        return case.unknown(worst_gap(case.slices, "requests_finished"), "requests_finished is not there")
+        return case.unknown(worst_gap(case.binned, "requests_finished"), "requests_finished is not there")
     early = _explain_too_early(case, case.limit("minutes") - 1)
     if early:
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
     status, certainty, sentence = _assess(case, number(curve.top_rps, "per_second"), number(max(rates), "per_second"))
-    if status is Status.OK and scraped_by_the_minute(case.slices) and (early := beyond_so_far(case)):
+    if status is Status.OK and scraped_by_the_minute(case.binned) and (early := beyond_so_far(case)):
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
     expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
@@ -154,7 +154,7 @@ def judge_beyond(case: RuleContext) -> RuleResult:
 
 
 def _assess(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, str]:
-    replicas = group_by_replica(case.slices)
+    replicas = group_by_replica(case.binned)
     overloads = _find_overloads(case, replicas)
     lasting = [one for one in overloads if one.lasting and one.periods >= case.limit("minutes") - 1]
     proven = [one for one in lasting if one.periods >= case.limit("minutes")]
@@ -169,7 +169,7 @@ def _assess(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, 
     if growing:
         name, text = next(iter(growing.items()))
         finishing = number(max(s.rps or 0.0 for s in case.last_quarter(replicas[name])), "per_second")
-        sentence = f"{name or case.view.tier}: {text}; {finishing} finish where the benchmark reached {top}"
+        sentence = f"{name or case.context.tier}: {text}; {finishing} finish where the benchmark reached {top}"
         return Status.WARNING, Certainty.LIKELY, sentence
     sentence = f"At most {most} a replica; the benchmark goes to {top}"
     if overloads:
@@ -187,7 +187,7 @@ def beyond_so_far(case: RuleContext) -> str:
 
 def _explain_too_early(case: RuleContext, needed: float) -> str:
     """Return the load beyond the benchmark of replicas that were observed in fewer than `needed` periods, or ""."""
-    replicas = group_by_replica(case.slices)
+    replicas = group_by_replica(case.binned)
     overloads = [one for one in _find_overloads(case, replicas) if one.lasting]
     early = [one for one in overloads if len(case.periods(replicas[one.replica])) < needed]
     if not early or len(early) < len(overloads):
@@ -199,12 +199,12 @@ def _explain_too_early(case: RuleContext, needed: float) -> str:
 
 def _find_overloads(case: RuleContext, replicas: Mapping[str | None, Sequence[BinnedWindow]]) -> list[ReplicaOverload]:
     overloads = []
-    top = case.view.curve.top_rps if case.view.curve is not None else math.inf
-    for replica, slices in replicas.items():
-        beyond = tuple(s for s in slices if s.beyond)
+    top = case.context.curve.top_rps if case.context.curve is not None else math.inf
+    for replica, binned in replicas.items():
+        beyond = tuple(s for s in binned if s.beyond)
         if not beyond:
             continue
-        last = case.last_quarter(slices)
+        last = case.last_quarter(binned)
         seconds = math.fsum(s.window.covered_seconds for s in last)
         over = math.fsum(s.window.covered_seconds for s in last if s.beyond)
         overload = ReplicaOverload(
@@ -272,7 +272,7 @@ class PeakComparison:
 
 def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
     """Return the busiest periods of the tier. Return None without a planned peak or with fewer than three periods."""
-    rates = case.view.plan.workload.requests_per_second if case.view.plan and case.view.plan.workload else None
+    rates = case.context.plan.workload.requests_per_second if case.context.plan and case.context.plan.workload else None
     arrivals = _count_arrivals(case)
     if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
         return None
@@ -302,7 +302,7 @@ def busiest_rate(case: RuleContext) -> float | None:
 def _count_arrivals(case: RuleContext) -> list[tuple[float, float, float]]:
     """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
     arrivals = []
-    for group in case.periods(case.slices):
+    for group in case.periods(case.binned):
         known = [one.window for one in group if "requests_finished" in one.window.counters]
         seconds = max((w.end for w in known), default=0.0) - min((w.start for w in known), default=0.0)
         if known and seconds >= WHOLE * case.period_seconds:

@@ -91,7 +91,7 @@ def judge_mean(case: RuleContext) -> RuleResult:
     found = select_comparable(case, promised=kind.promised(case))
     if isinstance(found, Unknown):
         return found
-    mean = compute_mean(found, found.slices)
+    mean = compute_mean(found, found.binned)
     if mean is None or mean.seen_share < ENOUGH_SEEN:
         return kind.missing(found)
     needed = case.limit("minimum_requests") if kind.counted_in_requests else 0.0
@@ -103,8 +103,8 @@ def judge_mean(case: RuleContext) -> RuleResult:
     last = compute_mean(found, found.last_quarter())
     if last is None or last.weight < needed / 4:
         return case.unknown(Gap.NO_TRAFFIC, f"no {kind.words} in the last quarter of the time")
-    each = [compute_mean(found, group) for group in case.periods(found.slices)]
-    early = too_early(case, found.slices, last, each, lambda part: part.observed < part.expected - points)
+    each = [compute_mean(found, group) for group in case.periods(found.binned)]
+    early = too_early(case, found.binned, last, each, lambda part: part.observed < part.expected - points)
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.observed < part.expected - points):
@@ -115,10 +115,10 @@ def judge_mean(case: RuleContext) -> RuleResult:
     return _build_verdict(found, mean, Status.WARNING, certain_if(certain))
 
 
-def compute_mean(of: BenchmarkComparison, slices: Iterable[BinnedWindow]) -> BinnedMean | None:
+def compute_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> BinnedMean | None:
     """Return the weighted mean over bins, with that of their expectations. Return None if no bin has both."""
     kind, mean = MEANS[of.case.rule.metric], BinnedMean()
-    for bin, one in group_by_load_bin(slices, of.curve).items():
+    for bin, one in group_by_load_bin(binned, of.curve).items():
         wanted = kind.expect(of, bin, one)
         if wanted is None:
             continue
@@ -174,7 +174,7 @@ def _observe_gpus(of: BenchmarkComparison, one: LoadBin) -> BinMean:
         busy, seconds = one.counter(family), one.counter("gpu_busy_covered_seconds")
         if seconds <= 0:
             busy, seconds, polled = *one.gauge("gpu_utilization_sampled"), True
-    full = max(one.seconds * (of.case.view.basis.gpus_per_replica or 1.0), seconds)
+    full = max(one.seconds * (of.case.context.basis.gpus_per_replica or 1.0), seconds)
     return BinMean(value=busy / seconds if seconds > 0 else 0.0, weight=seconds, full_weight=full, weak=polled)
 
 
@@ -192,17 +192,17 @@ def _explain_missing_gpus(of: BenchmarkComparison) -> Unknown:
     if kind is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the benchmark does not say which kind of gpu_utilization it measured")
     family = GPU_UTILIZATION_KINDS[kind]
-    others = [name for name, other in GPU_UTILIZATION_KINDS.items() if name != kind and _is_observed(of.slices, other)]
-    if _is_observed(of.slices, family):
+    others = [name for name, other in GPU_UTILIZATION_KINDS.items() if name != kind and _is_observed(of.binned, other)]
+    if _is_observed(of.binned, family):
         return case.unknown(Gap.SCRAPE_FAILED, "GPUs were seen for less than half of the time")
     text = f"no utilisation of the benchmark's kind, {kind}"
     return case.unknown(
-        worst_gap(of.slices, family), f"{text}; {', '.join(others)} cannot be compared" if others else text
+        worst_gap(of.binned, family), f"{text}; {', '.join(others)} cannot be compared" if others else text
     )
 
 
-def _is_observed(slices: Iterable[BinnedWindow], family: str) -> bool:
-    return any(family in s.window.gauges or family in s.window.counters for s in slices)
+def _is_observed(binned: Iterable[BinnedWindow], family: str) -> bool:
+    return any(family in s.window.gauges or family in s.window.counters for s in binned)
 
 
 def _observe_hits(of: BenchmarkComparison, one: LoadBin) -> BinMean:
@@ -210,7 +210,7 @@ def _observe_hits(of: BenchmarkComparison, one: LoadBin) -> BinMean:
 
     More hits than lookups are a contradiction and have no weight.
     """
-    requests, queried, hits = _count_lookups(one.slices)
+    requests, queried, hits = _count_lookups(one.binned)
     if hits > queried:
         return BinMean(value=0.0, weight=0.0, full_weight=requests)
     if queried > 0:
@@ -219,9 +219,9 @@ def _observe_hits(of: BenchmarkComparison, one: LoadBin) -> BinMean:
     return BinMean(value=0.0, weight=requests, full_weight=requests, weak=True, remark=remark)
 
 
-def _count_lookups(slices: Iterable[BinnedWindow]) -> tuple[float, float, float]:
+def _count_lookups(binned: Iterable[BinnedWindow]) -> tuple[float, float, float]:
     """Return finished requests, queried tokens and found tokens of the binned windows that count lookups."""
-    known = [s.window.counters for s in slices if "prefix_queried_tokens" in s.window.counters]
+    known = [s.window.counters for s in binned if "prefix_queried_tokens" in s.window.counters]
     requests, queried, hits = (
         math.fsum(counters.get(family, 0.0) for counters in known)
         for family in ("requests_finished", "prefix_queried_tokens", "prefix_hit_tokens")
@@ -239,19 +239,19 @@ def _expect_hits(of: BenchmarkComparison, bin: int, one: LoadBin) -> Expectation
 
 
 def _read_planned_hits(case: RuleContext) -> float | None:
-    workload = case.view.plan.workload if case.view.plan else None
+    workload = case.context.plan.workload if case.context.plan else None
     return workload.prefix_hit_ratio if workload else None
 
 
 def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:
-    if not _is_observed(of.slices, "prefix_queried_tokens"):
-        gap = worst_gap(of.slices, "prefix_queried_tokens")
+    if not _is_observed(of.binned, "prefix_queried_tokens"):
+        gap = worst_gap(of.binned, "prefix_queried_tokens")
         text = "the engine shows no prefix cache lookups"
         return of.case.unknown(gap, MORE_HITS if gap is Gap.CONTRADICTORY else text)
-    _, queried, hits = _count_lookups(of.slices)
+    _, queried, hits = _count_lookups(of.binned)
     if hits > queried:
         return of.case.unknown(Gap.CONTRADICTORY, MORE_HITS)
-    if all(_expect_hits(of, bin, one) is None for bin, one in group_by_load_bin(of.slices, of.curve).items()):
+    if all(_expect_hits(of, bin, one) is None for bin, one in group_by_load_bin(of.binned, of.curve).items()):
         return of.case.unknown(Gap.NOT_IN_PLAN, "the benchmark has no prefix_hit_ratio at this load")
     return of.case.unknown(Gap.NO_TRAFFIC, "no requests finished")
 

@@ -69,25 +69,25 @@ class PoolRatio:
 
 def judge_pools(case: RuleContext) -> RuleResult:
     """Compare the ratio of prefill to decode replicas with the ratio that the tokens need (guide 6.5)."""
-    planned = case.view.plan.disaggregation if case.view.plan else None
+    planned = case.context.plan.disaggregation if case.context.plan else None
     if planned is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no disaggregation")
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     for pool, family in ((PREFILL, PROMPT), (DECODE, GENERATED)):
-        if pool not in case.view.pools.values():
+        if pool not in case.context.pools.values():
             return case.unknown(Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it")
-        seen = windows.sum_windows(one.window for one in _select_pool(case, case.slices, pool))
+        seen = windows.sum_windows(one.window for one in _select_pool(case, case.binned, pool))
         if family not in seen.counters:
             return case.unknown(seen.explain_missing(family), f"{family} of the {pool} pool are not there")
-    found = _measure(case, case.slices, planned)
+    found = _measure(case, case.binned, planned)
     if found is None:
         return case.unknown(Gap.NO_TRAFFIC, "no tokens in one of the pools")
     factor, busy = case.limit("factor"), case.limit("busy")
-    last = _measure(case, case.last_quarter(case.slices), planned)
+    last = _measure(case, case.last_quarter(case.binned), planned)
     if last is None:
         return case.unknown(Gap.NO_TRAFFIC, "no tokens in one of the pools in the last quarter of the time")
-    each = [_measure(case, group, planned) for group in case.periods(case.slices)]
+    each = [_measure(case, group, planned) for group in case.periods(case.binned)]
     firing = found.is_off(factor, busy) and is_persistent(last, each, lambda pools: pools.is_off(factor, busy))
     replicas = last.prefill + last.decode
     observed, expected = exact_reading(last.present, replicas), exact_reading(found.wanted_ratio, replicas)
@@ -95,14 +95,14 @@ def judge_pools(case: RuleContext) -> RuleResult:
     return case.verdict(status, Certainty.CERTAIN, observed, expected, _describe(last, firing))
 
 
-def _select_pool(case: RuleContext, slices: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
-    return [one for one in slices if case.view.pools.get(one.replica or "") == pool]
+def _select_pool(case: RuleContext, binned: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
+    return [one for one in binned if case.context.pools.get(one.replica or "") == pool]
 
 
-def _measure(case: RuleContext, slices: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
+def _measure(case: RuleContext, binned: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
     """Return the ratio, or None if a pool was not observed or had no tokens."""
     (prefill, prompt), (decode, generation) = (
-        _measure_pool(_select_pool(case, slices, pool), family)
+        _measure_pool(_select_pool(case, binned, pool), family)
         for pool, family in ((PREFILL, PROMPT), (DECODE, GENERATED))
     )
     if not prompt or not generation:
@@ -117,11 +117,11 @@ def _measure(case: RuleContext, slices: Sequence[BinnedWindow], planned: Disaggr
     )
 
 
-def _measure_pool(slices: Sequence[BinnedWindow], family: str) -> tuple[int, float]:
+def _measure_pool(binned: Sequence[BinnedWindow], family: str) -> tuple[int, float]:
     """Return the observed replicas of a pool, and its tokens per second: those per replica-second x replicas."""
-    replicas = len({one.replica for one in slices if one.window.covered_seconds > 0})
-    seconds = sum(one.window.seconds_of(family) for one in slices if family in one.window.counters)
-    tokens = sum(one.window.counters.get(family, 0.0) for one in slices)
+    replicas = len({one.replica for one in binned if one.window.covered_seconds > 0})
+    seconds = sum(one.window.seconds_of(family) for one in binned if family in one.window.counters)
+    tokens = sum(one.window.counters.get(family, 0.0) for one in binned)
     return replicas, tokens / seconds * replicas if seconds > 0 else 0.0
 
 

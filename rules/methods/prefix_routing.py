@@ -66,25 +66,25 @@ class CurrentHitRate:
     reference: ReferenceHitRate | None
 
     @property
-    def slices(self) -> tuple[BinnedWindow, ...]:
+    def binned(self) -> tuple[BinnedWindow, ...]:
         return tuple(one for minute in self.minutes for one in minute)
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        return tuple(sorted({one.replica or "" for one in self.slices}))
+        return tuple(sorted({one.replica or "" for one in self.binned}))
 
     @property
     def rate(self) -> float:
-        return hit_rate(self.slices) or 0.0
+        return hit_rate(self.binned) or 0.0
 
     @property
     def requests(self) -> float:
-        return sum_family(self.slices, FINISHED)
+        return sum_family(self.binned, FINISHED)
 
     @property
     def counts(self) -> tuple[float, ...]:
         """Return the finished requests of each replica, in the order of the replicas."""
-        return _count_by_replica(self.slices, self.replicas)
+        return _count_by_replica(self.binned, self.replicas)
 
     @property
     def expected_rate(self) -> float:
@@ -95,13 +95,13 @@ class CurrentHitRate:
     def length_change(self) -> float | None:
         """Return the mean prompt length now by that of the reference minutes. Return None if one is not known."""
         past = [one for minute in self.reference.minutes for one in minute] if self.reference else []
-        then, now = (histograms.mean(sum_parts(slices, PROMPTS)) for slices in (past, self.slices))
+        then, now = (histograms.mean(sum_parts(binned, PROMPTS)) for binned in (past, self.binned))
         return now / then if then and now else None
 
     @property
     def eviction_rate(self) -> float:
         """Return the preemptions per finished request."""
-        return sum_family(self.slices, PREEMPTIONS) / max(1.0, self.requests)
+        return sum_family(self.binned, PREEMPTIONS) / max(1.0, self.requests)
 
     def __str__(self) -> str:
         text = f"prefix hits are {self.rate:.0%} over {len(self.replicas)} replicas"
@@ -124,15 +124,15 @@ def judge_replicas(case: RuleContext) -> RuleResult:
 
     Certain only if requests are proven to be distributed differently than before.
     """
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    if not any(QUERIED in one.window.counters for one in case.slices):
-        return case.unknown(worst_gap(case.slices, QUERIED), "prefix cache queries are not there")
-    if sum_family(case.slices, QUERIED) <= 0:
-        if sum_family(case.slices, FINISHED) <= 0:
+    if not any(QUERIED in one.window.counters for one in case.binned):
+        return case.unknown(worst_gap(case.binned, QUERIED), "prefix cache queries are not there")
+    if sum_family(case.binned, QUERIED) <= 0:
+        if sum_family(case.binned, FINISHED) <= 0:
             return case.unknown(Gap.NO_TRAFFIC, "no prompt asked the prefix cache")
         return case.unknown(Gap.NOT_EXPOSED, "no prompt asked the prefix cache: it is off")
-    routing = assess_routing(case.slices, case.view, case.rule)
+    routing = assess_routing(case.binned, case.context, case.rule)
     if routing.broken is None:
         return case.unknown(routing.gap, routing.text)
     reference, requests = routing.found.reference, routing.found.requests
@@ -143,12 +143,12 @@ def judge_replicas(case: RuleContext) -> RuleResult:
     return case.verdict(status, certainty, observed, expected, capitalize(routing.text))
 
 
-def assess_routing(slices: Sequence[BinnedWindow], view: TierContext, rule: Rule) -> Routing:
+def assess_routing(binned: Sequence[BinnedWindow], context: TierContext, rule: Rule) -> Routing:
     """Return the state of the routing in the last minutes, against the minutes before them and the plan."""
     names = (field.name for field in fields(LocalityThresholds))
-    limits = LocalityThresholds(**{name: rule.limit(name, view.limits) for name in names})
-    planned = _read_planned_rate(view)
-    found = measure_hit_rate(slices, planned, limits)
+    limits = LocalityThresholds(**{name: rule.limit(name, context.limits) for name in names})
+    planned = _read_planned_rate(context)
+    found = measure_hit_rate(binned, planned, limits)
     if found.requests < limits.minimum_requests:
         text = f"{found.requests:.0f} requests of warm replicas in the last minutes, {limits.minimum_requests:.0f} are needed"
         return Routing(broken=None, text=text, found=found, gap=Gap.TOO_FEW_REQUESTS)
@@ -163,34 +163,36 @@ def assess_routing(slices: Sequence[BinnedWindow], view: TierContext, rule: Rule
     return Routing(broken=True, text=_explain_broken(found), found=found, certain=_has_spread_changed(found, limits))
 
 
-def _read_planned_rate(view: TierContext) -> tuple[float, str] | None:
+def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
     """Return the planned hit rate and its source. The workload comes before the benchmark."""
-    workload = view.plan.workload if view.plan else None
+    workload = context.plan.workload if context.plan else None
     if workload is not None and workload.prefix_hit_ratio is not None:
         return workload.prefix_hit_ratio, "in the plan"
-    measured = [p.prefix_hit_ratio for p in (view.curve.points if view.curve else ()) if p.prefix_hit_ratio is not None]
+    measured = [
+        p.prefix_hit_ratio for p in (context.curve.points if context.curve else ()) if p.prefix_hit_ratio is not None
+    ]
     return (min(measured), "in the benchmark") if measured else None
 
 
-def sum_family(slices: Sequence[BinnedWindow], family: str) -> float:
+def sum_family(binned: Sequence[BinnedWindow], family: str) -> float:
     """Return the increase of a counter over binned windows."""
-    return math.fsum(one.window.counters.get(family, 0.0) for one in slices)
+    return math.fsum(one.window.counters.get(family, 0.0) for one in binned)
 
 
-def hit_rate(slices: Sequence[BinnedWindow]) -> float | None:
+def hit_rate(binned: Sequence[BinnedWindow]) -> float | None:
     """Return prefix cache hits per queried token (0-1). Return None without queries, or with more hits than queries."""
-    asked, hits = sum_family(slices, QUERIED), sum_family(slices, HIT)
+    asked, hits = sum_family(binned, QUERIED), sum_family(binned, HIT)
     return hits / asked if asked > 0 and hits <= asked else None
 
 
 def measure_hit_rate(
-    slices: Sequence[BinnedWindow], planned: tuple[float, str] | None, limits: LocalityThresholds
+    binned: Sequence[BinnedWindow], planned: tuple[float, str] | None, limits: LocalityThresholds
 ) -> CurrentHitRate:
     """Return the present hit rate and its reference. `planned` is the hit rate of plan or benchmark and its source.
 
     New and restarted replicas are left out until their caches can be warm: a cold cache is no broken routing.
     """
-    placed = [(minute_of(one.window), one) for one in slices]
+    placed = [(minute_of(one.window), one) for one in binned]
     newest = sorted({minute for minute, _ in placed})[-MINUTES:]
     grouped: dict[float, list[BinnedWindow]] = {}
     for minute, one in _select_warm(placed, limits.warm_up_seconds):
@@ -264,7 +266,7 @@ def _explain_not_lost(found: CurrentHitRate, limits: LocalityThresholds, planned
 
 def _find_other_reason(found: CurrentHitRate, limits: LocalityThresholds) -> str:
     """Return the reason for lost hits other than the routing, as the end of a sentence. Return "" without any."""
-    groups, floor = group_by_replica(found.slices), (found.reference.rate if found.reference else 0.0) - limits.points
+    groups, floor = group_by_replica(found.binned), (found.reference.rate if found.reference else 0.0) - limits.points
     warm = [name for name in found.replicas if (hit_rate(groups.get(name, ())) or 0.0) > floor]
     if warm:
         return f", but not lost on {', '.join(warm)}"
@@ -321,6 +323,6 @@ def _unevenness(counts: Sequence[float]) -> float:
     return math.sqrt(confidence.check_uniformity([counts]).statistic / max(1.0, math.fsum(counts)))
 
 
-def _count_by_replica(slices: Sequence[BinnedWindow], replicas: Sequence[str]) -> tuple[float, ...]:
-    groups: Mapping[str | None, Sequence[BinnedWindow]] = group_by_replica(slices)
+def _count_by_replica(binned: Sequence[BinnedWindow], replicas: Sequence[str]) -> tuple[float, ...]:
+    groups: Mapping[str | None, Sequence[BinnedWindow]] = group_by_replica(binned)
     return tuple(sum_family(groups.get(name, ()), FINISHED) for name in replicas)

@@ -54,7 +54,7 @@ def judge_representative(case: RuleContext) -> RuleResult:
     contradiction = _find_contradiction(case)
     if contradiction:
         return case.unknown(Gap.STALE, contradiction)
-    times = _compute_times(found, found.slices)
+    times = _compute_times(found, found.binned)
     if times is None:
         return case.unknown(Gap.NOT_EXPOSED, "running and waiting requests are not known")
     if times.requests < case.limit("minimum_requests"):
@@ -66,8 +66,8 @@ def judge_representative(case: RuleContext) -> RuleResult:
     unknown = found.end_unknown(last.requests if last is not None else 0.0)
     if unknown is not None:
         return unknown
-    each = [_compute_times(found, group) for group in case.periods(found.slices)]
-    early = too_early(case, found.slices, last, each, lambda part: part.seen > factor * part.expected)
+    each = [_compute_times(found, group) for group in case.periods(found.binned)]
+    early = too_early(case, found.binned, last, each, lambda part: part.seen > factor * part.expected)
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.seen > factor * part.expected):
@@ -77,10 +77,10 @@ def judge_representative(case: RuleContext) -> RuleResult:
     return _build_verdict(case, times, Status.WARNING, certain_if(certain))
 
 
-def _compute_times(of: BenchmarkComparison, slices: Iterable[BinnedWindow]) -> SystemTimes | None:
+def _compute_times(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> SystemTimes | None:
     """Return the mean over bins, weighted by requests. Return None without requests in the system or finished ones."""
     requests = seen = expected = ceiling = supported = 0.0
-    for bin, one in group_by_load_bin(slices, of.curve).items():
+    for bin, one in group_by_load_bin(binned, of.curve).items():
         finished = one.counter("requests_finished")
         if one.in_system is None or finished <= 0 or one.rps <= 0:
             continue
@@ -133,7 +133,7 @@ def _read_output_tokens(case: RuleContext, point: Point) -> float | None:
     """Return the tokens after the first of a request of the benchmark."""
     if point.output_tokens_per_second is not None:
         return max(point.output_tokens_per_second / point.completed_rps - 1, 0.0)
-    workload = case.view.plan.workload if case.view.plan else None
+    workload = case.context.plan.workload if case.context.plan else None
     planned = workload.generation_tokens.p50 if workload and workload.generation_tokens else None
     return None if planned is None else max(planned - 1, 0.0)
 
@@ -144,12 +144,12 @@ def _find_contradiction(case: RuleContext) -> str:
     Requests in the system must equal finished requests per second x their mean end-to-end time. A contradiction lasts:
     in the last quarter and in three separate minutes it has the same sign.
     """
-    total = _check_littles_law(case.slices)
+    total = _check_littles_law(case.binned)
     if total is None:
         return ""
     allowed = case.limit("disagreement")
     more = total.in_system > total.littles
-    last, *each = (_check_littles_law(group) for group in (case.last_quarter(case.slices), *case.periods(case.slices)))
+    last, *each = (_check_littles_law(group) for group in (case.last_quarter(case.binned), *case.periods(case.binned)))
     off = total.is_off(allowed) and total.is_significant
     if not off or not is_persistent(
         last, each, lambda part: part.is_off(allowed) and (part.in_system > part.littles) == more
@@ -181,11 +181,11 @@ class LittlesLawCheck:
         return abs(met - self.sightings) > SIGMA * math.sqrt(max(met, self.sightings, 1.0))
 
 
-def _check_littles_law(slices: Sequence[BinnedWindow]) -> LittlesLawCheck | None:
+def _check_littles_law(binned: Sequence[BinnedWindow]) -> LittlesLawCheck | None:
     """Return None if a family is missing, nothing finished, or the requests in the system changed too much."""
     usable = [
         one.window
-        for one in slices
+        for one in binned
         if "e2e_seconds" in one.window.histograms
         and "requests_finished" in one.window.counters
         and all(name in one.window.gauges and one.window.gauges[name].seconds > 0 for name in IN_SYSTEM)

@@ -71,7 +71,7 @@ def judge_shape(case: RuleContext) -> RuleResult:
 
 def judge_promise(case: RuleContext) -> RuleResult:
     """Find more requests above the objective than a P99 allows. Tell a slow tail from a slow median."""
-    promised = read_plan_value(case.view, case.rule.needs)
+    promised = read_plan_value(case.context, case.rule.needs)
     if not isinstance(promised, float | int):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     shape = _read_shape(case)
@@ -112,7 +112,7 @@ def judge_knee(case: RuleContext) -> RuleResult:
     limit = ratio * (median.value or median.high)
     certainty = _find_slow_requests(case, limit, ratio * median.high)
     load, pattern = compare_offered_load(case)
-    promised = case.view.basis.ttft_slo_seconds
+    promised = case.context.basis.ttft_slo_seconds
     if certainty is None and pattern is LatencyPattern.KNEE and promised is not None:
         certainty = _find_slow_requests(case, promised, promised)
     if isinstance(certainty, Unknown):
@@ -128,11 +128,11 @@ def judge_knee(case: RuleContext) -> RuleResult:
 
 def _read_shape(case: RuleContext) -> LatencyShape | Unknown:
     family, needed = case.rule.family, case.limit("minimum_requests")
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    if not any(family in one.window.histograms for one in case.slices):
-        return case.unknown(worst_gap(case.slices, family), f"{family} is not there")
-    parts = sum_parts(case.slices, family)
+    if not any(family in one.window.histograms for one in case.binned):
+        return case.unknown(worst_gap(case.binned, family), f"{family} is not there")
+    parts = sum_parts(case.binned, family)
     n = count_requests(parts)
     if 0 < n < needed:
         return case.too_few_requests(n, needed)
@@ -148,20 +148,20 @@ def _find_slow_requests(case: RuleContext, likely: float, sure: float) -> Certai
     Return None if it is not so.
     """
     allowed, needed, family = case.limit("allowed_share"), case.limit("minimum_requests") / 4, case.rule.family
-    parts = sum_parts(case.slices, family)
+    parts = sum_parts(case.binned, family)
     whole = histograms.share_above(parts, likely)
     if not is_significant_share(whole.best, whole.n, whole.n, allowed, LIKELY_CONFIDENCE):
         return None
-    last = histograms.share_above(sum_parts(case.last_quarter(case.slices), family), likely)
+    last = histograms.share_above(sum_parts(case.last_quarter(case.binned), family), likely)
     if last.n < needed:
         return case.too_few_requests(last.n, needed, " in the last quarter of the time")
-    each = [histograms.share_above(sum_parts(group, family), likely) for group in case.periods(case.slices)]
+    each = [histograms.share_above(sum_parts(group, family), likely) for group in case.periods(case.binned)]
 
     def exceeds(share: Share) -> bool:
         return share.best > allowed * share.n
 
     if not is_persistent(last, each, exceeds):
-        return too_early(case, case.slices, last, each, exceeds)
+        return too_early(case, case.binned, last, each, exceeds)
     surely = histograms.share_above(parts, sure)
     return certain_if(is_significant_share(surely.low, surely.n, surely.n, allowed, CONFIDENCE))
 
@@ -186,7 +186,7 @@ def _explain_ok(case: RuleContext, shape: LatencyShape, limit: float) -> str:
         return ""
     if not is_significant_share(slow.best, slow.n, slow.n, allowed, LIKELY_CONFIDENCE):
         return "; that may be chance"
-    last = histograms.share_above(sum_parts(case.last_quarter(case.slices), case.rule.family), limit)
+    last = histograms.share_above(sum_parts(case.last_quarter(case.binned), case.rule.family), limit)
     return f"; {explain_not_lasting(case, is_over=last.best <= allowed * last.n)}"
 
 

@@ -51,10 +51,10 @@ class SpeculationRounds:
 
 def judge_economics(case: RuleContext) -> RuleResult:
     """Find a speed-up below the break-even, and an acceptance that is suspiciously perfect."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    planned = case.view.plan.speculation if case.view.plan else None
-    total = _sum(case.slices)
+    planned = case.context.plan.speculation if case.context.plan else None
+    total = _sum(case.binned)
     accepted = read(BY_NAME["speculative_acceptance"], total)
     if isinstance(accepted, Missing):
         absent = "no speculation was seen, though the plan has it" if planned else "no speculation is exposed"
@@ -70,7 +70,7 @@ def judge_economics(case: RuleContext) -> RuleResult:
         return replace(verdict, actions=tuple(Action(text=text, runbook=verdict.rule) for text in SUSPICION))
     if planned is None or planned.draft_step_seconds is None or planned.verify_step_seconds is None:
         return _judge_unpriced(case, accepted)
-    found = _measure_rounds(case.slices, planned)
+    found = _measure_rounds(case.binned, planned)
     if isinstance(found, Missing):
         return case.unknown(found.gap, found.text or "tokens a round are not known")
     if found.exact and found.rounds < case.limit("minimum_rounds"):
@@ -83,7 +83,7 @@ def _judge_unpriced(case: RuleContext, accepted: Reading) -> RuleResult:
     """Return unknown without the step times of the plan, or ok, which ends a finding of too perfect drafts."""
     text = "the plan's speculation has no draft_step_seconds and verify_step_seconds to reckon with"
     acceptance = f"acceptance is {number(accepted.value or 0.0, 'ratio')}"
-    if any(_is_perfect(case, group) for group in case.periods(case.slices)):
+    if any(_is_perfect(case, group) for group in case.periods(case.binned)):
         sentence = (
             f"{capitalize(acceptance)}, not perfect any more or not for long; whether it pays is not known: {text}"
         )
@@ -98,9 +98,9 @@ def _judge_speed_up(case: RuleContext, planned: Speculation, found: SpeculationR
     if found.speed_up < least:
         last, *each = (
             part if isinstance(part := _measure_rounds(group, planned), SpeculationRounds) else None
-            for group in (case.last_quarter(case.slices), *case.periods(case.slices))
+            for group in (case.last_quarter(case.binned), *case.periods(case.binned))
         )
-        early = too_early(case, case.slices, last, each, lambda part: part.speed_up < least)
+        early = too_early(case, case.binned, last, each, lambda part: part.speed_up < least)
         if early is not None:
             return early
         if is_persistent(last, each, lambda part: part.speed_up < least):
@@ -111,15 +111,15 @@ def _judge_speed_up(case: RuleContext, planned: Speculation, found: SpeculationR
     return case.verdict(status, certain_if(found.exact), observed, expected, _describe(planned, found, total))
 
 
-def _sum(slices: Sequence[BinnedWindow]) -> Window:
-    return windows.sum_families((one.window for one in slices), _FAMILIES)
+def _sum(binned: Sequence[BinnedWindow]) -> Window:
+    return windows.sum_families((one.window for one in binned), _FAMILIES)
 
 
-def _measure_rounds(slices: Sequence[BinnedWindow], planned: Speculation) -> SpeculationRounds | Missing:
+def _measure_rounds(binned: Sequence[BinnedWindow], planned: Speculation) -> SpeculationRounds | Missing:
     """Return tokens per round as measured, and the speed-up over decoding one token per step."""
-    if not slices:
+    if not binned:
         return Missing(gap=Gap.SCRAPE_FAILED)
-    total = _sum(slices)
+    total = _sum(binned)
     tokens = read(BY_NAME["tokens_per_round"], total)
     if isinstance(tokens, Missing) or tokens.value is None:
         return tokens if isinstance(tokens, Missing) else Missing(gap=Gap.NOT_EXPOSED)
@@ -160,9 +160,9 @@ def _is_too_perfect(case: RuleContext, accepted: Reading) -> bool:
         return False
     if (accepted.value or 0.0) < case.limit("perfect"):
         return False
-    return _is_perfect(case, case.last_quarter(case.slices))
+    return _is_perfect(case, case.last_quarter(case.binned))
 
 
-def _is_perfect(case: RuleContext, slices: Sequence[BinnedWindow]) -> bool:
-    found = read(BY_NAME["speculative_acceptance"], _sum(slices)) if slices else None
+def _is_perfect(case: RuleContext, binned: Sequence[BinnedWindow]) -> bool:
+    found = read(BY_NAME["speculative_acceptance"], _sum(binned)) if binned else None
     return isinstance(found, Reading) and found.low is not None and (found.value or 0.0) >= case.limit("perfect")

@@ -60,12 +60,12 @@ class Tail:
 
 def judge_tail(case: RuleContext) -> RuleResult:
     """Find more requests slower than 1.3 x the benchmark at equal load than the 1 % that a P99 allows."""
-    if case.rule.family == "itl_seconds" and not case.view.itl_comparable:
+    if case.rule.family == "itl_seconds" and not case.context.itl_comparable:
         return case.unknown(Gap.NOT_EXPOSED, "benchmark and engine do not mean the same by ITL")
     found = select_comparable(case, (case.rule.family,))
     if isinstance(found, Unknown):
         return found
-    tail = compute_tail(found, found.slices)
+    tail = compute_tail(found, found.binned)
     if tail is None:
         return _explain_no_tail(found)
     if tail.requests < case.limit("minimum_requests"):
@@ -79,8 +79,8 @@ def judge_tail(case: RuleContext) -> RuleResult:
     unknown = found.end_unknown(last.requests if last is not None else 0.0)
     if unknown is not None:
         return unknown
-    each = [compute_tail(found, group) for group in case.periods(found.slices)]
-    early = too_early(case, found.slices, last, each, lambda part: part.share > allowed)
+    each = [compute_tail(found, group) for group in case.periods(found.binned)]
+    early = too_early(case, found.binned, last, each, lambda part: part.share > allowed)
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.share > allowed):
@@ -95,10 +95,10 @@ def judge_tail(case: RuleContext) -> RuleResult:
     return _build_verdict(found, tail, Status.WARNING, certain_if(is_proven))
 
 
-def compute_tail(of: BenchmarkComparison, slices: Iterable[BinnedWindow]) -> Tail | None:
+def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
     """Return the slow requests, summed over load bins (DESIGN 3.4). Return None if no bin has requests to compare."""
     case, factor, tail = of.case, of.case.limit("factor"), Tail()
-    for bin, one in group_by_load_bin(slices, of.curve).items():
+    for bin, one in group_by_load_bin(binned, of.curve).items():
         expected = of.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
         parts = one.parts(case.rule.family)
         if expected is None or not parts:
@@ -124,7 +124,7 @@ def compute_tail(of: BenchmarkComparison, slices: Iterable[BinnedWindow]) -> Tai
 
 def _explain_no_tail(of: BenchmarkComparison) -> Unknown:
     curve, metric = of.curve, of.case.rule.metric
-    bins = group_by_load_bin(of.slices, curve)
+    bins = group_by_load_bin(of.binned, curve)
     if all(curve.expectation(bin, metric, one.rps, one.in_system) is None for bin, one in bins.items()):
         return of.case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {metric} at this load")
     return of.case.unknown(Gap.NO_TRAFFIC, "no requests at a load that the benchmark measured")
@@ -134,7 +134,7 @@ def _build_verdict(
     of: BenchmarkComparison, tail: Tail, status: Status, certainty: Certainty, remark: str = ""
 ) -> Verdict:
     case = of.case
-    observed = quantile(sum_parts(of.slices, case.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
+    observed = quantile(sum_parts(of.binned, case.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
     lower, middle, upper = (total / tail.n for total in tail.weighted)
     expected = Reading(value=middle, low=lower, high=upper, n=float(tail.fewest))
     word = case.rule.metric.partition("_")[0].upper()

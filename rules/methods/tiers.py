@@ -111,18 +111,22 @@ class TierPair:
 
 def judge_tiers(case: RuleContext) -> RuleResult:
     """Find a faster tier of the same model that gets hardly more requests per replica than this one."""
-    model = case.view.plan.model if case.view.plan else None
+    model = case.context.plan.model if case.context.plan else None
     if model is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    others = {n: t for n, t in case.fleet.items() if n != case.view.tier and t.view.plan and t.view.plan.model == model}
+    others = {
+        n: t
+        for n, t in case.fleet.items()
+        if n != case.context.tier and t.context.plan and t.context.plan.model == model
+    }
     if not others:
         sentence = f"No other tier of {model} is watched"
         return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence)
-    mine = _sum_minutes(case.slices)
+    mine = _sum_minutes(case.binned)
     if not any(FINISHED in window.counters for window in mine.values()):
-        return case.unknown(worst_gap(case.slices, FINISHED), "finished requests are not there")
+        return case.unknown(worst_gap(case.binned, FINISHED), "finished requests are not there")
     pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, mine, name, tier)) is not None]
     if not pairs:
         text = f"no {SEPARATE} minutes with traffic here and on {', '.join(sorted(others))}, or nothing tells which is faster"
@@ -150,29 +154,29 @@ def judge_tiers(case: RuleContext) -> RuleResult:
 
 
 def _compare(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> TierPair | None:
-    theirs = _sum_minutes(tier.slices)
+    theirs = _sum_minutes(tier.binned)
     both = sorted(m for m in mine.keys() & theirs.keys() if _rate(mine[m]) > 0 or _rate(theirs[m]) > 0)[-SEPARATE:]
     own, other = tuple(mine[m] for m in both), tuple(theirs[m] for m in both)
     if len(both) < SEPARATE or min(_count_finished(own), _count_finished(other)) < case.limit("minimum_requests"):
         return None
-    planned, measured = _compare_plans(case.view, tier.view), _compare_latencies(own, other)
+    planned, measured = _compare_plans(case.context, tier.context), _compare_latencies(own, other)
     if planned is None and measured is None:
         return None
     faster, words = planned or measured or (1.0, "")
     return TierPair(
-        slow=case.view.tier,
+        slow=case.context.tier,
         fast=name,
         own=own,
         other=other,
         faster=faster,
         words=words,
         planned=planned is not None,
-        proven=_have_knees(case.view, tier.view) or _is_slower(own, other, case.limit("unequal")),
+        proven=_have_knees(case.context, tier.context) or _is_slower(own, other, case.limit("unequal")),
     )
 
 
 def _compare_plans(own: TierContext, other: TierContext) -> tuple[float, str] | None:
-    mine, theirs = (view.capacity.planned_rps if view.capacity else None for view in (own, other))
+    mine, theirs = (context.capacity.planned_rps if context.capacity else None for context in (own, other))
     if not mine or not theirs:
         return None
     return theirs / mine, f"usable are {mine:.3g} and {theirs:.3g} by the plan"
@@ -180,7 +184,7 @@ def _compare_plans(own: TierContext, other: TierContext) -> tuple[float, str] | 
 
 def _have_knees(own: TierContext, other: TierContext) -> bool:
     """Return whether both benchmarks reached the knee."""
-    points = [operating_point(view.plan) if view.plan else None for view in (own, other)]
+    points = [operating_point(context.plan) if context.plan else None for context in (own, other)]
     return all(point is not None and point.knee_reached for point in points)
 
 
@@ -213,7 +217,7 @@ def _is_routed_by_length(pair: TierPair, most: float) -> bool:
 def _describe_p99(case: RuleContext, pair: TierPair, others: Mapping[str, TierWindows], model: str) -> str:
     """Return the part of the slowest 1 % of all requests of the model that is here, "" if the buckets leave it open."""
     first = pair.own[0].start
-    tiers = {name: tuple(s.window for s in t.slices if s.window.start >= first) for name, t in others.items()}
+    tiers = {name: tuple(s.window for s in t.binned if s.window.start >= first) for name, t in others.items()}
     best = max(
         (
             (shares[pair.slow].low, shares[pair.slow].high, what)
@@ -238,9 +242,9 @@ def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:
     return exact_reading(share, n), exact_reading(due, n)
 
 
-def _sum_minutes(slices: Sequence[BinnedWindow]) -> dict[float, Window]:
+def _sum_minutes(binned: Sequence[BinnedWindow]) -> dict[float, Window]:
     grouped: dict[float, list[Window]] = {}
-    for one in slices:
+    for one in binned:
         if one.window.covered_seconds <= 0:
             continue
         grouped.setdefault(minute_of(one.window), []).append(one.window)

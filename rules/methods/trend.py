@@ -64,12 +64,12 @@ def judge_trend(case: RuleContext) -> RuleResult:
 
 def judge_queue(case: RuleContext) -> RuleResult:
     """Find replicas whose queue grew over the whole window while more requests arrived than finished."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    replicas = group_by_replica(case.slices)
+    replicas = group_by_replica(case.binned)
     last = {name: load_bins.mean_waiting(case.last_quarter(group)) for name, group in replicas.items()}
     if all(value is None for value in last.values()):
-        return case.unknown(worst_gap(case.slices, "requests_waiting"), "how many requests wait is not known")
+        return case.unknown(worst_gap(case.binned, "requests_waiting"), "how many requests wait is not known")
     most = max(value for value in last.values() if value is not None)
     expected = range_reading(0.0, case.limit("waiting"), float(len(replicas)))
     grown = [trend for name, group in replicas.items() if (trend := _find_growth(case, name, group)) is not None]
@@ -78,9 +78,7 @@ def judge_queue(case: RuleContext) -> RuleResult:
         unseen = next((name for name in holes if (last[name] or 0.0) >= case.limit("waiting")), None)
         if unseen is not None:
             seen = part_seen(replicas[unseen], replicas[unseen])
-            text = (
-                f"{last[unseen]:.1f} requests wait at {unseen or case.view.tier}; {seen}: too early to say if they grow"
-            )
+            text = f"{last[unseen]:.1f} requests wait at {unseen or case.context.tier}; {seen}: too early to say if they grow"
             return case.unknown(Gap.TOO_FEW_REQUESTS, text)
         sentence = f"No queue grows: at most {most:.1f} requests were waiting at a replica at the end of this time"
         observed = Reading(value=most, low=0.0, high=most, n=float(len(replicas)))
@@ -97,12 +95,12 @@ def judge_queue(case: RuleContext) -> RuleResult:
     return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence), pattern)
 
 
-def _find_growth(case: RuleContext, name: str | None, slices: Sequence[BinnedWindow]) -> QueueTrend | None:
-    text = load_bins.describe_growth(slices, case.now)
+def _find_growth(case: RuleContext, name: str | None, binned: Sequence[BinnedWindow]) -> QueueTrend | None:
+    text = load_bins.describe_growth(binned, case.now)
     if not text:
         return None
-    waiting = load_bins.mean_waiting(_select_third(case, slices, last=True))
-    whole = windows.sum_families((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
+    waiting = load_bins.mean_waiting(_select_third(case, binned, last=True))
+    whole = windows.sum_families((one.window for one in binned), ("requests_finished", windows.NET_CHANGE))
     finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
     if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
         return None
@@ -111,9 +109,9 @@ def _find_growth(case: RuleContext, name: str | None, slices: Sequence[BinnedWin
 
 def judge_saturated(case: RuleContext) -> RuleResult:
     """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    replicas = group_by_replica(case.slices)
+    replicas = group_by_replica(case.binned)
     readings = {name: _read_utilization(group) for name, group in replicas.items()}
     known = {name: found for name, found in readings.items() if isinstance(found, Reading)}
     if not known:
@@ -144,34 +142,34 @@ def judge_saturated(case: RuleContext) -> RuleResult:
     return case.verdict(Status.WARNING, certain_if(is_proven and is_measured), known[worst], expected, sentence)
 
 
-def _read_utilization(slices: Sequence[BinnedWindow]) -> Reading | Missing:
+def _read_utilization(binned: Sequence[BinnedWindow]) -> Reading | Missing:
     signal = BY_NAME["gpu_utilization"]
-    return read(signal, windows.sum_families((one.window for one in slices), families_of(signal)))
+    return read(signal, windows.sum_families((one.window for one in binned), families_of(signal)))
 
 
-def _is_pegged(case: RuleContext, whole: Reading, slices: Sequence[BinnedWindow]) -> bool:
+def _is_pegged(case: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> bool:
     """Return whether GPUs are pegged over the window, in its last quarter, and in three separate minutes."""
     limit = case.limit("pegged")
-    parts = [_read_utilization(group) for group in (case.last_quarter(slices), *case.periods(slices)) if group]
+    parts = [_read_utilization(group) for group in (case.last_quarter(binned), *case.periods(binned)) if group]
     over = [isinstance(part, Reading) and (part.value or 0.0) >= limit for part in parts]
     return (whole.value or 0.0) >= limit and over[0] and sum(over[1:]) >= SEPARATE
 
 
-def _check_too_early(case: RuleContext, whole: Reading, slices: Sequence[BinnedWindow]) -> Unknown | None:
+def _check_too_early(case: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> Unknown | None:
     """Return unknown if the GPUs of a replica are pegged and too few minutes of it were observed."""
     limit = case.limit("pegged")
     if (whole.value or 0.0) < limit:
         return None
     last, *each = (
         part if isinstance(part := _read_utilization(group), Reading) else None
-        for group in (case.last_quarter(slices), *case.periods(slices))
+        for group in (case.last_quarter(binned), *case.periods(binned))
     )
-    return too_early(case, slices, last, each, lambda part: (part.value or 0.0) >= limit)
+    return too_early(case, binned, last, each, lambda part: (part.value or 0.0) >= limit)
 
 
-def _find_rise(case: RuleContext, slices: Sequence[BinnedWindow]) -> tuple[str, bool] | Unknown:
+def _find_rise(case: RuleContext, binned: Sequence[BinnedWindow]) -> tuple[str, bool] | Unknown:
     """Return the rise of TTFT from the first third to the last in words ("" without a rise), and whether it is proven."""
-    first, last = (sum_parts(_select_third(case, slices, last=end), case.rule.family) for end in (False, True))
+    first, last = (sum_parts(_select_third(case, binned, last=end), case.rule.family) for end in (False, True))
     needed = case.limit("minimum_requests")
     for parts, word in ((first, "first"), (last, "last")):
         if (n := count_requests(parts)) < needed:
@@ -200,14 +198,14 @@ def _compare_quantile(
     return f"TTFT P{q * 100:g} rose: it was {was}, it is {now}", is_proven
 
 
-def _select_third(case: RuleContext, slices: Sequence[BinnedWindow], *, last: bool) -> tuple[BinnedWindow, ...]:
+def _select_third(case: RuleContext, binned: Sequence[BinnedWindow], *, last: bool) -> tuple[BinnedWindow, ...]:
     """Return the binned windows whose middle is in the first or the last third of the rule's window."""
-    start = min((one.window.start for one in slices), default=case.now)
+    start = min((one.window.start for one in binned), default=case.now)
     third = (case.now - start) / 3
-    middles = ((one, (one.window.start + one.window.end) / 2) for one in slices)
+    middles = ((one, (one.window.start + one.window.end) / 2) for one in binned)
     return tuple(one for one, at in middles if (at >= case.now - third if last else at <= start + third))
 
 
 def _name_replica(case: RuleContext, replica: str | None, count: int, of: int) -> str:
-    name = replica or case.view.tier
+    name = replica or case.context.tier
     return f"{name} ({count} of {of} replicas)" if of > 1 else name

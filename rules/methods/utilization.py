@@ -29,7 +29,7 @@ POLLED = "gpu_utilization_sampled"
 
 def sums(case: RuleContext, *signals: str) -> tuple[Window, ...]:
     """Return the sum of each period, oldest first. With `signals` only their families are added."""
-    groups = [[one.window for one in group] for group in case.periods(case.slices)]
+    groups = [[one.window for one in group] for group in case.periods(case.binned)]
     if not signals:
         return tuple(windows.sum_windows(group) for group in groups)
     families = frozenset(family for name in signals for family in families_of(BY_NAME[name]))
@@ -38,7 +38,7 @@ def sums(case: RuleContext, *signals: str) -> tuple[Window, ...]:
 
 def select_last_quarter(case: RuleContext) -> tuple[Window, ...]:
     """Return the windows of the last quarter."""
-    return tuple(one.window for one in case.last_quarter(case.slices))
+    return tuple(one.window for one in case.last_quarter(case.binned))
 
 
 def reading(case: RuleContext, several: Sequence[Window], signal: str = "") -> SignalValue:
@@ -46,7 +46,7 @@ def reading(case: RuleContext, several: Sequence[Window], signal: str = "") -> S
     if not several:
         return Missing(gap=Gap.NO_TRAFFIC)
     wanted = BY_NAME[signal or case.rule.signal]
-    return read(wanted, windows.sum_families(several, families_of(wanted)), case.view.basis)
+    return read(wanted, windows.sum_families(several, families_of(wanted)), case.context.basis)
 
 
 def value(case: RuleContext, several: Sequence[Window], signal: str = "") -> float | None:
@@ -57,7 +57,7 @@ def value(case: RuleContext, several: Sequence[Window], signal: str = "") -> flo
 
 def weighing(case: RuleContext, several: Sequence[Window]) -> str:
     """Return how far apart the bounds of fleet utilisation are, and why, in words. Return "" if they are equal."""
-    basis, signal = case.view.basis, BY_NAME["fleet_utilization"]
+    basis, signal = case.context.basis, BY_NAME["fleet_utilization"]
     capacity = basis.capacity
     if not several or capacity is None:
         return ""
@@ -99,9 +99,9 @@ def is_covered(several: Sequence[Window]) -> bool:
 
 def explain_unusable(case: RuleContext) -> Unknown | None:
     """Return unknown without replicas, or with pools: the usable rps of the plan are those of whole replicas."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    if case.view.serves_whole_requests:
+    if case.context.serves_whole_requests:
         return None
     return case.unknown(
         Gap.NOT_IN_PLAN, "the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart"
@@ -121,7 +121,7 @@ def judge_trap(case: RuleContext) -> RuleResult:
         return unknown_utilization(case, used)
     limit = case.limit("below")
     weighed = f"{number(used.value, 'ratio')}{weighing(case, hours)}"
-    summary = f"fleet utilisation {weighed} over {watched_seconds(case.slices) / DAY_SECONDS:.1f} days"
+    summary = f"fleet utilisation {weighed} over {watched_seconds(case.binned) / DAY_SECONDS:.1f} days"
     if used.value >= limit:
         sure = used.low is not None and used.low >= limit
         return _fine(case, used, f"{summary}: {_percent(case, 'below')} or more is no trap", sure)
@@ -145,9 +145,9 @@ def judge_trap(case: RuleContext) -> RuleResult:
 
 def judge_empty_queue(case: RuleContext) -> RuleResult:
     """Find a queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3)."""
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    hours, total = sums(case), windows.sum_windows(one.window for one in case.slices)
+    hours, total = sums(case), windows.sum_windows(one.window for one in case.binned)
     if not total.counters.get("requests_finished"):
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     used = reading(case, hours)
@@ -178,9 +178,9 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
     Hourly maxima count, because a cache is sized for its fullest moment. Blocks that only hold cached prefixes count as
     free, so the result is likely at most if many tokens hit them.
     """
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    hours, total = sums(case), windows.sum_windows(one.window for one in case.slices)
+    hours, total = sums(case), windows.sum_windows(one.window for one in case.binned)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
         return case.unknown(
@@ -210,7 +210,7 @@ def unknown_utilization(case: RuleContext, used: SignalValue) -> Unknown:
 
 
 def _idle(case: RuleContext, hours: Sequence[Window], utilization: float) -> IdleCapacity:
-    fleet = case.view.plan.fleet if case.view.plan else None
+    fleet = case.context.plan.fleet if case.context.plan else None
     warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 0
     return money.compute_idle_capacity(mean_ready_replicas(hours), utilization, case.limit("target"), warm)
 
@@ -227,7 +227,7 @@ def _describe_insurance(case: RuleContext, idle: IdleCapacity) -> str:
 
 def describe_cost(case: RuleContext, before: str, replicas: float) -> str:
     """Return the cost of replicas per day after the words `before`. Return "" without a plan."""
-    plan = case.view.plan
+    plan = case.context.plan
     return "" if plan is None else f"{before}{money.cost_per_day(replicas, money.price_of(plan))}"
 
 

@@ -22,7 +22,7 @@ NAMES = (
 )
 
 
-def read_benchmark(view: TierContext, name: str, rps: float) -> SignalValue:
+def read_benchmark(context: TierContext, name: str, rps: float) -> SignalValue:
     """Return a quantity at completed requests per second of one replica, between the two points around it.
 
     The gap is `outside_benchmark` above the last point, `not_in_plan` if not measured. Below the first point, its value
@@ -30,10 +30,10 @@ def read_benchmark(view: TierContext, name: str, rps: float) -> SignalValue:
     """
     if name not in NAMES:
         raise KeyError(f"{name} is nothing that is predicted; known: {', '.join(NAMES)}")
-    curve = view.curve
+    curve = context.curve
     if curve is None:
         return NO_CURVE
-    if name == "itl_p99_seconds" and not view.itl_comparable:
+    if name == "itl_p99_seconds" and not context.itl_comparable:
         return Missing(gap=Gap.NOT_EXPOSED, text="engine and benchmark do not mean the same by ITL")
     place = curve.place(rps, None)
     if place.bin is None:
@@ -61,13 +61,13 @@ def _in_system(curve: Curve, bin: int, rps: float) -> SignalValue:
     return Reading(value=value, low=low, high=high, n=float(curve.points[bin].requests or 0))
 
 
-def find_benchmark_crossing(view: TierContext, name: str, limit: float) -> tuple[float, bool] | Missing:
+def find_benchmark_crossing(context: TierContext, name: str, limit: float) -> tuple[float, bool] | Missing:
     """Return the load of one replica at which a quantity crosses a limit, and whether it does.
 
     Without a crossing the load is that of the last point with the quantity. It is 0 if no measured load keeps the
     limit.
     """
-    curve = view.curve
+    curve = context.curve
     if curve is None:
         return NO_CURVE
     before: tuple[float, float] | None = None

@@ -56,9 +56,9 @@ class TierContext:
         return self.basis.capacity
 
 
-def with_capacity(view: TierContext, capacity: Capacity | None) -> TierContext:
+def with_capacity(context: TierContext, capacity: Capacity | None) -> TierContext:
     """Return the context with production's capacity, or unchanged for None."""
-    return view if capacity is None else replace(view, basis=replace(view.basis, capacity=capacity))
+    return context if capacity is None else replace(context, basis=replace(context.basis, capacity=capacity))
 
 
 def build_tier_context(
@@ -159,35 +159,35 @@ def _by_few_samples(window: Window) -> bool:
 class LoadBin:
     """The slices of one load bin with the load of their sum; families are added up only when asked for."""
 
-    slices: tuple[BinnedWindow, ...]
+    binned: tuple[BinnedWindow, ...]
     rps: float
     in_system: float | None
 
     @property
     def seconds(self) -> float:
         """Return the covered replica-seconds."""
-        return math.fsum(s.window.covered_seconds for s in self.slices)
+        return math.fsum(s.window.covered_seconds for s in self.binned)
 
     def parts(self, family: str) -> tuple[Histogram, ...]:
-        return histograms.sum_histograms(part for s in self.slices for part in s.window.histograms.get(family, ()))
+        return histograms.sum_histograms(part for s in self.binned for part in s.window.histograms.get(family, ()))
 
     def counter(self, family: str) -> float:
-        return math.fsum(s.window.counters.get(family, 0.0) for s in self.slices)
+        return math.fsum(s.window.counters.get(family, 0.0) for s in self.binned)
 
     def gauge(self, family: str) -> tuple[float, float]:
         """Return the time integral of a gauge and its covered seconds."""
-        gauges = [s.window.gauges[family] for s in self.slices if family in s.window.gauges]
+        gauges = [s.window.gauges[family] for s in self.binned if family in s.window.gauges]
         return math.fsum(g.integral for g in gauges), math.fsum(g.seconds for g in gauges)
 
     def sampled(self, family: str) -> bool:
         """Return whether any of it comes from a plain poll."""
-        return any(family in s.window.sampled for s in self.slices)
+        return any(family in s.window.sampled for s in self.binned)
 
 
-def sum_by_bin(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+def sum_by_bin(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """Return one slice a load bin, and one for what was beyond the benchmark, by the bins that each was booked in."""
     grouped: dict[int | None, list[BinnedWindow]] = {}
-    for one in slices:
+    for one in binned:
         grouped.setdefault(one.bin, []).append(one)
     return tuple(
         # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
@@ -199,10 +199,10 @@ def sum_by_bin(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     )
 
 
-def group_by_load_bin(slices: Iterable[BinnedWindow], curve: Curve) -> dict[int, LoadBin]:
+def group_by_load_bin(binned: Iterable[BinnedWindow], curve: Curve) -> dict[int, LoadBin]:
     """Return the windows inside the curve by load bin."""
     grouped: dict[int, list[BinnedWindow]] = {}
-    for one in slices:
+    for one in binned:
         if one.bin is not None and 0 <= one.bin < len(curve.points):
             grouped.setdefault(one.bin, []).append(one)
     return {bin: _bin_sum(tuple(group)) for bin, group in sorted(grouped.items())}
@@ -214,7 +214,7 @@ def _bin_sum(group: tuple[BinnedWindow, ...]) -> LoadBin:
     known = [(s.in_system, s.window.covered_seconds) for s in group if s.in_system is not None]
     weight = math.fsum(w for _, w in known)
     return LoadBin(
-        slices=group,
+        binned=group,
         rps=finished / seconds if seconds > 0 else 0.0,
         in_system=math.fsum(v * w for v, w in known) / weight if weight > 0 else None,
     )
@@ -284,13 +284,13 @@ def _begun(window: Window) -> float:
     return math.fsum(p.n for p in parts) if parts else window.counters.get("requests_finished", 0.0)
 
 
-def describe_growth(slices: Sequence[BinnedWindow], now: float) -> str:
+def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str:
     """Return a sentence about a queue of one replica that grew over the whole hold, or "" (DESIGN 3.4).
 
     In every third more arrived than finished and more waited than before. The last third has twice the first's queue: a
     busy queue fluctuates less.
     """
-    thirds = _thirds(slices, now)
+    thirds = _thirds(binned, now)
     first, second, third = (mean_waiting(group) for group in thirds)
     if first is None or second is None or third is None or third < max(QUEUE, 2 * first):
         return ""
@@ -300,24 +300,24 @@ def describe_growth(slices: Sequence[BinnedWindow], now: float) -> str:
     return f"more requests arrive than finish: {first:.1f}, {second:.1f}, then {third:.1f} were waiting"
 
 
-def thirds_seen(slices: Sequence[BinnedWindow], now: float) -> bool:
+def thirds_seen(binned: Sequence[BinnedWindow], now: float) -> bool:
     """Return whether the queue is known in every third of the hold; otherwise growth cannot be excluded."""
-    return all(mean_waiting(group) is not None for group in _thirds(slices, now))
+    return all(mean_waiting(group) is not None for group in _thirds(binned, now))
 
 
-def _thirds(slices: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindow]]:
-    start = min((s.window.start for s in slices), default=now)
+def _thirds(binned: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindow]]:
+    start = min((s.window.start for s in binned), default=now)
     thirds: list[list[BinnedWindow]] = [[], [], []]
-    for one in slices:
+    for one in binned:
         middle = (one.window.start + one.window.end) / 2
         thirds[min(2, int((middle - start) / max(now - start, 1e-9) * 3))].append(one)
     return thirds
 
 
-def mean_waiting(slices: Sequence[BinnedWindow]) -> float | None:
+def mean_waiting(binned: Sequence[BinnedWindow]) -> float | None:
     """Return the mean waiting requests of one replica, None if the gauges cover less than half of the time."""
-    gauges = [gauge for s in slices if (gauge := waiting_gauge(s.window)) is not None]
+    gauges = [gauge for s in binned if (gauge := waiting_gauge(s.window)) is not None]
     seconds = math.fsum(g.seconds for g in gauges)
-    if seconds <= 0 or seconds < math.fsum(s.window.covered_seconds for s in slices) / 2:
+    if seconds <= 0 or seconds < math.fsum(s.window.covered_seconds for s in binned) / 2:
         return None
     return math.fsum(g.integral for g in gauges) / seconds

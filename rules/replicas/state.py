@@ -20,7 +20,7 @@ from rules.telemetry.windows import Window
 class ReplicaState:
     """State of one replica: scrape track, cascade, the windows of the `open` minute and its present `start`.
 
-    `stale_seconds` is how long the page did not move although it claims work. `trouble` is the error of the last
+    `stale_seconds` is how long the page did not move although it claims work. `error` is the error of the last
     scrape, `gpu_problem` that of its GPUs. `unslopable` is why the cascade has no slope. `told` are the spans already
     recorded before the clock jumped, `since` is when the clock's present run began.
     """
@@ -31,12 +31,12 @@ class ReplicaState:
     cascade: CascadeState = field(default_factory=CascadeState)
     open: tuple[Window, ...] = ()
     stale_seconds: float = 0.0
-    trouble: str = ""
+    error: str = ""
     gpu_problem: str = ""
-    unslopable: Gap = Gap.RESTARTED
+    slope_gap: Gap = Gap.RESTARTED
     start: ReplicaStart | None = None
-    told: Spans = ()
-    since: float = math.inf
+    seen_spans: Spans = ()
+    span_start: float = math.inf
 
 
 def apply_snapshot(
@@ -49,7 +49,7 @@ def apply_snapshot(
     before = replica.track.seen
     start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
     track, window = record_success(replica.track, snapshot)
-    replica = replace(replica, track=track, trouble="", start=start)
+    replica = replace(replica, track=track, error="", start=start)
     if window is None:
         return _begun_anew(replace(replica, cascade=interrupt_cascade(replica.cascade), stale_seconds=0.0), before)
     if extra is not None:
@@ -61,13 +61,13 @@ def apply_snapshot(
 
 
 def apply_failed_scrape(
-    replica: ReplicaState, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
+    replica: ReplicaState, t: float, reason: Gap = Gap.SCRAPE_FAILED, error: str = ""
 ) -> tuple[ReplicaState, Window | None, Window | None]:
     """Return the replica after a failed scrape at `t` with its error text, its window, and the minute that it closed."""
     before = replica.track.seen
     track, window = record_failure(replica.track, t, reason)
     cascade = interrupt_cascade(replica.cascade)
-    replica = replace(replica, track=track, cascade=cascade, trouble=trouble, unslopable=reason)
+    replica = replace(replica, track=track, cascade=cascade, error=error, slope_gap=reason)
     if window is None:
         return _begun_anew(replica, before)
     return _book(replica, window)
@@ -79,10 +79,10 @@ def _begun_anew(replica: ReplicaState, before: float | None) -> tuple[ReplicaSta
     if seen is None or (before is not None and seen >= before):
         return replica, None, None
     if before is None:
-        return replace(replica, since=seen), None, None
+        return replace(replica, span_start=seen), None, None
     closed = windows.sum_windows(replica.open) if replica.open else None
-    told = add_spans(replica.told, ((replica.since, before),))
-    return replace(replica, open=(), told=told, since=seen), None, closed
+    told = add_spans(replica.seen_spans, ((replica.span_start, before),))
+    return replace(replica, open=(), seen_spans=told, span_start=seen), None, closed
 
 
 def _with(window: Window, extra: Window) -> Window:
@@ -98,8 +98,8 @@ def _with(window: Window, extra: Window) -> Window:
 
 def _book(replica: ReplicaState, window: Window) -> tuple[ReplicaState, Window, Window | None]:
     if is_unwatched(window):
-        told = add_spans(replica.told, ((replica.since, window.start),))
-        replica = replace(replica, told=told, since=window.end)
+        told = add_spans(replica.seen_spans, ((replica.span_start, window.start),))
+        replica = replace(replica, seen_spans=told, span_start=window.end)
     if replica.open and windows.minute_of(window) != windows.minute_of(replica.open[0]):
         closed = windows.sum_windows(replica.open)
         return replace(replica, open=(window,)), window, closed
@@ -109,12 +109,12 @@ def _book(replica: ReplicaState, window: Window) -> tuple[ReplicaState, Window, 
 def _follow_cascade(replica: ReplicaState, now: Snapshot, window: Window, limits: CascadeThresholds) -> ReplicaState:
     whole_gap = window.gaps.get(windows.EVERYTHING)
     if whole_gap is not None:
-        return replace(replica, cascade=interrupt_cascade(replica.cascade), unslopable=whole_gap)
+        return replace(replica, cascade=interrupt_cascade(replica.cascade), slope_gap=whole_gap)
     untold = window.gaps.get("kv_utilization_max")
     if "kv_utilization_max" not in now.gauges or untold is Gap.STALE:
         return replica
     if untold in windows.UNKNOWN_BETWEEN_SCRAPES:
-        return replace(replica, cascade=interrupt_cascade(replica.cascade), unslopable=untold)
+        return replace(replica, cascade=interrupt_cascade(replica.cascade), slope_gap=untold)
     return replace(replica, cascade=advance_cascade(replica.cascade, _observation(now, window, limits), limits))
 
 

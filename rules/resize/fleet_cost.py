@@ -106,12 +106,12 @@ def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capa
     )
 
 
-def planned_cost(view: TierContext) -> FleetCost | None:
+def planned_cost(context: TierContext) -> FleetCost | None:
     """Return the cost of the planned fleet at the planned utilisation of its usable load."""
-    plan = view.plan
+    plan = context.plan
     if plan is None or plan.fleet is None:
         return None
-    tokens = _tokens_at_usable(view)
+    tokens = _tokens_at_usable(context)
     used = plan.cost.planned_utilization if plan.cost else None
     made = tokens * plan.fleet.instances * used * 3600 if tokens and used else None
     return _costed("planned", plan, plan.fleet.instances, made, used, "benchmark at usable load x planned utilisation")
@@ -119,17 +119,17 @@ def planned_cost(view: TierContext) -> FleetCost | None:
 
 def measured_cost(seen: ProductionSummary, utilization: float | None) -> FleetCost | None:
     """Return the cost of the observed replicas and their tokens."""
-    if seen.view.plan is None or seen.total is None or seen.mean_ready_replicas <= 0:
+    if seen.context.plan is None or seen.total is None or seen.mean_ready_replicas <= 0:
         return None
     made, source = tokens_per_hour(seen), "generated tokens, counted"
-    return _costed("measured", seen.view.plan, seen.mean_ready_replicas, made, utilization, source)
+    return _costed("measured", seen.context.plan, seen.mean_ready_replicas, made, utilization, source)
 
 
 def proposed_cost(
     seen: ProductionSummary, replicas: int, measured: FleetCost | None, utilization: float | None
 ) -> FleetCost | None:
     """Return the cost of the proposed fleet with the measured tokens, scaled with traffic as the present fleet is."""
-    plan = seen.view.plan
+    plan = seen.context.plan
     if plan is None or measured is None:
         return None
     warm = plan.fleet.minimum_warm if plan.fleet and plan.fleet.minimum_warm else 0
@@ -171,9 +171,9 @@ def _costed(
     )
 
 
-def _tokens_at_usable(view: TierContext) -> float | None:
-    point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
-    return view.curve.value_at("output_tokens_per_second", point) if view.curve and point else None
+def _tokens_at_usable(context: TierContext) -> float | None:
+    point = context.curve.usable(context.plan.slo) if context.curve and context.plan else None
+    return context.curve.value_at("output_tokens_per_second", point) if context.curve and point else None
 
 
 def find_peak_rps(seen: ProductionSummary, workload: WorkloadNow) -> tuple[float, str] | None:

@@ -76,14 +76,14 @@ class LeverCase:
 
 def read_target_utilization(seen: ProductionSummary) -> float:
     """Return the target of fleet utilisation, 0-1 (UtilizationTrap)."""
-    return RULES["UtilizationTrap"].limit("target", seen.view.limits)
+    return RULES["UtilizationTrap"].limit("target", seen.context.limits)
 
 
 def list_used_hours(seen: ProductionSummary) -> tuple[tuple[Window, float | None], ...]:
     """Return the hours under the present plan with their fleet utilisation."""
     found = []
     for hour in seen.plan_hours:
-        value = read(BY_NAME["fleet_utilization"], hour, seen.view.basis)
+        value = read(BY_NAME["fleet_utilization"], hour, seen.context.basis)
         found.append((hour, value.value if isinstance(value, Reading) else None))
     return tuple(found)
 
@@ -114,7 +114,7 @@ def _of_week(day: int, hour: int, several: Sequence[tuple[float, float]]) -> Hou
 
 def list_levers(seen: ProductionSummary, usable: Capacity, sized: FleetProposal) -> tuple[Lever, ...]:
     """Return every lever of a tier, the one that is worth most first."""
-    fleet = seen.view.plan.fleet if seen.view.plan else None
+    fleet = seen.context.plan.fleet if seen.context.plan else None
     case = LeverCase(
         seen=seen,
         usable=usable,
@@ -175,7 +175,7 @@ def _colocation(case: LeverCase) -> Lever:
     """Return the mean replicas beyond the target that are not kept warm on purpose."""
     if not case.seen.plan_hours:
         return _unknown("Model colocation", "no hour under the present plan was seen")
-    used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.view.basis)
+    used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.context.basis)
     if not isinstance(used, Reading) or used.value is None:
         return _unknown("Model colocation", "fleet utilisation is not known")
     idle = money.compute_idle_capacity(mean_ready_replicas(case.seen.plan_hours), used.value, case.target, case.warm)
@@ -208,7 +208,7 @@ LEVERS: tuple[Callable[[LeverCase], Lever], ...] = (_batch_fill, _schedule, _col
 
 
 def _lever(case: LeverCase, name: str, replicas: float, certainty: Certainty, basis: str) -> Lever:
-    plan = case.seen.view.plan
+    plan = case.seen.context.plan
     price = money.price_of(plan) if plan else None
     hours = money.gpu_hours_a_day(replicas, price.gpus_per_replica) if price else None
     each = price.gpu_hour_price if price else None

@@ -42,7 +42,7 @@ class TierLoad:
 
 def loads_of(seen: ProductionSummary, capacity: Capacity, count: ReplicaCount) -> tuple[TierLoad, ...]:
     """Return every limit that is known: the load within the SLO (TTFT, TPOT and ITL), the KV cache, requests in the system."""
-    plan, limits = seen.view.plan, seen.view.limits
+    plan, limits = seen.context.plan, seen.context.limits
     found = [
         TierLoad(
             name="requests per second a replica, within the SLO",
@@ -56,7 +56,7 @@ def loads_of(seen: ProductionSummary, capacity: Capacity, count: ReplicaCount) -
     full = _fullest(seen.hours, (KV,), fullest)
     if full is not None:
         found.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
-    measured = read_benchmark(seen.view, KV, capacity.rps)
+    measured = read_benchmark(seen.context, KV, capacity.rps)
     if isinstance(measured, Reading) and measured.value and full is None:
         # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.
         amount = measured.value * count.demand_rps / capacity.rps

@@ -55,22 +55,22 @@ NEAR = 0.9
 """A benchmark whose usable load production came so near to is confirmed there."""
 
 
-def capacity_now(view: TierContext, days: Iterable[Iterable[BinnedWindow]]) -> Capacity | None:
+def capacity_now(context: TierContext, days: Iterable[Iterable[BinnedWindow]]) -> Capacity | None:
     """Return the capacity of one replica from the last DAYS days, oldest first, each as windows by load bin.
 
     Each of the last EVALUATIONS days has an estimate from the EVIDENCE_DAYS that end with it.
     """
-    if not view.serves_whole_requests:
-        return planned_capacity(view.plan) if view.plan else None
+    if not context.serves_whole_requests:
+        return planned_capacity(context.plan) if context.plan else None
     sums = [sum_by_bin(day) for day in days]
     estimates = [
-        estimate_capacity(view, sum_by_bin(one for day in sums[first : first + EVIDENCE_DAYS] for one in day))
+        estimate_capacity(context, sum_by_bin(one for day in sums[first : first + EVIDENCE_DAYS] for one in day))
         for first in range(max(1, len(sums) - EVIDENCE_DAYS + 1))
     ]
     return damp_capacity(estimates)
 
 
-def estimate_capacity(view: TierContext, bins: Sequence[BinnedWindow]) -> Capacity | None:
+def estimate_capacity(context: TierContext, bins: Sequence[BinnedWindow]) -> Capacity | None:
     """Return the capacity from one sum per load bin. Return None if neither production nor plan gives one.
 
     If production broke the SLO above a load that kept it, the knee is between the two; the plan's value counts if it is
@@ -80,9 +80,9 @@ def estimate_capacity(view: TierContext, bins: Sequence[BinnedWindow]) -> Capaci
     """
     whole = windows.sum_families((one.window for one in bins), WORK_FAMILIES) if bins else None
     present = present_lengths(whole) if whole is not None else UNTOLD
-    planned = planned_capacity(view.plan) if view.plan else None
+    planned = planned_capacity(context.plan) if context.plan else None
     plan = at_present_lengths(planned, whole, present) if planned is not None and whole is not None else planned
-    found = _estimate(view, bins, plan, present)
+    found = _estimate(context, bins, plan, present)
     if found is None or planned is None or plan is None or plan.rps == planned.rps:
         return found
     work = f"{planned.rps / plan.rps:.2g} times the work of a planned one, of which it was {planned.rps:.3g} rps"
@@ -90,14 +90,14 @@ def estimate_capacity(view: TierContext, bins: Sequence[BinnedWindow]) -> Capaci
 
 
 def _estimate(
-    view: TierContext, bins: Sequence[BinnedWindow], plan: Capacity | None, present: CapacityLengths
+    context: TierContext, bins: Sequence[BinnedWindow], plan: Capacity | None, present: CapacityLengths
 ) -> Capacity | None:
     """Return the estimate, with the plan's capacity in requests of the present lengths."""
-    points = production_points(view, bins)
+    points = production_points(context, bins)
     kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
     above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
     if kept is not None and above:
-        return replace(_between(view, plan, points, kept, above[0]), lengths=present)
+        return replace(_between(context, plan, points, kept, above[0]), lengths=present)
     if plan is None:
         return replace(_without_benchmark(points, kept), lengths=present) if kept else None
     base = replace(
@@ -110,10 +110,10 @@ def _estimate(
         return _never_kept(base, above[0], present)
     if kept is None:
         return base
-    slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(view, bins)
+    slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(context, bins)
     # All that broke it lies below a load that kept it: something else than load did, and how slow that was says nothing.
     sound = [one for one in points if one.kept not in BAD]
-    scaled = _scaled(base, view, sound, kept) if slower and max(slower_than_planned(sound)) > 1 else None
+    scaled = _scaled(base, context, sound, kept) if slower and max(slower_than_planned(sound)) > 1 else None
     if scaled is None or (plan.source is CapacitySource.OPERATOR and scaled.rps >= plan.rps):
         confirmed = _confirmed(base, kept)
         return confirmed if confirmed.rps == base.rps else replace(confirmed, lengths=present)
@@ -215,7 +215,7 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
 
 
 def _between(
-    view: TierContext,
+    context: TierContext,
     plan: Capacity | None,
     points: Sequence[ProductionPoint],
     kept: ProductionPoint,
@@ -228,7 +228,7 @@ def _between(
         whose = "the benchmark's" if plan.source is CapacitySource.BENCHMARK else whose
     inside = planned is not None and low <= planned <= high
     capped = plan is not None and plan.source is CapacitySource.OPERATOR and plan.rps < low
-    best = planned if planned is not None and (inside or capped) else _crossing(view, kept, broken)
+    best = planned if planned is not None and (inside or capped) else _crossing(context, kept, broken)
     sure = kept.kept is SloStatus.KEPT and broken.kept is SloStatus.BROKEN
     text = f"production kept the SLO at {kept.rps:.3g} rps a replica and broke it at {broken.rps:.3g}"
     if planned is not None:
@@ -249,9 +249,9 @@ def _between(
     )
 
 
-def _crossing(view: TierContext, kept: ProductionPoint, broken: ProductionPoint) -> float:
+def _crossing(context: TierContext, kept: ProductionPoint, broken: ProductionPoint) -> float:
     """Return the load at which TTFT or TPOT P99 first crosses its limit, by logarithms of the best estimates."""
-    slo = view.plan.slo if view.plan else None
+    slo = context.plan.slo if context.plan else None
     found = []
     for limit, name in ((slo and slo.ttft_p99_seconds, "ttft_p99"), (slo and slo.tpot_p99_seconds, "tpot_p99")):
         below, over = _best(getattr(kept, name)), _best(getattr(broken, name))
@@ -267,14 +267,14 @@ def _best(value: SignalValue) -> float | None:
     return value.low if value.value is None else value.value
 
 
-def _is_slower(view: TierContext, bins: Sequence[BinnedWindow]) -> bool:
+def _is_slower(context: TierContext, bins: Sequence[BinnedWindow]) -> bool:
     """Return whether production is slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
     for name in SLOWER:
         case = RuleContext(
-            rule=RULES[name], catalogue=RULES, view=view, slices=tuple(bins), now=0.0, period_seconds=DAY_SECONDS
+            rule=RULES[name], catalogue=RULES, context=context, binned=tuple(bins), now=0.0, period_seconds=DAY_SECONDS
         )
         found = select_comparable(case, (case.rule.family,))
-        tail = compute_tail(found, found.slices) if isinstance(found, BenchmarkComparison) else None
+        tail = compute_tail(found, found.binned) if isinstance(found, BenchmarkComparison) else None
         if tail is None or tail.requests < case.limit("minimum_requests"):
             continue
         if is_significant_share(tail.slow, tail.n, tail.requests, case.limit("allowed_share"), LIKELY_CONFIDENCE):
@@ -290,9 +290,9 @@ def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float
     return max([1.0, *ttft]), max([1.0, *tpot])
 
 
-def _scaled(base: Capacity, view: TierContext, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
+def _scaled(base: Capacity, context: TierContext, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
     """Return the operating point of the benchmark with latencies scaled to production's."""
-    curve, plan, factors = view.curve, view.plan, slower_than_planned(points)
+    curve, plan, factors = context.curve, context.plan, slower_than_planned(points)
     found: OperatingPoint | None = None
     if curve is not None and plan is not None:
         found = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)

@@ -78,14 +78,14 @@ class ProductionPoint:
     replica_hours: float
 
 
-def production_points(view: TierContext, bins: Iterable[BinnedWindow]) -> tuple[ProductionPoint, ...]:
+def production_points(context: TierContext, bins: Iterable[BinnedWindow]) -> tuple[ProductionPoint, ...]:
     """Return the points with requests, by rising load, from one sum per load bin; beyond the benchmark last."""
-    found = [_point(view, one) for one in bins if one.rps]
+    found = [_point(context, one) for one in bins if one.rps]
     return tuple(sorted(found, key=lambda point: (point.bin is None, point.rps)))
 
 
-def _point(view: TierContext, one: BinnedWindow) -> ProductionPoint:
-    window, basis = one.window, view.basis
+def _point(context: TierContext, one: BinnedWindow) -> ProductionPoint:
+    window, basis = one.window, context.basis
 
     def reading(name: str) -> SignalValue:
         return read(BY_NAME[name], window, basis)
@@ -101,9 +101,9 @@ def _point(view: TierContext, one: BinnedWindow) -> ProductionPoint:
         tpot_p99=reading("tpot_p99_seconds"),
         kv_utilization=reading("kv_utilization"),
         output_tokens_per_second=replica_rate(window, "generation_tokens"),
-        planned_ttft_p99=_planned(view, one, "ttft_p99_seconds"),
-        planned_tpot_p99=_planned(view, one, "tpot_p99_seconds"),
-        kept=check_slo(window, view.plan.slo, view.itl_comparable) if view.plan else SloStatus.NOT_KNOWN,
+        planned_ttft_p99=_planned(context, one, "ttft_p99_seconds"),
+        planned_tpot_p99=_planned(context, one, "tpot_p99_seconds"),
+        kept=check_slo(window, context.plan.slo, context.itl_comparable) if context.plan else SloStatus.NOT_KNOWN,
         replica_hours=window.covered_seconds / 3600,
     )
 
@@ -113,10 +113,10 @@ def merge_bins(seen: ProductionSummary, name: str, window: Window) -> SignalValu
 
     A quantile's best estimate stays between those of the bins if they hold all requests.
     """
-    found = read(BY_NAME[name], window, seen.view.basis)
+    found = read(BY_NAME[name], window, seen.context.basis)
     if not isinstance(found, Reading) or found.value is None or BY_NAME[name].how is not SignalKind.QUANTILE:
         return found
-    each = [read(BY_NAME[name], one.window, seen.view.basis) for one in seen.bins]
+    each = [read(BY_NAME[name], one.window, seen.context.basis) for one in seen.bins]
     told = [one for one in each if isinstance(one, Reading)]
     if math.fsum(one.n for one in told) != found.n:
         return found
@@ -125,8 +125,8 @@ def merge_bins(seen: ProductionSummary, name: str, window: Window) -> SignalValu
     return replace(found, value=min(max(found.value, least), most))
 
 
-def _planned(view: TierContext, one: BinnedWindow, metric: str) -> float | None:
-    curve = view.curve
+def _planned(context: TierContext, one: BinnedWindow, metric: str) -> float | None:
+    curve = context.curve
     if curve is None or one.bin is None or one.rps is None or one.bin >= len(curve.points):
         return None
     found = curve.expectation(one.bin, metric, one.rps, one.in_system)

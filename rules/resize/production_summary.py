@@ -45,7 +45,7 @@ class ProductionSummary:
     newest last.
     """
 
-    view: TierContext
+    context: TierContext
     since: float
     until: float
     total: Window | None = None
@@ -78,7 +78,7 @@ class ProductionSummary:
 class ProductionSummaryBuilder:
     """Builder of a `ProductionSummary`, day by day."""
 
-    view: TierContext
+    context: TierContext
     since: float
     until: float
     total: Window | None = None
@@ -94,13 +94,13 @@ class ProductionSummaryBuilder:
         self, every: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
     ) -> None:
         """Add hours by load bin (all, and those under the present plan), and the minutes of the same time."""
-        slices, present = tuple(every), tuple(of_plan)
-        self.total = _added(self.total, slices)
-        _into_hours(self.hours, slices)
+        binned, present = tuple(every), tuple(of_plan)
+        self.total = _added(self.total, binned)
+        _into_hours(self.hours, binned)
         _into_hours(self.plan_hours, present)
         self._add_demand(tuple(demand))
         recent = self.until - RECENT_SECONDS
-        self.lately = _added(self.lately, [one for one in slices if _middle(one.window) >= recent])
+        self.lately = _added(self.lately, [one for one in binned if _middle(one.window) >= recent])
         of_bins = [one for one in present if _middle(one.window) >= recent]
         self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
 
@@ -121,7 +121,7 @@ class ProductionSummaryBuilder:
         hours = tuple(self.hours[start] for start in sorted(self.hours))
         ordered = sorted(self.bins.values(), key=lambda one: (one.bin is None, one.bin or 0))
         return ProductionSummary(
-            view=self.view,
+            context=self.context,
             since=self.since,
             until=self.until,
             total=_without_holes(self.total, hours),
@@ -136,8 +136,8 @@ class ProductionSummaryBuilder:
         )
 
 
-def _added(known: Window | None, slices: Sequence[BinnedWindow]) -> Window | None:
-    several = [one.window for one in slices]
+def _added(known: Window | None, binned: Sequence[BinnedWindow]) -> Window | None:
+    several = [one.window for one in binned]
     return windows.sum_windows([*([known] if known is not None else []), *several]) if several else known
 
 
@@ -154,8 +154,8 @@ def _middle(window: Window) -> float:
     return (window.start + window.end) / 2
 
 
-def _into_hours(hours: dict[float, Window], slices: tuple[BinnedWindow, ...]) -> None:
-    for one in slices:
+def _into_hours(hours: dict[float, Window], binned: tuple[BinnedWindow, ...]) -> None:
+    for one in binned:
         start = _middle(one.window) // HOUR_SECONDS * HOUR_SECONDS
         # Weeks of hours are held at once, and of a window its histograms are most.
         slim = replace(one.window, histograms={})

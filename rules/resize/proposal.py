@@ -99,29 +99,31 @@ Answers = Mapping[str, RuleResult]
 """What the rules over the time say of the tier, by rule name."""
 
 
-def index_by_rule(answers: Iterable[RuleResult]) -> Answers:
+def index_by_rule(results: Iterable[RuleResult]) -> Answers:
     """Return the results of the tier as a whole by rule, verdicts before unknowns."""
     found: dict[str, RuleResult] = {}
-    for answer in answers:
-        if answer.subject.replica is None and not isinstance(found.get(answer.rule), Verdict):
-            found[answer.rule] = answer
+    for result in results:
+        if result.subject.replica is None and not isinstance(found.get(result.rule), Verdict):
+            found[result.rule] = result
     return found
 
 
-def propose_size(seen: ProductionSummary, answers: Answers) -> Resize:
+def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     """Return the steps and the proposal from production and the rules' results of the same time."""
-    workload, points = measure_workload(seen), production_points(seen.view, seen.bins)
-    usable = seen.view.capacity
-    plan, peak = seen.view.plan, find_peak_rps(seen, workload)
-    mixed = seen.view.serves_whole_requests
+    workload, points = measure_workload(seen), production_points(seen.context, seen.bins)
+    usable = seen.context.capacity
+    plan, peak = seen.context.plan, find_peak_rps(seen, workload)
+    mixed = seen.context.serves_whole_requests
     counted = usable if usable and not usable.is_lower_bound else None
     size = (
-        size_fleet(plan, *peak, counted, margin_of(seen.view.limits)) if mixed and plan and peak and counted else None
+        size_fleet(plan, *peak, counted, margin_of(seen.context.limits))
+        if mixed and plan and peak and counted
+        else None
     )
     utilization = _utilization(seen)
     used = utilization.value if isinstance(utilization, Reading) else None
     full = hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
-    proposal = _proposal(seen, answers, workload, usable, size, full[0] if full else None)
+    proposal = _proposal(seen, results, workload, usable, size, full[0] if full else None)
     measured = measured_cost(seen, used)
     return Resize(
         seen=seen,
@@ -131,7 +133,7 @@ def propose_size(seen: ProductionSummary, answers: Answers) -> Resize:
         kv_fullest=full[0] if full else None,
         usable=usable,
         sized=size,
-        planned=planned_cost(seen.view),
+        planned=planned_cost(seen.context),
         measured=measured,
         proposed=proposed_cost(seen, proposal.replicas, measured, used) if proposal.replicas else None,
         levers=list_levers(seen, usable, size) if usable and size else (),
@@ -142,26 +144,26 @@ def propose_size(seen: ProductionSummary, answers: Answers) -> Resize:
 def _utilization(seen: ProductionSummary) -> SignalValue:
     if not seen.plan_hours:
         return Missing(gap=Gap.SCRAPE_FAILED, text="no hour under the present plan was seen")
-    return read(BY_NAME["fleet_utilization"], windows.sum_windows(seen.plan_hours), seen.view.basis)
+    return read(BY_NAME["fleet_utilization"], windows.sum_windows(seen.plan_hours), seen.context.basis)
 
 
 def _trap(name: str, seen: ProductionSummary) -> float:
-    return RULES["UtilizationTrap"].limit(name, seen.view.limits)
+    return RULES["UtilizationTrap"].limit(name, seen.context.limits)
 
 
-def _fires(answers: Answers, names: Iterable[str]) -> bool:
-    return any(isinstance(a := answers.get(name), Verdict) and a.status in FIRING for name in names)
+def _fires(results: Answers, names: Iterable[str]) -> bool:
+    return any(isinstance(a := results.get(name), Verdict) and a.status in FIRING for name in names)
 
 
 def _proposal(
     seen: ProductionSummary,
-    answers: Answers,
+    results: Answers,
     workload: WorkloadNow,
     usable: Capacity | None,
     size: FleetProposal | None,
     kv_fullest: float | None,
 ) -> Proposal:
-    plan = seen.view.plan
+    plan = seen.context.plan
     now = plan.fleet.instances if plan and plan.fleet else (round(seen.mean_ready_replicas) or None)
     lacking = _lacking(seen, plan, workload, usable)
     if lacking or plan is None or usable is None or size is None or now is None:
@@ -176,7 +178,7 @@ def _proposal(
         sure = usable.certainty is Certainty.CERTAIN and _long(seen)
         text = f"Keep {format_count(now, 'replica')}: that is what the traffic seen needs"
         return _kept(now, text, evidence, sure)
-    return _fewer(seen, answers, usable, size, now, evidence, kv_fullest)
+    return _fewer(seen, results, usable, size, now, evidence, kv_fullest)
 
 
 def _lacking(
@@ -199,7 +201,7 @@ def _lacking(
         found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes; {SEPARATE} are needed")
     if plan is None:
         found.append("the tier has no plan")
-    elif not seen.view.serves_whole_requests:
+    elif not seen.context.serves_whole_requests:
         found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
     elif usable is None:
         found.append("the plan has no benchmark, and no load of production with 300 requests kept the SLO")
@@ -257,7 +259,7 @@ def _grow(size: FleetProposal, usable: Capacity, now: int, evidence: tuple[str, 
 
 def _fewer(
     seen: ProductionSummary,
-    answers: Answers,
+    results: Answers,
     usable: Capacity,
     size: FleetProposal,
     now: int,
@@ -285,7 +287,7 @@ def _fewer(
         text = f"Keep {format_count(now, 'replica')}: the hourly mean of the KV cache is {kv_fullest:.0%} "
         text += "in its fullest hours: memory sets the size, not load"
         return _kept(now, text, evidence, False)
-    if _fires(answers, EVICTING):
+    if _fires(results, EVICTING):
         text = f"Keep {format_count(now, 'replica')}: requests are evicted from the KV cache; fewer replicas would evict more"
         return _kept(now, text, evidence, False)
     loads = loads_of(seen, usable, size.count)

@@ -35,7 +35,7 @@ def _moved(one: Resize, others: Sequence[Resize]) -> Resize:
         return one
     cost, best = min(found, key=lambda pair: pair[0])
     own = one.measured.per_million_tokens if one.measured else None
-    target, currency = best.seen.view.tier, best.measured.currency if best.measured else ""
+    target, currency = best.seen.context.tier, best.measured.currency if best.measured else ""
     text = f"Move this traffic to {target}: a million tokens cost {amount(cost, currency)} there, {figure(own or 0.0)} here, "
     text += "at like lengths"
     kept = one.proposal
@@ -56,7 +56,7 @@ def _moved(one: Resize, others: Sequence[Resize]) -> Resize:
 
 def _cheaper(one: Resize, other: Resize) -> float | None:
     """Return the other tier's cost of a million tokens if it can take this traffic for clearly less."""
-    mine, theirs = one.seen.view.plan, other.seen.view.plan
+    mine, theirs = one.seen.context.plan, other.seen.context.plan
     if mine is None or theirs is None or mine.model != theirs.model:
         return None
     if theirs.slo.ttft_p99_seconds > mine.slo.ttft_p99_seconds or not have_matching_lengths(

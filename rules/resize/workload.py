@@ -93,7 +93,7 @@ class WorkloadNow:
 
 def measure_workload(seen: ProductionSummary) -> WorkloadNow:
     """Return the present workload."""
-    plan = seen.view.plan
+    plan = seen.context.plan
     planned = plan.workload if plan else None
     rates = planned.requests_per_second if planned else None
     found = tuple(_length(seen, word, key, name) for word, _, key in LENGTHS for name in QUANTILES)
@@ -117,12 +117,12 @@ def measure_workload(seen: ProductionSummary) -> WorkloadNow:
 
 
 def _length(seen: ProductionSummary, word: str, key: str, name: str) -> Length:
-    plan = seen.view.plan
+    plan = seen.context.plan
     part = getattr(plan.workload, key) if plan and plan.workload else None
     planned: float | None = getattr(part, name) if part else None
     observed: SignalValue = NOTHING_BOOKED
     if seen.lately is not None:
-        observed = read(BY_NAME[f"{key}_{name}"], seen.lately, seen.view.basis)
+        observed = read(BY_NAME[f"{key}_{name}"], seen.lately, seen.context.basis)
     return Length(what=word, quantile=name, observed=observed, planned=planned)
 
 
@@ -160,7 +160,7 @@ class GuardrailRange:
 
 def list_guardrail_ranges(seen: ProductionSummary, workload: WorkloadNow) -> tuple[GuardrailRange, ...]:
     """Return every guardrail that can be computed; lengths need as many requests as the rule does."""
-    plan = seen.view.plan
+    plan = seen.context.plan
     if plan is None:
         return ()
     present = plan.guardrails
@@ -169,7 +169,7 @@ def list_guardrail_ranges(seen: ProductionSummary, workload: WorkloadNow) -> tup
     if rates:
         found.append(
             compute_queue_breaker(
-                plan.slo.ttft_p99_seconds, max(rates), present.queue_breaker if present else None, seen.view.limits
+                plan.slo.ttft_p99_seconds, max(rates), present.queue_breaker if present else None, seen.context.limits
             )
         )
     return tuple(found)
@@ -196,10 +196,14 @@ def _lengths(seen: ProductionSummary, planned: Mapping[str, float | None]) -> li
     for one in LIMITED:
         parts = seen.lately.histograms.get(one.family, ()) if seen.lately else ()
         quantile = evidence.quantile(parts, one.q)
-        if quantile is None or quantile.high is None or quantile.n < rule.limit("minimum_requests", seen.view.limits):
+        if (
+            quantile is None
+            or quantile.high is None
+            or quantile.n < rule.limit("minimum_requests", seen.context.limits)
+        ):
             continue
         best = quantile.value if quantile.value is not None else quantile.high
-        low, high = (rule.limit(name, seen.view.limits) * best for name in ("least_headroom", "most_headroom"))
+        low, high = (rule.limit(name, seen.context.limits) * best for name in ("least_headroom", "most_headroom"))
         found.append(
             GuardrailRange(
                 key=one.key,

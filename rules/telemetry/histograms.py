@@ -165,7 +165,8 @@ HALVINGS = 40
 
 def _one_grid(part: Histogram, rank: float) -> tuple[float, float | None]:
     """Return the edges of the bucket that holds the rank."""
-    place = bisect_left(tuple(accumulate(part.counts)), rank)
+    # A page may claim counts that are not whole: the rank is then above the sum of all buckets.
+    place = min(bisect_left(tuple(accumulate(part.counts)), rank), len(part.edges) - 1)
     edge = part.edges[place]
     return part.edges[place - 1] if place else 0.0, edge if math.isfinite(edge) else None
 

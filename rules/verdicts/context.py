@@ -42,8 +42,8 @@ PERIOD_WORDS = {MINUTE_SECONDS: "minutes", HOUR_SECONDS: "hours"}
 class TierWindows:
     """Tier in rules that compare tiers: its context and its binned windows of the same hold."""
 
-    view: TierContext
-    slices: tuple[BinnedWindow, ...]
+    context: TierContext
+    binned: tuple[BinnedWindow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class RuleContext:
 
     rule: Rule
     catalogue: Mapping[str, Rule]
-    view: TierContext
-    slices: tuple[BinnedWindow, ...]
+    context: TierContext
+    binned: tuple[BinnedWindow, ...]
     now: float
     period_seconds: float
     fleet: Mapping[str, TierWindows] = field(default_factory=dict)
@@ -71,20 +71,20 @@ class RuleContext:
     """When the last quarter begins, and the newest period: asked for by every replica of a tier."""
 
     def __post_init__(self) -> None:
-        if self.slices:
-            begin = self.now - (self.now - min(s.window.start for s in self.slices)) / 4
-            object.__setattr__(self, "_late", (begin, max(self._period(s) for s in self.slices)))
+        if self.binned:
+            begin = self.now - (self.now - min(s.window.start for s in self.binned)) / 4
+            object.__setattr__(self, "_late", (begin, max(self._period(s) for s in self.binned)))
 
     @property
     def subject(self) -> Subject:
-        return Subject(tier=self.view.tier, replica=self.replica.name if self.replica is not None else None)
+        return Subject(tier=self.context.tier, replica=self.replica.name if self.replica is not None else None)
 
     @property
     def periods_word(self) -> str:
         return PERIOD_WORDS.get(self.period_seconds, "periods")
 
     def limit(self, name: str) -> float:
-        return self.rule.limit(name, self.view.limits)
+        return self.rule.limit(name, self.context.limits)
 
     def unknown(self, reason: Gap, text: str) -> Unknown:
         return Unknown(t=self.now, rule=self.rule.name, subject=self.subject, reason=reason, text=text)
@@ -111,15 +111,15 @@ class RuleContext:
             actions=actions if status is not Status.OK else (),
         )
 
-    def last_quarter(self, slices: Sequence[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+    def last_quarter(self, binned: Sequence[BinnedWindow]) -> tuple[BinnedWindow, ...]:
         """Return the windows wholly in the last quarter of the hold; in a short hold those of its newest period."""
         begin, newest = self._late
-        return tuple(s for s in slices if s.window.start >= begin or self._period(s) == newest)
+        return tuple(s for s in binned if s.window.start >= begin or self._period(s) == newest)
 
-    def periods(self, slices: Iterable[BinnedWindow]) -> tuple[tuple[BinnedWindow, ...], ...]:
+    def periods(self, binned: Iterable[BinnedWindow]) -> tuple[tuple[BinnedWindow, ...], ...]:
         """Return the windows by minute (hour), oldest first."""
         grouped: dict[float, list[BinnedWindow]] = {}
-        for one in slices:
+        for one in binned:
             grouped.setdefault(self._period(one), []).append(one)
         return tuple(tuple(grouped[key]) for key in sorted(grouped))
 
@@ -127,9 +127,9 @@ class RuleContext:
         return (one.window.start + one.window.end) / 2 // self.period_seconds
 
 
-def read_plan_value(view: TierContext, path: str) -> object:
+def read_plan_value(context: TierContext, path: str) -> object:
     """Return a part of the tier's plan by its dotted path, None if missing."""
-    part: object = view.plan
+    part: object = context.plan
     for name in path.split("."):
         part = getattr(part, name, None)
     return part
@@ -147,25 +147,25 @@ def is_persistent(last: Part | None, each: Iterable[Part | None], exceeds: Calla
 
 def too_early(
     case: RuleContext,
-    slices: Sequence[BinnedWindow],
+    binned: Sequence[BinnedWindow],
     last: Part | None,
     each: Sequence[Part | None],
     exceeds: Callable[[Part], bool],
 ) -> Unknown | None:
     """Return unknown for a finding at the end of the hold with too few periods to have persisted, else None.
 
-    `each` has the result of each period of `slices`, None if it has none. Enough periods without the finding prove that
+    `each` has the result of each period of `binned`, None if it has none. Enough periods without the finding prove that
     it does not persist, unless they rest on one or two scrapes.
     """
     known = sum(1 for part in each if part is not None)
     of_minutes = case.period_seconds <= MINUTE_SECONDS
-    enough = known >= SEPARATE and not (of_minutes and scraped_by_the_minute(slices))
+    enough = known >= SEPARATE and not (of_minutes and scraped_by_the_minute(binned))
     shown = sum(1 for part in each if part is not None and exceeds(part))
     if enough or shown >= SEPARATE or last is None or not exceeds(last):
         return None
-    pairs = zip(case.periods(slices), each, strict=True)
+    pairs = zip(case.periods(binned), each, strict=True)
     so = [one for group, part in pairs if part is not None and exceeds(part) for one in group]
-    return case.unknown(Gap.TOO_FEW_REQUESTS, f"{case.rule.title} for {part_seen(so, slices)}: too early to say")
+    return case.unknown(Gap.TOO_FEW_REQUESTS, f"{case.rule.title} for {part_seen(so, binned)}: too early to say")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,17 +174,17 @@ class BenchmarkComparison:
 
     case: RuleContext
     curve: Curve
-    slices: tuple[BinnedWindow, ...]
+    binned: tuple[BinnedWindow, ...]
 
     def last_quarter(self) -> tuple[BinnedWindow, ...]:
-        return self.case.last_quarter(self.slices)
+        return self.case.last_quarter(self.binned)
 
     def end_unknown(self, requests: float) -> Unknown | None:
         """Return why the last quarter cannot confirm the finding: missing data is no recovery."""
         needed = self.case.limit("minimum_requests") / 4
         if requests >= needed:
             return None
-        beyond = [s.outside for s in self.case.last_quarter(self.case.slices) if s.outside]
+        beyond = [s.outside for s in self.case.last_quarter(self.case.binned) if s.outside]
         if beyond:
             return self.case.unknown(Gap.OUTSIDE_BENCHMARK, beyond[-1])
         return self.case.too_few_requests(requests, needed, " in the last quarter of the time")
@@ -198,24 +198,24 @@ def select_comparable(
     If most of the loaded time is outside, the few minutes inside do not represent the tier. `promised` is the plan's
     value without a benchmark.
     """
-    if not case.slices:
+    if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    curve = case.view.curve
+    curve = case.context.curve
     if curve is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
     if promised is None and all(metric_value(point, case.rule.metric) is None for point in curve.points):
         return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric}")
     for family in families:
-        if not any(family in s.window.histograms or family in s.window.counters for s in case.slices):
-            return case.unknown(worst_gap(case.slices, family), f"{family} is not there")
+        if not any(family in s.window.histograms or family in s.window.counters for s in case.binned):
+            return case.unknown(worst_gap(case.binned, family), f"{family} is not there")
     growing = find_growing_queues(case)
-    inside = tuple(s for s in case.slices if s.bin is not None and s.replica not in growing)
-    outside = [(s, s.outside or growing[s.replica]) for s in case.slices if s.outside or s.replica in growing]
+    inside = tuple(s for s in case.binned if s.bin is not None and s.replica not in growing)
+    outside = [(s, s.outside or growing[s.replica]) for s in case.binned if s.outside or s.replica in growing]
     if not inside and not outside:
-        return case.unknown(worst_gap(case.slices, "requests_finished"), "no replica's load is known")
+        return case.unknown(worst_gap(case.binned, "requests_finished"), "no replica's load is known")
     if outside and (not inside or _loaded_seconds(s for s, _ in outside) > _loaded_seconds(inside)):
         return case.unknown(Gap.OUTSIDE_BENCHMARK, outside[-1][1])
-    return BenchmarkComparison(case=case, curve=curve, slices=inside)
+    return BenchmarkComparison(case=case, curve=curve, binned=inside)
 
 
 def find_growing_queues(case: RuleContext) -> dict[str | None, str]:
@@ -225,20 +225,20 @@ def find_growing_queues(case: RuleContext) -> dict[str | None, str]:
     if case.period_seconds > MINUTE_SECONDS:
         return {}
     replicas: dict[str | None, list[BinnedWindow]] = {}
-    for one in case.slices:
+    for one in case.binned:
         if one.replica is not None:
             replicas.setdefault(one.replica, []).append(one)
     found = {name: load_bins.describe_growth(group, case.now) for name, group in replicas.items()}
     return {name: text for name, text in found.items() if text}
 
 
-def _loaded_seconds(slices: Iterable[BinnedWindow]) -> float:
-    return math.fsum(s.window.covered_seconds for s in slices if s.rps or s.in_system)
+def _loaded_seconds(binned: Iterable[BinnedWindow]) -> float:
+    return math.fsum(s.window.covered_seconds for s in binned if s.rps or s.in_system)
 
 
-def worst_gap(slices: Sequence[BinnedWindow], family: str) -> Gap:
+def worst_gap(binned: Sequence[BinnedWindow], family: str) -> Gap:
     """Return the worst reason for a missing family."""
-    return windows.explain_missing([s.window for s in slices], family)
+    return windows.explain_missing([s.window for s in binned], family)
 
 
 def expectation_bounds(expected: Expectation) -> tuple[float, float, float]:
@@ -251,18 +251,18 @@ def supports_certain(case: RuleContext, expected: Expectation) -> bool:
     return expected.requests >= case.limit("supported_requests")
 
 
-def seldom_scraped(slices: Sequence[BinnedWindow]) -> bool:
+def seldom_scraped(binned: Sequence[BinnedWindow]) -> bool:
     """Return whether most seen time lies in steps so long that no gauge holds in them."""
-    return _mostly(slices, _is_coarse)
+    return _mostly(binned, _is_coarse)
 
 
-def scraped_by_the_minute(slices: Sequence[BinnedWindow]) -> bool:
+def scraped_by_the_minute(binned: Sequence[BinnedWindow]) -> bool:
     """Return whether most minutes rest on one or two scrapes: an event of one minute is complete only in the next.
 
     The engine's gauges decide: those of GPUs have an interval of their own.
     """
     return _mostly(
-        slices,
+        binned,
         lambda window: (
             _is_coarse(window)
             or any(one.seconds > BURST_SECONDS * one.samples for f, one in window.gauges.items() if f in STEP_GAUGES)
@@ -274,19 +274,19 @@ def _is_coarse(window: Window) -> bool:
     return window.span > GAUGE_HOLD_SECONDS
 
 
-def _mostly(slices: Sequence[BinnedWindow], so: Callable[[Window], bool]) -> bool:
-    seen = [one.window for one in slices if one.window.covered_seconds > 0]
+def _mostly(binned: Sequence[BinnedWindow], so: Callable[[Window], bool]) -> bool:
+    seen = [one.window for one in binned if one.window.covered_seconds > 0]
     part = math.fsum(window.covered_seconds for window in seen if so(window))
     return part > math.fsum(window.covered_seconds for window in seen) / 2
 
 
-def watched_seconds(slices: Iterable[BinnedWindow]) -> float:
+def watched_seconds(binned: Iterable[BinnedWindow]) -> float:
     """Return the seconds in which any replica was seen, at most.
 
     A sum over replicas counts as span x coverage; overlapping windows count once.
     """
     stretches: list[tuple[float, float, float]] = []
-    for window in sorted((one.window for one in slices if one.window.covered_seconds > 0), key=lambda w: w.start):
+    for window in sorted((one.window for one in binned if one.window.covered_seconds > 0), key=lambda w: w.start):
         begin, end, seen = window.start, window.end, window.span * window.coverage
         if stretches and begin <= stretches[-1][1]:
             before = stretches.pop()
@@ -295,15 +295,15 @@ def watched_seconds(slices: Iterable[BinnedWindow]) -> float:
     return math.fsum(min(seen, end - begin) for begin, end, seen in stretches)
 
 
-def too_short(rule: Rule, slices: Sequence[BinnedWindow]) -> str:
+def too_short(rule: Rule, binned: Sequence[BinnedWindow]) -> str:
     """Return in words how far the windows fall short of the rule's minimum, or ""."""
-    span = max((s.window.end for s in slices), default=0.0) - min((s.window.start for s in slices), default=0.0)
+    span = max((s.window.end for s in binned), default=0.0) - min((s.window.start for s in binned), default=0.0)
     return _needed(rule, span) if span < rule.minimum_seconds else ""
 
 
-def too_many_holes(rule: Rule, slices: Sequence[BinnedWindow]) -> str:
+def too_many_holes(rule: Rule, binned: Sequence[BinnedWindow]) -> str:
     """Return in words how far the seen time falls short of the rule's minimum, or ""."""
-    seen = watched_seconds(slices)
+    seen = watched_seconds(binned)
     return _needed(rule, seen) if seen < FULL_COVERAGE * rule.minimum_seconds else ""
 
 

@@ -73,9 +73,9 @@ class SlowRequestCount:
 _SEEN = (*OBJECTIVES, outcomes.FINISHED)
 
 
-def empty_budget(view: TierContext) -> Budget:
+def empty_budget(context: TierContext) -> Budget:
     """Return the budget of a tier without requests."""
-    return Budget(objectives=(view.basis.ttft_slo_seconds, view.basis.tpot_slo_seconds))
+    return Budget(objectives=(context.basis.ttft_slo_seconds, context.basis.tpot_slo_seconds))
 
 
 def add_minute(budget: Budget, minute: Window) -> Budget:
@@ -87,12 +87,12 @@ def add_minute(budget: Budget, minute: Window) -> Budget:
     return _coarsened(replace(budget, fine=_added(budget.fine, row)), minute.end)
 
 
-def restore_budget(view: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
+def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
     """Return the budget from the history: hours of the tier, then minutes of each replica, each oldest first.
 
     Only the windows of days reach back to the hours. The shorter windows need minutes.
     """
-    budget = empty_budget(view)
+    budget = empty_budget(context)
     grouped: dict[float, list[Window]] = {}
     for one in hours:
         grouped.setdefault(one.window.start // HOUR_SECONDS * HOUR_SECONDS, []).append(one.window)

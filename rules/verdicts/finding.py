@@ -57,10 +57,10 @@ class RuleState:
     seconds).
     """
 
-    answer: RuleResult
-    episode: Finding | None = None
+    result: RuleResult
+    finding: Finding | None = None
     unknown: UnknownSpan | None = None
-    judged_at: float | None = None
+    evaluated_at: float | None = None
 
 
 ClosedSpan = Finding | UnknownSpan
@@ -68,40 +68,40 @@ ClosedSpan = Finding | UnknownSpan
 T = TypeVar("T", bound=Finding | UnknownSpan)
 
 
-def step_rule_state(previous: RuleState | None, answer: RuleResult) -> tuple[RuleState, tuple[ClosedSpan, ...]]:
+def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[RuleState, tuple[ClosedSpan, ...]]:
     """Return the rule state after one more result, and the spans that ended with it."""
-    finding = previous.episode if previous else None
+    finding = previous.finding if previous else None
     unknown = previous.unknown if previous else None
     ended: tuple[ClosedSpan, ...] = ()
-    if isinstance(answer, Unknown):
-        if unknown is None or unknown.reason is not answer.reason:
-            ended = (_ended(unknown, answer.t),) if unknown is not None else ()
+    if isinstance(result, Unknown):
+        if unknown is None or unknown.reason is not result.reason:
+            ended = (_ended(unknown, result.t),) if unknown is not None else ()
             unknown = UnknownSpan(
-                rule=answer.rule,
-                subject=answer.subject,
-                reason=answer.reason,
-                text=answer.text,
-                started_at=answer.t,
+                rule=result.rule,
+                subject=result.subject,
+                reason=result.reason,
+                text=result.text,
+                started_at=result.t,
                 ended_at=None,
             )
-        elif unknown.text != answer.text:
-            unknown = replace(unknown, text=answer.text)
-        judged_at = previous.judged_at if previous else None
-        return RuleState(answer=answer, episode=finding, unknown=unknown, judged_at=judged_at), ended
+        elif unknown.text != result.text:
+            unknown = replace(unknown, text=result.text)
+        judged_at = previous.evaluated_at if previous else None
+        return RuleState(result=result, finding=finding, unknown=unknown, evaluated_at=judged_at), ended
     if unknown is not None:
-        ended = (_ended(unknown, answer.t),)
-    if answer.status in FIRING:
-        return RuleState(answer=answer, episode=_extend(finding, answer), judged_at=answer.t), ended
+        ended = (_ended(unknown, result.t),)
+    if result.status in FIRING:
+        return RuleState(result=result, finding=_extend(finding, result), evaluated_at=result.t), ended
     if finding is not None:
-        last = Transition(t=answer.t, status=answer.status, stage=answer.stage, certainty=answer.certainty)
+        last = Transition(t=result.t, status=result.status, stage=result.stage, certainty=result.certainty)
         closed = replace(finding, transitions=(*finding.transitions, last))
-        ended = (*ended, _ended(closed, answer.t))
-    return RuleState(answer=answer, judged_at=answer.t), ended
+        ended = (*ended, _ended(closed, result.t))
+    return RuleState(result=result, evaluated_at=result.t), ended
 
 
 def close_rule_state(state: RuleState, t: float) -> tuple[ClosedSpan, ...]:
     """Return the spans that end with the subject."""
-    return tuple(_ended(span, t) for span in (state.episode, state.unknown) if span is not None)
+    return tuple(_ended(span, t) for span in (state.finding, state.unknown) if span is not None)
 
 
 def _ended(span: T, t: float) -> T:

@@ -114,8 +114,8 @@ class WhatIf:
 
 def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
     """Return why a tier has no prediction, or ""."""
-    plan = seen.view.plan
-    if not seen.view.serves_whole_requests:
+    plan = seen.context.plan
+    if not seen.context.serves_whole_requests:
         return (
             "it serves prefill and decode apart: a replica of one pool has no load of whole requests, and the benchmark's "
             "curve is of a mixed one"
@@ -128,7 +128,7 @@ def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> s
 
 
 def answer_question(
-    seen: ProductionSummary, slices: Iterable[BinnedWindow], hours: Iterable[PromptVariation], question: WhatIfQuestion
+    seen: ProductionSummary, binned: Iterable[BinnedWindow], hours: Iterable[PromptVariation], question: WhatIfQuestion
 ) -> WhatIf:
     """Return the answer from production, recent windows under the present plan, and hours with varying prompts.
 
@@ -138,17 +138,17 @@ def answer_question(
     rps = question.rps or (peak.rps if peak else 0.0)
     if explain_unanswerable(seen, question) or rps <= 0:
         raise ValueError(explain_unanswerable(seen, question) or f"{rps} rps is no load")
-    points, work = production_points(seen.view, seen.bins), measure_workload(seen)
+    points, work = production_points(seen.context, seen.bins), measure_workload(seen)
     slower = _slower(seen, points)
-    ground = _ground(seen, collect_loads(slices, seen.view), tuple(hours), work, question, slower)
-    usable = seen.view.capacity
+    ground = _ground(seen, collect_loads(binned, seen.context), tuple(hours), work, question, slower)
+    usable = seen.context.capacity
     counted = usable if usable is not None and not usable.is_lower_bound else None
     now = count_replicas_at(seen, peak.at if peak else None)
     found = list_limits(ground)
     breaks = find_first_limit(found)
     per_replica = rps / question.instances
     return WhatIf(
-        tier=seen.view.tier,
+        tier=seen.context.tier,
         question=question,
         peak=peak,
         rps=rps,
@@ -157,7 +157,7 @@ def answer_question(
         one_lost=_at(ground, question.instances - 1, rps) if question.instances > 1 else None,
         usable=usable,
         utilization=per_replica / counted.rps if counted else None,
-        needed=replica_count(rps, counted, margin_of(seen.view.limits))
+        needed=replica_count(rps, counted, margin_of(seen.context.limits))
         if counted and question.prompt_scale == 1
         else None,
         met=tuple(_met(one, question.instances, rps) for one in found),
@@ -183,7 +183,7 @@ def _ground(
         name: one for name in names if (one := estimate_effect(hours, name)) is not None
     }
     return PredictionInputs(
-        view=seen.view,
+        context=seen.context,
         served=known,
         scale=question.prompt_scale,
         prompts=work.prompt_mean,
@@ -197,7 +197,7 @@ def _slower(seen: ProductionSummary, points: Sequence[ProductionPoint]) -> Mappi
     ttft, tpot = slower_than_planned(points)
     fuller = [1.0]
     for one in points:
-        planned, found = read_benchmark(seen.view, KV, one.rps), one.kv_utilization
+        planned, found = read_benchmark(seen.context, KV, one.rps), one.kv_utilization
         if one.bin is not None and one.requests >= CERTAIN_REQUESTS and isinstance(found, Reading) and found.value:
             fuller += [found.value / planned.value] if isinstance(planned, Reading) and planned.value else []
     return {"ttft": ttft, "tpot": tpot, "itl": tpot, "kv": max(fuller)}
@@ -205,7 +205,7 @@ def _slower(seen: ProductionSummary, points: Sequence[ProductionPoint]) -> Mappi
 
 def _at(ground: PredictionInputs, replicas: float, rps: float) -> AtLoad:
     each = rps / replicas
-    slo = ground.view.plan.slo if ground.view.plan else None
+    slo = ground.context.plan.slo if ground.context.plan else None
     names = [*LATENCIES, *(["itl_p99_seconds"] if slo and slo.itl_p99_seconds else []), KV, IN_SYSTEM]
     told = [
         check_objective(ground, name, objective, each)
@@ -241,7 +241,7 @@ def _bills(
     seen: ProductionSummary, question: WhatIfQuestion, peak: ObservedPeak | None, rps: float
 ) -> Mapping[str, Bill | None]:
     """Return the bills. Another peak scales the whole traffic."""
-    plan: TierPlan | None = seen.view.plan
+    plan: TierPlan | None = seen.context.plan
     if plan is None:
         return {"bill": None, "bill_now": None}
     tokens = tokens_per_hour(seen)
@@ -268,7 +268,7 @@ def _assumed(
 
 
 def _hits(ground: PredictionInputs, points: Sequence[ProductionPoint]) -> bool:
-    found = [read(BY_NAME["prefix_hit_ratio"], one.window, ground.view.basis) for one in ground.served.blocks[:1]]
+    found = [read(BY_NAME["prefix_hit_ratio"], one.window, ground.context.basis) for one in ground.served.blocks[:1]]
     return bool(points) and any(isinstance(one, Reading) for one in found)
 
 
@@ -290,5 +290,5 @@ def _assumed_of_prompts(ground: PredictionInputs, question: WhatIfQuestion) -> I
     law += " and queues grow with it"
     if unknown:
         yield f"production did not show what such prompts do to {', '.join(unknown)}: {law}"
-    if ground.view.curve is not None:
+    if ground.context.curve is not None:
         yield f"the benchmark's own prompts are scaled alike, {law if not unknown else 'with the same bounds'}"

@@ -46,12 +46,12 @@ class CapacityLimit:
 
 def list_limits(ground: PredictionInputs) -> tuple[CapacityLimit, ...]:
     """Return every limit of the tier, breaking ones by rising load first."""
-    slo = ground.view.plan.slo if ground.view.plan else None
+    slo = ground.context.plan.slo if ground.context.plan else None
     objectives = [(name, getattr(slo, name)) for name in OBJECTIVES if slo is not None]
     found = [
         find_crossing(ground, name, objective)
         for name, objective in objectives
-        if objective is not None and (name != "itl_p99_seconds" or ground.view.itl_comparable)
+        if objective is not None and (name != "itl_p99_seconds" or ground.context.itl_comparable)
     ]
     found += [find_crossing(ground, KV, ground.ceiling), *_ends(ground)]
     return tuple(sorted(found, key=lambda one: (one.earliest is None, one.earliest or 0.0)))
@@ -108,7 +108,7 @@ def _crossing(ground: PredictionInputs, name: str, objective: float) -> Capacity
     """Return the load between production's last kept and first broken one, else the benchmark's, scaled to production."""
     kept, broken = _in_production(ground, name, objective)
     slower = ground.slowness(name)
-    planned = find_benchmark_crossing(ground.view, name, objective / slower)
+    planned = find_benchmark_crossing(ground.context, name, objective / slower)
     source = PredictionSource.BENCHMARK if slower == 1 else PredictionSource.SLOWED
 
     def told(
@@ -155,7 +155,7 @@ def _crossing(ground: PredictionInputs, name: str, objective: float) -> Capacity
 def _in_production(ground: PredictionInputs, name: str, objective: float) -> tuple[LoadBlock | None, LoadBlock | None]:
     """Return the highest block of loads within a limit, and the lowest above it that broke it."""
     told = [
-        (one, is_within_limit(read_window(one.window, name, ground.view.basis), objective))
+        (one, is_within_limit(read_window(one.window, name, ground.context.basis), objective))
         for one in ground.served.blocks
     ]
     kept = next((one for one, word in reversed(told) if word in FINE), None)
@@ -167,7 +167,7 @@ def _cross(ground: PredictionInputs, name: str, objective: float, kept: LoadBloc
     """Return the crossing between two loads, for times by logarithms."""
     if kept is None:
         return broken.rps
-    found = (read_window(one.window, name, ground.view.basis) for one in (kept, broken))
+    found = (read_window(one.window, name, ground.context.basis) for one in (kept, broken))
     below, over = (one.value if isinstance(one, Reading) else None for one in found)
     if not below or not over or not below < objective < over:
         return kept.rps
@@ -179,7 +179,7 @@ def _cross(ground: PredictionInputs, name: str, objective: float, kept: LoadBloc
 def _ends(ground: PredictionInputs) -> list[CapacityLimit]:
     """Return the ends of the measurements, and the plan's operating point without a benchmark."""
     found = []
-    curve, plan, top = ground.view.curve, ground.view.plan, ground.served.top_rps
+    curve, plan, top = ground.context.curve, ground.context.plan, ground.served.top_rps
     if curve is not None:
         text = "the benchmark's last measured point: what is beyond it nobody measured"
         found.append(_end(BENCHMARK_END, curve.top_rps, PredictionSource.BENCHMARK, text))

@@ -34,7 +34,7 @@ class PredictionInputs:
     `slower` has production's ratios to the benchmark at equal load.
     """
 
-    view: TierContext
+    context: TierContext
     served: ProductionLoads
     scale: float = 1.0
     prompts: float | None = None
@@ -51,12 +51,12 @@ class PredictionInputs:
     @property
     def ceiling(self) -> float:
         """Return the share of the KV cache that leads to evictions (KvCacheNearCeiling)."""
-        return RULES["KvCacheNearCeiling"].limit("above", self.view.limits)
+        return RULES["KvCacheNearCeiling"].limit("above", self.context.limits)
 
     @property
     def factor(self) -> float:
         """Return the ratio to the benchmark that counts as slower (TtftDivergence)."""
-        return RULES["TtftDivergence"].limit("factor", self.view.limits)
+        return RULES["TtftDivergence"].limit("factor", self.context.limits)
 
     def slowness(self, name: str) -> float:
         """Return production's ratio to the benchmark, 1 within the allowed factor."""
@@ -87,7 +87,7 @@ class SloPrediction:
 def predict(ground: PredictionInputs, name: str, rps: float) -> Prediction:
     """Return a quantity (signal name) at completed rps of one replica."""
     by_production = _open(ground, name, rps, ground.served, _of_production(ground, name))
-    by_benchmark = _open(ground, name, rps, None, lambda load: read_benchmark(ground.view, name, load))
+    by_benchmark = _open(ground, name, rps, None, lambda load: read_benchmark(ground.context, name, load))
     return Prediction(name=name, production=by_production, benchmark=by_benchmark)
 
 
@@ -120,7 +120,7 @@ def _open(ground: PredictionInputs, name: str, rps: float, served: ProductionLoa
 
 def _may_be_full(ground: PredictionInputs, rps: float, served: ProductionLoads | None) -> bool:
     def level(load: float) -> SignalValue:
-        return read_benchmark(ground.view, KV, load) if served is None else served.read_at(KV, load)
+        return read_benchmark(ground.context, KV, load) if served is None else served.read_at(KV, load)
 
     found = scale_prediction(level, rps, ground.scale, grows_with_prompts(KV))
     if isinstance(found, Missing):
@@ -172,8 +172,8 @@ def check_objective(ground: PredictionInputs, name: str, objective: float, rps: 
                 likely, PredictionSource.SLOWED, f"the benchmark, {slower:.2g}x as slow: as production is at equal load"
             )
         return told(likely, PredictionSource.BENCHMARK, "production does not tell; the benchmark measured such loads")
-    if isinstance(found.benchmark, Missing) and found.benchmark.gap is Gap.OUTSIDE_BENCHMARK and ground.view.curve:
-        last = ground.view.curve.top_rps
+    if isinstance(found.benchmark, Missing) and found.benchmark.gap is Gap.OUTSIDE_BENCHMARK and ground.context.curve:
+        last = ground.context.curve.top_rps
         top = _as_production(ground, name, last, predict(ground, name, last).benchmark)
         if is_within_limit(_slowed(top, slower), objective) in BAD:
             return told(
@@ -188,7 +188,9 @@ def _as_production(ground: PredictionInputs, name: str, rps: float, benchmark: S
     """Return the benchmark with the measured effect of such prompts, or unchanged."""
     effect = ground.effect(name)
     return (
-        benchmark if effect is None else shift_prediction(read_benchmark(ground.view, name, rps), ground.scale, effect)
+        benchmark
+        if effect is None
+        else shift_prediction(read_benchmark(ground.context, name, rps), ground.scale, effect)
     )
 
 
@@ -206,7 +208,7 @@ def _broke_below(ground: PredictionInputs, name: str, objective: float, rps: flo
     below = ground.served.nearest_at_or_below(rps)
     return (
         below is not None
-        and is_within_limit(read_window(below.window, name, ground.view.basis), objective) is SloStatus.BROKEN
+        and is_within_limit(read_window(below.window, name, ground.context.basis), objective) is SloStatus.BROKEN
     )
 
 

@@ -59,7 +59,7 @@ class ProductionLoads:
     out: more were in the system than the benchmark had, so completed requests do not show the load (DESIGN 3.4).
     """
 
-    slices: tuple[BinnedWindow, ...]
+    binned: tuple[BinnedWindow, ...]
     basis: PlanFacts
     top_rps: float | None
     blocks: tuple[LoadBlock, ...]
@@ -73,11 +73,11 @@ class ProductionLoads:
         top = self.top_rps
         if top is not None and top < rps <= top * (1 + RPS_TOLERANCE):
             rps = top
-        return _nearest(one for one in self.slices if (one.rps or 0.0) >= rps)
+        return _nearest(one for one in self.binned if (one.rps or 0.0) >= rps)
 
     def nearest_at_or_below(self, rps: float) -> LoadBlock | None:
         """Return the nearest ENOUGH requests at or below a load."""
-        return _nearest(one for one in reversed(self.slices) if (one.rps or 0.0) <= rps)
+        return _nearest(one for one in reversed(self.binned) if (one.rps or 0.0) <= rps)
 
     def read_at(self, name: str, rps: float) -> SignalValue:
         """Return a signal at a load of one replica, bounded by the requests just below and just above it.
@@ -100,28 +100,28 @@ class ProductionLoads:
 
     def _reach(self) -> str:
         if self.top_rps is None:
-            requests = math.fsum(map(count_requests, self.slices))
+            requests = math.fsum(map(count_requests, self.binned))
             return f"production served {requests:.0f} requests; {FEWEST} are needed"
         return f"production ran at {self.top_rps:.3g} rps a replica at most (with {FEWEST} requests there)"
 
 
-def collect_loads(slices: Iterable[BinnedWindow], view: TierContext) -> ProductionLoads:
+def collect_loads(binned: Iterable[BinnedWindow], context: TierContext) -> ProductionLoads:
     """Return the windows by load, without those that worked off a backlog."""
-    loaded = [one for one in slices if one.rps and not one.backlog and count_requests(one) > 0]
-    known = sorted((one for one in loaded if not _overloaded(one, view)), key=lambda one: one.rps or 0.0)
+    loaded = [one for one in binned if one.rps and not one.backlog and count_requests(one) > 0]
+    known = sorted((one for one in loaded if not _overloaded(one, context)), key=lambda one: one.rps or 0.0)
     top = _top(known)
     return ProductionLoads(
-        slices=tuple(known),
-        basis=view.basis,
+        binned=tuple(known),
+        basis=context.basis,
         top_rps=top,
         blocks=_blocks(known) if top is not None else (),
-        overloaded=math.fsum(count_requests(one) for one in loaded if _overloaded(one, view)),
+        overloaded=math.fsum(count_requests(one) for one in loaded if _overloaded(one, context)),
     )
 
 
-def _overloaded(one: BinnedWindow, view: TierContext) -> bool:
+def _overloaded(one: BinnedWindow, context: TierContext) -> bool:
     """Return whether the requests in the system, not the completed ones, exceed the benchmark."""
-    return bool(one.beyond) and view.curve is not None and (one.rps or 0.0) <= view.curve.top_rps
+    return bool(one.beyond) and context.curve is not None and (one.rps or 0.0) <= context.curve.top_rps
 
 
 def _top(known: Sequence[BinnedWindow]) -> float | None:
@@ -188,10 +188,10 @@ def count_requests(one: BinnedWindow) -> float:
     return one.window.counters.get("requests_finished", 0.0)
 
 
-def _nearest(slices: Iterable[BinnedWindow]) -> LoadBlock | None:
+def _nearest(binned: Iterable[BinnedWindow]) -> LoadBlock | None:
     group: list[BinnedWindow] = []
     requests = 0.0
-    for one in slices:
+    for one in binned:
         group.append(one)
         requests += count_requests(one)
         if requests >= ENOUGH:
@@ -236,7 +236,7 @@ class ObservedPeak:
 
 def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     """Return the peak of production or of the plan, None without either."""
-    rates = seen.view.plan.workload.requests_per_second if seen.view.plan and seen.view.plan.workload else None
+    rates = seen.context.plan.workload.requests_per_second if seen.context.plan and seen.context.plan.workload else None
     by_rate = ((one.rps, one.start) for one in seen.rates)
     found = _third(by_rate, RATE_SECONDS, "reached in three stretches of five minutes", SEPARATE)
     found = found or _third(_hours(seen.hours), HOUR_SECONDS, "mean of a busy hour: its busiest minutes were higher", 1)

@@ -111,5 +111,5 @@ def rule_troubles(url: str) -> list[str]:
 
 
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=CEILING_SECONDS) as answer:
-        return json.load(answer)["data"]
+    with urllib.request.urlopen(url, timeout=CEILING_SECONDS) as result:
+        return json.load(result)["data"]

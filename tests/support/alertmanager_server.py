@@ -40,12 +40,12 @@ def post(url: str, alerts: list[dict[str, Any]]) -> None:
     request = urllib.request.Request(
         f"{url}/api/v2/alerts", json.dumps(alerts).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=CEILING_SECONDS) as answer:
-        assert answer.status == 200
+    with urllib.request.urlopen(request, timeout=CEILING_SECONDS) as result:
+        assert result.status == 200
 
 
 def alerts(url: str) -> list[dict[str, Any]]:
     """What it holds now."""
-    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=CEILING_SECONDS) as answer:
-        found: list[dict[str, Any]] = json.load(answer)
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=CEILING_SECONDS) as result:
+        found: list[dict[str, Any]] = json.load(result)
     return found

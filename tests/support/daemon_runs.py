@@ -107,8 +107,8 @@ def ask(daemon_or_url: Daemon | str, page: str = "", token: str | None = None) -
     request = urllib.request.Request(daemon_or_url + page)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=CEILING_SECONDS) as answer:
-        body: bytes = answer.read()
+    with urllib.request.urlopen(request, timeout=CEILING_SECONDS) as result:
+        body: bytes = result.read()
         return body
 
 
@@ -137,7 +137,7 @@ def process(*words: str, cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
                 started.kill()
 
 
-def answers(url: str) -> bool:
+def results(url: str) -> bool:
     """Whether a daemon there has had its first turn."""
     try:
         return bool(ask(url, "readyz"))

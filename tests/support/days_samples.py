@@ -28,9 +28,9 @@ FLEET = {
 }
 
 
-def view(*changes: Mapping[str, Any], **parts: Any) -> TierContext:
+def context(*changes: Mapping[str, Any], **parts: Any) -> TierContext:
     """The view of the tier with its price and its minimum warm count, planned for the hours' lengths."""
-    return judging_samples.view(*changes, **{**FLEET, **parts})
+    return judging_samples.context(*changes, **{**FLEET, **parts})
 
 
 def hour(number: float, used: float = 0.5, replicas: float = 2, **more: Any) -> Window:
@@ -63,25 +63,25 @@ def hours(count: int, make: Callable[[int], Window] = hour, first: int = 0) -> l
     return [make(number) for number in range(first, first + count)]
 
 
-def slices(several: Iterable[Window]) -> list[BinnedWindow]:
+def binned(several: Iterable[Window]) -> list[BinnedWindow]:
     return [bin_window(one, None, None) for one in several]
 
 
-def answered(rule: str, view: TierContext, several: list[Window], now: float | None = None) -> RuleResult:
+def answered(rule: str, context: TierContext, several: list[Window], now: float | None = None) -> RuleResult:
     """What a rule says of these hours, by the way of the daemon; at the end of the last of them unless another time is given."""
     at = max(one.end for one in several) if now is None else now
-    return next(a for a in long_rules.evaluate_long_rules(view, slices(several), at) if a.rule == rule)
+    return next(a for a in long_rules.evaluate_long_rules(context, binned(several), at) if a.rule == rule)
 
 
-def verdict(rule: str, view: TierContext, several: list[Window], now: float | None = None) -> Verdict:
+def verdict(rule: str, context: TierContext, several: list[Window], now: float | None = None) -> Verdict:
     """The same where it must be a verdict."""
-    found = answered(rule, view, several, now)
+    found = answered(rule, context, several, now)
     assert isinstance(found, Verdict), found
     return found
 
 
-def unknown(rule: str, view: TierContext, several: list[Window], now: float | None = None) -> Unknown:
+def unknown(rule: str, context: TierContext, several: list[Window], now: float | None = None) -> Unknown:
     """The same where it must be unknown."""
-    found = answered(rule, view, several, now)
+    found = answered(rule, context, several, now)
     assert isinstance(found, Unknown), found
     return found

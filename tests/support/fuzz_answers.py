@@ -34,7 +34,7 @@ from agent.kubernetes.api import _event
 from agent.kubernetes.discovery import TierCandidates, describe_excluded_pods, discover
 from agent.kubernetes.pod_gpus import _devices
 from agent.kubernetes.pods import pod_of
-from agent.prometheus.answers import MatrixSeries, answer, matrix, vector
+from agent.prometheus.answers import MatrixSeries, matrix, parse_answer, vector
 from agent.scrape.exposition import SeriesReader
 from exporters.metrics import names
 from rules.engines.registry import ENGINES
@@ -46,7 +46,7 @@ TOKEN = "a-token-of-the-webhook"
 
 def run_store(data: bytes) -> None:
     """The first byte chooses what the answer is taken for."""
-    kind, given = (data[:1] or b"\0")[0] % 8, answer("http://store:9090", data[1:])
+    kind, given = (data[:1] or b"\0")[0] % 8, parse_answer("http://store:9090", data[1:])
     if given.error is not None:
         bounded_words((given.error, given.error_type))
         return

@@ -81,7 +81,7 @@ def _read_all(path: Path, start: float) -> None:
             lambda: reader.plan_versions("h100", start, start + 86_400),
             lambda: reader.demand("h100", start, start + 86_400),
             lambda: (
-                reader.episodes(start),
+                reader.findings(start),
                 reader.unknowns(start),
                 reader.foreign_alerts(start),
                 reader.events(start),
@@ -91,8 +91,8 @@ def _read_all(path: Path, start: float) -> None:
         for asked in several:
             try:
                 asked()
-            except HistoryError as trouble:
-                bounded_words([str(trouble)])
+            except HistoryError as error:
+                bounded_words([str(error)])
 
 
 def _memory() -> str | None:

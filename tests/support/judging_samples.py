@@ -50,7 +50,7 @@ def tier(
     return parse_plan({"schema": 1, "tiers": {"t": whole}}).tiers["t"]
 
 
-def view(
+def context(
     *changes: Mapping[str, Any], limits: Mapping[str, Mapping[str, float]] | None = None, **parts: Any
 ) -> TierContext:
     """The view of that plan."""
@@ -102,32 +102,32 @@ def minute(
     return Window(**{**span, **whole, **more})
 
 
-def minutes(view: TierContext, replicas: Mapping[str, Iterable[Window]]) -> tier_rules.TierMinutes:
+def minutes(context: TierContext, replicas: Mapping[str, Iterable[Window]]) -> tier_rules.TierMinutes:
     """The minutes of several replicas, booked in the order of time."""
     booked = tier_rules.TierMinutes()
     every = [(window, name) for name, windows in replicas.items() for window in windows]
     for window, name in sorted(every, key=lambda pair: pair[0].end):
-        booked = tier_rules.add_minute(booked, window, name, view)
+        booked = tier_rules.add_minute(booked, window, name, context)
     return booked
 
 
-def answered(rule: str, view: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> RuleResult:
+def answered(rule: str, context: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> RuleResult:
     """What a rule says at the end of these minutes, by the way of the daemon; a list is one replica's."""
-    booked = minutes(view, {"a": replicas} if isinstance(replicas, list) else replicas)
-    now = max(s.window.end for s in booked.slices)
-    return next(a for a in tier_rules.evaluate_tier_rules(booked, view, now) if a.rule == BY_NAME[rule].name)
+    booked = minutes(context, {"a": replicas} if isinstance(replicas, list) else replicas)
+    now = max(s.window.end for s in booked.binned)
+    return next(a for a in tier_rules.evaluate_tier_rules(booked, context, now) if a.rule == BY_NAME[rule].name)
 
 
-def verdict(rule: str, view: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Verdict:
+def verdict(rule: str, context: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Verdict:
     """The same where it must be a verdict."""
-    found = answered(rule, view, replicas)
+    found = answered(rule, context, replicas)
     assert isinstance(found, Verdict), found
     return found
 
 
-def unknown(rule: str, view: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Unknown:
+def unknown(rule: str, context: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Unknown:
     """The same where it must be unknown."""
-    found = answered(rule, view, replicas)
+    found = answered(rule, context, replicas)
     assert isinstance(found, Unknown), found
     return found
 

@@ -109,8 +109,8 @@ class Alertmanager:
 
     def alerts(self, name: str | None = None) -> list[dict[str, Any]]:
         """The alerts that it holds now, of one name or all."""
-        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=CEILING_SECONDS) as answer:
-            found: list[dict[str, Any]] = json.load(answer)
+        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=CEILING_SECONDS) as result:
+            found: list[dict[str, Any]] = json.load(result)
         return [alert for alert in found if name in (None, alert["labels"]["alertname"])]
 
     def post(self, *alerts: Mapping[str, Any]) -> None:

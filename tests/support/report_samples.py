@@ -144,9 +144,9 @@ def hours(count: int = 168, rps: Rates = day_and_night, first: int = 0, **more: 
     return [hour(number, rps(number), **more) for number in range(first, first + count)]
 
 
-def slices(view: TierContext, several: Iterable[Window]) -> list[BinnedWindow]:
+def binned(context: TierContext, several: Iterable[Window]) -> list[BinnedWindow]:
     """Each hour in the load bin of its own load."""
-    return [bin_window(one, view.curve, None) for one in several]
+    return [bin_window(one, context.curve, None) for one in several]
 
 
 _HOURS: dict[str, tuple[MinuteDemand, ...]] = {}
@@ -171,19 +171,19 @@ def _moved(key: str, seconds: float) -> tuple[MinuteDemand, ...]:
 
 
 def seen_of(
-    view: TierContext, several: Iterable[Window], since: float = START, until: float = START + WEEK
+    context: TierContext, several: Iterable[Window], since: float = START, until: float = START + WEEK
 ) -> ProductionSummary:
     """As the history tells it: the hours by load bin, and the minutes they fall into."""
     windows = list(several)
-    placed = slices(view, windows)
-    collected = ProductionSummaryBuilder(view=view, since=since, until=until)
+    placed = binned(context, windows)
+    collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     collected.add(placed, placed, [minute for one in windows for minute in minutes_of(one)])
-    return measured(collected.build((plan_version(view.plan),) if windows and view.plan else ()))
+    return measured(collected.build((plan_version(context.plan),) if windows and context.plan else ()))
 
 
 def measured(seen: ProductionSummary) -> ProductionSummary:
     """With the capacity that these load bins show, as if every day before had shown the same."""
-    return replace(seen, view=with_capacity(seen.view, estimate_capacity(seen.view, seen.bins)))
+    return replace(seen, context=with_capacity(seen.context, estimate_capacity(seen.context, seen.bins)))
 
 
 def book(store: HistoryStore, one: Plan, several: Iterable[Window], name: str = "t") -> None:
@@ -202,11 +202,11 @@ def tier_past(
     """What the history would tell of these hours; `parts` replace the fields of the record."""
     found = build_tier_context("t", one.tiers["t"])
     windows = list(several)
-    checked = check_benchmark(found, slices(found, windows), until)
+    checked = check_benchmark(found, binned(found, windows), until)
     seen = seen_of(found, windows, since, until)
-    answers = (*checked.answers, *long_rules.evaluate_long_rules(found, slices(found, windows), until))
+    results = (*checked.results, *long_rules.evaluate_long_rules(found, binned(found, windows), until))
     return TierPast(
-        **{"resize": propose_size(seen, index_by_rule(answers)), "step13": checked, "answers": answers, **parts}
+        **{"resize": propose_size(seen, index_by_rule(results)), "step13": checked, "results": results, **parts}
     )
 
 
@@ -229,7 +229,7 @@ def reported(one: Plan, several: Iterable[Window], zone: str = "UTC", **parts: A
     return report(past(one, tier_past(one, several, **parts), zone=zone))
 
 
-def episode(rule: str, start: float, end: float | None, status: Status = Status.WARNING, **parts: Any) -> Finding:
+def finding(rule: str, start: float, end: float | None, status: Status = Status.WARNING, **parts: Any) -> Finding:
     """An episode of the tier, hours after START."""
     seen = Reading(value=1.0, low=1.0, high=1.0, n=1.0)
     subject = Subject(tier="t", replica=parts.pop("replica", None))

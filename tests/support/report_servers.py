@@ -14,12 +14,12 @@ from typing import Any
 
 
 class Webhook:
-    """Takes POSTs. `answers` are the statuses of the next ones, then 200; `before` is called with each, before it is answered."""
+    """Takes POSTs. `results` are the statuses of the next ones, then 200; `before` is called with each, before it is answered."""
 
     def __init__(self) -> None:
         self.taken: list[dict[str, Any]] = []
         self.asked = 0
-        self.answers: list[int] = []
+        self.results: list[int] = []
         self.before: Callable[[], None] = lambda: None
         self.port = 0
 
@@ -37,7 +37,7 @@ def webhook() -> Iterator[Webhook]:
             body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             one.asked += 1
             one.before()
-            status = one.answers.pop(0) if one.answers else 200
+            status = one.results.pop(0) if one.results else 200
             if status == 200:
                 kind = self.headers.get("Content-Type", "")
                 said = json.loads(body) if kind.startswith("application/json") else {"form": body, "type": kind}

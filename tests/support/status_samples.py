@@ -157,17 +157,17 @@ def replica(tier: str, name: str, **changes: Any) -> ReplicaStatus:
     return ReplicaStatus(tier=tier, name=name, **(usual | changes))
 
 
-def judged(view: TierContext, hours: Mapping[str, list[Window]]) -> tuple[RuleResult, ...]:
+def judged(context: TierContext, hours: Mapping[str, list[Window]]) -> tuple[RuleResult, ...]:
     """What the rules over load bins say at NOW of the minutes of each replica."""
     minutes = tier_rules.TierMinutes()
     for number in range(MINUTES):
         for name, hour in hours.items():
-            minutes = tier_rules.add_minute(minutes, hour[number], name, view)
-    return tier_rules.evaluate_tier_rules(minutes, view, NOW)
+            minutes = tier_rules.add_minute(minutes, hour[number], name, context)
+    return tier_rules.evaluate_tier_rules(minutes, context, NOW)
 
 
 def watched(
-    tier: str, view: TierContext, name: str, misses: int = 0, cascade: CascadeState | None = None, kv: float = 0.36
+    tier: str, context: TierContext, name: str, misses: int = 0, cascade: CascadeState | None = None, kv: float = 0.36
 ) -> tuple[RuleResult, ...]:
     """What the rules over one replica's scrapes say at NOW."""
     page = Snapshot(
@@ -197,10 +197,10 @@ def watched(
     one = tier_rules.ReplicaState(
         tier=tier, name=name, track=ScrapeTrack(last=page, seen=NOW - 4, misses=misses), cascade=state
     )
-    return evaluate_replica_rules(one, view, NOW)
+    return evaluate_replica_rules(one, context, NOW)
 
 
-def trend(view: TierContext, hours: Mapping[str, list[Window]], missing: range = range(0)) -> tuple[TrendPoint, ...]:
+def trend(context: TierContext, hours: Mapping[str, list[Window]], missing: range = range(0)) -> tuple[TrendPoint, ...]:
     """The readings of each minute; those of `missing` (minutes ago) are gaps: every scrape failed."""
     points = []
     for number in range(MINUTES):
@@ -209,24 +209,24 @@ def trend(view: TierContext, hours: Mapping[str, list[Window]], missing: range =
         total = windows.sum_windows(several)
         if ago in missing:
             total = windows.sum_windows(windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in several)
-        points.append(TrendPoint(t=total.end, readings=read_all(total, view.basis)))
+        points.append(TrendPoint(t=total.end, readings=read_all(total, context.basis)))
     return tuple(points)
 
 
-def started(answer: RuleResult, ago: float) -> tuple[Finding, ...]:
+def started(result: RuleResult, ago: float) -> tuple[Finding, ...]:
     """The open episode of an answer that fires, begun `ago` seconds before NOW."""
-    if not isinstance(answer, Verdict) or answer.status not in FIRING:
+    if not isinstance(result, Verdict) or result.status not in FIRING:
         return ()
-    standing, _ = finding.step_rule_state(None, replace(answer, t=NOW - ago))
-    assert standing.episode is not None
-    return (standing.episode,)
+    rule_state, _ = finding.step_rule_state(None, replace(result, t=NOW - ago))
+    assert rule_state.finding is not None
+    return (rule_state.finding,)
 
 
-def ended(answer: Verdict, ago: float, lasted: float) -> Finding:
+def ended(result: Verdict, ago: float, lasted: float) -> Finding:
     """A closed episode of a rule that did fire."""
-    first, _ = finding.step_rule_state(None, replace(answer, t=NOW - ago - lasted))
+    first, _ = finding.step_rule_state(None, replace(result, t=NOW - ago - lasted))
     _, (closed,) = finding.step_rule_state(
-        first, replace(answer, t=NOW - ago, status=Status.OK, certainty=Certainty.CERTAIN)
+        first, replace(result, t=NOW - ago, status=Status.OK, certainty=Certainty.CERTAIN)
     )
     assert isinstance(closed, Finding)
     return closed
@@ -246,7 +246,7 @@ def wave(ago: float, size: float = 1.0) -> float:
 def planned_tier() -> TierStatus:
     """`h100-llama70b-fp8`: as planned but for its prefix hits; one of four replicas does not answer."""
     name = "h100-llama70b-fp8"
-    view = load_bins.build_tier_context(name, plan("llama-3.3-70b-instruct", "NVIDIA H100 80GB HBM3"))
+    context = load_bins.build_tier_context(name, plan("llama-3.3-70b-instruct", "NVIDIA H100 80GB HBM3"))
     hours = {
         f"h100-{number}": hour(
             lambda ago, number=number: {
@@ -260,23 +260,23 @@ def planned_tier() -> TierStatus:
         for number in (1, 2, 3, 4)
     }
     hours["h100-4"][-3:] = [windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in hours["h100-4"][-3:]]
-    answers = judged(view, hours)
+    results = judged(context, hours)
     for one in ("h100-1", "h100-2", "h100-3"):
-        answers += watched(name, view, one)
-    answers += watched(name, view, "h100-4", misses=9)
-    open_ones = [e for answer in answers for e in started(answer, 1500 if answer.subject.replica is None else 130)]
-    down = next(a for a in answers if a.rule == "TargetDown" and a.subject.replica == "h100-4")
+        results += watched(name, context, one)
+    results += watched(name, context, "h100-4", misses=9)
+    open_ones = [e for result in results for e in started(result, 1500 if result.subject.replica is None else 130)]
+    down = next(a for a in results if a.rule == "TargetDown" and a.subject.replica == "h100-4")
     assert isinstance(down, Verdict)
     alive = tuple(replica(name, f"h100-{number}") for number in (1, 2, 3))
     dead = replica(
         name, "h100-4", up=False, misses=9, last_seen=NOW - 139, problems=("connection refused",), scrape_seconds=None
     )
     return TierStatus(
-        view=view,
+        context=context,
         recent=windows.sum_windows(w for h in hours.values() for w in h[-5:]),
-        answers=answers,
-        episodes=(*open_ones, ended(replace(down, subject=replace(down.subject, replica="h100-2")), 30_000, 240)),
-        trend=trend(view, hours, range(20, 26)),
+        results=results,
+        findings=(*open_ones, ended(replace(down, subject=replace(down.subject, replica="h100-2")), 30_000, 240)),
+        trend=trend(context, hours, range(20, 26)),
         replicas=(*alive, dead),
         step13="TTFT, TPOT and GPU utilisation confirmed up to 78 % of usable rps; prefix hits are below plan",
     )
@@ -286,7 +286,7 @@ def planned_tier() -> TierStatus:
 def cascading_tier() -> TierStatus:
     """`l40s-qwen14b`: its second replica fills its KV cache, evicts, queues, and users wait."""
     name = "l40s-qwen14b"
-    view = load_bins.build_tier_context(name, plan("qwen3-14b", "NVIDIA L40S", per_replica=1))
+    context = load_bins.build_tier_context(name, plan("qwen3-14b", "NVIDIA L40S", per_replica=1))
 
     def shape(ago: float) -> dict[str, float]:
         late = max(0.0, 12 - ago) / 12
@@ -314,16 +314,18 @@ def cascading_tier() -> TierStatus:
         breach_at=NOW - 200,
         evidence="41 of 64 first tokens later than 2 s with the KV cache 97% full and 58 requests waiting",
     )
-    answers = (
-        judged(view, hours) + watched(name, view, "l40s-1") + watched(name, view, "l40s-2", cascade=cascade, kv=0.97)
+    results = (
+        judged(context, hours)
+        + watched(name, context, "l40s-1")
+        + watched(name, context, "l40s-2", cascade=cascade, kv=0.97)
     )
     busy = {"requests_running": 60.0, "requests_waiting": 58.0, "kv_utilization": 0.97, "kv_utilization_max": 0.97}
     return TierStatus(
-        view=view,
+        context=context,
         recent=windows.sum_windows(w for h in hours.values() for w in h[-5:]),
-        answers=answers,
-        episodes=tuple(e for answer in answers for e in started(answer, 430)),
-        trend=trend(view, hours),
+        results=results,
+        findings=tuple(e for result in results for e in started(result, 430)),
+        trend=trend(context, hours),
         replicas=(
             replica(name, "l40s-1", model="qwen3-14b", gpus=gpus("l40s-1", "NVIDIA L40S", 1)),
             replica(
@@ -336,17 +338,17 @@ def cascading_tier() -> TierStatus:
 def unplanned_tier(**changes: Any) -> TierStatus:
     """`mi300x-mixtral`: watched for ten minutes, without a plan and without a GPU source."""
     name = "mi300x-mixtral"
-    view = load_bins.build_tier_context(name, None)
+    context = load_bins.build_tier_context(name, None)
     hours = {"mi300x-1": hour(lambda ago: {"rps": 4 + 5 * wave(ago), "running": 12 + 20 * wave(ago), "kv": 0.22})}
     bare = [
         replace(w, gauges={k: v for k, v in w.gauges.items() if not k.startswith("gpu_")}) for w in hours["mi300x-1"]
     ]
-    answers = judged(view, {"mi300x-1": bare}) + watched(name, view, "mi300x-1", kv=0.22)
+    results = judged(context, {"mi300x-1": bare}) + watched(name, context, "mi300x-1", kv=0.22)
     usual: dict[str, Any] = {
-        "view": view,
+        "context": context,
         "recent": windows.sum_windows(bare[-5:]),
-        "answers": answers,
-        "trend": trend(view, {"mi300x-1": bare})[-10:],
+        "results": results,
+        "trend": trend(context, {"mi300x-1": bare})[-10:],
         "replicas": (replica(name, "mi300x-1", model="mixtral-8x22b", versions="0.11 to 0.13", gpus=()),),
     }
     return TierStatus(**(usual | changes))
@@ -355,7 +357,7 @@ def unplanned_tier(**changes: Any) -> TierStatus:
 def agent_status(**changes: Any) -> AgentStatus:
     """The whole installation after some hours."""
     tiers = changes.get("tiers") or (planned_tier(), cascading_tier(), unplanned_tier())
-    answers = [answer for tier in tiers for answer in tier.answers]
+    results = [result for tier in tiers for result in tier.results]
     health = AgentHealth(
         turns=1431,
         overruns=2,
@@ -370,7 +372,7 @@ def agent_status(**changes: Any) -> AgentStatus:
         "started_at": NOW - 21_465,
         "now": NOW,
         "tiers": tiers,
-        "alerts": tuple(alert_state.step_alerts({}, answers, NOW - 60).values()),
+        "alerts": tuple(alert_state.step_alerts({}, results, NOW - 60).values()),
         "health": health,
     }
     return AgentStatus(**(usual | changes))

@@ -97,8 +97,8 @@ def _escaped(text: str) -> str:
 def _post(url: str, body: bytes) -> None:
     with urllib.request.urlopen(
         urllib.request.Request(url, data=body, method="POST"), timeout=CEILING_SECONDS
-    ) as answer:
-        assert answer.status in (200, 204), answer.status
+    ) as result:
+        assert result.status in (200, 204), result.status
 
 
 def steady(

@@ -56,7 +56,7 @@ def judge(folder: Path) -> list[tuple[float, Answers]]:
     class Keeping(replaying.ReplayRun):
         def evaluate(self, observation: Observation) -> None:
             super().evaluate(observation)
-            kept.append((observation.now, {key: state.answer for key, state in self.state.rules.items()}))
+            kept.append((observation.now, {key: state.result for key, state in self.state.rules.items()}))
 
     recording, _ = load(folder)
     with pytest.MonkeyPatch.context() as patched:

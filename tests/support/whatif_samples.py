@@ -36,12 +36,12 @@ class Simulated:
 
     plan: TierPlan
     seen: ProductionSummary
-    slices: tuple[BinnedWindow, ...]
+    binned: tuple[BinnedWindow, ...]
     hours: tuple[PromptVariation, ...]
 
-    def answer(self, instances: int, rps: float | None = None, prompt_scale: float = 1.0) -> WhatIf:
+    def result(self, instances: int, rps: float | None = None, prompt_scale: float = 1.0) -> WhatIf:
         question = WhatIfQuestion(instances=instances, rps=rps, prompt_scale=prompt_scale)
-        return answer_question(self.seen, self.slices, self.hours, question)
+        return answer_question(self.seen, self.binned, self.hours, question)
 
     def truth(self, name: str, rps: float, prompt_scale: float = 1.0) -> float:
         """What an engine of the simulator does at a load of one replica, with prompts so many times as long as planned."""
@@ -60,9 +60,9 @@ def simulated(
     """Days with a peak of `busiest` rps of a replica in the afternoon; `longer` says how many times as long prompts are, by the
     seconds since the begin."""
     plan, rng = PLANS[tier], random.Random(tier)
-    view = load_bins.build_tier_context(tier, plan)
-    assert view.curve is not None
-    engines = [SimulatedEngine(plan, view.curve, rng, START) for _ in range(replicas)]
+    context = load_bins.build_tier_context(tier, plan)
+    assert context.curve is not None
+    engines = [SimulatedEngine(plan, context.curve, rng, START) for _ in range(replicas)]
     pages = [engine.snapshot() for engine in engines]
     found: list[BinnedWindow] = []
     for step in range(1, round(days * DAY / QUARTER) + 1):
@@ -73,12 +73,12 @@ def simulated(
             arrived = max(0, round(mean + rng.gauss(0.0, 1.0) * math.sqrt(mean)))
             engine.advance(t, arrived, Conditions(prompt_scale=longer(t - START)))
             after = engine.snapshot()
-            found.append(load_bins.bin_window(build_window(pages[n], after), view.curve, f"r{n}"))
+            found.append(load_bins.bin_window(build_window(pages[n], after), context.curve, f"r{n}"))
             pages[n] = after
-    return _simulated(view, plan, found, START + days * DAY)
+    return _simulated(context, plan, found, START + days * DAY)
 
 
-def _simulated(view: TierContext, plan: TierPlan, found: list[BinnedWindow], until: float) -> Simulated:
+def _simulated(context: TierContext, plan: TierPlan, found: list[BinnedWindow], until: float) -> Simulated:
     hourly: dict[tuple[float, int | None], list[BinnedWindow]] = {}
     for one in found:
         hourly.setdefault(((one.window.start + one.window.end) / 2 // HOUR, one.bin), []).append(one)
@@ -86,11 +86,11 @@ def _simulated(view: TierContext, plan: TierPlan, found: list[BinnedWindow], unt
         load_bins.bin_window(windows.sum_windows(one.window for one in group), None, None, bin)
         for (_, bin), group in hourly.items()
     ]
-    collected = ProductionSummaryBuilder(view=view, since=START, until=until)
+    collected = ProductionSummaryBuilder(context=context, since=START, until=until)
     minutes = [part for one in found for part in arrivals.split_by_minute(one.window)]
     collected.add(hours, hours, arrivals.list_demand(_summed(minutes)))
     told = tuple(one for one in map(find_prompt_variation, hours) if one is not None)
-    return Simulated(plan=plan, seen=measured(collected.build(("v1",))), slices=tuple(found), hours=told)
+    return Simulated(plan=plan, seen=measured(collected.build(("v1",))), binned=tuple(found), hours=told)
 
 
 def _summed(minutes: list[arrivals.MinuteSums]) -> list[arrivals.MinuteSums]:

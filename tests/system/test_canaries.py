@@ -253,10 +253,10 @@ def _get(port: int, page: str, tls: bool, method: str = "GET", **headers: str) -
     more: dict[str, Any] = {"context": context} if tls else {}
     with contextlib.closing(kinds[tls]("127.0.0.1", port, timeout=CEILING_SECONDS, **more)) as asked:
         asked.request(method, page, headers=headers, body=b"{}" if method == "POST" else None)
-        answer = asked.getresponse()
-        body = answer.read()
-        body = gzip.decompress(body) if answer.headers.get("Content-Encoding") == "gzip" else body
-        return f"{answer.status} {answer.reason}\n{answer.headers}\n".encode() + body
+        result = asked.getresponse()
+        body = result.read()
+        body = gzip.decompress(body) if result.headers.get("Content-Encoding") == "gzip" else body
+        return f"{result.status} {result.reason}\n{result.headers}\n".encode() + body
 
 
 def _served(nest: Nest, port: int, tls: bool) -> dict[str, bytes]:

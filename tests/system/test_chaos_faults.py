@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from daemon_runs import answers, ask, configuration, process, write
+from daemon_runs import ask, configuration, process, results, write
 from engine_server import Handler, answers_500, cuts_off, engines, give, hangs, is_html, is_strange, redirects
 from history_samples import booking
 from paths import ROOT, SUPPORT
@@ -134,10 +134,10 @@ def test_a_disk_without_room_for_another_file_is_waited_for_and_ends_nothing(tmp
     with small_disk(tmp_path, nr_inodes=2) as disk:
         (disk / "last").touch()
         keeping = HistoryService(lambda: HistoryStore(disk / "history.db"))
-        assert "cannot be made (No space left on device): free space on its disk" in str(keeping.trouble)
+        assert "cannot be made (No space left on device): free space on its disk" in str(keeping.error)
         subprocess.run(["mount", "-o", "remount,nr_inodes=20", str(disk)], check=True)
-        keeping.turn((), {}, (), ())
-        assert keeping.trouble is None
+        keeping.write_cycle((), {}, (), ())
+        assert keeping.error is None
         keeping.close()
 
 
@@ -186,7 +186,7 @@ def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None
         path = write(tmp_path, configuration(served, web={"listen": f"127.0.0.1:{port}"}))
         with process("run", "-c", str(path)) as started:
             url = f"http://127.0.0.1:{port}/"
-            assert wait_for(lambda: answers(url))
+            assert wait_for(lambda: results(url))
             started.send_signal(signal.SIGSTOP)
             time.sleep(0.8)
             asked = len(served[0].asked)
@@ -219,8 +219,8 @@ def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(
         return
     keeping = HistoryService(lambda: HistoryStore(path) if again else store)
     closed = ClosedMinute(tier="h100", replica="r0", slice=booking(41).slice)
-    keeping.turn([closed], {}, (), ())
-    assert "corrupt" in str(keeping.trouble)
-    assert "move the file with its -wal and -shm away" in str(keeping.trouble)
+    keeping.write_cycle([closed], {}, (), ())
+    assert "corrupt" in str(keeping.error)
+    assert "move the file with its -wal and -shm away" in str(keeping.error)
     assert len(keeping.buffer) == 1
     keeping.close()

@@ -133,7 +133,7 @@ def test_an_agent_whose_clock_is_wrong_is_read_by_the_stores(ahead: float, lasts
         fleet.go(1)
         right.go(1)
         assert fleet.source.errors == {}
-        assert fleet.answer("TargetDown", REPLICA).status is Status.OK
+        assert fleet.result("TargetDown", REPLICA).status is Status.OK
     assert booked(fleet) == pytest.approx(booked(right), rel=0.1)
 
 

@@ -105,7 +105,7 @@ def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
         if number % 1000 == 0:
             watcher.step(BEGIN)
         held_now = watcher.minutes["t"]
-        sizes.append(len(held_now.slices) + len(held_now.each or ()))
+        sizes.append(len(held_now.binned) + len(held_now.each or ()))
     return sizes
 
 
@@ -128,9 +128,9 @@ def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) 
         watcher.apply_snapshot("t", "right", snapshot(t))
         watcher.apply_snapshot("t", "wrong", snapshot(t + wrong))
         watcher.step(t)
-    right = [one.window for one in watcher.minutes["t"].slices if one.replica == "right"]
+    right = [one.window for one in watcher.minutes["t"].binned if one.replica == "right"]
     assert sum(one.expected_seconds for one in right) == 15.0 * 196
-    assert sum(one.replica == "wrong" for one in watcher.minutes["t"].slices) <= 1
+    assert sum(one.replica == "wrong" for one in watcher.minutes["t"].binned) <= 1
 
 
 def test_a_busy_tier_that_shrinks_keeps_the_minutes_of_the_pods_that_went() -> None:
@@ -142,7 +142,7 @@ def test_a_busy_tier_that_shrinks_keeps_the_minutes_of_the_pods_that_went() -> N
         if number == 40:
             watcher.remove_replicas({("t", f"pod-{pod}") for pod in range(2, 40)})
         watcher.step(t)
-    assert sum(one.window.end <= BEGIN + 540.0 for one in watcher.minutes["t"].slices) == 9 * 40
+    assert sum(one.window.end <= BEGIN + 540.0 for one in watcher.minutes["t"].binned) == 9 * 40
 
 
 def test_gpus_that_a_replica_was_waiting_for_are_not_waited_for_after_it_is_gone() -> None:

@@ -15,7 +15,7 @@ from evaluation_steps import EvaluationSteps
 from history_samples import booking
 from making import START, snapshot, window
 from stored_recordings import agent_samples
-from test_finding import answer
+from test_finding import result
 from test_fleet_turns import Fleet, told_by_agents
 from waiting import free_port
 
@@ -65,11 +65,11 @@ class Life:
             self._book(self.watcher.step(self.now)[1])
 
     def _book(self, closed: tuple[ClosedMinute, ...]) -> None:
-        self.keeping.turn([one for one in closed if one.kept], {}, (), (), now=self.now)
+        self.keeping.write_cycle([one for one in closed if one.kept], {}, (), (), now=self.now)
 
     def end(self) -> None:
         self._book(self.watcher.flush())
-        assert self.keeping.trouble is None
+        assert self.keeping.error is None
         self.keeping.close()
 
     def again(self) -> None:
@@ -149,7 +149,7 @@ def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
                 now += 30.0
                 assembly.loop.run_cycle()
             down = assembly.loop.state.rules["TargetDown", Subject(tier="cpu-small", replica="dead")]
-            assert down.answer.t == now
+            assert down.result.t == now
             assert assembly.loop.defects == 0
             assembly.close(now)
             now += moved
@@ -260,7 +260,7 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
     with closing(HistoryStore(tmp_path / "history.db")) as store:
         store.book([booking(60, "r0")])
         told = BookedMinutes()
-        told.turn(waiting[0].slice.window.end + 30.0)
+        told.start_cycle(waiting[0].slice.window.end + 30.0)
         assert list(told.select_new_minutes(store, waiting)) == waiting
 
 
@@ -272,12 +272,12 @@ def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(
         t += -1.0 if number % 2 else 15.0
         watcher.apply_failed_scrape("t", "r", t, Gap.SCRAPE_FAILED)
         ended, closed = watcher.step(t)
-        keeping.turn([one for one in closed if one.kept], {}, ended, (), now=t)
+        keeping.write_cycle([one for one in closed if one.kept], {}, ended, (), now=t)
     with HistoryStore.open_reader(tmp_path / "h.db") as reader:
         seconds = sum(one.window.expected_seconds for one in reader.minutes("t", 0.0, t + HOUR))
     keeping.close()
     assert 0.95 * (t - START) <= seconds <= 1.1 * (t - START)
-    assert len(watcher.replicas["t", "r"].told) == 1
+    assert len(watcher.replicas["t", "r"].seen_spans) == 1
 
 
 def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path) -> None:
@@ -302,18 +302,18 @@ def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path
 
 def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_its_begin(tmp_path: Path) -> None:
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
-    view = load_bins.build_tier_context("t", None)
-    keeping.upkeep({"t": view}, {"t": "v"}, START + 30 * 24 * HOUR)
-    keeping.upkeep({"t": view}, {"t": "v"}, START)
+    context = load_bins.build_tier_context("t", None)
+    keeping.upkeep({"t": context}, {"t": "v"}, START + 30 * 24 * HOUR)
+    keeping.upkeep({"t": context}, {"t": "v"}, START)
     kept = keeping.store().read_value("first-seen/t/v")
     assert kept == str(START)
-    keeping.upkeep({"t": view}, {"t": "v"}, START + 60.0)
+    keeping.upkeep({"t": context}, {"t": "v"}, START + 60.0)
     assert keeping.store().read_value("first-seen/t/v") == kept
     keeping.close()
 
 
 def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
-    ledger, views = RuntimeState(), {"t": load_bins.build_tier_context("t", None)}
+    ledger, contexts = RuntimeState(), {"t": load_bins.build_tier_context("t", None)}
 
     def minute(number: int, replica: str) -> ClosedMinute:
         counters = {"requests_finished": 60.0}
@@ -322,7 +322,7 @@ def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
 
     for number in (*range(60, 80), *range(20)):
         for replica in ("a", "b"):
-            ledger.record_minutes((minute(number, replica),), views, START + 60.0 * (number + 1))
+            ledger.record_minutes((minute(number, replica),), contexts, START + 60.0 * (number + 1))
     points = ledger.trend("t")
     assert [point.t for point in points] == [START + 60.0 * (number + 1) for number in range(20)]
 
@@ -341,12 +341,12 @@ def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
 
 
 def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None:
-    view = load_bins.build_tier_context("t", None)
+    context = load_bins.build_tier_context("t", None)
     minutes = tier_rules.TierMinutes()
     for number in range(70):
-        minutes = tier_rules.add_minute(minutes, window(START + 60.0 * number), "r", view)
-    minutes = tier_rules.add_minute(minutes, window(START), "r", view)
-    assert max(one.window.end for one in minutes.slices) <= START + 60.0 + tier_rules.AHEAD_SECONDS
+        minutes = tier_rules.add_minute(minutes, window(START + 60.0 * number), "r", context)
+    minutes = tier_rules.add_minute(minutes, window(START), "r", context)
+    assert max(one.window.end for one in minutes.binned) <= START + 60.0 + tier_rules.AHEAD_SECONDS
 
 
 def keep_history(fleet: Fleet, path: Path) -> None:
@@ -365,7 +365,7 @@ def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_pa
 
     api.store.query_samples = noted  # type: ignore[method-assign]
     fleet.go(3)
-    before = fleet.answer("TargetDown", "cpu-small-0")
+    before = fleet.result("TargetDown", "cpu-small-0")
     fleet.now -= HOUR
     fleet.go(2)
     assert all(start < end for start, end in asked)
@@ -374,7 +374,7 @@ def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_pa
     assert before.status is Status.OK
     fleet.now += HOUR - 180.0
     fleet.go(2)
-    assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
+    assert fleet.result("TargetDown", "cpu-small-0").status is Status.OK
     fleet.loop.stop()
     with HistoryStore.open_reader(tmp_path / "h.db") as reader:
         minutes = [one.window for one in reader.minutes("cpu-small", 0.0, fleet.now + HOUR)]
@@ -408,13 +408,13 @@ def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_rest
 
 def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> None:
     """It refuses an alert whose endsAt is before its startsAt, and one whose endsAt has yet to come fires (api/v2)."""
-    firing = answer(HOUR, Status.CRITICAL, Certainty.CERTAIN)
+    firing = result(HOUR, Status.CRITICAL, Certainty.CERTAIN)
     ahead = alert_state.step_alerts({}, [firing], HOUR)
     back = alert_state.step_alerts(ahead, (), 60.0)
     ((key, state),) = back.items()
     assert state.since == 60.0
     assert alert_state.step_alerts(back, (), 75.0)[key] == state
-    over = alert_state.step_alerts(ahead, [answer(HOUR + 60.0, Status.OK, Certainty.CERTAIN)], HOUR + 60.0)
+    over = alert_state.step_alerts(ahead, [result(HOUR + 60.0, Status.OK, Certainty.CERTAIN)], HOUR + 60.0)
     settings = AlertSettings(resend_seconds=60.0)
     for states in (back, alert_state.step_alerts(over, (), 60.0)):
         for one in payload.present(states.values(), (), 75.0, settings):
@@ -444,7 +444,7 @@ def test_alerts_of_others_that_began_by_a_clock_that_was_ahead_are_explained_at_
 
 
 def test_nothing_ends_before_it_began() -> None:
-    standing, _ = finding.step_rule_state(None, answer(HOUR, Status.CRITICAL))
-    _, (ended,) = finding.step_rule_state(standing, answer(0.0, Status.OK))
+    rule_state, _ = finding.step_rule_state(None, result(HOUR, Status.CRITICAL))
+    _, (ended,) = finding.step_rule_state(rule_state, result(0.0, Status.OK))
     assert (ended.started_at, ended.ended_at) == (HOUR, HOUR)
-    assert [one.ended_at for one in finding.close_rule_state(standing, 0.0)] == [HOUR]
+    assert [one.ended_at for one in finding.close_rule_state(rule_state, 0.0)] == [HOUR]

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from daemon_runs import answers, ask, configuration, process, running, write
+from daemon_runs import ask, configuration, process, results, running, write
 from engine_server import Engine, answers_500, engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
@@ -27,7 +27,7 @@ def daemon(folder: Path, served: list[Engine], **keys: Any) -> Iterator[tuple[Pr
     path = write(folder, configuration(served, web={"listen": f"127.0.0.1:{port}"}, **keys))
     url = f"http://127.0.0.1:{port}/"
     with process("run", "-c", str(path)) as started:
-        assert wait_for(lambda: answers(url) or started.poll() is not None)
+        assert wait_for(lambda: results(url) or started.poll() is not None)
         yield started, url
 
 
@@ -58,7 +58,7 @@ def test_sigterm_ends_it_in_order_with_the_open_minute_booked_and_words_about_it
     assert f"status_page={url}" in err
     assert "stopped cycles=" in err
     assert "Traceback" not in err
-    assert not answers(url)
+    assert not results(url)
     assert minutes(tmp_path) > 0.5
 
 
@@ -96,7 +96,7 @@ def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path:
         assert before > 0
         with daemon(tmp_path, served) as (started, url):
             beside = run("check", "-c", str(tmp_path / "sizewatch.yaml"))
-            assert answers(url)
+            assert results(url)
             started.send_signal(signal.SIGKILL)
             assert ended(started)[0] == -signal.SIGKILL
         after = run("check", "-c", str(tmp_path / "sizewatch.yaml"))

@@ -76,7 +76,7 @@ def test_a_request_that_goes_through_both_pools_arrived_once(store: HistoryStore
 def test_the_daemon_tells_which_pool_a_replica_belongs_to(path: Path) -> None:
     closed = [ClosedMinute(tier="h100", replica=name, slice=booking(0, name).slice) for name in ("r0", "r1")]
     keeping = HistoryService(lambda: HistoryStore(path))
-    keeping.turn(closed, {}, (), (), pools={("h100", "r0"): "prefill", ("h100", "r1"): "decode"})
+    keeping.write_cycle(closed, {}, (), (), pools={("h100", "r0"): "prefill", ("h100", "r1"): "decode"})
     keeping.close()
     with HistoryStore.open_reader(path) as reader:
         assert requests(reader.demand("h100", *EVER)) == [(0, 60.0)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from engine_rules import written
-from judging_samples import START, answered, each, gauge, minute, seen, view
+from judging_samples import START, answered, context, each, gauge, minute, seen
 from promtool import Case, differences, firing, narrowed
 
 from exporters.prometheus_rules.engine_queries import EDGES
@@ -52,8 +52,8 @@ def level(minutes: Iterable[float]) -> str:
     return " ".join([levels[0], *levels])
 
 
-def certain(answer: RuleResult) -> bool:
-    return isinstance(answer, Verdict) and answer.status in FIRING and answer.certainty is Certainty.CERTAIN
+def certain(result: RuleResult) -> bool:
+    return isinstance(result, Verdict) and result.status in FIRING and result.certainty is Certainty.CERTAIN
 
 
 def asked(rules: Path, rule: str) -> str:
@@ -68,7 +68,7 @@ def disagreements(
     folder: Path, rules: Path, rule: str, when: str, cases: Mapping[str, tuple[dict[str, str], RuleResult]]
 ) -> str:
     """Where promtool and the judgement do not say the same of a case; of both answers there must be some."""
-    expected = {name: certain(answer) for name, (_, answer) in cases.items()}
+    expected = {name: certain(result) for name, (_, result) in cases.items()}
     assert set(expected.values()) == {True, False}
     ran = [
         Case(name=name, series=told, values=[(when, asked(rules, rule), float(expected[name]))])
@@ -101,7 +101,7 @@ def test_evictions_agree_with_the_judgement_at_and_around_each_limit(tmp_path: P
     for name, (rps, events) in EVICTIONS.items():
         windows = each(5, lambda n, rps=rps, events=events: minute(n, rps=rps, counters={"preemptions": events[n]}))
         told = {PREEMPTED: counted(events), FINISHED: counted([rps * 60] * 5)}
-        cases[name] = (told, answered("KvEviction", view(), windows))
+        cases[name] = (told, answered("KvEviction", context(), windows))
     assert not disagreements(tmp_path, rules, "KvEviction", "5m", cases)
 
 
@@ -136,7 +136,7 @@ def test_load_beyond_the_benchmark_agrees_with_the_judgement(tmp_path: Path, rul
             RUNNING: level(one - 1.0 for one in system),
             WAITING: level([1.0] * 15),
         }
-        cases[name] = (told, answered("LoadBeyondBenchmark", view(), windows))
+        cases[name] = (told, answered("LoadBeyondBenchmark", context(), windows))
     assert not disagreements(tmp_path, rules, "LoadBeyondBenchmark", "15m", cases)
 
 
@@ -155,8 +155,8 @@ def test_a_target_is_down_after_as_many_scrapes_as_the_judgement_counts(tmp_path
     values = []
     for misses in (1, 2, 3, 4):
         one = tier_rules.ReplicaState(tier="t", name="a", track=ScrapeTrack(last=page, seen=START, misses=misses))
-        (answer,) = [a for a in evaluate_replica_rules(one, view(), START) if a.rule == "TargetDown"]
-        values.append((f"{(9 + misses) * 15}s", firing("TargetDown"), float(certain(answer))))
+        (result,) = [a for a in evaluate_replica_rules(one, context(), START) if a.rule == "TargetDown"]
+        values.append((f"{(9 + misses) * 15}s", firing("TargetDown"), float(certain(result))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
     assert not differences(tmp_path, rules, [Case(series=up, values=values)])
 
@@ -169,8 +169,8 @@ def test_telemetry_is_stale_after_as_long_as_the_judgement_waits(tmp_path: Path,
             tier="t", name="a", track=ScrapeTrack(last=snapshot({STEP_FAMILY: 9.0}, {"requests_running": 3.0}), seen=START),
             stale_seconds=stood,
         )  # fmt: skip
-        (answer,) = [a for a in evaluate_replica_rules(one, view(), START) if a.rule == "TelemetryStale"]
-        values.append((f"{300 + stood:.0f}s", asked(rules, "TelemetryStale"), float(certain(answer))))
+        (result,) = [a for a in evaluate_replica_rules(one, context(), START) if a.rule == "TelemetryStale"]
+        values.append((f"{300 + stood:.0f}s", asked(rules, "TelemetryStale"), float(certain(result))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
     idle = {**moving, RUNNING: "0x60", KV: "0x60"}
     assert not differences(
@@ -224,8 +224,8 @@ def test_the_objective_burns_where_the_judgement_is_certain_that_it_does(tmp_pat
     cases = {}
     for name, hour in HOURS.items():
         windows = each(60, lambda n, hour=hour: slow_minute(n, *hour[n]))
-        cases[name] = (ttft(hour), answered("TtftSloBurn", view(), windows))
-    expected = {name: certain(answer) for name, (_, answer) in cases.items()}
+        cases[name] = (ttft(hour), answered("TtftSloBurn", context(), windows))
+    expected = {name: certain(result) for name, (_, result) in cases.items()}
     assert set(expected.values()) == {True, False}
     burns = asked(rules, "TtftSloBurn")
     ran = [Case(name=n, series=told, values=[("1h", burns, float(expected[n]))]) for n, (told, _) in cases.items()]
@@ -238,9 +238,9 @@ def test_what_was_not_seen_of_the_long_window_counts_as_free_of_slow_requests(tm
     for slow in (12.0, 60.0):
         short = [(slow, 0.0, 60.0)] * 10
         windows = each(10, lambda n, short=short: slow_minute(n, *short[n]))
-        answer = answered("TtftSloBurn", view(), windows)
-        cases.append(Case(series=ttft(short), values=[("10m", asked(rules, "TtftSloBurn"), float(certain(answer)))]))
-        assert certain(answer) == (slow == 60)
+        result = answered("TtftSloBurn", context(), windows)
+        cases.append(Case(series=ttft(short), values=[("10m", asked(rules, "TtftSloBurn"), float(certain(result)))]))
+        assert certain(result) == (slow == 60)
     assert not differences(tmp_path, narrowed(tmp_path, rules, "TtftSloBurn"), cases, evaluated="1m")
 
 
@@ -258,7 +258,7 @@ def test_a_full_cache_agrees_with_the_judgement(tmp_path: Path, rules: Path) -> 
     cases = {}
     for name, levels in LEVELS_OF_KV.items():
         windows = each(15, lambda n, levels=levels: minute(n, gauges={"kv_utilization": gauge(levels[n])}))
-        cases[name] = ({KV: level(levels)}, answered("KvCacheNearCeiling", view(), windows))
+        cases[name] = ({KV: level(levels)}, answered("KvCacheNearCeiling", context(), windows))
     assert not disagreements(tmp_path, rules, "KvCacheNearCeiling", "15m", cases)
 
 
@@ -274,18 +274,18 @@ HITS: Mapping[str, list[float]] = {
 @pytest.mark.parametrize("queried", [1000.0, 600.0])
 def test_low_prefix_hits_agree_with_the_judgement(tmp_path: Path, rules: Path, queried: float) -> None:
     """15,000 looked up tokens are enough to judge by, 9,000 are not."""
-    answers = {}
+    results = {}
     cases = []
     for name, shares in HITS.items():
         counters = [{"prefix_queried_tokens": queried, "prefix_hit_tokens": queried * share} for share in shares]
         windows = each(15, lambda n, counters=counters: minute(n, counters=counters[n]))
-        answers[name] = certain(answered("PrefixHitLow", view(workload={"prefix_hit_ratio": 0.6}), windows))
+        results[name] = certain(answered("PrefixHitLow", context(workload={"prefix_hit_ratio": 0.6}), windows))
         told = {
             f"vllm:prefix_cache_{what}_total{{{LABELS}}}": counted(one[family] for one in counters)
             for what, family in (("queries", "prefix_queried_tokens"), ("hits", "prefix_hit_tokens"))
         }
-        cases.append(Case(name=name, series=told, values=[("15m", asked(rules, "PrefixHitLow"), float(answers[name]))]))
-    assert any(answers.values()) == (queried == 1000)
+        cases.append(Case(name=name, series=told, values=[("15m", asked(rules, "PrefixHitLow"), float(results[name]))]))
+    assert any(results.values()) == (queried == 1000)
     assert not differences(tmp_path, narrowed(tmp_path, rules, "PrefixHitLow"), cases)
 
 

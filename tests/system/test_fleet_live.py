@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from daemon_runs import PLAN, answers, ask, process
+from daemon_runs import PLAN, ask, process, results
 from paths import TESTS
 from waiting import CEILING_SECONDS, free_port, wait_for, wait_until_answered
 
@@ -61,7 +61,7 @@ def agent(folder: Path, **keys: Any) -> Iterator[tuple[subprocess.Popen[str], st
     path.write_text(yaml.safe_dump(data), encoding="utf-8")
     url = f"http://127.0.0.1:{port}/"
     with process("run", "-c", str(path)) as started:
-        assert wait_for(lambda: answers(url) or started.poll() is not None)
+        assert wait_for(lambda: results(url) or started.poll() is not None)
         yield started, url
 
 
@@ -80,7 +80,7 @@ class Seen:
         lines = (line for line in ask(self.url, "metrics").decode().splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
-    def answer(self, rule: str, replica: str | None = None) -> dict[str, Any]:
+    def result(self, rule: str, replica: str | None = None) -> dict[str, Any]:
         found = json.loads(ask(self.url, "api/status"))
         (tier,) = found["tiers"]
         told = [*tier["verdicts"], *tier["unknowns"]]
@@ -88,7 +88,7 @@ class Seen:
 
     def status(self, rule: str, replica: str | None = None) -> str:
         """What stands; of what is ok the page lists nothing."""
-        found = self.answer(rule, replica)
+        found = self.result(rule, replica)
         return "unknown" if "reason" in found else str(found.get("status", "ok"))
 
     @property
@@ -128,8 +128,8 @@ def test_a_fleet_finds_a_cascade_and_outlives_its_store_and_an_agent(tmp_path: P
 
         store.stop()
         assert wait_for(lambda: not seen.in_sight)
-        assert seen.answer("KvCacheCascade", "r-full")["silent"]["reason"] == "stale"
-        assert seen.answer("TierDown")["reason"] == "stale"
+        assert seen.result("KvCacheCascade", "r-full")["silent"]["reason"] == "stale"
+        assert seen.result("TierDown")["reason"] == "stale"
         assert f'sizewatch_verdict{{replica="",rule="TierDown",tier="{TIER}"}}' not in seen.metrics()
         store.start()
         assert wait_for(lambda: seen.in_sight)
@@ -138,6 +138,6 @@ def test_a_fleet_finds_a_cascade_and_outlives_its_store_and_an_agent(tmp_path: P
 
         second.kill()
         assert wait_for(lambda: seen.status("TargetDown", "r-full") == "warning")
-        assert "no scrape of it" in seen.answer("TargetDown", "r-full")["sentence"]
+        assert "no scrape of it" in seen.result("TargetDown", "r-full")["sentence"]
         assert seen.status("TargetDown", "r-calm") == "ok"
         assert seen.status("TierDown") == "ok"

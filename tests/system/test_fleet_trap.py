@@ -69,11 +69,11 @@ def test_the_tier_that_idles_is_in_the_trap_and_its_neighbour_is_not(tmp_path: P
         there.write(told())
         api = StoreApi(StoreOptions(url=there.url, timeout_seconds=30.0))
         filled = fill_history(loaded, api, store, (BEGIN, END))
-        assert not filled.trouble
+        assert not filled.error
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
-    answers = keeping.long_answers(build_tier_contexts(loaded), plan_versions(loaded), END + 60)
+    results = keeping.long_answers(build_tier_contexts(loaded), plan_versions(loaded), END + 60)
     keeping.close()
-    found = {a.subject.tier: a for a in answers if a.rule == "UtilizationTrap"}
+    found = {a.subject.tier: a for a in results if a.rule == "UtilizationTrap"}
     idle, busy = found["idle"], found["busy"]
     assert isinstance(idle, Verdict), idle
     assert (idle.status, idle.certainty) == (Status.WARNING, Certainty.CERTAIN), idle.sentence

@@ -115,10 +115,10 @@ def judged(sweep: str, place: int, seconds: float) -> tuple[Status, Certainty]:
     ttft = seen({seconds: slow, 0.001: fast}, edges=(0.01, seconds * 0.999, math.inf))
     assert line.concurrencies is not None
     inside = line.concurrencies[place - 1]
-    view = view_of("h100", tier(sweep))
+    context = view_of("h100", tier(sweep))
     found = verdict(
         "TtftDivergence",
-        view,
+        context,
         each(5, lambda n: minute(n, rps=rps, in_system=inside, histograms={"ttft_seconds": ttft})),
     )
     return found.status, found.certainty

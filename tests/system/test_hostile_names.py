@@ -37,7 +37,7 @@ from agent.daemon.logs import set_up
 from agent.errors import ConfigError, RecordingError
 from agent.fleet.sums import quote_value, regex_any
 from agent.http_server.server import ROUTES
-from agent.prometheus.answers import answer, vector
+from agent.prometheus.answers import parse_answer, vector
 from agent.sources.recording import load as load_recording
 from exporters.render.text import one_line, strip_control_characters
 
@@ -226,7 +226,7 @@ def test_no_label_of_a_stores_series_ends_a_line_or_moves_a_cursor() -> None:
         {"metric": {"__name__": "up", "pod": PAGE, f"odd{PAGE}": "x"}, "value": [1.5, "1"]},
     ]}}).encode()  # fmt: skip
     for spelled in (body, body.replace(b"\\u001b", b"\x7f"), json.dumps(json.loads(body), ensure_ascii=False).encode()):
-        (found,) = vector(answer("http://store", spelled), 10)
+        (found,) = vector(parse_answer("http://store", spelled), 10)
         for text in (*found.labels, *found.labels.values()):
             assert CONTROLS.findall(text) == []
             assert "\n" not in text

@@ -41,13 +41,13 @@ def judged(plan: str) -> ReplayResult:
     return replay(recording, load_plan(PRESSURE / plan))
 
 
-def answers(plan: str) -> dict[str, Verdict | Unknown]:
-    return {standing.answer.rule: standing.answer for standing in judged(plan).standings}
+def results(plan: str) -> dict[str, Verdict | Unknown]:
+    return {rule_state.result.rule: rule_state.result for rule_state in judged(plan).rule_states}
 
 
 def fired(plan: str) -> list[Verdict]:
     found = judged(plan)
-    every = [*found.ended, *(one.episode for one in found.standings if one.episode)]
+    every = [*found.ended, *(one.finding for one in found.rule_states if one.finding)]
     return [one.worst for one in every if isinstance(one, Finding)]
 
 
@@ -61,14 +61,14 @@ def requests(folder: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize("rule", ["KvCacheCascade", "KvCacheNearCeiling", "QueueGrowing"])
 def test_what_needs_a_gauge_is_unknown(rule: str, plan: str) -> None:
     """84 preemptions and half of the requests in the queue for seconds, between two idle pages."""
-    answer = answers(plan)[rule]
-    assert isinstance(answer, Unknown)
-    assert answer.reason in (Gap.NOT_SCRAPED, Gap.CONTRADICTORY)
+    result = results(plan)[rule]
+    assert isinstance(result, Unknown)
+    assert result.reason in (Gap.NOT_SCRAPED, Gap.CONTRADICTORY)
 
 
 def test_the_load_beyond_the_benchmark_is_no_longer_fine() -> None:
     """192 in the system, and 11.7 finished a second, where the curve ends at 160 and 10.9."""
-    found = answers("plan_curve.yaml")
+    found = results("plan_curve.yaml")
     assert isinstance(found["BenchmarkNotRepresentative"], Unknown)
     load_now = found["LoadBeyondBenchmark"]
     assert isinstance(load_now, Verdict)

@@ -115,8 +115,8 @@ def said(server: WebServer, tls: ssl.SSLContext | None, request: bytes) -> bytes
         if tls is not None:
             sock = opened.enter_context(tls.wrap_socket(sock, server_hostname="localhost"))
         sock.sendall(request)
-        answer = b"".join(iter(lambda: sock.recv(65536), b""))
-    head, _, body = answer.partition(b"\r\n\r\n")
+        result = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = result.partition(b"\r\n\r\n")
     return head + b"\r\n\r\n" + (gzip.decompress(body) if b"\r\nContent-Encoding: gzip" in head else body)
 
 
@@ -129,10 +129,10 @@ def test_no_form_of_a_request_reads_a_page_without_leave(way: str, tmp_path: Pat
         for method, path, version, header in requests:
             line = f"{method} {path} {version}".rstrip()
             more = f"{header}\r\n" if header else ""
-            answer = said(server, tls, f"{line}\r\nHost: localhost\r\n{more}\r\n".encode("latin-1"))
-            fine = answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 505", b"HTTP/1.1 100"))
-            if not fine or any(mark in answer for mark in MARKS):
-                leaks.append((line, header, answer[:200]))
+            result = said(server, tls, f"{line}\r\nHost: localhost\r\n{more}\r\n".encode("latin-1"))
+            fine = result.startswith((b"HTTP/1.1 4", b"HTTP/1.1 505", b"HTTP/1.1 100"))
+            if not fine or any(mark in result for mark in MARKS):
+                leaks.append((line, header, result[:200]))
         assert server._errors == 0
     assert len(requests) > 150
     assert leaks == []
@@ -140,9 +140,9 @@ def test_no_form_of_a_request_reads_a_page_without_leave(way: str, tmp_path: Pat
 
 def test_the_health_page_is_the_one_that_is_open_and_it_tells_nothing(tmp_path: Path) -> None:
     with guarded("token", tmp_path) as (server, _):
-        answer = said(server, None, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert answer.endswith(b"\r\n\r\nok\n")
+        result = said(server, None, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert result.startswith(b"HTTP/1.1 200")
+    assert result.endswith(b"\r\n\r\nok\n")
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_every_surface_has_one_capacity(fleet: Surfaces) -> None:
         "whatif": fleet.whatif(50.0)["usable_rps"]["value"],
         "report": fleet.report["curve"]["usable_rps"],
         "check": fleet.check["capacity_rps"],
-        "status page": next(one for one in fleet.status.tiers if one.name == TIER).view.capacity.rps,
+        "status page": next(one for one in fleet.status.tiers if one.name == TIER).context.capacity.rps,
     }
     assert said == {name: pytest.approx(fleet.capacity) for name in said}
     (tile,) = (one for one in compare_with_plan(fleet.status.tiers[0]) if one.row.key == "completed_rps_per_replica")

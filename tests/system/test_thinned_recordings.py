@@ -58,23 +58,23 @@ def judged(name: str, seconds: float) -> list[tuple[float, Answers]]:
     return judge(thinned(name, seconds))
 
 
-def word(answer: object) -> str:
+def word(result: object) -> str:
     """What it comes to: unknown, ok or firing."""
-    if not isinstance(answer, Verdict):
+    if not isinstance(result, Verdict):
         return "unknown"
-    return "firing" if answer.status in FIRING else "ok"
+    return "firing" if result.status in FIRING else "ok"
 
 
 def compared(name: str, seconds: float, within: float) -> list[tuple[float, str, str, set[str]]]:
     """Each answer that some answer of 15 s scraping near it stands against: time, rule, what it says, what those say."""
     reference = judged(name, USUAL)
     found = []
-    for t, answers in judged(name, seconds):
+    for t, results in judged(name, seconds):
         near = [there for at, there in reference if abs(at - t) <= within]
-        for key, answer in answers.items():
+        for key, result in results.items():
             said = {word(there[key]) for there in near if key in there}
             if said:
-                found.append((t, key[0], word(answer), said))
+                found.append((t, key[0], word(result), said))
     return found
 
 
@@ -96,11 +96,11 @@ def test_at_60_seconds_nothing_is_said_that_15_seconds_do_not_say_within_two_scr
 @pytest.mark.parametrize("name", NAMES)
 def test_beyond_a_minute_nothing_is_certain_and_nothing_turns_false(name: str, seconds: float) -> None:
     assert false_ones(name, seconds, MOVED_SECONDS) == []
-    for t, answers in judged(name, seconds):
-        for (rule, _), answer in answers.items():
+    for t, results in judged(name, seconds):
+        for (rule, _), result in results.items():
             # Of an engine that took no step the gauges are known, and so is that its cache is empty.
-            if isinstance(answer, Verdict) and rule not in {*OF_PAGES, "KvCacheCascade"}:
-                assert answer.certainty is Certainty.LIKELY, (t, rule, answer.sentence)
+            if isinstance(result, Verdict) and rule not in {*OF_PAGES, "KvCacheCascade"}:
+                assert result.certainty is Certainty.LIKELY, (t, rule, result.sentence)
 
 
 def test_beyond_a_minute_some_rules_still_judge() -> None:
@@ -144,7 +144,7 @@ def test_requests_in_the_system_are_within_the_bounds_of_littles_law(name: str, 
 def test_the_known_cascades_are_found_at_60_seconds_and_unknown_beyond(name: str) -> None:
     def words(seconds: float) -> set[str]:
         every = (there for _, there in judged(name, seconds))
-        return {word(answer) for there in every for (rule, _), answer in there.items() if rule == "KvCacheCascade"}
+        return {word(result) for there in every for (rule, _), result in there.items() if rule == "KvCacheCascade"}
 
     assert "firing" in words(60.0)
     assert words(120.0) == {"unknown"}
@@ -152,12 +152,12 @@ def test_the_known_cascades_are_found_at_60_seconds_and_unknown_beyond(name: str
 
 def test_nothing_is_ok_of_a_target_that_nobody_asked(tmp_path: Path) -> None:
     """Every silence is longer than what is bridged."""
-    answers = judge(thin("cascade_slow", 320.0, tmp_path))[-1][1]
-    about = {rule: answer for (rule, _), answer in answers.items()}
+    results = judge(thin("cascade_slow", 320.0, tmp_path))[-1][1]
+    about = {rule: result for (rule, _), result in results.items()}
     for rule in ("TargetDown", "TelemetryStale", "TierDown", "TtftTail", "KvCacheNearCeiling", "GpuComputeLow"):
-        answer = about[rule]
-        assert isinstance(answer, Unknown), rule
-        assert answer.reason is Gap.NOT_SCRAPED, rule
+        result = about[rule]
+        assert isinstance(result, Unknown), rule
+        assert result.reason is Gap.NOT_SCRAPED, rule
     assert not any(isinstance(a, Verdict) and a.status is Status.OK for r, a in about.items() if r != "UnknownTooLong")
 
 

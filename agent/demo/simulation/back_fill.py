@@ -127,16 +127,16 @@ class HistorySimulation:
     def _quarter(self, tier: _FilledTier, quarter: float) -> list[ClosedMinute]:
         """A quarter of an hour of one tier, by whoever watches it now."""
         cascade, closed = tier.run.story.cascade, list[ClosedMinute]()
-        view = tier.judging.view
+        context = tier.judging.context
         if cascade is not None and tier.run.scene(quarter) and tier.scene is None:
-            tier.scene = CascadeRun(tier.run, view, cascade)
-            closed += self._turned(tier, tier.scene.turn(quarter, tier.run.pages()))
+            tier.scene = CascadeRun(tier.run, context, cascade)
+            closed += self._turned(tier, tier.scene.step(quarter, tier.run.pages()))
         for t in tier.run.ticks(quarter):
             tier.run.advance(t)
             if tier.scene is not None:
-                closed += self._turned(tier, tier.scene.turn(t, tier.run.pages()))
+                closed += self._turned(tier, tier.scene.step(t, tier.run.pages()))
             else:
-                closed += tier.run.bin_minutes(tier.run.scrape(t), view)
+                closed += tier.run.bin_minutes(tier.run.scrape(t), context)
                 tier.starts = tier.run.detect_events(t, tier.starts, self._say)
         if tier.scene is not None and not tier.run.scene(quarter + QUARTER):
             closed += self._turned(tier, tier.scene.end(quarter + QUARTER))
@@ -178,7 +178,7 @@ class HistorySimulation:
 
     @property
     def _views(self) -> Mapping[str, TierContext]:
-        return {name: tier.judging.view for name, tier in self._tiers.items()}
+        return {name: tier.judging.context for name, tier in self._tiers.items()}
 
     @property
     def _versions(self) -> Mapping[str, str]:

@@ -53,20 +53,20 @@ HOURLY = tuple(
 class SimulatedEvaluation:
     """One tier's standings. Slices and hours are given oldest first."""
 
-    def __init__(self, view: TierContext) -> None:
-        self.view = view
+    def __init__(self, context: TierContext) -> None:
+        self.context = context
         self._standings: dict[str, RuleState] = {}
         self._hours: list[BinnedWindow] = []
         self._planned_since = 0.0
 
-    def replanned(self, view: TierContext, t: float) -> None:
+    def replanned(self, context: TierContext, t: float) -> None:
         """Another plan from `t` on: rules that rest on a curve count only hours under it."""
-        self.view, self._planned_since = view, t
+        self.context, self._planned_since = context, t
 
     @property
     def open(self) -> tuple[Finding, ...]:
         """The episodes that last."""
-        return tuple(s.episode for s in self._standings.values() if s.episode is not None)
+        return tuple(s.finding for s in self._standings.values() if s.finding is not None)
 
     def hour(
         self, taken: Sequence[BinnedWindow], now: float, starts: tuple[ReplicaStart, ...], close: bool
@@ -81,20 +81,20 @@ class SimulatedEvaluation:
             ended += self._stand(self._answer(rule.name, taken, now, starts) for rule in HOURLY)
         if now % LONG_EVERY_SECONDS == 0:
             of_plan = [one for one in self._hours if one.window.start >= self._planned_since]
-            told = long_rules.evaluate_long_rules(self.view, self._hours, now, of_plan)
+            told = long_rules.evaluate_long_rules(self.context, self._hours, now, of_plan)
             ended += self._stand(long_rules.long_only_results(told))
         return tuple(ended)
 
     def _answer(
         self, name: str, taken: Sequence[BinnedWindow], now: float, starts: tuple[ReplicaStart, ...]
     ) -> RuleResult:
-        answer = evaluate_rule(BY_NAME[name], self.view, taken, now, QUARTER, starts=starts)
-        return explain.add_causes(answer, self.view, taken) if isinstance(answer, Verdict) else answer
+        result = evaluate_rule(BY_NAME[name], self.context, taken, now, QUARTER, starts=starts)
+        return explain.add_causes(result, self.context, taken) if isinstance(result, Verdict) else result
 
-    def _stand(self, answers: Iterable[RuleResult]) -> tuple[ClosedSpan, ...]:
+    def _stand(self, results: Iterable[RuleResult]) -> tuple[ClosedSpan, ...]:
         ended: list[ClosedSpan] = []
-        for answer in answers:
-            self._standings[answer.rule], over = finding.step_rule_state(self._standings.get(answer.rule), answer)
+        for result in results:
+            self._standings[result.rule], over = finding.step_rule_state(self._standings.get(result.rule), result)
             ended += over
         return tuple(ended)
 
@@ -106,20 +106,20 @@ SUMMARY = "P95 request duration above 10 s for 2 minutes (simulated)"
 class CascadeRun:
     """One tier and its cascade, turn by turn."""
 
-    def __init__(self, run: TierRun, view: TierContext, cascade: ScriptedCascade) -> None:
-        self._run, self._view, self._cascade = run, view, cascade
-        self._evaluator, self._state = Evaluator({view.tier: view}), EvaluatorState()
+    def __init__(self, run: TierRun, context: TierContext, cascade: ScriptedCascade) -> None:
+        self._run, self._view, self._cascade = run, context, cascade
+        self._evaluator, self._state = Evaluator({context.tier: context}), EvaluatorState()
         self._foreign = ExternalAlertStore()
         self._ended: list[Finding] = []
-        model = view.plan.model if view.plan is not None else ""
+        model = context.plan.model if context.plan is not None else ""
         names = (follower.name for follower in run.followers)
         self._fleet = AlertTargets(
-            tiers=frozenset({view.tier}),
-            replicas={(view.tier, name): frozenset({name}) for name in names},
-            models={model: frozenset({view.tier})},
+            tiers=frozenset({context.tier}),
+            replicas={(context.tier, name): frozenset({name}) for name in names},
+            models={model: frozenset({context.tier})},
         )
 
-    def turn(
+    def step(
         self, t: float, pages: tuple[tuple[str, Snapshot | None], ...]
     ) -> tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]:
         """The pages of a turn (None: none came); what ended or changed with it, and the minutes that are over."""
@@ -137,7 +137,7 @@ class CascadeRun:
 
     def _alert(self, t: float) -> tuple[ExternalAlert, ...]:
         findings = (*self._state.open_findings(), *self._ended)
-        return self._foreign.turn(self._arrived(t), findings, t, lambda: self._fleet)
+        return self._foreign.update(self._arrived(t), findings, t, lambda: self._fleet)
 
     def _arrived(self, t: float) -> tuple[ExternalAlert, ...]:
         """Posted every turn while it fires, and once more with its end."""

@@ -166,10 +166,10 @@ def conditions(story: TierScenario, replica: int, t: float) -> Conditions:
     cascade = story.cascade
     if cascade is None or replica != cascade.replica or not 0 <= t - cascade.begin <= CASCADE_SECONDS:
         return Conditions(prompt_scale=longer)
-    level, running, waiting, preemptions, first, answers = _between(t - cascade.begin)
+    level, running, waiting, preemptions, first, results = _between(t - cascade.begin)
     return Conditions(
         prompt_scale=longer,
-        generation_scale=answers,
+        generation_scale=results,
         first_token_factor=first,
         kv_level=level,
         running=round(running),

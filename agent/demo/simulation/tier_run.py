@@ -178,14 +178,14 @@ class TierRun:
             found += [(follower.name, window) for window in follower.take(self.page(n), t)]
         return tuple(found)
 
-    def bin_minutes(self, minutes: tuple[tuple[str, Window], ...], view: TierContext) -> tuple[ClosedMinute, ...]:
+    def bin_minutes(self, minutes: tuple[tuple[str, Window], ...], context: TierContext) -> tuple[ClosedMinute, ...]:
         """The minutes on the curve, as a turn closes them."""
         by_name = {follower.name: follower for follower in self.followers}
         found = []
         for name, window in minutes:
-            one = load_bins.mark_backlog(load_bins.bin_window(window, view.curve, name), by_name[name].before)
+            one = load_bins.mark_backlog(load_bins.bin_window(window, context.curve, name), by_name[name].before)
             by_name[name].before = one
-            found.append(ClosedMinute(tier=view.tier, replica=name, slice=one))
+            found.append(ClosedMinute(tier=context.tier, replica=name, slice=one))
         return tuple(found)
 
     def detect_events(

@@ -63,7 +63,7 @@ def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
     with manager() as there, engines() as served:
         path = write(tmp_path, configuration(served, alerting=alerting(there)))
         with running(path) as daemon, monkeypatch.context() as patched:
-            patched.setattr(AlertingService, "turn", broken)
+            patched.setattr(AlertingService, "update", broken)
             further(daemon, 2)
             assert daemon.loop.defects >= 2
     assert "sink failed sink=AlertingSink" in caplog.text

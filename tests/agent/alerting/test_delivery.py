@@ -28,13 +28,13 @@ Answer = Callable[[list[dict[str, Any]]], tuple[int, bytes]]
 
 
 class Manager(ThreadingHTTPServer):
-    """Answers as `answer` says; `bodies` are what was posted, `headers` those of the last request."""
+    """Answers as `result` says; `bodies` are what was posted, `headers` those of the last request."""
 
     daemon_threads = True
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.answer: Answer = lambda alerts: OK
+        self.result: Answer = lambda alerts: OK
         self.bodies: list[list[dict[str, Any]]] = []
         self.headers: dict[str, str] = {}
         self.hold = threading.Event()
@@ -56,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.headers = dict(self.headers.items())
         self.server.bodies.append(body)
         self.server.hold.wait()
-        status, said = self.server.answer(body)
+        status, said = self.server.result(body)
         self.send_response(status)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
@@ -106,7 +106,7 @@ def test_a_round_posts_everything_in_batches() -> None:
 
 def test_of_a_batch_that_is_refused_the_bad_alerts_are_found_and_the_others_taken() -> None:
     with manager() as there:
-        there.answer = refusing("A3", "A7")
+        there.result = refusing("A3", "A7")
         several = [one(f"A{n}") for n in range(10)]
         done = there.poster().round(several)
         assert done.taken == 8
@@ -119,7 +119,7 @@ def test_of_a_batch_that_is_refused_the_bad_alerts_are_found_and_the_others_take
 
 def test_a_body_that_is_too_long_for_a_proxy_is_halved() -> None:
     with manager() as there:
-        there.answer = lambda alerts: (413, b"<html>too large</html>") if len(alerts) > 4 else OK
+        there.result = lambda alerts: (413, b"<html>too large</html>") if len(alerts) > 4 else OK
         assert there.poster().round([one(f"A{n}") for n in range(16)]) == PostResult(taken=16)
 
 
@@ -135,7 +135,7 @@ def test_a_body_that_is_too_long_for_a_proxy_is_halved() -> None:
 )
 def test_any_other_answer_ends_the_round_and_says_what_to_do(status: int, said: str) -> None:
     with manager() as there:
-        there.answer = lambda alerts: (status, b"no")
+        there.result = lambda alerts: (status, b"no")
         with pytest.raises(DeliveryError, match=said):
             there.poster().round([one("A"), one("B")])
         assert len(there.bodies) == 1
@@ -159,7 +159,7 @@ def test_a_round_has_an_end_however_slow_each_answer_is(monkeypatch: pytest.Monk
         return 400, b'"no"'
 
     with manager() as there:
-        there.answer = slow
+        there.result = slow
         with pytest.raises(DeliveryError):
             there.poster().round([one(f"A{n}") for n in range(64)])
 
@@ -287,7 +287,7 @@ def test_one_that_is_down_is_asked_at_growing_intervals_told_once_and_given_the_
 
 def test_an_alert_that_is_refused_is_told_once_and_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     with manager() as there, delivering(there.poster(), resend=0.05) as delivery:
-        there.answer = refusing("Bad")
+        there.result = refusing("Bad")
         offer(delivery, one("A"), one("Bad"))
         assert wait_for(lambda: delivery.health.posts >= 3)
         assert delivery.health.refused == ('Bad: 400: invalid label set: invalid name "bad-name"',)

@@ -212,8 +212,8 @@ def post(port: int, data: bytes, token: str | None = TOKEN, path: str = WEBHOOK,
     login = {"Authorization": f"Bearer {token}"} if token is not None else {}
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=CEILING_SECONDS)) as connection:
         connection.request("POST", path, data, {"Content-Type": JSON, **login, **headers})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
+        result = connection.getresponse()
+        return result.status, result.read().decode()
 
 
 def raw(port: int, data: bytes) -> bytes:
@@ -250,9 +250,9 @@ def test_everything_else_is_refused_and_changes_nothing() -> None:
 
 def test_a_refusal_says_what_it_wants() -> None:
     with serving() as (server, _):
-        answer = raw(server.port, b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % WEBHOOK.encode())
-        assert b'WWW-Authenticate: Bearer realm="sizewatch"' in answer
-        assert TOKEN.encode() not in answer
+        result = raw(server.port, b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % WEBHOOK.encode())
+        assert b'WWW-Authenticate: Bearer realm="sizewatch"' in result
+        assert TOKEN.encode() not in result
 
 
 def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_path: Path) -> None:
@@ -282,11 +282,11 @@ def test_a_flood_is_answered_with_429_and_a_flood_without_a_token_does_not_shut_
         begin = time.monotonic()
         assert {post(server.port, body(), token=None)[0] for _ in range(300)} == {401}
         assert post(server.port, body())[0] == 200
-        answers = [post(server.port, body())[0] for _ in range(400)]
+        results = [post(server.port, body())[0] for _ in range(400)]
         allowed = BURST + PER_SECOND * (time.monotonic() - begin) + 1
-        assert set(answers) == {200, 429}
-        assert answers.count(200) <= allowed
-        assert len(receiver.waiting()) == answers.count(200) + 1
+        assert set(results) == {200, 429}
+        assert results.count(200) <= allowed
+        assert len(receiver.waiting()) == results.count(200) + 1
 
 
 def test_token_files_are_checked(tmp_path: Path) -> None:

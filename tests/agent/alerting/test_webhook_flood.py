@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from daemon_runs import answers, ask, configuration, process, write
+from daemon_runs import ask, configuration, process, results, write
 from engine_server import engines
 from test_webhook import ALERT, TOKEN, body
 from waiting import CEILING_SECONDS, free_port, wait_for
@@ -68,7 +68,7 @@ def receiving(folder: Path) -> Iterator[Running]:
         path = write(folder, configuration(served, alerting=alerting, web={"listen": f"127.0.0.1:{port}"}))
         with process("run", "-c", str(path)) as started:
             running = Running(port=port, pid=started.pid, folder=folder)
-            assert wait_for(lambda: answers(running.url)), "the daemon does not answer"
+            assert wait_for(lambda: results(running.url)), "the daemon does not answer"
             yield running
             started.terminate()
             _, log = started.communicate(timeout=CEILING_SECONDS)
@@ -89,17 +89,17 @@ class Sender:
     port: int
     number: int
     enough: threading.Event
-    answers: Counter[str] = field(default_factory=Counter)
+    results: Counter[str] = field(default_factory=Counter)
     taken: set[str] = field(default_factory=set)
 
     def run(self) -> None:
-        while (count := self.answers.total()) < EACH or not self.enough.is_set():
+        while (count := self.results.total()) < EACH or not self.enough.is_set():
             name = f"Flood{self.number}x{count}"
             data = body(ALERT | {"labels": {"alertname": name, "tier": "cpu-small"}})
             token = TOKEN if count % 2 else "a-token-that-is-wrong"
-            answer = self._answer(head(token, **{"Content-Length": str(len(data))}) + data)
-            self.answers[answer] += 1
-            if answer == "200":
+            result = self._answer(head(token, **{"Content-Length": str(len(data))}) + data)
+            self.results[result] += 1
+            if result == "200":
                 self.taken.add(name)
 
     def _answer(self, sent: bytes) -> str:
@@ -140,7 +140,7 @@ def test_a_flood_is_refused_while_scrapes_are_answered_and_only_what_was_taken_i
     with receiving(tmp_path) as running:
         begin, memory = time.monotonic(), running.most_memory_bytes()
         senders, scrapes = flood(running)
-        told = sum((sender.answers for sender in senders), Counter[str]())
+        told = sum((sender.results for sender in senders), Counter[str]())
         taken = set().union(*(sender.taken for sender in senders))
         assert told.total() > 1_000
         # Every one is answered: the few that are allowed, too many, no token.
@@ -156,7 +156,7 @@ def test_a_flood_is_refused_while_scrapes_are_answered_and_only_what_was_taken_i
 
 def push(port: int, begin: bytes, piece: bytes = PIECE) -> tuple[bytes, int]:
     """Pushes 10 MB after the head, as long as that is let: the first line of the answer and how much went out."""
-    pushed, answer = 0, b""
+    pushed, result = 0, b""
     with socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS) as sock:
         # So that what went out is about what came in, not what waits in here.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(PIECE))
@@ -165,8 +165,8 @@ def push(port: int, begin: bytes, piece: bytes = PIECE) -> tuple[bytes, int]:
             while pushed < HUGE:
                 pushed += sock.send(piece)
         except (BrokenPipeError, ConnectionResetError):
-            answer = sock.recv(65_536)
-    return answer.partition(b"\r\n")[0], pushed
+            result = sock.recv(65_536)
+    return result.partition(b"\r\n")[0], pushed
 
 
 LONG = {"Content-Length": str(HUGE)}
@@ -185,8 +185,8 @@ def test_ten_megabytes_are_refused_without_being_read_to_their_end(tmp_path: Pat
     with receiving(tmp_path) as running:
         memory = running.most_memory_bytes()
         for name, begin, piece, expected in BODIES:
-            answer, pushed = push(running.port, begin, piece)
-            assert answer[9:12] == expected, name
+            result, pushed = push(running.port, begin, piece)
+            assert result[9:12] == expected, name
             assert pushed < HUGE / 4, name
         assert running.most_memory_bytes() - memory < 4 * 2**20
         assert running.foreign_alerts() == set()

@@ -149,11 +149,11 @@ ENTRIES = st.fixed_dictionaries(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(answer=st.lists(ENTRIES | JSON, max_size=5), requests=st.none() | st.integers(1, 100))
+@given(result=st.lists(ENTRIES | JSON, max_size=5), requests=st.none() | st.integers(1, 100))
 def test_whatever_comes_back_ends_in_an_answer_or_a_bad_benchmark(
-    server: Server, answer: Any, requests: int | None
+    server: Server, result: Any, requests: int | None
 ) -> None:
-    server.act = lambda handler: give(handler, matrix(*answer))
+    server.act = lambda handler: give(handler, matrix(*result))
     told: tuple[str, ...] = ()
     telemetry = open_telemetry(server.url)
     try:

@@ -45,7 +45,7 @@ def held(store: HistoryStore) -> list[tuple[object, ...]]:
     minutes = store.minutes(TIER, 0.0, 4e9)
     hours = store.bins(TIER, 0.0, 4e9)
     # For how long a rule could not judge is not remembered by who was stopped.
-    episodes = [e for e in store.episodes(0.0) if e.rule != "UnknownTooLong"]
+    findings = [e for e in store.findings(0.0) if e.rule != "UnknownTooLong"]
     several: tuple[BinnedWindow, ...] = (*minutes, *store.replica_bins(TIER, 0.0, 4e9), *hours)
     return [
         *(
@@ -53,7 +53,7 @@ def held(store: HistoryStore) -> list[tuple[object, ...]]:
             for one in several
         ),
         *store.demand(TIER, 0.0, 4e9),
-        *((e.rule, str(e.subject), e.started_at, e.ended_at, e.transitions) for e in episodes),
+        *((e.rule, str(e.subject), e.started_at, e.ended_at, e.transitions) for e in findings),
         *store.events(0.0),
     ]
 
@@ -69,8 +69,8 @@ def test_a_history_is_filled_with_all_that_a_daemon_keeps(tmp_path: Path, past: 
         assert whole == readings.read_all(windows.sum_windows(one.window for one in minutes), version.basis)
         assert len(store.plan_versions(TIER, 0.0, 4e9)) == 1
         assert len(store.demand(TIER, 0.0, 4e9)) > 10
-        assert [e.rule for e in store.episodes(0.0)].count("KvCacheCascade") == 2
-        assert all(e.ended_at is not None for e in store.episodes(0.0))
+        assert [e.rule for e in store.findings(0.0)].count("KvCacheCascade") == 2
+        assert all(e.ended_at is not None for e in store.findings(0.0))
         assert {event.kind for event in store.events(0.0)} == {"cold_start", "gone"}
 
 
@@ -97,8 +97,8 @@ def test_what_a_store_that_went_away_left_out_is_filled_in_later(
         first = fill_history(loaded(), PastStore(past, fails_at=fails_at), store, SPAN)
         second = fill_history(loaded(), PastStore(past), store, SPAN)
 
-        assert "connection refused" in first.trouble
-        assert (first.minutes + second.minutes, second.trouble) == (len(whole.minutes(TIER, 0.0, 4e9)), "")
+        assert "connection refused" in first.error
+        assert (first.minutes + second.minutes, second.error) == (len(whole.minutes(TIER, 0.0, 4e9)), "")
         assert held(store) == held(whole)
 
 
@@ -111,10 +111,10 @@ def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path, past: MemoryS
 
         with pytest.raises(KeyboardInterrupt):
             fill_history(loaded(), PastStore(past), store, SPAN, told=interrupted)
-        after_one_hour = [e for e in store.episodes(0.0) if e.rule == "KvCacheCascade"]
+        after_one_hour = [e for e in store.findings(0.0) if e.rule == "KvCacheCascade"]
         fill_history(loaded(), PastStore(past), store, SPAN)
 
-        (cascade,) = [e for e in store.episodes(0.0) if e.rule == "KvCacheCascade" and e.started_at < HOUR + 5000]
+        (cascade,) = [e for e in store.findings(0.0) if e.rule == "KvCacheCascade" and e.started_at < HOUR + 5000]
         assert [e.ended_at for e in after_one_hour] == [HOUR + 3600]
         assert cascade.started_at < HOUR + 3600 < (cascade.ended_at or 0.0)
         assert held(store) == held(whole)
@@ -130,7 +130,7 @@ def test_what_began_long_before_the_interruption_goes_on_as_one(
         fill_history(loaded(), PastStore(past), store, SPAN)
 
         (cascade,) = [
-            e for e in store.episodes(0.0) if e.rule == "KvCacheCascade" and 3300 < e.started_at - HOUR < 4000
+            e for e in store.findings(0.0) if e.rule == "KvCacheCascade" and 3300 < e.started_at - HOUR < 4000
         ]
         assert cascade.started_at < HOUR + 3600 < (cascade.ended_at or 0.0)
 
@@ -205,7 +205,7 @@ def test_a_person_is_told_what_was_booked_and_what_was_left_alone(
     assert second.out.startswith("0 minutes of replicas from 20")
     assert second.err == f"sizewatch import: {TIER}: 0.0667 h of it were booked before and are left alone\n"
     with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
-        assert "KvCacheCascade" in {e.rule for e in store.episodes(0.0)}
+        assert "KvCacheCascade" in {e.rule for e in store.findings(0.0)}
         assert [event.kind for event in store.events(0.0)] == ["cold_start", "gone", "back_fill"]
 
 

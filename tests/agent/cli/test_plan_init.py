@@ -23,7 +23,7 @@ CARD = {"object": "list", "data": [{"id": "small-llama", "max_model_len": 2048}]
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = self.server.answers.get(self.path)  # type: ignore[attr-defined]
+        body = self.server.results.get(self.path)  # type: ignore[attr-defined]
         self.send_response(200 if body is not None else 404)
         self.send_header("Content-Type", "text/plain; version=0.0.4" if self.path == "/metrics" else "application/json")
         self.send_header("Content-Length", str(len(body or b"")))
@@ -38,10 +38,10 @@ class Handler(BaseHTTPRequestHandler):
 def engine(page: str = "steady_after_load.prom", card: object = CARD) -> Iterator[str]:
     """The address of an engine that shows a page of tests/pages and a model card."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    answers = {"/metrics": (PAGES / page).read_bytes()}
+    results = {"/metrics": (PAGES / page).read_bytes()}
     if card is not None:
-        answers["/v1/models"] = card if isinstance(card, bytes) else json.dumps(card).encode()
-    server.answers = answers  # type: ignore[attr-defined]
+        results["/v1/models"] = card if isinstance(card, bytes) else json.dumps(card).encode()
+    server.results = results  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 from paths import ROOT
-from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, episode, hours, plan, tier
+from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, finding, hours, plan, tier
 from report_servers import webhook
 
 from agent.cli import main
@@ -38,9 +38,9 @@ def history(folder: Path, several: list[Window], one: Plan | None = None) -> Pat
 
 
 def asked(one: Plan, since: float = START + WEEK, until: float = START + 2 * WEEK, **parts: object) -> ReportQuery:
-    views = {name: build_tier_context(name, found) for name, found in one.tiers.items()}
+    contexts = {name: build_tier_context(name, found) for name, found in one.tiers.items()}
     versions = {name: plan_version(found) for name, found in one.tiers.items()}
-    whole = {"views": views, "versions": versions, "plan": one, "zone": "UTC", "version": "0.1"}
+    whole = {"contexts": contexts, "versions": versions, "plan": one, "zone": "UTC", "version": "0.1"}
     return ReportQuery(**{**whole, "since": since, "until": until, **parts})
 
 
@@ -100,7 +100,7 @@ def test_a_tier_that_nobody_watches_any_more_is_named(tmp_path: Path) -> None:
 
     path = history(tmp_path, hours(24))
     with HistoryStore(path) as store:
-        gone = episode("KvCacheCascade", 2, 3)
+        gone = finding("KvCacheCascade", 2, 3)
         store.save_episode(replace(gone, subject=replace(gone.subject, tier="old")))
     found, _ = report(told(path, asked(plan(), since=START, until=START + WEEK)))
     assert found.remarks == ("old was watched in this time and is in neither plan nor targets now.",)

@@ -16,7 +16,7 @@ WORKLOAD = {"prompt_tokens": {"p50": 80, "p95": 120, "p99": 128}, "generation_to
 
 
 def limited(rule: Rule, threshold: str, value: float) -> TierContext:
-    return days_samples.view(workload=WORKLOAD, limits={rule.name: {threshold: value}})
+    return days_samples.context(workload=WORKLOAD, limits={rule.name: {threshold: value}})
 
 
 def allowed(rule: Rule) -> list[tuple[str, float]]:

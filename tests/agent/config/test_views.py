@@ -21,10 +21,10 @@ def loaded(folder: Path, planned: bool = True, **keys: Any) -> LoadedConfig:
 
 
 def test_every_tier_of_plan_and_targets_has_a_view_and_an_unplanned_one_has_no_curve(tmp_path: Path) -> None:
-    views = build_tier_contexts(loaded(tmp_path, targets=[TARGET, {**TARGET, "tier": "new", "replica": "n"}]))
-    assert list(views) == ["cpu-small", "new"]
-    assert views["cpu-small"].curve is not None
-    assert (views["new"].plan, views["new"].curve) == (None, None)
+    contexts = build_tier_contexts(loaded(tmp_path, targets=[TARGET, {**TARGET, "tier": "new", "replica": "n"}]))
+    assert list(contexts) == ["cpu-small", "new"]
+    assert contexts["cpu-small"].curve is not None
+    assert (contexts["new"].plan, contexts["new"].curve) == (None, None)
 
 
 def test_a_planned_tier_without_targets_has_a_view_too(tmp_path: Path) -> None:
@@ -33,16 +33,16 @@ def test_a_planned_tier_without_targets_has_a_view_too(tmp_path: Path) -> None:
 
 def test_thresholds_of_the_configuration_are_in_the_view_of_their_tier(tmp_path: Path) -> None:
     limits = {"TargetDown": {"misses": 5.0}}
-    views = build_tier_contexts(loaded(tmp_path, targets=[TARGET], thresholds={"cpu-small": limits}))
-    assert views["cpu-small"].limits == limits
+    contexts = build_tier_contexts(loaded(tmp_path, targets=[TARGET], thresholds={"cpu-small": limits}))
+    assert contexts["cpu-small"].limits == limits
 
 
 def test_the_pool_of_each_target_is_in_the_view_of_its_tier(tmp_path: Path) -> None:
     several = [TARGET, {**TARGET, "replica": "b", "url": "http://127.0.0.1:8001/metrics"}]
     other = {**TARGET, "tier": "new", "replica": "n", "pool": "prefill"}
-    views = build_tier_contexts(loaded(tmp_path, targets=[*several, other]))
-    assert views["cpu-small"].pools == {"127.0.0.1:8000": "mixed", "b": "mixed"}
-    assert views["new"].pools == {"n": "prefill"}
+    contexts = build_tier_contexts(loaded(tmp_path, targets=[*several, other]))
+    assert contexts["cpu-small"].pools == {"127.0.0.1:8000": "mixed", "b": "mixed"}
+    assert contexts["new"].pools == {"n": "prefill"}
 
 
 def test_versions_are_those_of_the_planned_tiers_alone(tmp_path: Path) -> None:

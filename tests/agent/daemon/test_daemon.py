@@ -107,14 +107,14 @@ def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_o
     with engines(3) as served, running(write(tmp_path, configuration(served[:2]))) as daemon:
         served[0].act = answers_500
         assert wait_for(lambda: daemon.loop.state.alerts)
-        since = daemon.loop.state.rules[DOWN].episode
+        since = daemon.loop.state.rules[DOWN].finding
         seen = daemon.runtime.replicas["cpu-small", "r1"].sums.window().start
         write(tmp_path, configuration(served))
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.reloads == 1)
         further(daemon, 2)
         assert up(daemon) == [False, True, True]
-        again = daemon.loop.state.rules[DOWN].episode
+        again = daemon.loop.state.rules[DOWN].finding
         assert since is not None
         assert again is not None
         assert again.started_at == since.started_at
@@ -136,7 +136,7 @@ def test_what_is_watched_no_more_ends_with_a_new_configuration(tmp_path: Path) -
         assert wait_for(lambda: daemon.counts.reloads == 1)
         further(daemon)
         assert up(daemon) == [True]
-        assert [e.rule for e in told(daemon).tiers[0].episodes if e.ended_at is not None] == ["TargetDown"]
+        assert [e.rule for e in told(daemon).tiers[0].findings if e.ended_at is not None] == ["TargetDown"]
         assert [alert.phase.value for alert in told(daemon).alerts] == ["resolved"]
 
 
@@ -392,22 +392,22 @@ def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(t
             began = wait_for(lambda: _open(daemon))
             assert began is not None
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
-            assert {(e.started_at, e.ended_at) for e in reader.episodes(0.0)} == {(began, None)}
+            assert {(e.started_at, e.ended_at) for e in reader.findings(0.0)} == {(began, None)}
         served[0].act = None
         with running(path, assemble=sped, clock=clock) as daemon:
-            (found,) = [e for e in told(daemon).tiers[0].episodes if e.rule == "TargetDown"]
+            (found,) = [e for e in told(daemon).tiers[0].findings if e.rule == "TargetDown"]
             assert found.started_at == began
             assert found.ended_at is not None
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
-        assert {(e.rule, e.started_at, e.ended_at is None) for e in reader.episodes(0.0)} == {
+        assert {(e.rule, e.started_at, e.ended_at is None) for e in reader.findings(0.0)} == {
             ("TargetDown", began, False),
             ("TierDown", began, False),
         }
 
 
 def _open(daemon: Daemon) -> float | None:
-    standing = daemon.loop.state.rules.get(DOWN)
-    return standing.episode.started_at if standing is not None and standing.episode is not None else None
+    rule_state = daemon.loop.state.rules.get(DOWN)
+    return rule_state.finding.started_at if rule_state is not None and rule_state.finding is not None else None
 
 
 def test_a_configuration_without_targets_is_watched_and_served(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from kube_standin import Kube, Object, pod, serving
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.load import load
-from agent.daemon import assembly as assembly_module
 from agent.daemon import daemon as daemon_module
+from agent.daemon import factory
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
 from agent.kubernetes import node_pods
@@ -464,7 +464,7 @@ def test_an_assembly_that_fails_half_way_leaves_no_thread_and_no_lock(
         raise KeyError("a defect")
 
     with monkeypatch.context() as patched:
-        patched.setattr(assembly_module, "build_tier_contexts", fails)
+        patched.setattr(factory, "build_tier_contexts", fails)
         with pytest.raises(KeyError):
             assemble(loaded)
     assert wait_for(lambda: set(threading.enumerate()) <= before)

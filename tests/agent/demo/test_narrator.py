@@ -17,7 +17,7 @@ T = 1_800_000_000.0
 SENTENCE = "KV cache 97% full and 5 requests waiting. First suspect: prompts are longer than planned"
 
 
-def episode(
+def finding(
     started: float = 45.0,
     told: float | None = None,
     stage: int | None = 1,
@@ -63,30 +63,30 @@ class Told:
         if ended is not None:
             self._ended.append(ended)
         before = len(self.said)
-        self.narrator.listen([RuleState(answer=e.worst, episode=e) for e in opened], self._ended)
+        self.narrator.listen([RuleState(result=e.worst, finding=e) for e in opened], self._ended)
         return self.said[before:]
 
 
 def test_a_finding_is_told_once_with_its_time_its_sentence_and_what_to_do() -> None:
     told = Told()
-    assert told.hear(episode()) == [
+    assert told.hear(finding()) == [
         "  0:45  WARNING KvCacheCascade in cascade/cascade-0, stage 1 (filling), likely",
         f"        {SENTENCE}",
         "        do: Shed or reroute load now",
     ]
-    assert told.hear(episode()) == []
-    assert told.hear(episode(told=47.0)) == [], "the same at a later turn is nothing new"
+    assert told.hear(finding()) == []
+    assert told.hear(finding(told=47.0)) == [], "the same at a later turn is nothing new"
 
 
 def test_a_step_for_the_worse_is_told_with_its_sentence_and_more_certainty_without() -> None:
     told = Told()
-    told.hear(episode())
-    worse = episode(told=60.0, stage=3, status=Status.CRITICAL)
+    told.hear(finding())
+    worse = finding(told=60.0, stage=3, status=Status.CRITICAL)
     assert told.hear(worse) == [
         "  1:00  CRITICAL KvCacheCascade now in cascade/cascade-0, stage 3 (queueing), likely",
         f"        {SENTENCE}",
     ]
-    certain = episode(told=75.0, stage=3, status=Status.CRITICAL, certainty=Certainty.CERTAIN)
+    certain = finding(told=75.0, stage=3, status=Status.CRITICAL, certainty=Certainty.CERTAIN)
     assert told.hear(certain) == [
         "  1:15  CRITICAL KvCacheCascade now in cascade/cascade-0, stage 3 (queueing), certain"
     ]
@@ -94,21 +94,21 @@ def test_a_step_for_the_worse_is_told_with_its_sentence_and_more_certainty_witho
 
 def test_what_is_over_is_told_once_with_how_long_it_took_and_only_if_it_was_told() -> None:
     told = Told()
-    told.hear(episode())
-    assert told.hear(ended=episode(ended=240.0)) == ["  4:00  OVER KvCacheCascade in cascade/cascade-0, after 3:15"]
+    told.hear(finding())
+    assert told.hear(ended=finding(ended=240.0)) == ["  4:00  OVER KvCacheCascade in cascade/cascade-0, after 3:15"]
     assert told.hear() == []
-    assert told.hear(ended=episode(rule="KvEviction", ended=250.0)) == []
+    assert told.hear(ended=finding(rule="KvEviction", ended=250.0)) == []
 
 
 def test_what_comes_back_is_one_line_for_each_step() -> None:
     told = Told()
-    told.hear(episode(certainty=Certainty.CERTAIN))
-    told.hear(ended=episode(ended=240.0))
+    told.hear(finding(certainty=Certainty.CERTAIN))
+    told.hear(ended=finding(ended=240.0))
     back = [
-        told.hear(episode(started=300.0)),
-        told.hear(episode(started=300.0, certainty=Certainty.CERTAIN)),
-        told.hear(episode(started=300.0, told=315.0, stage=3, status=Status.CRITICAL)),
-        told.hear(ended=episode(started=300.0, ended=400.0)),
+        told.hear(finding(started=300.0)),
+        told.hear(finding(started=300.0, certainty=Certainty.CERTAIN)),
+        told.hear(finding(started=300.0, told=315.0, stage=3, status=Status.CRITICAL)),
+        told.hear(ended=finding(started=300.0, ended=400.0)),
     ]
     assert back == [
         ["  5:00  WARNING KvCacheCascade again in cascade/cascade-0, stage 1 (filling), likely"],
@@ -120,15 +120,15 @@ def test_what_comes_back_is_one_line_for_each_step() -> None:
 
 def test_an_episode_that_follows_at_once_is_told_as_another() -> None:
     told = Told()
-    told.hear(episode())
-    said = told.hear(episode(started=300.0), ended=episode(ended=299.0))
+    told.hear(finding())
+    said = told.hear(finding(started=300.0), ended=finding(ended=299.0))
     assert [line.split()[1] for line in said if not line.startswith("        ")] == ["OVER", "WARNING"]
 
 
 @pytest.mark.parametrize("width", [NARROWEST, 56, 79, WIDEST])
 def test_no_line_is_wider_than_the_terminal_and_all_but_the_first_are_indented(width: int) -> None:
     told = Told(width)
-    told.hear(episode(), replace(episode(rule="TtftDivergence"), subject=Subject(tier="noisy")))
+    told.hear(finding(), replace(finding(rule="TtftDivergence"), subject=Subject(tier="noisy")))
     for text in told.said:
         first, *rest = text.split("\n")
         assert all(len(line) <= width for line in (first, *rest))
@@ -138,8 +138,8 @@ def test_no_line_is_wider_than_the_terminal_and_all_but_the_first_are_indented(w
 def test_colours_change_nothing_but_the_colour() -> None:
     plain, coloured = Told(), Told(colours=True)
     for told in (plain, coloured):
-        told.hear(episode())
-        told.hear(ended=episode(ended=240.0))
+        told.hear(finding())
+        told.hear(ended=finding(ended=240.0))
     assert "\033[1;33mWARNING\033[0m" in coloured.said[0]
     assert "\033[1;32mOVER\033[0m" in coloured.said[-1]
     assert [re.sub(r"\033\[[0-9;]*m", "", text) for text in coloured.said] == plain.said

@@ -37,8 +37,8 @@ def test_one_that_is_away_or_something_else_fails(tmp_path: Path) -> None:
     (away,) = found(tmp_path, **posts(f"http://127.0.0.1:{free_port()}"))
     assert (away.level, "refused" in away.text) == (CheckLevel.FAIL, True)
     with engines() as served:
-        for answer in (b"{}", b"[1]", b'{"versionInfo": 5}', b"not json"):
-            served[0].act = lambda handler, said=answer: give(handler, said, content_type="application/json")  # type: ignore[misc]
+        for result in (b"{}", b"[1]", b'{"versionInfo": 5}', b"not json"):
+            served[0].act = lambda handler, said=result: give(handler, said, content_type="application/json")  # type: ignore[misc]
             (other,) = found(tmp_path, **posts(f"http://127.0.0.1:{served[0].port}"))
             assert other.level is CheckLevel.FAIL
             assert "does not answer as Alertmanager's API v2 does" in other.text

@@ -254,9 +254,9 @@ def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
         sampled=frozenset({"gpu_busy_seconds", "gpu_power_watts"}),
         pids=(),
     )
-    view = GpusProbe(source="nvml", readouts=(gpu(0), blind), driver="580.95.05")
+    context = GpusProbe(source="nvml", readouts=(gpu(0), blind), driver="580.95.05")
     keys = {"targets": [{"url": "http://a/", "tier": "t", "pid_file": "/run/x.pid"}]}
-    found = list(machine.check_gpus(view, loaded(None, **keys)))
+    found = list(machine.check_gpus(context, loaded(None, **keys)))
     assert [(finding.check, finding.level, finding.text) for finding in found] == [
         ("gpus", CheckLevel.OK, "2 read through nvml, driver 580.95.05"),
         ("gpu 0", CheckLevel.OK, f"{H100}, GPU-0, 1 processes seen"),
@@ -267,8 +267,8 @@ def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
 
 
 def test_a_gpu_that_is_lost_is_a_warning_while_others_are_read() -> None:
-    view = GpusProbe(source="nvml", readouts=(gpu(0),), problems=("GPU 1: it is lost; tried again next turn",))
-    lost, *rest = machine.check_gpus(view, loaded())
+    context = GpusProbe(source="nvml", readouts=(gpu(0),), problems=("GPU 1: it is lost; tried again next turn",))
+    lost, *rest = machine.check_gpus(context, loaded())
     assert (lost.level, lost.text) == (CheckLevel.WARN, "GPU 1: it is lost; tried again next turn")
     assert [finding.level for finding in rest] == [CheckLevel.OK, CheckLevel.OK]
 
@@ -286,10 +286,10 @@ def test_a_gpu_that_is_lost_is_a_warning_while_others_are_read() -> None:
     ],
 )
 def test_the_disk_of_the_history_is_judged(changes: dict[str, Any], level: CheckLevel) -> None:
-    view = DataFolderProbe(
+    context = DataFolderProbe(
         **{"path": "/d", "existing": "/d", "free_bytes": 5 * 1024**3, "filesystem": "ext4", **changes}
     )
-    found = list(machine.check_data_folder(view, loaded()))
+    found = list(machine.check_data_folder(context, loaded()))
     order = list(CheckLevel)
     assert max((finding.level for finding in found), key=order.index) is level
     assert all(finding.advice for finding in found if finding.level is not CheckLevel.OK)

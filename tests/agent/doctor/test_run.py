@@ -149,7 +149,7 @@ HTML, JSON = "text/html", "application/json"
 
 
 @pytest.mark.parametrize(
-    ("answer", "text", "advice"),
+    ("result", "text", "advice"),
     [
         ({"status": 404}, "http_status: {url} answered 404: is the path right?", "correct the url, where it is right "),
         ({"status": 500}, "http_status: {url} answered 500", "correct the url"),
@@ -167,9 +167,9 @@ HTML, JSON = "text/html", "application/json"
     ],
 )
 def test_a_target_that_gives_no_page_fails_with_the_reason_and_what_to_do(
-    tmp_path: Path, answer: dict[str, Any], text: str, advice: str
+    tmp_path: Path, result: dict[str, Any], text: str, advice: str
 ) -> None:
-    with serving(**answer) as port:
+    with serving(**result) as port:
         found = run_checks(loaded(tmp_path, target(port)))
         failing = only(found, "target cpu-small/r")
         assert failing.level is CheckLevel.FAIL

@@ -121,7 +121,7 @@ def test_sums_of_engines_series_say_exactly_what_the_replicas_say(kind: str, tmp
         found = both(url)
     same(found)
     assert found["sums"][1] <= 4 * 4
-    cascades = {way: {e.subject for e in fleet.episodes("KvCacheCascade")} for way, (fleet, _) in found.items()}
+    cascades = {way: {e.subject for e in fleet.findings("KvCacheCascade")} for way, (fleet, _) in found.items()}
     assert cascades["sums"] == cascades["each"] != set()
 
 
@@ -281,7 +281,7 @@ def test_a_series_that_appears_on_the_way_is_no_increase(count: int, tmp_path: P
 
 def test_a_sum_whose_buckets_rise_by_chance_is_not_believed_where_replicas_have_other_edges() -> None:
     part = ReleaseGroup(key="0.0", engine=VLLM_V1, repeated=False, members=("a", "b"))
-    answers = []
+    results = []
     for what, by_edge in (
         ("sums", {"1.0": 4.0, "2.0": 5.0, "+Inf": 9.0}),
         ("counted", {"1.0": 2.0, "2.0": 1.0, "+Inf": 2.0}),
@@ -289,8 +289,8 @@ def test_a_sum_whose_buckets_rise_by_chance_is_not_believed_where_replicas_have_
         for le, value in by_edge.items():
             labels = {"__name__": "vllm:e2e_request_latency_seconds_bucket", "le": le, GROUP: "0.0", WHAT: what}
             after = value * 2 if what == "sums" else value
-            answers.append(MatrixSeries(labels, (60.0, 120.0), (value, after)))
-    found = part_sums(answers, (part,), (60.0, 120.0))["0.0"]
+            results.append(MatrixSeries(labels, (60.0, 120.0), (value, after)))
+    found = part_sums(results, (part,), (60.0, 120.0))["0.0"]
     assert found is not None
     assert "e2e_seconds" in found.open
     assert found.window.histograms == {}
@@ -319,7 +319,7 @@ def test_a_tier_of_engines_is_read_as_sums_from_the_configured_size_on(tmp_path:
             fleet.go(4)
             assert asking.sums is sums
             assert fleet.source.errors == {}
-            found = {e.subject.replica for e in fleet.episodes("KvCacheCascade")}
+            found = {e.subject.replica for e in fleet.findings("KvCacheCascade")}
             assert found == {f"engine-{number:03d}:8000" for number in (0, 2, 4)}
     # The TTFT objective is 2 s.
     assert r'le=~"|1\\.0|2\\.5|\\+Inf"' in api.instants[-1]

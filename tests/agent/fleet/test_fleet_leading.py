@@ -17,8 +17,7 @@ from stored_recordings import MemoryStore, agent_samples
 from test_fleet_turns import TIER, VIEW, Away, times
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.alerting.service import AlertingService
-from agent.alerting.sink import AlertingSink
+from agent.alerting.service import AlertingService, AlertingSink
 from agent.config.load import parse_config
 from agent.config.store import Lease
 from agent.errors import ConfigError

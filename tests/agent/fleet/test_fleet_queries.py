@@ -47,11 +47,11 @@ def test_eight_tiers_are_asked_with_at_most_40_queries_and_as_many_for_three_tim
     more, loop = asked(tmp_path / "more", 12)
     assert max(few) <= MOST_QUERIES
     assert more == few
-    down = loop.state.rules["TierDown", Subject(tier="tier-0", replica=None)].answer
+    down = loop.state.rules["TierDown", Subject(tier="tier-0", replica=None)].result
     assert down.status is Status.OK
     assert "12 of 12" in down.sentence
     minutes = loop.state.minutes["tier-0"]
-    assert sum(s.window.counters.get("requests_finished", 0.0) for s in minutes.slices) > 0
+    assert sum(s.window.counters.get("requests_finished", 0.0) for s in minutes.binned) > 0
     assert minutes.each is not None
     assert {s.replica for s in minutes.each} == {pod_name(0, number) for number in range(12)}
 

@@ -88,11 +88,11 @@ class Fleet:
             self.now += seconds
             self.loop.run_cycle()
 
-    def answer(self, rule: str, replica: str | None = None) -> Any:
-        return self.loop.state.rules[rule, Subject(tier=TIER, replica=replica)].answer
+    def result(self, rule: str, replica: str | None = None) -> Any:
+        return self.loop.state.rules[rule, Subject(tier=TIER, replica=replica)].result
 
-    def episodes(self, rule: str) -> list[Finding]:
-        opened = [s.episode for (name, _), s in self.loop.state.rules.items() if s.episode and name == rule]
+    def findings(self, rule: str) -> list[Finding]:
+        opened = [s.finding for (name, _), s in self.loop.state.rules.items() if s.finding and name == rule]
         return [*opened, *(e for e in self.runtime.past if e.rule == rule)]
 
 
@@ -114,7 +114,7 @@ def test_a_cascade_is_found_in_the_store_when_and_where_it_was(told: Any) -> Non
     of = agent_samples if told is told_by_agents else engine_samples
     fleet, _ = told(list(of("cascade_fast")))
     fleet.go(5)
-    (cascade,) = fleet.episodes("KvCacheCascade")
+    (cascade,) = fleet.findings("KvCacheCascade")
     assert cascade.subject == Subject(tier=TIER, replica="cpu-small-0")
     assert max(t.stage or 0 for t in cascade.transitions) == 4
 
@@ -152,19 +152,19 @@ def test_a_store_that_is_away_leaves_everything_unknown_and_is_caught_up_with() 
     samples = list(agent_samples("steady"))
     fleet, api = told_by_agents(samples)
     fleet.go(2)
-    assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
+    assert fleet.result("TargetDown", "cpu-small-0").status is Status.OK
     api.away = True
     fleet.go(1)
-    for (rule, _), standing in fleet.loop.state.rules.items():
+    for (rule, _), rule_state in fleet.loop.state.rules.items():
         if rule not in ("UnknownTooLong",):
-            assert isinstance(standing.answer, Unknown), rule
-            assert standing.answer.reason is Gap.STALE
+            assert isinstance(rule_state.result, Unknown), rule
+            assert rule_state.result.reason is Gap.STALE
     assert "connection refused" in fleet.source.errors[TIER]
-    assert not [s.episode for s in fleet.loop.state.rules.values() if s.episode and s.episode.rule == "TierDown"]
+    assert not [s.finding for s in fleet.loop.state.rules.values() if s.finding and s.finding.rule == "TierDown"]
     api.away = False
     fleet.go(1)
     assert fleet.source.errors == {}
-    assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
+    assert fleet.result("TargetDown", "cpu-small-0").status is Status.OK
     known, _ = told_by_agents(samples)
     known.go(4)
     sums = [windows.sum_windows(c.slice.window for c in one.closed) for one in (fleet, known)]
@@ -192,8 +192,8 @@ def test_a_tier_of_which_no_replica_is_told_any_more_is_unseen_and_not_down() ->
     fleet, _ = told_by_agents([one for one in samples if one[2] < begin + 130])
     fleet.go(4)
     assert "no sample of the tier" in fleet.source.errors[TIER]
-    assert isinstance(fleet.answer("TierDown"), Unknown)
-    assert not fleet.episodes("TierDown")
+    assert isinstance(fleet.result("TierDown"), Unknown)
+    assert not fleet.findings("TierDown")
 
 
 def two(samples: list[Sample], until: float) -> list[Sample]:
@@ -213,8 +213,8 @@ def test_a_replica_whose_agent_was_killed_is_a_gap_and_then_gone_and_the_others_
     assert [t.replica for t in fleet.source.targets] == ["cpu-small-0", "cpu-small-1"]
     down = fleet.loop.state.replicas[TIER, "cpu-small-1"]
     assert down.track.misses >= 1
-    assert "no scrape of it" in down.trouble
-    assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
+    assert "no scrape of it" in down.error
+    assert fleet.result("TargetDown", "cpu-small-0").status is Status.OK
     fleet.source.api.store = MemoryStore.of(samples)  # type: ignore[attr-defined]
     fleet.now += 250
     fleet.loop.run_cycle()
@@ -286,7 +286,7 @@ def test_sums_over_many_replicas_say_exactly_what_the_replicas_say(tmp_path: Pat
     assert {c.replica for c in found["sums"][0].closed} == {"*"}
     assert len(found["sums"][0].closed) < len(found["each"][0].closed) / 4
     assert found["sums"][1] <= 4 * 5
-    cascades = {way: {e.subject for e in fleet.episodes("KvCacheCascade")} for way, (fleet, _) in found.items()}
+    cascades = {way: {e.subject for e in fleet.findings("KvCacheCascade")} for way, (fleet, _) in found.items()}
     assert cascades["sums"] == cascades["each"] != set()
 
 

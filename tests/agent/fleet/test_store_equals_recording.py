@@ -136,8 +136,8 @@ def same(a: Reading | Missing, b: Reading | Missing, tolerance: float) -> bool:
 
 def told(found: ReplayResult) -> list[Finding]:
     """The episodes of all that a person is told."""
-    episodes = [e for e in found.ended if isinstance(e, Finding)] + [s.episode for s in found.standings if s.episode]
-    return sorted((e for e in episodes if e.rule not in STARTS), key=lambda e: (e.rule, str(e.subject), e.started_at))
+    findings = [e for e in found.ended if isinstance(e, Finding)] + [s.finding for s in found.rule_states if s.finding]
+    return sorted((e for e in findings if e.rule not in STARTS), key=lambda e: (e.rule, str(e.subject), e.started_at))
 
 
 def words(one: Finding) -> tuple[object, ...]:
@@ -189,7 +189,7 @@ def test_every_reading_of_a_store_is_that_of_the_recording(
     assert ours.keys() == theirs.keys()
     for key, window in theirs.items():
         assert ours[key].end == pytest.approx(window.end, abs=LATE_SECONDS + 0.001)
-        assert not differing(ours[key], window, expected.views[key[0]].basis, TOLERANCES[kind], source)
+        assert not differing(ours[key], window, expected.contexts[key[0]].basis, TOLERANCES[kind], source)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -210,7 +210,7 @@ def test_every_episode_of_a_store_is_that_of_the_recording(
 def closed_minutes(name: str) -> list[ClosedMinute]:
     """The minutes that a daemon closes that scrapes the recorded engines."""
     recording, expected, _, _ = recorded(name)
-    evaluator, state = Evaluator(expected.views), EvaluatorState()
+    evaluator, state = Evaluator(expected.contexts), EvaluatorState()
     readers = [PageReader(target.engine) for target in recording.targets]
     closed: list[ClosedMinute] = []
     for scrape in scrapes(recording, []):
@@ -221,12 +221,12 @@ def closed_minutes(name: str) -> list[ClosedMinute]:
     return [*closed, *evaluator.flush(state)]
 
 
-def in_order(slices: Iterable[BinnedWindow]) -> list[BinnedWindow]:
-    return sorted(slices, key=lambda s: (s.window.start, s.replica or ""))
+def in_order(binned: Iterable[BinnedWindow]) -> list[BinnedWindow]:
+    return sorted(binned, key=lambda s: (s.window.start, s.replica or ""))
 
 
-def where(slices: list[BinnedWindow]) -> list[tuple[str | None, float, float]]:
-    return [(one.replica, round(one.window.start, 3), round(one.window.end, 3)) for one in slices]
+def where(binned: list[BinnedWindow]) -> list[tuple[str | None, float, float]]:
+    return [(one.replica, round(one.window.start, 3), round(one.window.end, 3)) for one in binned]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -234,14 +234,14 @@ def test_every_reading_of_the_history_is_that_of_the_recording(tmp_path: Path, n
     closed = closed_minutes(name)
     with HistoryStore(tmp_path / "history.db") as store:
         store.book(MinuteRecord(tier=one.tier, plan_version="", slice=one.slice) for one in closed)
-        for tier, view in recorded(name)[1].views.items():
+        for tier, context in recorded(name)[1].contexts.items():
             found = in_order(store.minutes(tier, 0.0, 4e9))
             wanted = in_order(one.slice for one in closed if one.tier == tier)
 
             assert len(found) >= 3
             assert where(found) == where(wanted)
             pairs = list(zip(found, wanted, strict=True))
-            assert not [bad for a, b in pairs if (bad := differing(a.window, b.window, view.basis, 0.0))]
+            assert not [bad for a, b in pairs if (bad := differing(a.window, b.window, context.basis, 0.0))]
             assert all((a.rps, a.in_system, a.beyond) == (b.rps, b.in_system, b.beyond) for a, b in pairs)
 
 
@@ -255,12 +255,14 @@ def test_a_history_imported_from_a_store_is_the_one_that_a_daemon_would_have_kep
     with closing(asked.api), HistoryStore(tmp_path / "history.db") as store:
         filled = fill_history(asked.loaded, asked.api, store, (asked.since - 600, asked.until + 600))
 
-        assert (filled.trouble, filled.minutes) == ("", len(closed))
-        for tier, view in recorded(name)[1].views.items():
+        assert (filled.error, filled.minutes) == ("", len(closed))
+        for tier, context in recorded(name)[1].contexts.items():
             found = in_order(store.minutes(tier, 0.0, 4e9))
             wanted = in_order(one.slice for one in closed if one.tier == tier)
 
             assert where(found) == where(wanted)
             tolerance = TOLERANCES["Prometheus"]
             pairs = list(zip(found, wanted, strict=True))
-            assert not [bad for a, b in pairs if (bad := differing(a.window, b.window, view.basis, tolerance, source))]
+            assert not [
+                bad for a, b in pairs if (bad := differing(a.window, b.window, context.basis, tolerance, source))
+            ]

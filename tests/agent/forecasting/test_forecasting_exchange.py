@@ -23,9 +23,9 @@ from agent.forecasting.tier_forecast import TierForecast
 
 
 @pytest.fixture(scope="module")
-def answer() -> ForecastResponse:
+def result() -> ForecastResponse:
     asked = question(replica_hour=10.0, currency="USD")
-    return TierForecast(asked, series(3 * DAY_MINUTES + 600)).answer(asked)
+    return TierForecast(asked, series(3 * DAY_MINUTES + 600)).respond(asked)
 
 
 def test_a_question_arrives_as_it_was_asked() -> None:
@@ -39,19 +39,19 @@ def test_a_question_arrives_as_it_was_asked() -> None:
     assert parse_request(line) == asked
 
 
-def test_an_answer_arrives_as_it_was_given(answer: ForecastResponse) -> None:
-    assert answer.prewarm.worth is not None
-    line = answer_line(answer)
+def test_an_answer_arrives_as_it_was_given(result: ForecastResponse) -> None:
+    assert result.prewarm.worth is not None
+    line = answer_line(result)
     assert line.count(b"\n") == 1
-    assert parse_response(line) == answer
+    assert parse_response(line) == result
     nothing = no_forecast(question(), "no demand of this tier has been kept yet")
     assert parse_response(answer_line(nothing)) == nothing
     failed = ForecastFailure(tier="h100", trouble="ZeroDivisionError: division by zero")
     assert parse_response(answer_line(failed)) == failed
 
 
-def changed(answer: ForecastResponse, *path: str | int, value: Any) -> bytes:
-    document = json.loads(answer_line(answer))
+def changed(result: ForecastResponse, *path: str | int, value: Any) -> bytes:
+    document = json.loads(answer_line(result))
     part = document
     for key in path[:-1]:
         part = part[key]
@@ -77,9 +77,9 @@ def changed(answer: ForecastResponse, *path: str | int, value: Any) -> bytes:
         (("prewarm",), None),
     ],
 )
-def test_what_is_no_answer_is_refused(answer: ForecastResponse, path: tuple[str | int, ...], value: Any) -> None:
+def test_what_is_no_answer_is_refused(result: ForecastResponse, path: tuple[str | int, ...], value: Any) -> None:
     with pytest.raises(ValueError):
-        parse_response(changed(answer, *path, value=value))
+        parse_response(changed(result, *path, value=value))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_garbage_is_refused(line: bytes) -> None:
         parse_response(line)
 
 
-def test_a_number_that_is_none_never_leaves_the_process(answer: ForecastResponse) -> None:
+def test_a_number_that_is_none_never_leaves_the_process(result: ForecastResponse) -> None:
     broken = no_forecast(question(), "x")
     object.__setattr__(broken, "now_rps", float("nan"))
     with pytest.raises(ValueError):

@@ -182,13 +182,13 @@ def test_a_process_that_keeps_failing_is_begun_with_growing_pauses() -> None:
 
 
 def with_answers(code: str) -> Callable[[int], Sequence[str]]:
-    """The real process, in which `real(self, asked)` answers as it does and `answer` is what is asked."""
+    """The real process, in which `real(self, asked)` answers as it does and `result` is what is asked."""
     return saying(
         f"sys.argv = ['worker', '{FORECAST_MEMORY_BYTES}']\n"
         "from agent.forecasting import history_input as history_forecasts; from agent.forecasting import worker\n"
-        "real = history_forecasts.HistoryForecasts.answer\n"
+        "real = history_forecasts.HistoryForecasts.respond\n"
         f"{code}\n"
-        "history_forecasts.HistoryForecasts.answer = answer\n"
+        "history_forecasts.HistoryForecasts.respond = answer\n"
         "sys.exit(worker.main())"
     )
 
@@ -235,7 +235,7 @@ def test_one_tiers_failure_costs_the_others_nothing(tmp_path: Path) -> None:
 def test_after_a_defect_the_tier_begins_anew(history: Path) -> None:
     code = (
         "from agent.forecasting.tier_forecast import TierForecast\n"
-        "begun, asked_for, begin, whole = [], [], TierForecast.__init__, TierForecast.answer\n"
+        "begun, asked_for, begin, whole = [], [], TierForecast.__init__, TierForecast.respond\n"
         "def counted(self, *given):\n"
         "    begun.append(1)\n"
         "    begin(self, *given)\n"
@@ -243,7 +243,7 @@ def test_after_a_defect_the_tier_begins_anew(history: Path) -> None:
         "    asked_for.append(1)\n"
         "    if len(asked_for) > 1: raise ValueError(f'begun {len(begun)} times')\n"
         "    return whole(self, asked)\n"
-        "TierForecast.__init__, TierForecast.answer = counted, failing\n"
+        "TierForecast.__init__, TierForecast.respond = counted, failing\n"
         "def answer(self, asked): return real(self, asked)"
     )
     with forecasting(with_answers(code)) as forecasts:

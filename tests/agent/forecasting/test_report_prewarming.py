@@ -129,7 +129,7 @@ def test_what_the_margin_carries_is_not_kept_warm_a_second_time() -> None:
 @pytest.fixture(scope="module")
 def found() -> ForecastResponse:
     asked = question()
-    return TierForecast(asked, series(4 * 1440)).answer(asked)
+    return TierForecast(asked, series(4 * 1440)).respond(asked)
 
 
 def test_what_the_forecast_found_comes_into_the_report_as_it_is(found: ForecastResponse) -> None:

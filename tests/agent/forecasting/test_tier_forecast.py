@@ -22,7 +22,7 @@ from rules.plan.replica_count import NO_MARGIN
 
 def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> ForecastResponse:
     asked = question(**changes)
-    return TierForecast(asked, series(minutes)).answer(asked)
+    return TierForecast(asked, series(minutes)).respond(asked)
 
 
 def test_four_days_of_a_daily_wave_are_forecast_and_warmed_for() -> None:
@@ -88,7 +88,7 @@ def test_the_margin_of_the_recommended_counts_is_told_apart_and_not_in_the_minim
         surging.values[first : first + 2] *= 1.5
     priced: dict[str, Any] = {"replica_hour": 10.0, "late_request": 0.02, "minimum_warm": 0}
     asked = tuple(question(margin=one, **priced) for one in (NO_MARGIN, margin_of()))
-    bare, roomy = (TierForecast(one, surging).answer(one) for one in asked)
+    bare, roomy = (TierForecast(one, surging).respond(one) for one in asked)
     told = roomy.prewarm.worth
     assert told is not None
     assert bare.prewarm.worth is not None
@@ -111,7 +111,7 @@ def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() 
         followed.add([amount])
     later = question(minutes_later=60)
     whole = Series(start=begun.start, bin_seconds=60.0, values=np.array([amount for _, amount in minutes]))
-    one, other = followed.answer(later), TierForecast(later, whole).answer(later)
+    one, other = followed.respond(later), TierForecast(later, whole).respond(later)
     assert followed.end == later.settled_until
     assert one.forecast is not None
     assert other.forecast is not None
@@ -131,9 +131,9 @@ def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() 
 def test_a_day_later_everything_is_learnt_anew_and_what_is_old_is_forgotten() -> None:
     asked = question()
     followed = TierForecast(asked, series(3 * DAY_MINUTES))
-    worth = followed.answer(asked).prewarm.worth
+    worth = followed.respond(asked).prewarm.worth
     followed.add([amount for _, amount in amounts(DAY_MINUTES, SETTLED + 86_400)])
-    later = followed.answer(question(minutes_later=DAY_MINUTES))
+    later = followed.respond(question(minutes_later=DAY_MINUTES))
     assert later.prewarm.worth is not None
     assert worth is None or later.prewarm.worth.end > worth.end
     assert later.forecast is not None
@@ -181,11 +181,11 @@ def test_what_was_seen_last_counts_for_ten_minutes_and_then_nothing_is_recommend
     asked = question()
     tier = TierForecast(asked, series(600))
     tier.add([np.nan] * 9)
-    held = tier.answer(question(minutes_later=9))
+    held = tier.respond(question(minutes_later=9))
     assert held.prewarm.recommendation is not None
     assert held.now_rps == pytest.approx(amounts(1)[-1][1] / 60.0)
     tier.add([np.nan])
-    silent = tier.answer(question(minutes_later=10))
+    silent = tier.respond(question(minutes_later=10))
     assert silent.now_rps is None
     assert silent.prewarm.recommendation is None
     assert silent.prewarm.reason == ("the newest demand of the tier is 10 min old; after 10 min nothing is recommended")
@@ -197,9 +197,9 @@ def test_no_schedule_is_made_of_what_was_seen_an_hour_ago() -> None:
     tier = TierForecast(question(), series(4 * DAY_MINUTES))
     # Each question comes half a minute after its last settled minute.
     tier.add([np.nan] * 59)
-    assert tier.answer(question(minutes_later=59)).prewarm.schedule
+    assert tier.respond(question(minutes_later=59)).prewarm.schedule
     tier.add([np.nan])
-    old = tier.answer(question(minutes_later=60)).prewarm
+    old = tier.respond(question(minutes_later=60)).prewarm
     assert (old.schedule, old.until, old.schedule_certainty) == ((), None, None)
     assert old.reason == "the newest demand of the tier is 1 h old: no schedule is made of it"
 
@@ -252,7 +252,7 @@ def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> N
     tripled = series(3 * DAY_MINUTES)
     tripled.values[-60:] *= 3.0
     asked = question(events=(EventMessage(name="sale", start=past, duration_seconds=3600.0, factor=3.0),))
-    after = TierForecast(asked, tripled).answer(asked)
+    after = TierForecast(asked, tripled).respond(asked)
     assert after.forecast is not None
     assert after.forecast.projection.points[0].q50 == pytest.approx(usual.forecast.projection.points[0].q50, rel=0.02)
     assert after.now_rps == pytest.approx(3 * (usual.now_rps or 0.0))
@@ -296,7 +296,7 @@ def test_a_hold_shorter_than_a_start_is_none() -> None:
         kept = []
         for later in range(2, 15):
             tier.add([60.0 * 4.0])
-            found = tier.answer(question(minutes_later=later, hold_seconds=hold)).prewarm.recommendation
+            found = tier.respond(question(minutes_later=later, hold_seconds=hold)).prewarm.recommendation
             assert found is not None
             kept.append(found.replicas)
         assert kept.count(20) == held - 1
@@ -312,7 +312,7 @@ def test_bins_of_a_quarter_of_an_hour_are_taken_as_minutes_between_them() -> Non
     coarse = series(3 * DAY_MINUTES).values.reshape(-1, 15).sum(axis=1)
     start = SETTLED // 900 * 900 - len(coarse) * 900.0
     tier = TierForecast(asked, Series(start=start, bin_seconds=900.0, values=coarse))
-    found = tier.answer(asked)
+    found = tier.respond(asked)
     assert found.forecast is not None
     assert len(found.forecast.projection.points) == 96
     assert found.prewarm.recommendation is not None
@@ -322,7 +322,7 @@ def test_traffic_that_ended_is_hardly_any_and_less_than_one_a_day_is_none() -> N
     asked = question()
     silent = series(4 * DAY_MINUTES)
     tier = TierForecast(asked, replace(silent, values=np.where(np.arange(len(silent)) < 60, silent.values, 0.0)))
-    found = tier.answer(asked)
+    found = tier.respond(asked)
     assert found.forecast is not None
     said = [point.q50 for point in found.forecast.projection.points]
     assert max(said) < 0.001

@@ -182,7 +182,7 @@ def test_a_value_that_dcgm_refreshes_every_30_s_is_counted_once_and_not_for_each
     for turn in range(9):
         refresh = turn // 2
         exporter.show(50.0 + refresh, 1e6 * refresh)
-        windows = gpus.turn(T + 15 * turn).windows
+        windows = gpus.read_gpus(T + 15 * turn).windows
         seen.append(bool(windows))
         for window in windows.values():
             joules += window.counters["gpu_energy_joules"]
@@ -197,12 +197,12 @@ def test_a_dcgm_page_that_fails_is_told_and_left_alone_for_some_turns() -> None:
     exporter = Exporter()
     gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.page = ScrapeError(ScrapeFailure.CONNECT, "connection refused")
-    problems = [gpus.turn(T + 15 * n).problems for n in range(8)]
+    problems = [gpus.read_gpus(T + 15 * n).problems for n in range(8)]
     assert set(problems) == {("dcgm-exporter: connect: connection refused",)}
     assert exporter.asked == 5
     exporter.show(50, 1)
     for n in range(8, 13):
-        last = gpus.turn(T + 15 * n)
+        last = gpus.read_gpus(T + 15 * n)
     assert last.problems == ()
     assert "GPU-a" in gpus.latest
 
@@ -221,7 +221,7 @@ def test_a_fault_of_dcgm_is_counted_when_its_code_comes_and_not_while_it_stands(
         exporter.show(50.0 + turn, 1e6 * turn)
         assert isinstance(exporter.page, bytes)
         exporter.page += XID.format(code=code).encode()
-        events += [window.counters["gpu_fault_events"] for window in gpus.turn(T + 30 * turn).windows.values()]
+        events += [window.counters["gpu_fault_events"] for window in gpus.read_gpus(T + 30 * turn).windows.values()]
     assert events == [0, 0, 1, 0, 0, 1]
     assert gpus.latest["GPU-a"].counters["gpu_fault_events_by_code/xid-48"] == 2
 
@@ -230,7 +230,7 @@ def test_an_exporter_that_measures_when_it_is_asked_is_believed_when_it_says_the
     exporter = Exporter()
     exporter.page = (MADE / "made-nvidia-smi-h200.prom").read_bytes()
     gpus = GpuCollector(ExporterPage(exporter, NVIDIA_SMI))
-    seen = [gpus.turn(T + 15 * turn).windows for turn in range(3)]
+    seen = [gpus.read_gpus(T + 15 * turn).windows for turn in range(3)]
     assert [len(windows) for windows in seen] == [0, 1, 1]
     (window,) = seen[-1].values()
     assert window.counters["gpu_throttled_power_seconds"] == 0.0
@@ -244,12 +244,12 @@ def test_amd_gpus_give_windows_with_energy_throttling_and_faults() -> None:
     later = {" 2.5293978861568e+13": " 2.5312978861568e+13", " 8000000": " 8030000", " 53994": " 56994"}
     gpus = GpuCollector(ExporterPage(exporter, AMD))
     exporter.page = page.encode()
-    assert gpus.turn(T).windows == {}
+    assert gpus.read_gpus(T).windows == {}
     for before, after in later.items():
         assert before in page
         page = page.replace(before, after)
     exporter.page = (page.replace("} 23\n", "} 31\n")).encode()
-    turn = gpus.turn(T + 30)
+    turn = gpus.read_gpus(T + 30)
     assert turn.problems == ()
     busy, idle = (turn.windows[gpu] for gpu in ("692501000010", "692501000011"))
     assert busy.counters["gpu_energy_joules"] / busy.counters["gpu_energy_covered_seconds"] == pytest.approx(19e3 / 30)
@@ -264,10 +264,10 @@ def test_a_gpu_that_is_not_read_any_more_is_told_after_two_minutes_and_its_windo
     exporter = Exporter()
     gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.show(50, 1)
-    gpus.turn(T)
+    gpus.read_gpus(T)
     owned = GpuAssignment(gpus=("GPU-a",))
     assert gpus.trouble(("t", "r"), owned, T + UNREAD_SECONDS) == ""
-    assert gpus.turn(T + UNREAD_SECONDS + 15).windows == {}
+    assert gpus.read_gpus(T + UNREAD_SECONDS + 15).windows == {}
     assert gpus.trouble(("t", "r"), owned, T + UNREAD_SECONDS + 15) == "GPU GPU-a has not been read for 135 s"
     assert gpus.trouble(("t", "other"), GpuAssignment(gpus=()), T + 1000) == ""
 
@@ -283,7 +283,7 @@ def test_gpus_that_are_not_found_are_told_only_once_that_has_lasted() -> None:
 
 def test_without_a_source_nothing_is_read_and_nothing_is_missing() -> None:
     gpus = GpuCollector(None)
-    assert gpus.turn(T).windows == {}
+    assert gpus.read_gpus(T).windows == {}
     missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
     assert [gpus.trouble(("t", "r"), missing, T + n * 1000) for n in range(3)] == ["", "", ""]
 
@@ -300,7 +300,7 @@ class Broken:
 
 def test_a_defect_in_reading_gpus_is_told_and_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        turn = GpuCollector(Broken()).turn(T)
+        turn = GpuCollector(Broken()).read_gpus(T)
     assert turn.problems == ("defect in sizewatch while reading GPUs: AttributeError",)
     assert turn.windows == {}
     assert caplog.records[0].exc_info is not None
@@ -310,10 +310,10 @@ def test_gpus_of_nvml_give_windows_that_carry_their_own_seconds(nvml: StandIn) -
     uuid = nvml.add_gpu()
     reader_time = [0.0]
     gpus = GpuCollector(NvmlReader(clock=lambda: reader_time[0]))
-    gpus.turn(T)
+    gpus.read_gpus(T)
     nvml.set({"0.energy_mj": 5_006_000})
     reader_time[0] = 15.0
-    turn = gpus.turn(T + 15)
+    turn = gpus.read_gpus(T + 15)
     assert turn.problems == ()
     window = turn.windows[uuid]
     assert window.counters["gpu_energy_joules"] == pytest.approx(6.0)
@@ -327,18 +327,18 @@ def test_a_gpu_lost_half_way_is_a_problem_at_once_then_unread_and_the_other_is_r
     lost, whole = nvml.add_gpu(), nvml.add_gpu()
     now = [0.0]
     gpus = GpuCollector(NvmlReader(clock=lambda: now[0]))
-    gpus.turn(T)
+    gpus.read_gpus(T)
     nvml.set({"0.gone": 1})
     for n in range(1, 10):
         now[0] = 15.0 * n
-        turn = gpus.turn(T + now[0])
+        turn = gpus.read_gpus(T + now[0])
         assert (lost in turn.windows, whole in turn.windows) == (False, True)
         assert turn.problems
     owned = GpuAssignment(gpus=(lost, whole))
     assert gpus.trouble(("t", "r"), owned, T + now[0]) == f"GPU {lost} has not been read for 135 s"
     nvml.set({"0.gone": None})
     now[0] += 15
-    assert lost in gpus.turn(T + now[0]).windows
+    assert lost in gpus.read_gpus(T + now[0]).windows
     assert gpus.trouble(("t", "r"), owned, T + now[0]) == ""
     gpus.close()
 
@@ -346,11 +346,11 @@ def test_a_gpu_lost_half_way_is_a_problem_at_once_then_unread_and_the_other_is_r
 def test_a_driver_that_hangs_costs_its_deadline_and_the_next_turns_nothing(nvml: StandIn) -> None:
     nvml.add_gpu()
     gpus = GpuCollector(NvmlReader(deadline_seconds=0.1))
-    gpus.turn(T)
+    gpus.read_gpus(T)
     nvml.set({"hang.nvmlDeviceGetTemperatureV": 1, "hang.nvmlDeviceGetMemoryInfo_v2": 1})
-    problems = [gpus.turn(T + 15 * n).problems for n in range(1, 5)]
+    problems = [gpus.read_gpus(T + 15 * n).problems for n in range(1, 5)]
     assert all("not answer" in p[0] or "not answered" in p[0] for p in problems)
     nvml.set({"hang.nvmlDeviceGetTemperatureV": None, "hang.nvmlDeviceGetMemoryInfo_v2": None})
-    assert wait_for(lambda: not gpus.turn(T + 100).problems)
-    assert gpus.turn(T + 200).problems == ()
+    assert wait_for(lambda: not gpus.read_gpus(T + 100).problems)
+    assert gpus.read_gpus(T + 200).problems == ()
     gpus.close()

@@ -64,8 +64,8 @@ def asked(path: Path, now: float = NOW, version: str = VERSION) -> dict[str, Rul
     """What upkeep tells of the tier."""
     keeping = HistoryService(lambda: HistoryStore(path, busy_timeout_seconds=0.05))
     with closing(keeping):
-        answers = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": version}, now)
-        return {answer.rule: answer for answer in answers}
+        results = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": version}, now)
+        return {result.rule: result for result in results}
 
 
 @pytest.fixture(name="path")
@@ -73,9 +73,9 @@ def history_path(tmp_path: Path) -> Path:
     return tmp_path / "sizewatch-data" / "history.db"
 
 
-def status(answer: RuleResult) -> Status:
-    assert isinstance(answer, Verdict), answer
-    return answer.status
+def status(result: RuleResult) -> Status:
+    assert isinstance(result, Verdict), result
+    return result.status
 
 
 def test_a_week_in_the_trap_is_found_in_the_history_and_a_week_at_forty_one_percent_is_none(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_six_and_a_half_days_in_the_history_are_no_trap_yet(path: Path) -> None:
 def test_hours_under_another_plan_count_only_where_the_curve_does_not(path: Path) -> None:
     booked(path, 0.2, 100, version="before")
     booked(path, 0.2, 68, first=100)
-    answers = asked(path)
-    trap, cache = answers["UtilizationTrap"], answers["KvCacheUnderused"]
+    results = asked(path)
+    trap, cache = results["UtilizationTrap"], results["KvCacheUnderused"]
     assert isinstance(trap, Unknown)
     assert trap.text.startswith("68 of 168 hours seen")
     assert status(cache) is Status.WARNING
@@ -108,8 +108,8 @@ def test_hours_under_another_plan_count_only_where_the_curve_does_not(path: Path
 def test_load_bins_and_replicas_of_an_hour_are_one_hour_of_the_tier(path: Path) -> None:
     booked(path, 0.2)
     with HistoryStore.open_reader(path) as reader:
-        answers = {a.rule: a for a in daily_queries.evaluate_days(reader, VIEW, VERSION, NOW)}
-    trap = answers["UtilizationTrap"]
+        results = {a.rule: a for a in daily_queries.evaluate_days(reader, VIEW, VERSION, NOW)}
+    trap = results["UtilizationTrap"]
     assert isinstance(trap, Verdict)
     assert "of 4.0 replicas" in trap.sentence
 
@@ -120,12 +120,12 @@ def test_a_history_that_cannot_be_read_makes_the_rules_over_days_unknown_with_th
     with closing(sqlite3.connect(path)) as other:
         other.execute("UPDATE hours SET body = x'00'")
         other.commit()
-    answers = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": VERSION}, NOW - 166 * 3600)
+    results = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": VERSION}, NOW - 166 * 3600)
     keeping.close()
-    assert [a.rule for a in answers] == [rule.name for rule in long_rules.LONG]
-    assert {a.reason for a in answers if isinstance(a, Unknown)} == {Gap.STALE}
-    assert keeping.trouble is not None
-    assert all(keeping.trouble in a.text for a in answers if isinstance(a, Unknown))
+    assert [a.rule for a in results] == [rule.name for rule in long_rules.LONG]
+    assert {a.reason for a in results if isinstance(a, Unknown)} == {Gap.STALE}
+    assert keeping.error is not None
+    assert all(keeping.error in a.text for a in results if isinstance(a, Unknown))
 
 
 def at_work(began: float) -> Callable[[], float]:
@@ -168,13 +168,13 @@ def test_a_daemon_that_starts_on_a_week_in_the_trap_tells_it_on_every_page_and_k
         further(daemon, 3)
         assert told(daemon)["status"] == "warning", "it stands between two hours"
         assert wait_for(lambda: kept(path))
-    (episode,) = kept(path)
-    assert (episode.subject, episode.ended_at) == (TRAP[1], None)
+    (finding,) = kept(path)
+    assert (finding.subject, finding.ended_at) == (TRAP[1], None)
 
 
 def kept(path: Path) -> list[Any]:
     with HistoryStore.open_reader(path) as reader:
-        return [one for one in reader.episodes(0.0) if one.rule == "UtilizationTrap"]
+        return [one for one in reader.findings(0.0) if one.rule == "UtilizationTrap"]
 
 
 def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_without_ending_the_episode(
@@ -185,9 +185,9 @@ def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_wit
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.reloads == 1)
         further(daemon)
-        standing = daemon.loop.state.rules[TRAP]
-        assert status(standing.answer) is Status.WARNING
-        began = standing.episode.started_at if standing.episode else None
+        rule_state = daemon.loop.state.rules[TRAP]
+        assert status(rule_state.result) is Status.WARNING
+        began = rule_state.finding.started_at if rule_state.finding else None
         changed = PLAN.read_text(encoding="utf-8").replace("gpu_hour_price: 1.0", "gpu_hour_price: 2.0")
         assert changed != PLAN.read_text(encoding="utf-8")
         (tmp_path / "other.yaml").write_text(changed, encoding="utf-8")
@@ -196,9 +196,9 @@ def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_wit
         assert wait_for(lambda: daemon.counts.reloads == 2)
         further(daemon)
         after = daemon.loop.state.rules[TRAP]
-        assert isinstance(after.answer, Unknown)
-        assert after.episode is not None
-        assert after.episode.started_at == began
+        assert isinstance(after.result, Unknown)
+        assert after.finding is not None
+        assert after.finding.started_at == began
 
 
 def test_upkeep_ends_what_is_over(tmp_path: Path, path: Path) -> None:
@@ -206,12 +206,12 @@ def test_upkeep_ends_what_is_over(tmp_path: Path, path: Path) -> None:
     with engines() as served:
         parts = assemble(load(write(tmp_path, configuration(served))), clock=lambda: NOW)
         parts.loop.run_cycle()
-        assert parts.loop.state.rules[TRAP].episode is not None
+        assert parts.loop.state.rules[TRAP].finding is not None
         booked(path, 0.7, 80, first=WEEK)
         parts.upkeep(NOW + 80 * 3600)
         parts.loop.run_cycle()
-        standing = parts.loop.state.rules[TRAP]
-        assert (status(standing.answer), standing.episode) == (Status.OK, None)
+        rule_state = parts.loop.state.rules[TRAP]
+        assert (status(rule_state.result), rule_state.finding) == (Status.OK, None)
         parts.close(NOW)
 
 
@@ -220,9 +220,9 @@ def test_a_node_without_a_history_says_once_that_it_keeps_none(tmp_path: Path) -
         config = write(tmp_path, configuration(served, role="node"))
         parts = assemble(load(config), clock=lambda: NOW)
         parts.loop.run_cycle()
-        standing = parts.loop.state.rules[TRAP]
-        assert isinstance(standing.answer, Unknown)
-        assert (standing.answer.reason, standing.answer.text) == (Gap.NOT_EXPOSED, "this agent keeps no history")
+        rule_state = parts.loop.state.rules[TRAP]
+        assert isinstance(rule_state.result, Unknown)
+        assert (rule_state.result.reason, rule_state.result.text) == (Gap.NOT_EXPOSED, "this agent keeps no history")
         assert not parts.loop.state.new_results
         parts.upkeep(NOW + 3600)
         assert not parts.loop.state.new_results

@@ -249,7 +249,7 @@ BLIND = UnknownSpan(
 
 def test_episodes_and_unknown_spans_come_back_as_they_were(store):
     store.save_episode(OPEN, BLIND, OF_REPLICA)
-    assert store.episodes(START) == (OF_REPLICA, OPEN)
+    assert store.findings(START) == (OF_REPLICA, OPEN)
     assert store.unknowns(START) == (BLIND,)
 
 
@@ -258,7 +258,7 @@ def test_an_episode_that_ends_takes_the_place_of_the_open_one(store):
     ended = replace(OPEN, ended_at=START + 300.0, worst=replace(VERDICT, observed=VERDICT.expected))
     store.save_episode(ended)
     store.save_episode(replace(BLIND, ended_at=START + 90.0))
-    assert store.episodes(START) == (ended,)
+    assert store.findings(START) == (ended,)
     assert store.unknowns(START) == (replace(BLIND, ended_at=START + 90.0),)
 
 
@@ -266,9 +266,9 @@ def test_only_episodes_that_lasted_into_the_time_asked_for_are_given(store):
     ended = replace(OPEN, ended_at=START + 300.0)
     elsewhere = replace(OPEN, subject=Subject(tier="mi300"))
     store.save_episode(ended, elsewhere)
-    assert store.episodes(START + 300.0) == (ended, elsewhere)
-    assert store.episodes(START + 301.0) == (elsewhere,)
-    assert store.episodes(START, tier="h100") == (ended,)
+    assert store.findings(START + 300.0) == (ended, elsewhere)
+    assert store.findings(START + 301.0) == (elsewhere,)
+    assert store.findings(START, tier="h100") == (ended,)
 
 
 def test_events_come_back_in_the_order_of_time(store):
@@ -306,7 +306,7 @@ def test_minutes_go_after_three_days_the_rest_after_thirteen_weeks(store):
     assert store.events(0.0) == ()
     assert store.prune(START + 91 * DAY + 1) == 0
     assert store.prune(START + 100 * DAY) == 1 + 1 + 1 + 1
-    assert store.episodes(0.0) == (OF_REPLICA,)
+    assert store.findings(0.0) == (OF_REPLICA,)
 
 
 @pytest.mark.parametrize("sealed", [False, True])

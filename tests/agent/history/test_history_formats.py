@@ -70,7 +70,7 @@ def content(path: Path) -> dict[str, Any]:
             "quarters": reader.replica_bins("h100", *EVER),
             "hours": reader.bins("h100", *EVER),
             "versions": reader.plan_versions("h100", *EVER),
-            "episodes": reader.episodes(0.0),
+            "episodes": reader.findings(0.0),
             "unknowns": reader.unknowns(0.0),
             "events": reader.events(0.0),
             "kept": reader.read_value("first-seen/h100/v1"),

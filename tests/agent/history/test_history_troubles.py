@@ -209,7 +209,7 @@ def test_a_row_that_does_not_unpack_is_damage_and_is_not_written_over(store, bod
 
 def test_an_episode_that_cannot_be_read_is_damage(store):
     store._connection.execute("INSERT INTO spans VALUES ('episode', 'R', 't', '', 1.0, NULL, '{\"rule\": 1}')")
-    assert trouble_of(store.episodes, 0.0).kind is HistoryErrorKind.CORRUPT
+    assert trouble_of(store.findings, 0.0).kind is HistoryErrorKind.CORRUPT
 
 
 def test_every_kind_of_trouble_can_come_from_sqlite_and_says_what_to_do():

@@ -36,7 +36,7 @@ def closed(minute: int, tier: str = "t") -> ClosedMinute:
     return ClosedMinute(tier=tier, replica="r", slice=load_bins.bin_window(window(minute), None, "r"))
 
 
-def episode(ended_at: float | None = None, started_at: float = START, sentence: str = "bad") -> Finding:
+def finding(ended_at: float | None = None, started_at: float = START, sentence: str = "bad") -> Finding:
     subject = Subject(tier="t", replica="r")
     verdict = Verdict(
         t=started_at,
@@ -76,7 +76,7 @@ def kept(path: Path) -> tuple[int, int, list[str]]:
     """Minutes, episodes and kinds of events in the file."""
     with HistoryStore.open_reader(path) as reader:
         minutes = reader.minutes("t", START - DAY, START + DAY)
-        return len(minutes), len(reader.episodes(0.0)), [event.kind for event in reader.events(0.0)]
+        return len(minutes), len(reader.findings(0.0)), [event.kind for event in reader.events(0.0)]
 
 
 class Locked:
@@ -93,13 +93,13 @@ class Locked:
 
 def test_minutes_episodes_and_events_are_in_the_file_after_the_turn(keeping: HistoryService, path: Path) -> None:
     keeping.event(START, "start", "began")
-    keeping.turn([closed(0), closed(1)], VERSIONS, [episode(START + 60)], [])
+    keeping.write_cycle([closed(0), closed(1)], VERSIONS, [finding(START + 60)], [])
     assert kept(path) == (2, 1, ["start"])
-    assert (keeping.trouble, len(keeping.buffer)) == (None, 0)
+    assert (keeping.error, len(keeping.buffer)) == (None, 0)
 
 
 def test_minutes_are_booked_under_the_plan_version_of_their_tier(keeping: HistoryService, path: Path) -> None:
-    keeping.turn([closed(0), closed(0, "unplanned")], VERSIONS, (), ())
+    keeping.write_cycle([closed(0), closed(0, "unplanned")], VERSIONS, (), ())
     with HistoryStore.open_reader(path) as reader:
         assert len(reader.minutes("t", START, START + 60, "v1")) == 1
         assert len(reader.minutes("unplanned", START, START + 60, "")) == 1
@@ -111,24 +111,24 @@ def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_i
     lock = Locked(path)
     keeping.event(START, "start", "began")
     for minute in range(3):
-        keeping.turn([closed(minute)], VERSIONS, [episode(START + 60, START + minute)], [])
-        assert keeping.trouble is not None
-        assert "another process holds it" in keeping.trouble
+        keeping.write_cycle([closed(minute)], VERSIONS, [finding(START + 60, START + minute)], [])
+        assert keeping.error is not None
+        assert "another process holds it" in keeping.error
     assert len(keeping.buffer) == 3
     lock.let_go()
-    keeping.turn((), VERSIONS, (), ())
+    keeping.write_cycle((), VERSIONS, (), ())
     assert kept(path) == (3, 3, ["start"])
-    assert (keeping.trouble, len(keeping.buffer), keeping.buffer.dropped) == (None, 0, 0)
+    assert (keeping.error, len(keeping.buffer), keeping.buffer.dropped) == (None, 0, 0)
 
 
 def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_try(
     keeping: HistoryService, path: Path
 ) -> None:
-    keeping.trouble = "full: as upkeep found"
-    keeping.turn((), VERSIONS, (), ())
-    assert keeping.trouble == "full: as upkeep found"
-    keeping.turn([closed(0)], VERSIONS, (), ())
-    assert keeping.trouble is None
+    keeping.error = "full: as upkeep found"
+    keeping.write_cycle((), VERSIONS, (), ())
+    assert keeping.error == "full: as upkeep found"
+    keeping.write_cycle([closed(0)], VERSIONS, (), ())
+    assert keeping.error is None
 
 
 def test_a_history_that_cannot_be_opened_yet_is_opened_later_and_gets_what_waited(path: Path) -> None:
@@ -141,12 +141,12 @@ def test_a_history_that_cannot_be_opened_yet_is_opened_later_and_gets_what_waite
         return HistoryStore(path)
 
     keeping = HistoryService(opened)
-    assert keeping.trouble == "full: no space: free some"
+    assert keeping.error == "full: no space: free some"
     assert keeping.load_previous_run(0.0, START).past == ()
-    keeping.turn([closed(0)], VERSIONS, (), ())
-    assert keeping.trouble is not None
-    keeping.turn([closed(1)], VERSIONS, (), ())
-    assert keeping.trouble is None
+    keeping.write_cycle([closed(0)], VERSIONS, (), ())
+    assert keeping.error is not None
+    keeping.write_cycle([closed(1)], VERSIONS, (), ())
+    assert keeping.error is None
     assert kept(path)[0] == 2
     keeping.close()
 
@@ -164,7 +164,7 @@ def test_what_waits_for_a_history_is_bounded(path: Path) -> None:
     keeping = HistoryService(full)
     for n in range(MOST_WAITING + 20):
         keeping.event(START + n, "reload", "x")
-    keeping.turn((), VERSIONS, [episode(START + 60, START + n) for n in range(MOST_WAITING + 5)], ())
+    keeping.write_cycle((), VERSIONS, [finding(START + 60, START + n) for n in range(MOST_WAITING + 5)], ())
     assert (len(keeping._waiting), len(keeping._events)) == (MOST_WAITING, MOST_WAITING)
     assert keeping._events[0].t == START + 20, "the oldest are lost"
 
@@ -173,7 +173,7 @@ def test_an_episode_that_can_never_be_written_is_a_defect_once_and_stands_in_nob
     keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = HistoryStore.save_episode
-    broken = episode(START + 60, sentence="broken")
+    broken = finding(START + 60, sentence="broken")
 
     def refuses(self: HistoryStore, *several: Any) -> None:
         if broken in several:
@@ -182,8 +182,8 @@ def test_an_episode_that_can_never_be_written_is_a_defect_once_and_stands_in_nob
 
     monkeypatch.setattr(HistoryStore, "save_episode", refuses)
     with pytest.raises(ValueError, match="a defect"):
-        keeping.turn([closed(0)], VERSIONS, [broken], ())
-    keeping.turn([closed(1)], VERSIONS, [episode(START + 60, START + 1)], ())
+        keeping.write_cycle([closed(0)], VERSIONS, [broken], ())
+    keeping.write_cycle([closed(1)], VERSIONS, [finding(START + 60, START + 1)], ())
     assert kept(path)[:2] == (2, 1)
 
 
@@ -191,7 +191,7 @@ def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: 
     let_go: list[bool] = []
     keeping = HistoryService(lambda: HistoryStore(path, 0.05), lambda: let_go.append(True))
     lock = Locked(path)
-    keeping.turn([closed(0)], VERSIONS, (), ())
+    keeping.write_cycle([closed(0)], VERSIONS, (), ())
     with caplog.at_level(logging.ERROR):
         keeping.close()
     lock.let_go()
@@ -200,7 +200,7 @@ def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: 
 
 
 def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: HistoryService) -> None:
-    keeping.turn([closed(0)], VERSIONS, [episode(START + 60)], [episode(None, START + 5)])
+    keeping.write_cycle([closed(0)], VERSIONS, [finding(START + 60)], [finding(None, START + 5)])
     soon = keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS)
     assert [e.started_at for e in soon.past] == [START]
     assert [e.started_at for e in soon.unfinished] == [START + 5]
@@ -230,7 +230,7 @@ def test_step_13_is_done_once_the_first_seven_days_of_a_plan_version_are_over_an
     done = keep_step13(keeping, START + 7 * DAY)
     assert done is not None
     assert done["cpu-small"].startswith("cpu-small: cannot be judged")
-    keeping.turn([closed(0)], {}, (), ())
+    keeping.write_cycle([closed(0)], {}, (), ())
     assert keep_step13(keeping, START + 30 * DAY) == done, "the answer of the first week stays"
     assert step13_events(path) == 1
 
@@ -250,12 +250,12 @@ def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: His
     keep_step13(keeping, START)
     for hour in hours:
         one = load_bins.bin_window(window(60 * hour), VIEW.curve, "r")
-        keeping.turn([ClosedMinute(tier="cpu-small", replica="r", slice=one)], {"cpu-small": VERSION}, (), ())
+        keeping.write_cycle([ClosedMinute(tier="cpu-small", replica="r", slice=one)], {"cpu-small": VERSION}, (), ())
     keep_step13(keeping, START + 7 * DAY)
     with closing(sqlite3.connect(keeping._open()._path)) as connection:
         (body,) = connection.execute("SELECT value FROM kept WHERE name LIKE 'step13/%'").fetchone()
-    answer = json.loads(body)
-    (tier,) = answer["tiers"]
+    result = json.loads(body)
+    (tier,) = result["tiers"]
     assert tier["requests"] == 60.0 * len([h for h in hours if 0 <= h < 24 * 7])
     assert math.isclose(tier["highest_rps"], 1.0)
 
@@ -263,6 +263,6 @@ def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: His
 def test_upkeep_that_cannot_reach_the_file_says_so_and_knows_nothing_new(keeping: HistoryService, path: Path) -> None:
     lock = Locked(path)
     assert keep_step13(keeping, START) is None
-    assert keeping.trouble is not None
+    assert keeping.error is not None
     lock.let_go()
     assert keep_step13(keeping, START) == {}

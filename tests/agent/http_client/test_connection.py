@@ -32,12 +32,12 @@ Answer = Callable[[socket.socket], None]
 
 
 class Server:
-    """Accepts connections and lets `answer` write what it likes after each request; remembers the requests."""
+    """Accepts connections and lets `result` write what it likes after each request; remembers the requests."""
 
-    def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, result: Answer, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[str] = []
         self.connections = 0
-        self._answer = answer
+        self._answer = result
         self._tls = tls
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -89,8 +89,8 @@ def read_request(connection: socket.socket) -> str:
 def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
-    def start(answer: Answer, tls: ssl.SSLContext | None = None) -> Server:
-        servers.append(Server(answer, tls))
+    def start(result: Answer, tls: ssl.SSLContext | None = None) -> Server:
+        servers.append(Server(result, tls))
         return servers[-1]
 
     yield start
@@ -102,30 +102,30 @@ def sends(body: bytes = PAGE, *headers: str, status: str = "200 OK", announced: 
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if announced is None else announced}", *headers]
     whole = "\r\n".join([*lines, "", ""]).encode() + body
 
-    def answer(connection: socket.socket) -> None:
+    def result(connection: socket.socket) -> None:
         connection.sendall(whole)
         if announced is not None:
             connection.close()
 
-    return answer
+    return result
 
 
 def sends_until_close(*pieces: bytes, head: str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n") -> Answer:
-    def answer(connection: socket.socket) -> None:
+    def result(connection: socket.socket) -> None:
         connection.sendall(head.encode() + b"".join(pieces))
         connection.close()
 
-    return answer
+    return result
 
 
 def drips(start: bytes, piece: bytes) -> Answer:
-    def answer(connection: socket.socket) -> None:
+    def result(connection: socket.socket) -> None:
         connection.sendall(start)
         while True:
             connection.sendall(piece)
             time.sleep(0.02)
 
-    return answer
+    return result
 
 
 def _fetched(fetcher: PageFetcher) -> bytes:
@@ -177,11 +177,11 @@ def test_a_password_of_the_user_is_not_sent(serve: Serve, tmp_path: Path, monkey
 
 
 def test_a_server_that_closes_after_every_answer_costs_only_a_new_connection(serve: Serve) -> None:
-    def answer(connection: socket.socket) -> None:
+    def result(connection: socket.socket) -> None:
         sends()(connection)
         connection.close()
 
-    server = serve(answer)
+    server = serve(result)
     fetcher = PageFetcher(TargetOptions(url=server.url))
     assert [fetcher.fetch() for _ in range(3)] == [PAGE] * 3
 
@@ -190,8 +190,8 @@ def test_a_server_that_closes_after_every_answer_costs_only_a_new_connection(ser
 def test_a_connection_closed_at_the_moment_of_its_next_use_is_tried_anew(
     serve: Serve, authority: trustme.CA, over_tls: bool
 ) -> None:
-    answers = iter([sends(), lambda connection: connection.close(), sends()])
-    server = serve(lambda connection: next(answers)(connection), server_side(authority) if over_tls else None)
+    results = iter([sends(), lambda connection: connection.close(), sends()])
+    server = serve(lambda connection: next(results)(connection), server_side(authority) if over_tls else None)
     fetcher = PageFetcher(TargetOptions(url=server.url, insecure_skip_verify=over_tls))
     assert [fetcher.fetch() for _ in range(2)] == [PAGE] * 2
     assert server.connections == 2
@@ -226,7 +226,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "result",
     [
         pytest.param(lambda connection: time.sleep(60), id="silent"),
         pytest.param(drips(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a"), id="dripping headers"),
@@ -236,9 +236,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
         pytest.param(drips(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"), id="dripping chunks"),
     ],
 )
-def test_the_time_limit_is_for_the_whole_scrape(serve: Serve, answer: Answer) -> None:
+def test_the_time_limit_is_for_the_whole_scrape(serve: Serve, result: Answer) -> None:
     started = time.monotonic()
-    error = failure(serve(answer).url, SOON)
+    error = failure(serve(result).url, SOON)
     assert SOON * 0.9 < time.monotonic() - started < CEILING_SECONDS
     assert error.kind is ScrapeFailure.TIMEOUT
     assert error.text.endswith("gave no complete page within 0.3 s")
@@ -246,8 +246,8 @@ def test_the_time_limit_is_for_the_whole_scrape(serve: Serve, answer: Answer) ->
 
 def test_after_a_timeout_the_next_fetch_starts_on_a_new_connection(serve: Serve) -> None:
     gone = threading.Event()
-    answers = iter([lambda connection: gone.wait(), sends()])
-    server = serve(lambda connection: next(answers)(connection))
+    results = iter([lambda connection: gone.wait(), sends()])
+    server = serve(lambda connection: next(results)(connection))
     fetcher = PageFetcher(TargetOptions(url=server.url, timeout_seconds=SOON))
     with pytest.raises(ScrapeError):
         fetcher.fetch()
@@ -259,12 +259,12 @@ def test_after_a_timeout_the_next_fetch_starts_on_a_new_connection(serve: Serve)
 
 
 def test_an_endless_page_ends_at_the_byte_limit(serve: Serve) -> None:
-    def answer(connection: socket.socket) -> None:
+    def result(connection: socket.socket) -> None:
         connection.sendall(HEAD + b"\r\n")
         while True:
             connection.sendall(b"x 1\n" * 4096)
 
-    error = failure(serve(answer).url, max_bytes=100_000)
+    error = failure(serve(result).url, max_bytes=100_000)
     assert error.kind is ScrapeFailure.TOO_LARGE
     assert "100000 bytes" in error.text
 
@@ -279,7 +279,7 @@ def test_a_page_of_just_the_limit_is_read(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "result",
     [
         pytest.param(sends(b"# TYPE x gauge\nx 1", announced=len(PAGE)), id="with a length"),
         pytest.param(sends(b"# TYPE x gauge\n", announced=len(PAGE)), id="with a length, after a line"),
@@ -296,22 +296,22 @@ def test_a_page_of_just_the_limit_is_read(serve: Serve) -> None:
         pytest.param(sends(b""), id="empty"),
     ],
 )
-def test_a_page_cut_off_is_never_taken_for_a_whole_one(serve: Serve, answer: Answer) -> None:
-    assert failure(serve(answer).url).kind is ScrapeFailure.CUT_OFF
+def test_a_page_cut_off_is_never_taken_for_a_whole_one(serve: Serve, result: Answer) -> None:
+    assert failure(serve(result).url).kind is ScrapeFailure.CUT_OFF
 
 
 def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) -> None:
-    def answer(connection: socket.socket) -> None:
+    def result(connection: socket.socket) -> None:
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nx 1\n\r\n5\r\ny 12\n\r\n0\r\n\r\n")
 
-    server = serve(answer)
+    server = serve(result)
     fetcher = PageFetcher(TargetOptions(url=server.url))
     assert [fetcher.fetch(), fetcher.fetch()] == [b"x 1\ny 12\n"] * 2
     assert server.connections == 1
 
 
 @pytest.mark.parametrize(
-    ("answer", "hint"),
+    ("result", "hint"),
     [
         (sends(b"[]", "Content-Type: application/json"), "/prometheus/metrics"),
         (sends(b"[]", "Content-Type: text/plain"), "return_perf_metrics: true"),
@@ -322,8 +322,8 @@ def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) ->
         (sends(PAGE, "Content-Encoding: br"), "only gzip"),
     ],
 )
-def test_what_is_no_page_of_metrics_is_refused_with_a_hint(serve: Serve, answer: Answer, hint: str) -> None:
-    error = failure(serve(answer).url)
+def test_what_is_no_page_of_metrics_is_refused_with_a_hint(serve: Serve, result: Answer, hint: str) -> None:
+    error = failure(serve(result).url)
     assert error.kind is ScrapeFailure.CONTENT_TYPE
     assert hint in error.text
 
@@ -368,8 +368,8 @@ def test_any_status_but_200_is_a_failure(serve: Serve, status: str, kind: Scrape
 
 
 def test_after_an_error_the_next_good_page_is_read(serve: Serve) -> None:
-    answers = iter([sends(b"oops" * 1000, status="500 Internal Server Error"), sends()])
-    fetcher = PageFetcher(TargetOptions(url=serve(lambda connection: next(answers)(connection)).url))
+    results = iter([sends(b"oops" * 1000, status="500 Internal Server Error"), sends()])
+    fetcher = PageFetcher(TargetOptions(url=serve(lambda connection: next(results)(connection)).url))
     with pytest.raises(ScrapeError):
         fetcher.fetch()
     assert fetcher.fetch() == PAGE
@@ -388,8 +388,8 @@ def test_a_redirect_is_named_and_not_followed(serve: Serve) -> None:
 
 @pytest.mark.parametrize("location", ["/elsewhere", "http://[::1", ""])
 def test_a_redirect_to_anywhere_is_a_redirect(serve: Serve, location: str) -> None:
-    answer = sends(b"", f"Location: {location}", status="301 Moved Permanently")
-    assert failure(serve(answer).url).kind is ScrapeFailure.REDIRECT
+    result = sends(b"", f"Location: {location}", status="301 Moved Permanently")
+    assert failure(serve(result).url).kind is ScrapeFailure.REDIRECT
 
 
 def test_a_compressed_page_is_unpacked(serve: Serve) -> None:

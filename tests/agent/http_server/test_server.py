@@ -51,8 +51,8 @@ def ask(
         connection = http.client.HTTPSConnection("localhost", server.port, timeout=CEILING_SECONDS, context=tls)
     try:
         connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
+        result = connection.getresponse()
+        return result.status, {key.lower(): value for key, value in result.getheaders()}, result.read()
     finally:
         connection.close()
 
@@ -137,13 +137,13 @@ def test_a_page_can_be_asked_to_keep_still(plain: WebServer) -> None:
 
 
 def test_no_answer_tells_what_software_of_which_version_serves(plain: WebServer) -> None:
-    answers = [
+    results = [
         raw(plain, b"GET / HTTP/1.0\r\n\r\n"),
         raw(plain, b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"),
         raw(plain, b"nonsense\r\n\r\n"),
     ]
-    for answer in answers:
-        head = answer.partition(b"\r\n\r\n")[0].lower()
+    for result in results:
+        head = result.partition(b"\r\n\r\n")[0].lower()
         assert head.startswith(b"http/1.1 ")
         assert not [word for word in (b"cheroot", b"python", b"cherrypy") if word in head]
 
@@ -156,15 +156,15 @@ def test_whatever_is_not_get_or_head_is_refused(plain: WebServer, method: str) -
 
 def test_a_post_with_a_body_gets_its_refusal_and_the_body_is_no_next_request(plain: WebServer) -> None:
     body = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-    answer = raw(plain, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-    assert answer.startswith(b"HTTP/1.1 405")
-    assert answer.count(b"HTTP/1.1") == 1
+    result = raw(plain, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    assert result.startswith(b"HTTP/1.1 405")
+    assert result.count(b"HTTP/1.1") == 1
 
 
 def test_a_chunked_body_is_no_next_request_either(plain: WebServer) -> None:
-    answer = raw(plain, b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 405")
-    assert answer.count(b"HTTP/1.1") == 1
+    result = raw(plain, b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert result.startswith(b"HTTP/1.1 405")
+    assert result.count(b"HTTP/1.1") == 1
 
 
 def test_requests_that_are_too_large_are_refused_before_they_are_read(plain: WebServer) -> None:
@@ -212,13 +212,13 @@ def test_a_loop_whose_turns_have_stopped_is_ill() -> None:
 
 
 def test_a_page_that_cannot_be_made_is_told_in_the_log_and_counted_and_shows_no_traceback(caplog: Any) -> None:
-    answers: list[AgentStatus | Exception] = [RuntimeError("secret detail"), STATUS]
+    results: list[AgentStatus | Exception] = [RuntimeError("secret detail"), STATUS]
 
     def source() -> AgentStatus:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     with serving(source) as server, caplog.at_level(logging.ERROR):
         status, headers, body = ask(server, "/metrics")

@@ -57,10 +57,10 @@ ODD: dict[str, bytes] = {
 
 @pytest.mark.parametrize("what", ODD)
 def test_no_odd_request_brings_a_second_answer(server: WebServer, what: str) -> None:
-    answer = raw(server, ODD[what])
-    finals = answer.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").count(b"HTTP/1.1 ")
+    result = raw(server, ODD[what])
+    finals = result.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").count(b"HTTP/1.1 ")
     assert finals <= 1
-    assert b"sizewatch_target_up" not in answer
+    assert b"sizewatch_target_up" not in result
     assert ask(server, "/healthz")[0] == 200
 
 

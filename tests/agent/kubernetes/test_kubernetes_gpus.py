@@ -65,9 +65,9 @@ DEVICES = (
 
 
 @contextmanager
-def kubelet(path: Path, answer: Callable[[bytes, Any], bytes]) -> Iterator[str]:
+def kubelet(path: Path, result: Callable[[bytes, Any], bytes]) -> Iterator[str]:
     """A real gRPC server on a Unix socket that knows one method."""
-    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: answer(request, context))
+    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: result(request, context))
     server = grpc.server(ThreadPoolExecutor(2), options=[("grpc.max_send_message_length", -1)])
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),))
     server.add_insecure_port(f"unix://{path}")

@@ -83,8 +83,8 @@ class Watched:
             self.clock.now += 15.0
             self.loop.run_cycle()
 
-    def answer(self, rule: str, replica: str = "r0") -> Any:
-        return self.loop.state.rules[rule, Subject(tier="t", replica=replica)].answer
+    def result(self, rule: str, replica: str = "r0") -> Any:
+        return self.loop.state.rules[rule, Subject(tier="t", replica=replica)].result
 
     def status(self) -> AgentStatus:
         return self.parts.status(self.clock.now)
@@ -104,13 +104,13 @@ def test_a_target_that_is_down_is_told_with_its_reason_also_while_it_is_left_alo
         served[0].act = answers_500
         watched.go(4)
         assert [watched.loop.state.replicas["t", f"r{n}"].track.misses for n in (0, 1)] == [4, 0]
-        down = watched.answer("TargetDown")
+        down = watched.result("TargetDown")
         assert down.status is Status.WARNING
         assert "answered 500" in down.sentence
-        assert watched.answer("TargetDown", "r1").status is Status.OK
+        assert watched.result("TargetDown", "r1").status is Status.OK
         served[0].act = None
         watched.go(3)
-        assert watched.answer("TargetDown").status is Status.OK
+        assert watched.result("TargetDown").status is Status.OK
         assert watched.runtime.error(("t", "r0")) == ""
 
 
@@ -119,14 +119,14 @@ def test_telemetry_of_a_target_that_gives_no_page_is_unknown_and_not_ok() -> Non
         watched.go(2)
         served[0].act = answers_500
         watched.go(1)
-        assert isinstance(watched.answer("TelemetryStale"), Unknown)
+        assert isinstance(watched.result("TelemetryStale"), Unknown)
 
 
 def test_a_target_that_was_never_up_is_told_too() -> None:
     with watching() as (served, watched):
         served[0].act = answers_500
         watched.go(3)
-        assert "and none before" in watched.answer("TargetDown").sentence
+        assert "and none before" in watched.result("TargetDown").sentence
         (replica,) = watched.status().tiers[0].replicas
         assert (replica.up, replica.last_seen, replica.is_gone) == (False, None, True)
 
@@ -197,7 +197,7 @@ def test_a_gpu_that_is_lost_keeps_its_sums_and_loses_its_levels() -> None:
         assert gpu.gauges == {}
         assert gpu.gaps["gpu_temperature_celsius"] == "not read for 150 s"
         assert watched.runtime.gpu_problems == ("the GPU fell off the bus",)
-        stale = watched.answer("TelemetryStale")
+        stale = watched.result("TelemetryStale")
         assert (stale.status, stale.sentence) == (Status.WARNING, "GPU GPU-a has not been read for 150 s")
 
 
@@ -218,7 +218,7 @@ def test_a_defect_in_following_one_replica_costs_the_others_nothing(
             watched.go(3)
         assert watched.loop.defects == 3
         assert "tier=t replica=r0" in caplog.text
-        assert [watched.answer("TargetDown", name).status for name in ("r0", "r1")] == [Status.WARNING, Status.OK]
+        assert [watched.result("TargetDown", name).status for name in ("r0", "r1")] == [Status.WARNING, Status.OK]
 
 
 def test_a_new_configuration_keeps_replicas_sums_and_alerts_of_what_is_still_watched() -> None:
@@ -245,7 +245,7 @@ def test_the_gpus_of_a_replica_are_shown_without_a_gap_after_a_new_configuration
         assert gpu.counters["gpu_energy_joules"] == 200.0
 
 
-def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float = T - 600) -> Finding:
+def finding(rule: str = "TargetDown", replica: str | None = "r0", started: float = T - 600) -> Finding:
     verdict = Verdict(
         t=started,
         rule=rule,
@@ -270,10 +270,10 @@ def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float
 
 def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_over() -> None:
     with watching() as (_, watched):
-        watched.loop.restore_findings([episode()], (), T, recently_alive=True)
+        watched.loop.restore_findings([finding()], (), T, recently_alive=True)
         (tier,) = watched.status().tiers
-        assert [e.started_at for e in tier.episodes] == [T - 600]
-        assert [type(a) for a in tier.answers] == [Unknown]
+        assert [e.started_at for e in tier.findings] == [T - 600]
+        assert [type(a) for a in tier.results] == [Unknown]
         watched.go()
         assert [(e.started_at, e.ended_at) for e in watched.runtime.past] == [(T - 600, T + 15)]
 
@@ -281,9 +281,9 @@ def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_ov
 @pytest.mark.parametrize(
     ("left", "seen", "end"),
     [
-        (episode(replica="gone"), True, T),
-        (episode(rule="NoSuchRule"), True, T),
-        (episode(), False, T - 570),
+        (finding(replica="gone"), True, T),
+        (finding(rule="NoSuchRule"), True, T),
+        (finding(), False, T - 570),
     ],
 )
 def test_an_episode_nobody_watches_any_more_or_of_long_ago_ends(left: Finding, seen: bool, end: float) -> None:
@@ -327,7 +327,7 @@ def test_an_episode_that_becomes_worse_is_told_again_and_one_that_lasts_is_not(
     caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
     evaluator, state = Evaluator({}), EvaluatorState()
     log = ChangeLog()
-    first = episode("KvCacheCascade").worst
+    first = finding("KvCacheCascade").worst
     worse = replace(first, status=Status.CRITICAL, stage=3)
     for verdict in (first, first, worse, worse, replace(first, status=Status.OK)):
         state.new_results = (verdict,)

@@ -11,6 +11,7 @@ from making import START, gauge, histogram, window
 
 from agent.errors import ScrapeFailure
 from agent.pipeline.runtime_state import OPEN_MINUTES, TREND_MINUTES, RunningSums, RuntimeState
+from rules.confidence import Certainty
 from rules.evaluator.observation import (
     ClosedMinute,
     Observation,
@@ -19,10 +20,13 @@ from rules.evaluator.observation import (
     ReplicaScrape,
     StepResult,
 )
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.telemetry import windows
-from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import Window
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 KEY = ("t", "r")
 VIEWS = {"t": load_bins.build_tier_context("t", None)}
@@ -172,3 +176,34 @@ def test_a_window_of_nothing_is_no_number_in_the_trend() -> None:
 
 def _silence() -> Window:
     return windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)
+
+
+def test_a_minute_that_cannot_be_read_costs_no_finding_and_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = RuntimeState()
+    event = TimelineEvent(t=START, kind=TimelineKind.RESTART, tier="t", replica="r", text="the engine restarted")
+    span = closed_finding()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(runtime, "record_minutes", broken)
+    with pytest.raises(ZeroDivisionError):
+        runtime.accept(StepResult(now=START, closed=(span,), events=(event,)))
+    assert (runtime.past, runtime.events) == ([span], (event,))
+
+
+def closed_finding() -> Finding:
+    verdict = Verdict(
+        t=START,
+        rule="TargetDown",
+        subject=Subject(tier="t", replica="r"),
+        status=Status.WARNING,
+        certainty=Certainty.CERTAIN,
+        observed=Missing(gap=Gap.NOT_IN_PLAN),
+        expected=Missing(gap=Gap.NOT_IN_PLAN),
+        unit="count",
+        sentence="down",
+    )
+    return Finding(
+        rule="TargetDown", subject=verdict.subject, started_at=START, ended_at=START, worst=verdict, transitions=()
+    )

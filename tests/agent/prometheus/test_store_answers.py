@@ -283,8 +283,8 @@ def test_whatever_comes_back_is_samples_or_a_trouble(server: Server, result: Any
     for ask in (lambda: api.query("x", 5.0), lambda: api.query_samples("x", 0.0, 9.0)):
         try:
             outcomes.append(ask())
-        except StoreError as trouble:
-            outcomes.append(trouble.text)
+        except StoreError as error:
+            outcomes.append(error.text)
     api.close()
     assert len(outcomes) == 2
     for outcome in outcomes:

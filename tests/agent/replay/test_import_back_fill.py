@@ -63,7 +63,7 @@ def test_an_empty_history_is_filled_and_the_timeline_says_so(tmp_path: Path, url
         minutes = store.minutes(TIER, 0.0, 4e9)
         assert said == f"{len(minutes)} minutes of replicas of the 3h before the start were booked from the store"
         assert len(minutes) > 7
-        assert "KvCacheCascade" in {e.rule for e in store.episodes(0.0)}
+        assert "KvCacheCascade" in {e.rule for e in store.findings(0.0)}
         assert "back_fill" in {event.kind for event in store.events(0.0)}
 
 

@@ -109,7 +109,7 @@ def test_the_cascade_of_the_recording_is_in_the_document(capsys: pytest.CaptureF
 def test_only_cascades_have_cascade_episodes_and_those_end(name: str) -> None:
     found = replayed(name)
     assert [p for p in found.problems if not p.endswith("is not in the plan: it is compared with nothing")] == []
-    assert not [s for s in found.standings if s.episode and s.episode.rule == "KvCacheCascade"]
+    assert not [s for s in found.rule_states if s.finding and s.finding.rule == "KvCacheCascade"]
     cascades = [e for e in found.ended if isinstance(e, Finding) and e.rule == "KvCacheCascade"]
     assert len(cascades) == (name in (*CASCADES, SUSPECTED))
     assert all(e.worst.certainty is Certainty.LIKELY for e in cascades if name == SUSPECTED)
@@ -132,7 +132,7 @@ def test_the_judgement_does_not_depend_on_the_step() -> None:
     fine, coarse = replayed("kv_cascade", 5.0), replayed("kv_cascade", 300.0)
     assert len(fine.windows) > len(coarse.windows)
     assert fine.ended == coarse.ended
-    assert fine.standings == coarse.standings
+    assert fine.rule_states == coarse.rule_states
 
 
 def test_no_number_is_invented_across_a_restart() -> None:
@@ -255,5 +255,5 @@ def test_an_error_in_the_recording_is_what_a_target_that_is_down_says(tmp_path: 
     last = json.loads(good[-1])["t"]
     failed = [json.dumps({"t": last + 5 * n, "error": "ConnectionRefusedError"}).encode() + b"\n" for n in (1, 2, 3)]
     recording, _ = load(folder_of(tmp_path, a=packed([*good, *failed])))
-    down = next(s.episode for s in replay(recording, None).standings if s.episode and s.answer.rule == "TargetDown")
+    down = next(s.finding for s in replay(recording, None).rule_states if s.finding and s.result.rule == "TargetDown")
     assert down.worst.sentence == "No usable metrics page in the last 3 scrapes (15 s): ConnectionRefusedError"

@@ -118,7 +118,7 @@ def test_a_store_that_cannot_give_an_hour_is_asked_for_less() -> None:
 
     assert len(large.asked) == 1
     assert not found.cut_short
-    assert (found.windows, found.ended, found.standings) == (wanted.windows, wanted.ended, wanted.standings)
+    assert (found.windows, found.ended, found.rule_states) == (wanted.windows, wanted.ended, wanted.rule_states)
 
 
 def test_a_store_that_can_give_nothing_is_not_asked_for_ever() -> None:

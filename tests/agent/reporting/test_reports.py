@@ -152,7 +152,7 @@ def test_a_clock_that_is_set_back_makes_nothing_again_and_one_that_was_ahead_is_
 def test_each_destination_stands_for_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with webhook() as good, webhook() as bad, mail_server() as box:
-        bad.answers = [500, 401]
+        bad.results = [500, 401]
         loaded = configured(
             tmp_path,
             {
@@ -324,7 +324,7 @@ def test_a_newer_report_takes_the_place_of_one_that_waits(tmp_path: Path) -> Non
         loaded = configured(tmp_path, {"chat": f"json://{hook.place}/"}, report={"retry_for": "7d"})
         written(tmp_path)
         remembered(tmp_path, "chat", until=DUE + 2 * WEEK)
-        hook.answers = [503]
+        hook.results = [503]
         reports = looked_after(tmp_path, DUE)
         looked_after(tmp_path, DUE + WEEK, reports=reports)
         assert len(hook.taken) == 1

@@ -70,7 +70,7 @@ def ended(*names: str) -> Outcomes:
 def first(rule: str) -> Finding:
     done = replayed()
     ended = [e for e in done.ended if isinstance(e, Finding)]
-    every = [*ended, *(s.episode for s in done.standings if s.episode is not None)]
+    every = [*ended, *(s.finding for s in done.rule_states if s.finding is not None)]
     return min((e for e in every if e.rule == rule), key=lambda e: e.started_at)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_alert_state import CRITICAL, LIKELY, OK, SUBJECT, WARNING, answer
+from test_alert_state import CRITICAL, LIKELY, OK, SUBJECT, WARNING, result
 
 from exporters.alertmanager.payload import (
     OWN_LABELS,
@@ -33,7 +33,7 @@ PAGE = "KvCacheCascade"
 def states(*steps: tuple[float, Status], rule: str = TICKET, **more: Any) -> dict[AlertKey, AlertState]:
     found: dict[AlertKey, AlertState] = {}
     for after, status in steps:
-        found = step_alerts(found, [answer(status, rule=rule, **more)], T + after)
+        found = step_alerts(found, [result(status, rule=rule, **more)], T + after)
     return found
 
 

@@ -200,7 +200,7 @@ def stand_in(path: str) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
     seen: list[tuple[str, str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
+        def result(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
             asked_for = self.path.partition("?")[0]
             data = discovery().get(asked_for)
@@ -214,7 +214,7 @@ def stand_in(path: str) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_PATCH = answer  # noqa: N815
+        do_GET = do_PATCH = result  # noqa: N815
 
         def log_message(self, format: str, *args: object) -> None:
             """Silent: the test asserts on what was asked."""

@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import recorded
-from judging_samples import START, view
+from judging_samples import START, context
 
 from agent.config.files import load_plan
 from agent.replay.replay import replay
@@ -23,7 +23,7 @@ def verdict(status: Status = Status.OK, replica: str | None = None, rule: str = 
     return Verdict(t=START, rule=rule, subject=subject, status=status, certainty=Certainty.CERTAIN, **whole)
 
 
-def episode(ended_at: float | None = None, stages: tuple[int | None, ...] = (None,), **more: Any) -> Finding:
+def finding(ended_at: float | None = None, stages: tuple[int | None, ...] = (None,), **more: Any) -> Finding:
     worst = verdict(Status.CRITICAL, **more)
     changes = tuple(
         Transition(t=START + 60 * n, status=worst.status, stage=stage, certainty=worst.certainty)
@@ -39,18 +39,18 @@ def episode(ended_at: float | None = None, stages: tuple[int | None, ...] = (Non
     )
 
 
-def standing(answer: RuleResult, open_episode: Finding | None = None) -> RuleState:
+def rule_state(result: RuleResult, open_episode: Finding | None = None) -> RuleState:
     span = None
-    if isinstance(answer, Unknown):
+    if isinstance(result, Unknown):
         span = UnknownSpan(
-            rule=answer.rule,
-            subject=answer.subject,
-            reason=answer.reason,
-            text=answer.text,
+            rule=result.rule,
+            subject=result.subject,
+            reason=result.reason,
+            text=result.text,
             started_at=START,
             ended_at=None,
         )
-    return RuleState(answer=answer, episode=open_episode, unknown=span)
+    return RuleState(result=result, finding=open_episode, unknown=span)
 
 
 def unknown(rule: str, replica: str | None = None, text: str = "nothing there") -> Unknown:
@@ -58,9 +58,9 @@ def unknown(rule: str, replica: str | None = None, text: str = "nothing there") 
 
 
 def text(
-    ended: tuple[ClosedSpan, ...] = (), standings: tuple[RuleState, ...] = (), end: float = START + 4000
+    ended: tuple[ClosedSpan, ...] = (), rule_states: tuple[RuleState, ...] = (), end: float = START + 4000
 ) -> list[str]:
-    return replay_text("name", START, end, {"t": view()}, ended, standings).splitlines()
+    return replay_text("name", START, end, {"t": context()}, ended, rule_states).splitlines()
 
 
 def test_a_quiet_recording_says_so() -> None:
@@ -77,7 +77,7 @@ def test_a_recording_without_a_scrape_says_so() -> None:
 
 def test_an_episode_says_what_when_how_sure_why_and_what_to_do() -> None:
     actions = tuple(Action(text=f"action {n}", runbook="KvEviction") for n in range(5))
-    assert text((episode(START + 300, causes=(SUSPECT,), actions=actions),)) == [
+    assert text((finding(START + 300, causes=(SUSPECT,), actions=actions),)) == [
         "name: 1:06:40 of t",
         "",
         "CRITICAL KvEviction (t), certain, from 1:00 to 5:00",
@@ -91,38 +91,38 @@ def test_an_episode_says_what_when_how_sure_why_and_what_to_do() -> None:
 
 
 def test_an_episode_that_lasts_says_so() -> None:
-    found = standing(verdict(Status.CRITICAL), episode())
-    assert "CRITICAL KvEviction (t), certain, from 1:00 and lasts" in text(standings=(found,))
+    found = rule_state(verdict(Status.CRITICAL), finding())
+    assert "CRITICAL KvEviction (t), certain, from 1:00 and lasts" in text(rule_states=(found,))
 
 
 def test_stages_are_told_when_they_change() -> None:
-    assert "    stages: 1 at 1:00, 3 at 2:00, 4 at 4:00" in text((episode(stages=(1, 3, 3, 4, 0)),))
-    assert not [line for line in text((episode(),)) if "stages" in line]
+    assert "    stages: 1 at 1:00, 3 at 2:00, 4 at 4:00" in text((finding(stages=(1, 3, 3, 4, 0)),))
+    assert not [line for line in text((finding(),)) if "stages" in line]
 
 
 def test_episodes_come_in_the_order_in_which_they_began() -> None:
-    late = episode(rule="TargetDown")
+    late = finding(rule="TargetDown")
     early = Finding(**{f: getattr(late, f) for f in late.__slots__} | {"started_at": START, "rule": "KvEviction"})
     heads = [line for line in text((late, early)) if line.startswith("CRITICAL")]
     assert ["KvEviction" in heads[0], "TargetDown" in heads[1]] == [True, True]
 
 
 def test_what_is_fine_is_listed_unless_it_had_an_episode() -> None:
-    fine = (standing(verdict(rule="KvEviction")), standing(verdict(rule="TargetDown", replica="a")))
-    assert "  KvEviction (t), TargetDown (t/a): so it is" in text(standings=fine)
-    ended = episode(START + 300)
+    fine = (rule_state(verdict(rule="KvEviction")), rule_state(verdict(rule="TargetDown", replica="a")))
+    assert "  KvEviction (t), TargetDown (t/a): so it is" in text(rule_states=fine)
+    ended = finding(START + 300)
     assert "  TargetDown (t/a): so it is" in text((ended,), fine)
 
 
 def test_what_is_said_in_the_same_words_is_said_once() -> None:
-    several = tuple(standing(verdict(rule="TargetDown", replica=name)) for name in "abc")
-    assert "  TargetDown (t/a, t/b, t/c): so it is" in text(standings=several)
+    several = tuple(rule_state(verdict(rule="TargetDown", replica=name)) for name in "abc")
+    assert "  TargetDown (t/a, t/b, t/c): so it is" in text(rule_states=several)
     gaps = (
-        standing(unknown("TtftDivergence")),
-        standing(unknown("TpotDivergence")),
-        standing(unknown("KvEviction", text="")),
+        rule_state(unknown("TtftDivergence")),
+        rule_state(unknown("TpotDivergence")),
+        rule_state(unknown("KvEviction", text="")),
     )
-    assert text(standings=gaps)[-3:] == [
+    assert text(rule_states=gaps)[-3:] == [
         "Not judged:",
         "  TtftDivergence, TpotDivergence (t): not exposed (nothing there)",
         "  KvEviction (t): not exposed",
@@ -133,7 +133,9 @@ def test_no_line_of_a_real_recording_is_wider_than_the_page() -> None:
     for name in ("kv_cascade", "restart", "routing"):
         recording, _ = load(Path(recorded.folder(name)))
         found = replay(recording, load_plan(recorded.PLANS / "cpu-small.yaml"))
-        lines = replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings).splitlines()
+        lines = replay_text(
+            found.name, found.start, found.end, found.contexts, found.ended, found.rule_states
+        ).splitlines()
         assert max(len(line) for line in lines) <= WIDTH
         assert not [line for line in lines if line != line.rstrip()]
 

@@ -85,7 +85,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     # The second release: 99 % of requests between 0.5 and 1 s.
     ("the slower release", "t"): (plan_panels.latency_share_of_slo(W, "ttft"), (0.5 + 0.5 * 0.99) / 2),
     ("only what is certain", "t"): (plan_panels.worst_verdict(W), 1.0),
-    ("everything that is found", "t"): (plan_panels.findings(W), 2.0),
+    ("everything that is found", "t"): (plan_panels.findings_query(W), 2.0),
 }
 """What is asked and of which tier: the expression, and what it should come to."""
 

@@ -177,16 +177,16 @@ def test_a_name_that_cannot_be_encoded_costs_its_letters_and_not_the_page() -> N
 def test_verdicts_go_out_as_numbers_and_questions_without_an_answer_as_their_reason() -> None:
     status = agent_status()
     found = series(status)
-    answers = [answer for tier in status.tiers for answer in tier.answers]
-    for answer in answers:
-        labels = {"tier": answer.subject.tier, "replica": answer.subject.replica or "", "rule": answer.rule}
-        if isinstance(answer, Verdict):
-            assert one(found, "sizewatch_verdict", **labels) == SEVERITY[answer.status]
-            assert one(found, "sizewatch_verdict_certain", **labels) == (answer.certainty.value == "certain")
+    results = [result for tier in status.tiers for result in tier.results]
+    for result in results:
+        labels = {"tier": result.subject.tier, "replica": result.subject.replica or "", "rule": result.rule}
+        if isinstance(result, Verdict):
+            assert one(found, "sizewatch_verdict", **labels) == SEVERITY[result.status]
+            assert one(found, "sizewatch_verdict_certain", **labels) == (result.certainty.value == "certain")
         else:
-            assert one(found, "sizewatch_unknown", **labels, reason=answer.reason.value) == 1
-    assert len([n for n, _ in found if n == "sizewatch_verdict"]) == sum(isinstance(a, Verdict) for a in answers)
-    assert any(isinstance(answer, Unknown) for answer in answers)
+            assert one(found, "sizewatch_unknown", **labels, reason=result.reason.value) == 1
+    assert len([n for n, _ in found if n == "sizewatch_verdict"]) == sum(isinstance(a, Verdict) for a in results)
+    assert any(isinstance(result, Unknown) for result in results)
 
 
 def test_the_plan_goes_out_in_numbers_for_tiers_that_have_one() -> None:

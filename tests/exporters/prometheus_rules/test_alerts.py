@@ -285,9 +285,9 @@ def test_a_real_prometheus_loads_every_file_and_finds_no_fault_in_evaluating_it(
     sample = ("sizewatch_turns_total", (), 1.0, 1_700_000_000.0)
     with (
         prometheus(tmp_path, [sample], (ALERTS, RECORDING)) as url,
-        urllib.request.urlopen(f"{url}/api/v1/rules", timeout=CEILING_SECONDS) as answer,
+        urllib.request.urlopen(f"{url}/api/v1/rules", timeout=CEILING_SECONDS) as result,
     ):
-        groups = json.load(answer)["data"]["groups"]
+        groups = json.load(result)["data"]["groups"]
     assert {group["name"] for group in groups} == {
         group["name"]
         for path in (ALERTS, RECORDING)

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import jsonschema
 import pytest
 import yaml
-from report_samples import DAY, HOUR, START, WEEK, episode, hour, hours, past, plan, reported, tier_past
+from report_samples import DAY, HOUR, START, WEEK, finding, hour, hours, past, plan, reported, tier_past
 
 from exporters.documents.prewarm_value import PrewarmValue, Strategy
 from exporters.report.build import report, report_json
@@ -83,10 +83,10 @@ def test_what_nobody_measures_is_not_healthy() -> None:
 
 def test_a_row_tells_how_often_its_rules_fired() -> None:
     fired = (
-        episode("KvCacheCascade", 10, 12, Status.CRITICAL, sentence="It was full"),
-        episode("KvCacheCascade", 20, 21),
+        finding("KvCacheCascade", 10, 12, Status.CRITICAL, sentence="It was full"),
+        finding("KvCacheCascade", 20, 21),
     )
-    row = next(one for one in week(episodes=fired).monitoring if one.key == "kv_utilization")
+    row = next(one for one in week(findings=fired).monitoring if one.key == "kv_utilization")
     assert row.status == "critical"
     assert row.sentence == "fired twice, 3 h in all; at its worst: It was full"
 
@@ -188,7 +188,7 @@ def test_incidents_come_stage_by_stage_with_the_alerts_they_explain() -> None:
         Transition(t=START + 10 * HOUR + 60 * at, status=Status.WARNING, stage=at, certainty=Certainty.CERTAIN)
         for at in (1, 2, 3)
     )
-    cascade = episode("KvCacheCascade", 10, 11, replica="r1", transitions=steps)
+    cascade = finding("KvCacheCascade", 10, 11, replica="r1", transitions=steps)
     tied = Diagnosis(
         rule="KvCacheCascade",
         subject=Subject(tier="t", replica="r1"),
@@ -207,7 +207,7 @@ def test_incidents_come_stage_by_stage_with_the_alerts_they_explain() -> None:
         diagnosis=tied,
     )
     other = replace(alert, name="Other", diagnosis=None)
-    found = week(episodes=(cascade, episode("UtilizationTrap", 1, None)), foreign=(alert, other)).incidents
+    found = week(findings=(cascade, finding("UtilizationTrap", 1, None)), foreign=(alert, other)).incidents
     assert [one.rule for one in found] == ["KvCacheCascade"]
     assert [step.stage for step in found[0].stages] == [1, 2, 3]
     assert [(row.name, row.text) for row in found[0].foreign] == [("Slow", "why")]
@@ -354,8 +354,8 @@ def test_the_page_draws_the_curve_the_arrivals_and_the_week() -> None:
 
 
 def test_names_and_sentences_of_others_are_escaped() -> None:
-    bad = episode("KvCacheCascade", 10, 11, sentence="<script>alert(1)</script>", replica='"><img>')
-    text = report_html(reported(PLAN, hours(), episodes=(bad,))[0])
+    bad = finding("KvCacheCascade", 10, 11, sentence="<script>alert(1)</script>", replica='"><img>')
+    text = report_html(reported(PLAN, hours(), findings=(bad,))[0])
     assert "<script" not in text
     assert "<img" not in text
     assert "&lt;script&gt;" in text

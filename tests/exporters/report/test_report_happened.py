@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from report_samples import HOUR, START, WEEK, episode, hours, plan, reported
+from report_samples import HOUR, START, WEEK, finding, hours, plan, reported
 
 from exporters.report.build import report_json
 from exporters.report.html import report_html
@@ -34,24 +34,24 @@ def section(found: Report, title: str) -> list[str]:
 
 def flapping(minutes: int, replica: str = "r1") -> tuple[Finding, ...]:
     """A rule that fires for a minute and is ok for one, as `advance` makes episodes of its answers. The last one lasts."""
-    firing = episode(RULE, 0, None, replica=replica).worst
-    standing: RuleState | None = None
+    firing = finding(RULE, 0, None, replica=replica).worst
+    rule_state: RuleState | None = None
     found: list[Finding] = []
     for minute in range(minutes):
         status = Status.WARNING if minute % 2 == 0 else Status.OK
         answer = replace(firing, t=START + 60.0 * minute, status=status)
         if minute == 2000:
             answer = replace(answer, status=Status.CRITICAL, sentence="it was worst here")
-        standing, ended = step_rule_state(standing, answer)
+        rule_state, ended = step_rule_state(rule_state, answer)
         found += [one for one in ended if isinstance(one, Finding)]
-    assert standing is not None
-    return (*found, *([standing.episode] if standing.episode else []))
+    assert rule_state is not None
+    return (*found, *([rule_state.finding] if rule_state.finding else []))
 
 
 def test_a_rule_that_flaps_for_a_week_is_one_incident_with_a_count() -> None:
     every = flapping(10_079)
     assert len(every) == 5040
-    found, tier = told(episodes=every)
+    found, tier = told(findings=every)
     (one,) = tier.incidents
     assert (one.times, one.replica, one.replicas, one.status) == (5040, "r1", 1, "critical")
     assert (one.started_at, one.last_started_at, one.ended_at) == (START, START + 10_078 * 60, None)
@@ -66,25 +66,25 @@ def test_a_rule_that_flaps_for_a_week_is_one_incident_with_a_count() -> None:
 
 
 def test_three_episodes_stand_by_themselves_and_a_fourth_makes_them_one() -> None:
-    several = tuple(episode(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(4))
-    assert [one.times for one in told(episodes=several[:3])[1].incidents] == [1, 1, 1]
-    (one,) = told(episodes=several)[1].incidents
+    several = tuple(finding(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(4))
+    assert [one.times for one in told(findings=several[:3])[1].incidents] == [1, 1, 1]
+    (one,) = told(findings=several)[1].incidents
     assert (one.times, one.seconds, one.started_at, one.ended_at) == (4, 4 * HOUR, START, START + 31 * HOUR)
 
 
 def test_a_finding_on_many_replicas_is_one_line_that_names_the_worst() -> None:
-    several = [episode(RULE, n, n + 0.5, replica=f"r{n}") for n in range(40)]
-    several.append(episode(RULE, 50, 51, Status.CRITICAL, replica="r7", sentence="r7 was full"))
-    found, tier = told(episodes=tuple(several))
+    several = [finding(RULE, n, n + 0.5, replica=f"r{n}") for n in range(40)]
+    several.append(finding(RULE, 50, 51, Status.CRITICAL, replica="r7", sentence="r7 was full"))
+    found, tier = told(findings=tuple(several))
     (one,) = tier.incidents
     assert (one.times, one.replicas, one.replica) == (41, 40, "r7")
     assert " on 40 replicas, worst on r7: critical, certain, 41 times, 21 h in all;" in section(found, "Incidents")[0]
 
 
 def test_two_at_once_do_not_last_twice_as_long() -> None:
-    several = tuple(episode(RULE, 10, 20 + n, Status.CRITICAL, replica=f"r{n}") for n in range(4))
+    several = tuple(finding(RULE, 10, 20 + n, Status.CRITICAL, replica=f"r{n}") for n in range(4))
     found, tier = told(
-        episodes=(*several, episode("KvCacheNearCeiling", 5, 15), episode("KvCacheNearCeiling", -50, None))
+        findings=(*several, finding("KvCacheNearCeiling", 5, 15), finding("KvCacheNearCeiling", -50, None))
     )
     assert [(one.rule, one.seconds) for one in tier.incidents if one.times > 1] == [(RULE, 13 * HOUR)]
     row = next(one for one in tier.monitoring if one.key == "kv_utilization")
@@ -94,15 +94,15 @@ def test_two_at_once_do_not_last_twice_as_long() -> None:
 
 def test_what_lasted_before_the_time_counts_from_its_begin() -> None:
     several = (
-        episode(RULE, -5, 1, replica="r1"),
-        *(episode(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(1, 4)),
+        finding(RULE, -5, 1, replica="r1"),
+        *(finding(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(1, 4)),
     )
-    (one,) = told(episodes=several)[1].incidents
+    (one,) = told(findings=several)[1].incidents
     assert one.seconds == 4 * HOUR
 
 
 def test_alerts_of_others_that_flap_too_are_one_line_of_their_incident() -> None:
-    every = tuple(episode(RULE, n, n + 0.5, replica="r1") for n in range(20))
+    every = tuple(finding(RULE, n, n + 0.5, replica="r1") for n in range(20))
     alerts = tuple(
         ExternalAlert(
             name="Slow",
@@ -116,7 +116,7 @@ def test_alerts_of_others_that_flap_too_are_one_line_of_their_incident() -> None
         )
         for n, one in enumerate(every)
     )
-    found, tier = told(episodes=every, foreign=alerts)
+    found, tier = told(findings=every, foreign=alerts)
     ((row,),) = [one.foreign for one in tier.incidents]
     assert (row.name, row.times, row.started_at, row.ended_at) == ("Slow", 20, START + 60, START + 19 * HOUR + 600)
     assert section(found, "Incidents")[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
@@ -193,5 +193,5 @@ def test_without_restarts_nothing_is_said_of_them() -> None:
 
 
 def test_what_was_critical_stands_once_in_the_verdict_however_often_it_came() -> None:
-    several = tuple(episode(RULE, n, n + 0.5, Status.CRITICAL, replica="r1") for n in range(30))
-    assert told(episodes=several)[1].verdict.count("KV cache memory-pressure cascade") == 1
+    several = tuple(finding(RULE, n, n + 0.5, Status.CRITICAL, replica="r1") for n in range(30))
+    assert told(findings=several)[1].verdict.count("KV cache memory-pressure cascade") == 1

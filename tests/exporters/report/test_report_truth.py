@@ -102,7 +102,7 @@ def told_of(folder: Path) -> Told:
     ]
     loaded = load_config(write_configuration(folder, configuration(targets)), environment={})
     whole = {
-        "views": build_tier_contexts(loaded),
+        "contexts": build_tier_contexts(loaded),
         "versions": plan_versions(loaded),
         "plan": loaded.plan,
         "zone": "UTC",

@@ -25,7 +25,7 @@ from status_samples import (
 )
 
 from exporters.render.svg_charts import draw_panel
-from exporters.status.active_findings import findings, headline, remarks, tier_state, unknowns
+from exporters.status.active_findings import headline, list_active_findings, remarks, tier_state, unknowns
 from exporters.status.page import PAUSED, page_policy, render_page
 from exporters.status.page_tier import FINDINGS_SHOWN
 from exporters.status.page_trend import charts
@@ -89,13 +89,13 @@ def collapsed(text: str) -> str:
 def test_every_tier_and_every_firing_sentence_stands_on_the_page() -> None:
     status = agent_status()
     page = read(status)
-    fired = [a for tier in status.tiers for a in tier.answers if isinstance(a, Verdict) and a.status in FIRING]
+    fired = [a for tier in status.tiers for a in tier.results if isinstance(a, Verdict) and a.status in FIRING]
     assert len(fired) >= 4
     for tier in status.tiers:
         assert tier.name in page.text
     for verdict in fired:
         assert collapsed(verdict.sentence) in page.text
-    for shown in (one.verdict for tier in status.tiers for one in findings(tier)[:FINDINGS_SHOWN]):
+    for shown in (one.verdict for tier in status.tiers for one in list_active_findings(tier)[:FINDINGS_SHOWN]):
         assert shown.actions[0].text in page.text
         assert f"Runbook: {shown.actions[0].runbook}" in page.text
         assert f"{shown.status.value}, {shown.certainty.value}" in page.text
@@ -105,7 +105,7 @@ def test_the_first_line_names_the_worst_of_the_whole_installation() -> None:
     found = headline(agent_status())
     assert found.status is Status.CRITICAL
     assert found.text == "KV cache memory-pressure cascade in l40s-qwen14b, l40s-2"
-    fired = [one.verdict for tier in agent_status().tiers for one in findings(tier)]
+    fired = [one.verdict for tier in agent_status().tiers for one in list_active_findings(tier)]
     critical = sum(verdict.status is Status.CRITICAL for verdict in fired)
     warnings = len(fired) - critical
     silent = [one for tier in agent_status().tiers for one in unknowns(tier)]
@@ -125,12 +125,12 @@ def test_a_finding_says_since_when() -> None:
 
 def test_suspects_stand_with_their_evidence_in_order() -> None:
     tier = cascading_tier()
-    (slow,) = [a for a in tier.answers if isinstance(a, Verdict) and a.rule == "TtftDivergence"]
+    (slow,) = [a for a in tier.results if isinstance(a, Verdict) and a.rule == "TtftDivergence"]
     causes = (
         Cause(cause="evictions", certainty=Certainty.CERTAIN, evidence=("5 preemptions", "KV cache full")),
         Cause(cause="queueing", certainty=Certainty.LIKELY, evidence=("9 waiting",), against=("arrivals are steady",)),
     )
-    told = replace(tier, answers=(replace(slow, status=Status.WARNING, causes=causes),), episodes=())
+    told = replace(tier, results=(replace(slow, status=Status.WARNING, causes=causes),), findings=())
     words = "Suspects 5 preemptions; KV cache full 9 waiting (likely); but arrivals are steady"
     assert words in read(with_tiers(told)).text
 
@@ -159,7 +159,7 @@ def test_a_capacity_that_no_plan_names_is_not_said_to_be_0_by_the_plan() -> None
         (seen, "usable, at least, by production"),
         (replace(seen, planned_rps=4.0, high=5.0), "usable, by production (4 by the plan)"),
     ):
-        rows = compare_with_plan(replace(tier, view=load_bins.with_capacity(tier.view, capacity)))
+        rows = compare_with_plan(replace(tier, context=load_bins.with_capacity(tier.context, capacity)))
         (tile,) = (one for one in rows if one.row.key == "completed_rps_per_replica")
         assert tile.planned is not None
         assert tile.planned.text == text
@@ -269,10 +269,10 @@ HOSTILE = "<script>alert(1)</script>\"'&<b>"
 
 
 def test_a_hostile_name_appears_as_text_wherever_it_comes_from() -> None:
-    view = load_bins.build_tier_context(HOSTILE, plan(HOSTILE, HOSTILE))
+    context = load_bins.build_tier_context(HOSTILE, plan(HOSTILE, HOSTILE))
     gone = Unknown(t=NOW, rule="TtftDivergence", subject=Subject(tier=HOSTILE), reason=Gap.STALE, text=HOSTILE)
     tier = planned_tier()
-    fired = next(a for a in tier.answers if isinstance(a, Verdict) and a.status in FIRING)
+    fired = next(a for a in tier.results if isinstance(a, Verdict) and a.status in FIRING)
     fired = replace(fired, subject=Subject(tier=HOSTILE, replica=HOSTILE), sentence=HOSTILE, rule=HOSTILE)
     point = TrendPoint(t=NOW, readings={"kv_utilization": Missing(gap=Gap.STALE, text=HOSTILE)})
     mean = replica(
@@ -286,7 +286,13 @@ def test_a_hostile_name_appears_as_text_wherever_it_comes_from() -> None:
         problems=(HOSTILE,),
     )
     hostile = TierStatus(
-        view=view, recent=None, answers=(fired, gone), trend=(point,), replicas=(mean,), step13=HOSTILE, episodes=()
+        context=context,
+        recent=None,
+        results=(fired, gone),
+        trend=(point,),
+        replicas=(mean,),
+        step13=HOSTILE,
+        findings=(),
     )
     page = read(
         with_tiers(
@@ -342,10 +348,10 @@ def test_the_page_comes_again_by_itself_and_keeps_still_when_asked() -> None:
 
 def test_many_findings_and_many_replicas_do_not_hide_the_page() -> None:
     tier = planned_tier()
-    down = next(a for a in tier.answers if isinstance(a, Verdict) and a.rule == "TargetDown" and a.status in FIRING)
-    answers = tuple(replace(down, subject=Subject(tier=tier.name, replica=f"r{number}")) for number in range(40))
+    down = next(a for a in tier.results if isinstance(a, Verdict) and a.rule == "TargetDown" and a.status in FIRING)
+    results = tuple(replace(down, subject=Subject(tier=tier.name, replica=f"r{number}")) for number in range(40))
     replicas = tuple(replica(tier.name, f"r{number}", up=number != 39, misses=number // 39 * 5) for number in range(40))
-    page = read(with_tiers(replace(tier, answers=answers, episodes=(), replicas=replicas)))
+    page = read(with_tiers(replace(tier, results=results, findings=(), replicas=replicas)))
     assert "34 more" in page.text
     assert "24 more replicas" in page.text
     assert page.text.index("r39 ■ down, 5 missed") < page.text.index("r0 ✓ up")
@@ -355,23 +361,25 @@ def test_many_findings_and_many_replicas_do_not_hide_the_page() -> None:
 def silent_tier() -> TierStatus:
     """A finding whose rule can no longer judge: its last answer is unknown, its episode goes on."""
     tier = planned_tier()
-    fired = next(a for a in tier.answers if a.rule == "PrefixHitDivergence")
+    fired = next(a for a in tier.results if a.rule == "PrefixHitDivergence")
     gone = Unknown(t=NOW, rule=fired.rule, subject=fired.subject, reason=Gap.SCRAPE_FAILED, text="no replica answers")
-    return replace(tier, answers=tuple(gone if a is fired else a for a in tier.answers))
+    return replace(tier, results=tuple(gone if a is fired else a for a in tier.results))
 
 
 def test_a_finding_whose_rule_fell_silent_stays_and_says_so() -> None:
     tier = silent_tier()
-    (found,) = [one for one in findings(tier) if one.verdict.rule == "PrefixHitDivergence"]
+    (found,) = [one for one in list_active_findings(tier) if one.verdict.rule == "PrefixHitDivergence"]
     assert found.silent is not None
     assert "Cannot be judged at the moment: scrape failed: no replica answers." in read(with_tiers(tier)).text
 
 
 def healthy() -> TierStatus:
     name = "quiet"
-    view = load_bins.build_tier_context(name, plan("m", "NVIDIA L40S"))
+    context = load_bins.build_tier_context(name, plan("m", "NVIDIA L40S"))
     hours = {"q-1": [window(NOW - 60 * ago) for ago in reversed(range(60))]}
-    return TierStatus(view=view, recent=hours["q-1"][-1], answers=judged(view, hours), replicas=(replica(name, "q-1"),))
+    return TierStatus(
+        context=context, recent=hours["q-1"][-1], results=judged(context, hours), replicas=(replica(name, "q-1"),)
+    )
 
 
 def test_a_quiet_installation_says_so_in_one_line() -> None:
@@ -384,7 +392,9 @@ def test_a_quiet_installation_says_so_in_one_line() -> None:
 
 def test_before_the_first_verdict_nothing_is_called_fine() -> None:
     tier = TierStatus(
-        view=load_bins.build_tier_context("new", None), recent=None, replicas=(replica("new", "n-1", last_seen=None),)
+        context=load_bins.build_tier_context("new", None),
+        recent=None,
+        replicas=(replica("new", "n-1", last_seen=None),),
     )
     status = with_tiers(tier)
     assert headline(status).status is Status.UNKNOWN
@@ -456,8 +466,8 @@ def test_the_json_twin_says_the_same_as_the_page() -> None:
     for tier, told in zip(status.tiers, found["tiers"], strict=True):
         assert told["tier"] == tier.name
         assert told["status"] == tier_state(tier).value
-        assert [v["sentence"] for v in told["verdicts"]] == [one.verdict.sentence for one in findings(tier)]
-        assert [v["started_at"] for v in told["verdicts"]] == [one.since for one in findings(tier)]
+        assert [v["sentence"] for v in told["verdicts"]] == [one.verdict.sentence for one in list_active_findings(tier)]
+        assert [v["started_at"] for v in told["verdicts"]] == [one.since for one in list_active_findings(tier)]
         assert [u["rule"] for u in told["unknowns"]] == [u.rule for u in unknowns(tier)]
         assert [number["key"] for number in told["numbers"]] == [row.key for row in ROWS]
         assert len(told["trend"]) == len(tier.trend)
@@ -483,12 +493,12 @@ def test_the_address_of_a_replica_stands_behind_its_name() -> None:
 
 def test_what_is_for_the_report_only_spoils_no_tier_and_stands_apart() -> None:
     tier = healthy()
-    low = next(a for a in tier.answers if a.rule == "GpuComputeLow")
+    low = next(a for a in tier.results if a.rule == "GpuComputeLow")
     assert isinstance(low, Verdict)
     noted = replace(low, status=Status.WARNING, sentence="GPU utilisation while serving 7.7%")
-    quiet = replace(tier, answers=tuple(noted if a is low else a for a in tier.answers))
+    quiet = replace(tier, results=tuple(noted if a is low else a for a in tier.results))
     assert tier_state(quiet) is Status.OK
-    assert findings(quiet) == ()
+    assert list_active_findings(quiet) == ()
     assert [one.verdict for one in remarks(quiet)] == [noted]
     page = read(with_tiers(quiet))
     assert "1 for the report" in page.text

@@ -39,14 +39,14 @@ COLD = ColdStart(
 def told() -> ForecastStatus:
     """As after an answer about four days."""
     asked = question(replica_hour=10.0, currency="USD", lead_source=COLD.sentence)
-    answer = TierForecast(asked, series(4 * DAY_MINUTES)).answer(asked)
-    assert answer.forecast is not None
+    result = TierForecast(asked, series(4 * DAY_MINUTES)).respond(asked)
+    assert result.forecast is not None
     projection = replace(
-        answer.forecast.projection, covered=951, forecasts=1000, error_ratio=0.62, naive="same as now", compared=1000
+        result.forecast.projection, covered=951, forecasts=1000, error_ratio=0.62, naive="same as now", compared=1000
     )
     return ForecastStatus(
-        forecast=replace(answer.forecast, projection=projection),
-        prewarm=answer.prewarm,
+        forecast=replace(result.forecast, projection=projection),
+        prewarm=result.prewarm,
         cold_start=COLD,
         ready=3,
         now_rps=11.5,

@@ -34,9 +34,9 @@ def test_what_was_asked_for_stays_for_the_hold_and_no_longer(
     demands: list[tuple[float | None, float]], hold: int
 ) -> None:
     decider = prewarmer(1, hold)
-    answers = [decider.step(quantile, now, PLAN) for quantile, now in demands]
-    targets = [max(why.for_forecast or 0, why.needed_now, 1) for why in answers]
-    assert [why.replicas for why in answers] == [
+    results = [decider.step(quantile, now, PLAN) for quantile, now in demands]
+    targets = [max(why.for_forecast or 0, why.needed_now, 1) for why in results]
+    assert [why.replicas for why in results] == [
         max(targets[max(0, place - hold + 1) : place + 1]) for place in range(len(targets))
     ]
 

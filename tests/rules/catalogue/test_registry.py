@@ -37,10 +37,10 @@ def test_a_rule_says_what_it_means_and_what_to_do(rule: Rule) -> None:
 
 
 OF_REPLICAS = {
-    answer.rule
-    for answer in evaluate_replica_rules(ReplicaState(tier="t", name="a"), build_tier_context("t", None), 0.0)
+    result.rule
+    for result in evaluate_replica_rules(ReplicaState(tier="t", name="a"), build_tier_context("t", None), 0.0)
 }
-OF_TIERS = {answer.rule for answer in evaluate_tier_availability((), (), build_tier_context("t", None), 0.0)}
+OF_TIERS = {result.rule for result in evaluate_tier_availability((), (), build_tier_context("t", None), 0.0)}
 
 
 @every

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import recorded
-from judging_samples import each, gauge, minute, seen, verdict, view
+from judging_samples import context, each, gauge, minute, seen, verdict
 
 from agent.config.files import load_plan
 from agent.replay.replay import replay
@@ -59,7 +59,7 @@ def found(
     parts = {"workload": WORKLOAD, "lora": None, **(plan or {})}
     made = verdict(
         rule,
-        view(requests=requests, curve=curve, **{k: v for k, v in parts.items() if v}),
+        context(requests=requests, curve=curve, **{k: v for k, v in parts.items() if v}),
         each(5, lambda n: slow(n, **changes)),
     )
     assert made.status is Status.WARNING
@@ -205,7 +205,7 @@ def test_what_counters_prove_comes_before_what_is_only_suspected() -> None:
 
 def test_a_gauge_that_was_not_scraped_excludes_nothing() -> None:
     gone = [replace(one, gaps={"adapters_running": Gap.NOT_SCRAPED}) for one in each(5, slow)]
-    made = verdict(TTFT, view(workload=WORKLOAD), gone)
+    made = verdict(TTFT, context(workload=WORKLOAD), gone)
     assert "cannot be excluded: whether LoRA adapters are served is not known" in first(made).against
 
 
@@ -220,7 +220,7 @@ def test_what_the_slow_minutes_do_not_show_is_not_proven() -> None:
         return slow(number, {"preemptions": 36.0}, share=0.0 if number == 1 else 0.3)
 
     for made, certainty in ((evicting, Certainty.LIKELY), (everywhere, Certainty.CERTAIN)):
-        causes_ = {c.cause: c.certainty for c in verdict(TTFT, view(workload=WORKLOAD), each(5, made)).causes}
+        causes_ = {c.cause: c.certainty for c in verdict(TTFT, context(workload=WORKLOAD), each(5, made)).causes}
         assert causes_["evictions"] is certainty
 
 
@@ -251,7 +251,7 @@ def test_hits_lost_in_the_slow_minutes_need_no_plan_of_hits() -> None:
         made = turned(number)
         return made if number >= 2 else replace(made, counters={**made.counters, "requests_finished": 9.0})
 
-    unplanned = view(workload={"prompt_tokens": WORKLOAD["prompt_tokens"]})
+    unplanned = context(workload={"prompt_tokens": WORKLOAD["prompt_tokens"]})
     made = verdict(TTFT, unplanned, each(5, turned))
     assert first(made).evidence == ("prefix hits lost: 0% in the slow minutes, 90% before",)
     # What was never there before was not lost, nor what other prompts had, nor what nine requests a minute tell.
@@ -265,7 +265,7 @@ def test_hits_lost_in_the_slow_minutes_need_no_plan_of_hits() -> None:
 
 
 def test_what_cannot_be_known_is_said_beside_the_first_suspect() -> None:
-    made = verdict(TTFT, view(), each(5, lambda n: minute(n, slow=18)))
+    made = verdict(TTFT, context(), each(5, lambda n: minute(n, slow=18)))
     assert first(made).against == (
         "cannot be excluded: the prefix hit rate is not known",
         "cannot be excluded: whether requests are held back (adapter slots, KV loads) is not known",
@@ -279,39 +279,41 @@ def test_only_what_lies_on_the_curve_explains_a_comparison() -> None:
     made = each(
         8, lambda n: slow(n) if n < 7 else replace(slow(n, prompts=300.0), counters={"requests_finished": 600.0})
     )
-    assert first(verdict(TTFT, view(workload=WORKLOAD), made)).cause == "slower machine"
+    assert first(verdict(TTFT, context(workload=WORKLOAD), made)).cause == "slower machine"
 
 
 def test_evictions_and_overload_are_explained_by_lengths_and_load() -> None:
     made = verdict(
-        "KvEviction", view(workload=WORKLOAD), each(5, lambda n: slow(n, {"preemptions": 60.0}, prompts=300.0))
+        "KvEviction", context(workload=WORKLOAD), each(5, lambda n: slow(n, {"preemptions": 60.0}, prompts=300.0))
     )
     assert [c.cause for c in made.causes] == ["prompt lengths"]
-    over = verdict("LoadBeyondBenchmark", view(workload=WORKLOAD), each(5, lambda n: minute(n, rps=7.0)))
+    over = verdict("LoadBeyondBenchmark", context(workload=WORKLOAD), each(5, lambda n: minute(n, rps=7.0)))
     assert first(over).evidence == ("more load than planned: 7 rps arrive at a replica, 6 rps are usable",)
-    bare = verdict("KvEviction", view(), each(5, lambda n: minute(n, counters={"preemptions": 60.0})))
+    bare = verdict("KvEviction", context(), each(5, lambda n: minute(n, counters={"preemptions": 60.0})))
     assert bare.causes == ()
     assert "suspect" not in bare.sentence
 
 
 def test_arrivals_count_as_load_though_they_do_not_finish() -> None:
     made = verdict(
-        "KvEviction", view(workload=WORKLOAD), each(5, lambda n: minute(n, change=200, counters={"preemptions": 60.0}))
+        "KvEviction",
+        context(workload=WORKLOAD),
+        each(5, lambda n: minute(n, change=200, counters={"preemptions": 60.0})),
     )
     assert first(made).evidence == ("more load than planned: 6.33 rps arrive at a replica, 6 rps are usable",)
 
 
 def test_what_does_not_fire_is_not_explained() -> None:
-    fine = verdict(TTFT, view(workload=WORKLOAD), each(5, lambda n: slow(n, share=0.0)))
-    assert explain.add_causes(fine, view(), ()) is fine
+    fine = verdict(TTFT, context(workload=WORKLOAD), each(5, lambda n: slow(n, share=0.0)))
+    assert explain.add_causes(fine, context(), ()) is fine
     assert fine.causes == ()
 
 
-def episodes(name: str, plan: str) -> dict[str, Finding]:
+def findings(name: str, plan: str) -> dict[str, Finding]:
     recording, _ = load(recorded.folder(name))
     done = replay(recording, load_plan(recorded.PLANS / f"{plan}.yaml"))
     ended = [e for e in done.ended if isinstance(e, Finding)]
-    return {e.rule: e for e in [*ended, *(s.episode for s in done.standings if s.episode)]}
+    return {e.rule: e for e in [*ended, *(s.finding for s in done.rule_states if s.finding)]}
 
 
 @pytest.mark.parametrize(
@@ -329,14 +331,14 @@ def episodes(name: str, plan: str) -> dict[str, Finding]:
     ],
 )
 def test_recordings_are_explained_by_what_was_done_to_them(name: str, rule: str, suspects: list[str]) -> None:
-    worst = episodes(name, "cpu-small")[rule].worst
+    worst = findings(name, "cpu-small")[rule].worst
     assert [c.cause for c in worst.causes] == suspects
     assert first(worst)
 
 
 @pytest.mark.parametrize("name", ["steady", "diurnal"])
 def test_against_the_closed_loop_sweep_a_divergence_is_likely_and_the_sweep_the_first_suspect(name: str) -> None:
-    worst = episodes(name, "cpu-small")[TPOT].worst
+    worst = findings(name, "cpu-small")[TPOT].worst
     assert worst.certainty is Certainty.LIKELY
     assert worst.sentence.endswith(
         "First suspect: the benchmark: a closed-loop sweep with only 16 to 192 requests a point, whose P99 is not production's"
@@ -346,7 +348,7 @@ def test_against_the_closed_loop_sweep_a_divergence_is_likely_and_the_sweep_the_
 @pytest.mark.parametrize("name", ["steady", "diurnal"])
 def test_against_the_open_loop_sweep_it_is_certain_and_nothing_explains_it(name: str) -> None:
     for rule in (TTFT, TPOT):
-        worst = episodes(name, "cpu-small-open")[rule].worst
+        worst = findings(name, "cpu-small-open")[rule].worst
         assert worst.certainty is Certainty.CERTAIN
         assert first(worst).cause == "slower machine"
 
@@ -354,7 +356,7 @@ def test_against_the_open_loop_sweep_it_is_certain_and_nothing_explains_it(name:
 @pytest.mark.parametrize("plan", ["cpu-small", "cpu-small-open"])
 @pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
 def test_on_the_quiet_machine_nothing_diverges(name: str, plan: str) -> None:
-    assert episodes(name, plan) == {}
+    assert findings(name, plan) == {}
 
 
 CACHED = {"prefix_hit_ratio": 0.95}
@@ -364,7 +366,7 @@ HITS = "PrefixHitDivergence"
 def against_cached(rule: str, planned: float | None = None, **counters: float) -> Verdict:
     """Five slow minutes with few prefix hits, against a benchmark that found 95 % of its prompts in the cache."""
     workload = {**WORKLOAD, "prefix_hit_ratio": planned} if planned is not None else None
-    of = view(CACHED, CACHED, CACHED, workload=workload)
+    of = context(CACHED, CACHED, CACHED, workload=workload)
     return verdict(rule, of, each(5, lambda n: slow(n, {"prefix_hit_tokens": 1440.0, **counters})))
 
 
@@ -401,6 +403,6 @@ def test_a_latency_that_lost_the_benchmarks_hits_names_both() -> None:
 def test_against_the_cached_sweep_the_quiet_machine_lacks_hits_and_the_benchmark_is_the_first_suspect(
     name: str,
 ) -> None:
-    worst = episodes(name, "cpu-small-cached")[HITS].worst
+    worst = findings(name, "cpu-small-cached")[HITS].worst
     assert worst.certainty is Certainty.CERTAIN
     assert first(worst).cause == "benchmark"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import each, gauge, minute, seen, verdict, view
+from judging_samples import context, each, gauge, minute, seen, verdict
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext
@@ -17,7 +17,7 @@ EVERY = pytest.mark.parametrize("rule", [BURN, TAIL])
 
 
 def tier(**more: Any) -> TierContext:
-    return view(slo={"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}, **more)
+    return context(slo={"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}, **more)
 
 
 def late(number: int, queue: float | None = None, prefill: float | None = None, **more: Any) -> Window:

@@ -116,9 +116,9 @@ def test_arrivals_are_those_of_generating_endpoints() -> None:
     [("400", "http_requests_refused"), ("503", "http_requests_failed"), ("503", "admission_rejections")],
 )
 def test_an_answer_counts_by_its_status(status: str, family: str) -> None:
-    answers = 'sglang:http_responses_total{endpoint="/v1/chat/completions",method="POST",status_code="%s"} 4.0\n'
+    results = 'sglang:http_responses_total{endpoint="/v1/chat/completions",method="POST",status_code="%s"} 4.0\n'
     health = 'sglang:http_responses_total{endpoint="/health",method="GET",status_code="%s"} 50.0\n'
-    text = page_text(REAL) + answers % status + health % status
+    text = page_text(REAL) + results % status + health % status
     assert read(text).counters[family] == 4
     assert read(text).counters["http_requests_ok"] == 288
 

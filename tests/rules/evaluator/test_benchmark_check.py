@@ -1,5 +1,5 @@
 import pytest
-from judging_samples import START, minute, tier, view
+from judging_samples import START, context, minute, tier
 
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import Step13, check_benchmark
@@ -9,7 +9,7 @@ from rules.telemetry.signals import Gap, Missing, Reading
 from rules.verdicts.verdict import Status, Unknown, Verdict
 
 WEEK = 7 * 24
-PLANNED = view()
+PLANNED = context()
 
 
 def hour(
@@ -21,12 +21,12 @@ def hour(
     return BinnedWindow(replica=None, window=window, rps=placed.rps, in_system=placed.in_system, bin=bin, beyond=beyond)
 
 
-def checked(slices: list[BinnedWindow]) -> Step13:
-    return check_benchmark(PLANNED, slices, START + WEEK * 3600)
+def checked(binned: list[BinnedWindow]) -> Step13:
+    return check_benchmark(PLANNED, binned, START + WEEK * 3600)
 
 
-def answer(found: Step13, rule: str) -> Verdict | Unknown:
-    return next(a for a in found.answers if a.rule == rule)
+def result(found: Step13, rule: str) -> Verdict | Unknown:
+    return next(a for a in found.results if a.rule == rule)
 
 
 def test_a_week_like_the_benchmark_confirms_it() -> None:
@@ -40,7 +40,7 @@ def test_a_week_like_the_benchmark_confirms_it() -> None:
 def test_a_week_of_slow_requests_refutes_it_for_certain_and_says_why() -> None:
     found = checked([hour(n, slow=0.05) for n in range(WEEK)])
     assert found.status is Status.WARNING
-    ttft = answer(found, "TtftDivergence")
+    ttft = result(found, "TtftDivergence")
     assert isinstance(ttft, Verdict)
     assert (ttft.status, ttft.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert ttft.causes
@@ -85,7 +85,7 @@ def test_load_beyond_the_benchmark_is_counted_apart_and_judged() -> None:
     found = checked([one for n in range(WEEK) for one in (hour(n), beyond[n])])
     assert found.beyond_requests == WEEK * 3600 * 7
     assert found.highest_share == pytest.approx(7 / 6)
-    load = answer(found, "LoadBeyondBenchmark")
+    load = result(found, "LoadBeyondBenchmark")
     assert isinstance(load, Verdict)
     assert load.certainty is Certainty.CERTAIN
     assert load.sentence.startswith(
@@ -95,9 +95,9 @@ def test_load_beyond_the_benchmark_is_counted_apart_and_judged() -> None:
 
 def test_without_a_benchmark_nothing_is_confirmed() -> None:
     bare = view_of("t", None)
-    slices = [bin_window(minute(60 * n, seconds=3600.0), None, None) for n in range(WEEK)]
-    found = check_benchmark(bare, slices, START + WEEK * 3600)
-    assert isinstance(answer(found, "KvEviction"), Verdict)
+    binned = [bin_window(minute(60 * n, seconds=3600.0), None, None) for n in range(WEEK)]
+    found = check_benchmark(bare, binned, START + WEEK * 3600)
+    assert isinstance(result(found, "KvEviction"), Verdict)
     assert found.status is Status.UNKNOWN
     assert (found.bins, found.unvisited, found.highest_share) == ((), (), None)
 
@@ -109,10 +109,10 @@ def test_an_engine_without_latencies_confirms_nothing() -> None:
 
 def test_evictions_alone_still_fail_the_check() -> None:
     bare = view_of("t", None)
-    slices = [
+    binned = [
         bin_window(minute(60 * n, seconds=3600.0, counters={"preemptions": 5000.0}), None, None) for n in range(WEEK)
     ]
-    assert check_benchmark(bare, slices, START + WEEK * 3600).status is Status.CRITICAL
+    assert check_benchmark(bare, binned, START + WEEK * 3600).status is Status.CRITICAL
 
 
 def test_nothing_seen_is_unknown() -> None:
@@ -122,11 +122,11 @@ def test_nothing_seen_is_unknown() -> None:
 
 
 def test_over_a_short_time_minutes_are_the_periods() -> None:
-    slices = [bin_window(minute(n, slow=20 if n >= 50 else 0), PLANNED.curve, "a") for n in range(60)]
+    binned = [bin_window(minute(n, slow=20 if n >= 50 else 0), PLANNED.curve, "a") for n in range(60)]
     now = START + 3600
     # Of one hour nobody can tell whether it lasts.
-    assert check_benchmark(PLANNED, slices, now).status is Status.UNKNOWN
-    assert check_benchmark(PLANNED, slices, now, period_seconds=60.0).status is Status.WARNING
+    assert check_benchmark(PLANNED, binned, now).status is Status.UNKNOWN
+    assert check_benchmark(PLANNED, binned, now, period_seconds=60.0).status is Status.WARNING
 
 
 def test_usable_rps_is_the_plans() -> None:

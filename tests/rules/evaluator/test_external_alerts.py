@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, answer
+from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, result
 
 from agent.alerting import service as memory
 from agent.alerting.service import LOGGED, AlertingService, ExternalAlertStore, alert_targets
@@ -75,7 +75,7 @@ def test_an_alert_goes_to_the_tier_that_it_names_by_label_replica_or_model(
     assert (found.tier, found.replica) == (tier, replica)
 
 
-def episode(
+def make_finding(
     after: float = -360.0,
     ended: float | None = None,
     rule: str = "KvCacheCascade",
@@ -85,13 +85,13 @@ def episode(
     **more: Any,
 ) -> Finding:
     def made(t: float, said: Status) -> Verdict:
-        return replace(answer(said, certainty, rule=rule, t=T + t, **more), subject=Subject(tier="a", replica=replica))
+        return replace(result(said, certainty, rule=rule, t=T + t, **more), subject=Subject(tier="a", replica=replica))
 
-    standing, _ = finding.step_rule_state(None, made(after, status))
+    rule_state, _ = finding.step_rule_state(None, made(after, status))
     if ended is None:
-        assert standing.episode is not None
-        return standing.episode
-    _, over = finding.step_rule_state(standing, made(ended, OK))
+        assert rule_state.finding is not None
+        return rule_state.finding
+    _, over = finding.step_rule_state(rule_state, made(ended, OK))
     return next(one for one in over if isinstance(one, Finding))
 
 
@@ -104,7 +104,7 @@ HERE = replace(alert(), tier="a", replica="a0")
 
 
 def test_a_latency_alert_is_told_which_episode_began_before_it() -> None:
-    said = sentence(HERE, episode(stage=3))
+    said = sentence(HERE, make_finding(stage=3))
     assert said == "this latency alert: KV cache memory-pressure cascade of a0, stage 3, began 6 minutes earlier"
 
 
@@ -123,18 +123,18 @@ def test_a_latency_alert_is_told_which_episode_began_before_it() -> None:
 def test_an_episode_that_overlaps_or_ended_shortly_before_explains(
     began: float, ended: float | None, words: str | None
 ) -> None:
-    said = sentence(HERE, episode(began, ended))
+    said = sentence(HERE, make_finding(began, ended))
     assert (said is None) if words is None else str(said).endswith(words)
 
 
 @pytest.mark.parametrize(
     ("one", "found"),
     [
-        (replace(HERE, tier=None), episode()),
-        (replace(HERE, tier="b"), episode()),
-        (replace(HERE, replica="a1"), episode()),
-        (replace(HERE, name="DiskAlmostFull"), episode()),
-        (HERE, episode(rule="TelemetryStale", status=WARNING)),
+        (replace(HERE, tier=None), make_finding()),
+        (replace(HERE, tier="b"), make_finding()),
+        (replace(HERE, replica="a1"), make_finding()),
+        (replace(HERE, name="DiskAlmostFull"), make_finding()),
+        (HERE, make_finding(rule="TelemetryStale", status=WARNING)),
     ],
 )
 def test_elsewhere_or_of_another_kind_nothing_explains(one: ExternalAlert, found: Finding) -> None:
@@ -142,9 +142,9 @@ def test_elsewhere_or_of_another_kind_nothing_explains(one: ExternalAlert, found
 
 
 def test_the_certain_and_worst_episode_explains_best_and_doubt_is_said() -> None:
-    likely = episode(certainty=LIKELY, rule="LoadBeyondBenchmark", replica=None)
-    mild = episode(rule="KvEviction", replica=None, status=WARNING)
-    worst = episode(stage=4)
+    likely = make_finding(certainty=LIKELY, rule="LoadBeyondBenchmark", replica=None)
+    mild = make_finding(rule="KvEviction", replica=None, status=WARNING)
+    worst = make_finding(stage=4)
     assert "stage 4" in str(sentence(HERE, likely, mild, worst))
     assert "KV cache evictions, began" in str(sentence(HERE, likely, mild))
     assert "Load beyond what the benchmark measured (likely), began" in str(sentence(HERE, likely))
@@ -152,12 +152,12 @@ def test_the_certain_and_worst_episode_explains_best_and_doubt_is_said() -> None
 
 
 def test_an_explanation_stays_when_its_episode_is_forgotten() -> None:
-    done = attach_finding(HERE, [episode()], T)
+    done = attach_finding(HERE, [make_finding()], T)
     assert attach_finding(done, [], T + 9000) == done
 
 
 def test_another_alert_about_errors_is_explained_by_what_makes_errors() -> None:
-    down = episode(rule="TargetDown", status=WARNING)
+    down = make_finding(rule="TargetDown", status=WARNING)
     assert str(sentence(replace(HERE, name="HighErrorRate"), down)).startswith("this error alert: Target down of a0")
 
 
@@ -166,7 +166,7 @@ class Memory:
         self.foreign = ExternalAlertStore()
 
     def turn(self, *arrived: ExternalAlert, after: float = 0.0, found: Sequence[Finding] = ()) -> int:
-        return len(self.foreign.turn(arrived, found, T + after, lambda: FLEET))
+        return len(self.foreign.update(arrived, found, T + after, lambda: FLEET))
 
     @property
     def one(self) -> ExternalAlert:
@@ -186,8 +186,8 @@ def test_an_alert_that_is_told_again_is_one_alert() -> None:
 def test_an_explanation_that_comes_later_is_a_change() -> None:
     seen = Memory()
     seen.turn(alert(instance="10.0.3.17:8000"))
-    assert seen.turn(after=30, found=[episode(20)]) == 1
-    assert seen.turn(after=45, found=[episode(20)]) == 0
+    assert seen.turn(after=30, found=[make_finding(20)]) == 1
+    assert seen.turn(after=45, found=[make_finding(20)]) == 0
     assert seen.one.diagnosis is not None
 
 
@@ -195,7 +195,7 @@ def test_one_that_is_heard_of_no_more_ends_when_it_was_last_heard_of() -> None:
     seen = Memory()
     seen.turn(alert())
     assert seen.turn(after=memory.SILENT_SECONDS) == 0
-    (gone,) = seen.foreign.turn((), (), T + memory.SILENT_SECONDS + 1, lambda: FLEET)
+    (gone,) = seen.foreign.update((), (), T + memory.SILENT_SECONDS + 1, lambda: FLEET)
     assert gone.ended_at == T
     assert seen.foreign.alerts == ()
 
@@ -235,6 +235,6 @@ def test_a_storm_of_alerts_is_a_few_lines_of_the_log(tmp_path: Path, caplog: pyt
     several = [alert(f"Storm{n}", fingerprint=str(n)) for n in range(300)]
     with caplog.at_level(logging.INFO):
         both.receiver._waiting.extend(several)
-        assert len(both.turn({}, (), lambda: FLEET, T + 1.0)) == 300
+        assert len(both.update({}, (), lambda: FLEET, T + 1.0)) == 300
     assert len(caplog.records) == LOGGED + 1
     assert caplog.records[-1].getMessage() == "external alerts changed, not logged count=280"

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from judging_samples import START, answered, each, gauge, minute, seen, unknown, view
+from judging_samples import START, answered, context, each, gauge, minute, seen, unknown
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator import tier_rules
@@ -20,7 +20,7 @@ COMPARING = frozenset({judge_tail, judge_mean, judge_excess, judge_beyond, judge
 
 JUDGED = [rule.name for rule in RULES if rule.method in COMPARING]
 COMPARED = [name for name in JUDGED if name != "KvEviction"]
-WHOLE = view(
+WHOLE = context(
     *({"gpu_utilization": 0.5, "prefix_hit_ratio": 0.5, "eviction_rate": 0.0} for _ in range(3)),
     curve={"gpu_utilization_kind": "nvml_gpu"},
 )
@@ -106,7 +106,7 @@ def test_the_hold_is_the_rules_window_and_no_more() -> None:
     kept = tier_rules.TierMinutes()
     for window in each(70, minute):
         kept = tier_rules.add_minute(kept, window, "a", WHOLE)
-    assert len(kept.slices) == tier_rules.LONGEST / 60 + 1
+    assert len(kept.binned) == tier_rules.LONGEST / 60 + 1
 
 
 def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
@@ -115,7 +115,7 @@ def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
     def hours(slow: tuple[int, ...]) -> Status:
         made = [minute(60 * n, seconds=3600.0, slow=1000.0 if n in slow else 0.0) for n in range(8)]
         placed = tuple(
-            one for window in made for one in tier_rules.add_minute(tier_rules.TierMinutes(), window, "", WHOLE).slices
+            one for window in made for one in tier_rules.add_minute(tier_rules.TierMinutes(), window, "", WHOLE).binned
         )
         found = evaluate_rule(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
         assert isinstance(found, Verdict)

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from days_samples import answered, hour, hours, slices, unknown, verdict, view
+from days_samples import answered, binned, context, hour, hours, unknown, verdict
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, seen
 from recorded import folder
@@ -28,41 +28,41 @@ def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
 
 
 def test_every_rule_over_days_answers_also_where_there_is_nothing() -> None:
-    answers = long_rules.evaluate_long_rules(view(), (), START)
-    assert [a.rule for a in answers] == [rule.name for rule in long_rules.ASKED]
-    assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS for a in answers)
-    assert "0 of 168 hours seen, 152 are needed" in {a.text for a in answers if isinstance(a, Unknown)}
+    results = long_rules.evaluate_long_rules(context(), (), START)
+    assert [a.rule for a in results] == [rule.name for rule in long_rules.ASKED]
+    assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS for a in results)
+    assert "0 of 168 hours seen, 152 are needed" in {a.text for a in results if isinstance(a, Unknown)}
 
 
 def test_hours_that_are_seen_are_counted_in_words() -> None:
-    found = unknown("UtilizationTrap", view(), hours(31))
+    found = unknown("UtilizationTrap", context(), hours(31))
     assert found.text == "31 of 168 hours seen, 152 are needed"
 
 
 def test_an_hour_counts_as_far_as_it_was_seen() -> None:
     half = hours(WEEK, lambda n: hour(n, covered=0.5 if n < 40 else 1.0))
-    assert unknown("UtilizationTrap", view(), half).text == "148 of 168 hours seen, 152 are needed"
+    assert unknown("UtilizationTrap", context(), half).text == "148 of 168 hours seen, 152 are needed"
 
 
 def test_a_few_hours_without_the_agent_do_not_begin_the_week_anew() -> None:
     gaps = [one for number, one in enumerate(hours(WEEK)) if number not in (30, 31, 90, 150)]
-    assert verdict("UtilizationTrap", view(), gaps).status is Status.OK
+    assert verdict("UtilizationTrap", context(), gaps).status is Status.OK
 
 
 def test_the_hour_under_way_does_not_count() -> None:
     several = hours(WEEK + 1)
     under_way = several[-1].end - 60
-    assert verdict("UtilizationTrap", view(), several[:-1]).t == several[-2].end
-    found = verdict("UtilizationTrap", view(), [*several[:-1], replace(several[-1], counters={})], under_way)
+    assert verdict("UtilizationTrap", context(), several[:-1]).t == several[-2].end
+    found = verdict("UtilizationTrap", context(), [*several[:-1], replace(several[-1], counters={})], under_way)
     assert (found.t, found.status) == (under_way, Status.OK)
-    assert unknown("UtilizationTrap", view(), several[1:], under_way).text.startswith("167 of 168")
+    assert unknown("UtilizationTrap", context(), several[1:], under_way).text.startswith("167 of 168")
 
 
 def test_a_tier_whose_first_hour_of_the_week_was_missed_is_judged_where_it_was_watched_before() -> None:
     several = hours(WEEK + 3)
     missed = [*several[:2], *several[4:]]
-    assert verdict("UtilizationTrap", view(), missed).status is Status.OK
-    assert isinstance(answered("UtilizationTrap", view(), several[4:]), Unknown)
+    assert verdict("UtilizationTrap", context(), missed).status is Status.OK
+    assert isinstance(answered("UtilizationTrap", context(), several[4:]), Unknown)
 
 
 def test_load_bins_of_an_hour_are_one_hour() -> None:
@@ -81,82 +81,82 @@ def test_what_no_rule_over_days_reads_is_not_held_for_weeks() -> None:
 
 
 def test_only_hours_under_the_present_plan_count_for_what_rests_on_its_curve() -> None:
-    every = slices(hours(WEEK))
-    answers = {a.rule: a for a in long_rules.evaluate_long_rules(view(), every, hour(WEEK).start, every[100:])}
-    trap = answers["UtilizationTrap"]
+    every = binned(hours(WEEK))
+    results = {a.rule: a for a in long_rules.evaluate_long_rules(context(), every, hour(WEEK).start, every[100:])}
+    trap = results["UtilizationTrap"]
     assert isinstance(trap, Unknown)
     assert trap.text == "68 of 168 hours seen, 152 are needed"
-    assert isinstance(answers["KvCacheUnderused"], Verdict)
+    assert isinstance(results["KvCacheUnderused"], Verdict)
 
 
 def trap() -> list[BinnedWindow]:
-    return slices(hours(WEEK, lambda n: hour(n, used=0.1)))
+    return binned(hours(WEEK, lambda n: hour(n, used=0.1)))
 
 
 NOW = hour(WEEK).start
 
 
 def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hours() -> None:
-    watcher = EvaluationSteps({"t": view()})
-    watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
+    watcher = EvaluationSteps({"t": context()})
+    watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
     assert not watcher.rules
     for seconds in (0, 15, 30):
         watcher.step(NOW + seconds)
-        standing = watcher.rules["UtilizationTrap", TIER]
-        assert standing.episode is not None
-        assert standing.episode.started_at == NOW
+        rule_state = watcher.rules["UtilizationTrap", TIER]
+        assert rule_state.finding is not None
+        assert rule_state.finding.started_at == NOW
         assert [key.rule for key in watcher.alerts] == ["KvCacheUnderused", "UtilizationTrap"]
-    watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), slices(hours(WEEK)), NOW))
+    watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), binned(hours(WEEK)), NOW))
     (ended, _) = watcher.step(NOW + 3600)
     assert "UtilizationTrap" in {one.rule for one in ended}
 
 
 def test_too_few_hours_after_a_change_of_plan_end_nothing() -> None:
-    watcher = EvaluationSteps({"t": view()})
-    watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
+    watcher = EvaluationSteps({"t": context()})
+    watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
     watcher.step(NOW)
-    watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW, ()))
+    watcher.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW, ()))
     assert not [one for one in watcher.step(NOW + 15)[0] if one.rule == "UtilizationTrap"]
-    standing = watcher.rules["UtilizationTrap", TIER]
-    assert standing.episode is not None
-    assert isinstance(standing.answer, Unknown)
+    rule_state = watcher.rules["UtilizationTrap", TIER]
+    assert rule_state.finding is not None
+    assert isinstance(rule_state.result, Unknown)
 
 
 def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_does_not_watch() -> None:
-    before, after = EvaluationSteps({"t": view()}), EvaluationSteps({"t": view()})
+    before, after = EvaluationSteps({"t": context()}), EvaluationSteps({"t": context()})
     for tier in ("t", "gone"):
         before.apply_failed_scrape(tier, "a", NOW)
         before.apply_failed_scrape(tier, "a", NOW + 15)
-    before.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
-    before.set_long_term_results(long_rules.evaluate_long_rules(replace(view(), tier="gone"), trap(), NOW))
+    before.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
+    before.set_long_term_results(long_rules.evaluate_long_rules(replace(context(), tier="gone"), trap(), NOW))
     after.inherit(before, {("t", "a")})
     after.step(NOW + 30)
     assert ("UtilizationTrap", TIER) in after.rules
     assert ("UtilizationTrap", Subject(tier="gone")) not in after.rules
-    last = EvaluationSteps({"t": view()})
+    last = EvaluationSteps({"t": context()})
     last.inherit(after, {("t", "a")})
-    assert last.rules["UtilizationTrap", TIER].episode is not None
+    assert last.rules["UtilizationTrap", TIER].finding is not None
     assert ("NoHeadroom", TIER) in last.long_term
 
 
 def test_without_a_history_every_rule_over_days_is_unknown_in_the_same_words() -> None:
-    answers = long_rules.unknown_results(view(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
-    assert [a.rule for a in answers] == [rule.name for rule in long_rules.LONG]
-    assert {(a.reason, a.text) for a in answers if isinstance(a, Unknown)} == {
+    results = long_rules.unknown_results(context(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
+    assert [a.rule for a in results] == [rule.name for rule in long_rules.LONG]
+    assert {(a.reason, a.text) for a in results if isinstance(a, Unknown)} == {
         (Gap.NOT_EXPOSED, "this agent keeps no history")
     }
 
 
 def test_a_replay_lists_the_rules_over_days_as_not_judged_in_the_same_words() -> None:
     found = replay(load(folder("steady"))[0], None)
-    told = [s for s in found.standings if s.answer.rule in {rule.name for rule in long_rules.LONG}]
+    told = [s for s in found.rule_states if s.result.rule in {rule.name for rule in long_rules.LONG}]
     assert len(told) == len(long_rules.LONG)
     assert len({s.unknown.text for s in told if s.unknown}) == 1
 
 
 @pytest.mark.parametrize("certainty", list(Certainty))
 def test_an_answer_over_a_week_keeps_its_certainty_beside_a_live_one(certainty: Certainty) -> None:
-    weekly = verdict("NoHeadroom", view(), hours(WEEK, lambda n: hour(n, used=0.95)))
+    weekly = verdict("NoHeadroom", context(), hours(WEEK, lambda n: hour(n, used=0.95)))
     sure = replace(weekly, certainty=certainty)
     quiet = replace(weekly, t=weekly.t + 900, status=Status.OK)
     assert long_rules.prefer_firing_result(quiet, {("NoHeadroom", TIER): sure}) == replace(sure, t=quiet.t)

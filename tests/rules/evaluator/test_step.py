@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 from evaluation_steps import EvaluationSteps
-from judging_samples import EDGES, START, view
+from judging_samples import EDGES, START, context
 from making import cumulative, snapshot
 
 from rules.evaluator.alert_state import Phase
@@ -41,50 +41,50 @@ def watched(
     return ended
 
 
-def standing(watcher: EvaluationSteps, rule: str, subject: Subject = TIER) -> Verdict:
-    answer = watcher.rules[rule, subject].answer
-    assert isinstance(answer, Verdict), answer
-    return answer
+def rule_state(watcher: EvaluationSteps, rule: str, subject: Subject = TIER) -> Verdict:
+    result = watcher.rules[rule, subject].result
+    assert isinstance(result, Verdict), result
+    return result
 
 
 def test_a_minute_is_closed_when_the_next_begins_and_told_once() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     told = []
     for seconds in range(0, 200, 15):
         watcher.apply_snapshot("t", "a", at(seconds))
         told.append(len(watcher.step(START + seconds)[1]))
     assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
-    closed = watcher.minutes["t"].slices
+    closed = watcher.minutes["t"].binned
     assert [s.window.start - START for s in closed] == [0, 60, 120]
 
 
 def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     for seconds in range(0, 76, 15):
         watcher.apply_snapshot("t", "a", at(seconds, rps=7.0))
     (closed,) = watcher.step(START + 75)[1]
     assert (closed.tier, closed.replica) == ("t", "a")
-    assert closed.slice is watcher.minutes["t"].slices[-1]
+    assert closed.slice is watcher.minutes["t"].binned[-1]
     assert closed.slice.beyond
 
 
 def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=45)
     of_scrapes = {"KvCacheCascade", "TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
     assert {rule for rule, _ in watcher.rules} == of_scrapes
     watched(watcher, start=60, end=75)
     assert ("TtftDivergence", TIER) in watcher.rules
-    assert watcher.rules["TtftDivergence", TIER].answer.t == START + 75
+    assert watcher.rules["TtftDivergence", TIER].result.t == START + 75
     watched(watcher, start=90, end=90)
-    assert watcher.rules["TtftDivergence", TIER].answer.t == START + 75
-    assert watcher.rules["TargetDown", A].answer.t == START + 90
+    assert watcher.rules["TtftDivergence", TIER].result.t == START + 75
+    assert watcher.rules["TargetDown", A].result.t == START + 90
 
 
 def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     began = watched(watcher, slow=0.1)
-    assert standing(watcher, "TtftDivergence").status is Status.WARNING
+    assert rule_state(watcher, "TtftDivergence").status is Status.WARNING
     assert not [e for e in began if isinstance(e, Finding)]
     alert = next(a for k, a in watcher.alerts.items() if k.rule == "TtftDivergence")
     assert (alert.phase, alert.since) == (Phase.FIRING, START + 195)
@@ -97,20 +97,22 @@ def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
             "t", "a", replace(page, histograms={"ttft_seconds": latencies, "tpot_seconds": latencies})
         )
         began.extend(watcher.step(START + seconds)[0])
-    (episode,) = [e for e in began if isinstance(e, Finding) and e.rule == "TtftDivergence"]
-    assert episode.started_at == START + 195
-    assert episode.ended_at is not None
-    assert START + 600 < episode.ended_at < START + 1000
+    (finding,) = [e for e in began if isinstance(e, Finding) and e.rule == "TtftDivergence"]
+    assert finding.started_at == START + 195
+    assert finding.ended_at is not None
+    assert START + 600 < finding.ended_at < START + 1000
     assert watcher.alerts[next(k for k in watcher.alerts if k.rule == "TtftDivergence")].phase is Phase.RESOLVED
 
 
 def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=60)
     for seconds in (75, 90, 105):
         assert watcher.apply_failed_scrape("t", "a", START + seconds, error="refused") is not None
         watcher.step(START + seconds)
-    assert standing(watcher, "TargetDown", A).sentence == "No usable metrics page in the last 3 scrapes (45 s): refused"
+    assert (
+        rule_state(watcher, "TargetDown", A).sentence == "No usable metrics page in the last 3 scrapes (45 s): refused"
+    )
     ended = watched(watcher, start=120, end=135)
     assert [(e.rule, e.started_at, e.ended_at) for e in ended if isinstance(e, Finding)] == [
         ("TargetDown", START + 105, START + 120),
@@ -124,22 +126,22 @@ def test_a_tier_without_a_plan_is_watched_without_one() -> None:
     watcher = EvaluationSteps({})
     watched(watcher, end=300)
     assert watcher.evaluator.tier("t").plan is None
-    assert standing(watcher, "KvEviction").status is Status.OK
+    assert rule_state(watcher, "KvEviction").status is Status.OK
     assert watcher.rules["TtftDivergence", TIER].unknown is not None
 
 
 def test_tiers_are_judged_apart() -> None:
-    watcher = EvaluationSteps({"t": view(), "u": replace(view(), tier="u")})
+    watcher = EvaluationSteps({"t": context(), "u": replace(context(), tier="u")})
     for seconds in range(0, 300, 15):
         watcher.apply_snapshot("t", "a", at(seconds, slow=0.1))
         watcher.apply_snapshot("u", "a", at(seconds))
         watcher.step(START + seconds)
-    assert standing(watcher, "TtftDivergence").status is Status.WARNING
-    assert standing(watcher, "TtftDivergence", Subject(tier="u")).status is Status.OK
+    assert rule_state(watcher, "TtftDivergence").status is Status.WARNING
+    assert rule_state(watcher, "TtftDivergence", Subject(tier="u")).status is Status.OK
 
 
 def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=90, names="ab")
     closed = watcher.flush()
     assert [(c.replica, c.slice.window.start - START, c.slice.window.end - START) for c in closed] == [
@@ -149,51 +151,51 @@ def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
 
 
 def test_what_is_wrong_with_the_gpus_is_kept_until_it_is_not() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     watcher.set_gpu_problem("t", "a", "GPU-1 has not been read for 150 s")
     watched(watcher, end=30)
-    assert standing(watcher, "TelemetryStale", A).sentence == "GPU-1 has not been read for 150 s"
+    assert rule_state(watcher, "TelemetryStale", A).sentence == "GPU-1 has not been read for 150 s"
     watcher.set_gpu_problem("t", "a", "")
     ended = watched(watcher, start=45, end=45)
     assert [(e.rule, e.ended_at) for e in ended] == [("TelemetryStale", START + 45)]
 
 
 def test_another_configuration_goes_on_where_the_last_one_was() -> None:
-    before = EvaluationSteps({"t": view()})
+    before = EvaluationSteps({"t": context()})
     watched(before, end=300, names="ab", slow=0.1)
-    after = EvaluationSteps({"t": view(requests=100)})
+    after = EvaluationSteps({"t": context(requests=100)})
     after.inherit(before, {("t", "a"), ("t", "b")})
     watched(after, start=315, end=375, names="ab", slow=0.1)
-    episode = after.rules["TtftDivergence", TIER].episode
-    assert episode is not None
-    assert episode.started_at == START + 195
-    assert standing(after, "TtftDivergence").certainty.value == "likely"
-    assert len(after.minutes["t"].slices) == 2 * 6
+    finding = after.rules["TtftDivergence", TIER].finding
+    assert finding is not None
+    assert finding.started_at == START + 195
+    assert rule_state(after, "TtftDivergence").certainty.value == "likely"
+    assert len(after.minutes["t"].binned) == 2 * 6
 
 
 def test_a_tier_goes_on_where_every_replica_of_it_is_another_one() -> None:
     """A new version of the engine is rolled out: the tier has been as slow as it is since before."""
-    before = EvaluationSteps({"t": view()})
+    before = EvaluationSteps({"t": context()})
     watched(before, end=300, names="ab", slow=0.1)
-    after = EvaluationSteps({"t": view()})
+    after = EvaluationSteps({"t": context()})
     after.inherit(before, {("t", "c"), ("t", "d")})
     assert after.replicas == {}
     ended = watched(after, start=315, end=375, names="cd", slow=0.1)
     assert [one.rule for one in ended if one.subject == TIER and isinstance(one, Finding)] == []
-    episode = after.rules["TtftDivergence", TIER].episode
-    assert episode is not None
-    assert episode.started_at == START + 195
+    finding = after.rules["TtftDivergence", TIER].finding
+    assert finding is not None
+    assert finding.started_at == START + 195
 
 
 def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None:
-    before = EvaluationSteps({"t": view()})
+    before = EvaluationSteps({"t": context()})
     watched(before, end=60, names="ab")
     for seconds in (75, 90, 105):
         before.apply_failed_scrape("t", "b", START + seconds)
         before.apply_snapshot("t", "a", at(seconds))
         before.step(START + seconds)
     gone = Subject(tier="t", replica="b")
-    after = EvaluationSteps({"t": view()})
+    after = EvaluationSteps({"t": context()})
     after.inherit(before, {("t", "a")})
     assert ("t", "b") not in after.replicas
     after.apply_snapshot("t", "a", at(120))
@@ -219,18 +221,18 @@ def projection(made_at: float, bins: int = 3) -> Projection:
 
 
 def unknown(watcher: EvaluationSteps, rule: str) -> tuple[Gap, str]:
-    answer = watcher.rules[rule, TIER].answer
-    assert isinstance(answer, Unknown), answer
-    return answer.reason, answer.text
+    result = watcher.rules[rule, TIER].result
+    assert isinstance(result, Unknown), result
+    return result.reason, result.text
 
 
 def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=150)
     assert unknown(watcher, "ForecastDegraded") == (Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
     watcher.set_projections({"t": projection(START + 150)})
     watched(watcher, start=165, end=225)
-    assert standing(watcher, "ForecastDegraded").status is Status.OK
+    assert rule_state(watcher, "ForecastDegraded").status is Status.OK
     watched(watcher, start=240, end=900)
     reason, text = unknown(watcher, "ForecastDegraded")
     assert reason is Gap.STALE
@@ -241,10 +243,10 @@ def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
 
 
 def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_watched() -> None:
-    before = EvaluationSteps({"t": view()})
+    before = EvaluationSteps({"t": context()})
     watched(before, end=60)
     kept = projection(START + 60)
     before.set_projections({"t": kept, "u": replace(kept, tier="u")})
-    after = EvaluationSteps({"t": view()})
+    after = EvaluationSteps({"t": context()})
     after.inherit(before, {("t", "a")})
     assert after.projections == {"t": kept}

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from judging_samples import START, each, gauge, minute, minutes, seen, view
+from judging_samples import START, context, each, gauge, minute, minutes, seen
 
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_rules
@@ -13,26 +13,26 @@ TIER_RULES = [rule.name for rule in tier_rules.LIVE]
 
 
 def test_a_closed_minute_is_placed_and_comes_last() -> None:
-    booked = minutes(view(), {"a": [minute(0), minute(1, rps=5.0)]})
-    assert [(s.replica, s.bin, s.window.start) for s in booked.slices] == [("a", 1, START), ("a", 2, START + 60)]
+    booked = minutes(context(), {"a": [minute(0), minute(1, rps=5.0)]})
+    assert [(s.replica, s.bin, s.window.start) for s in booked.binned] == [("a", 1, START), ("a", 2, START + 60)]
 
 
 def test_only_what_a_rule_still_looks_back_to_is_kept() -> None:
-    booked = minutes(view(), {"a": each(70, minute), "b": each(70, minute)})
+    booked = minutes(context(), {"a": each(70, minute), "b": each(70, minute)})
     assert max(rule.window_seconds for rule in tier_rules.LIVE) == tier_rules.LONGEST == 3600
-    assert len(booked.slices) == 2 * 61
-    assert booked.slices[0].window.start == START + 9 * 60
+    assert len(booked.binned) == 2 * 61
+    assert booked.binned[0].window.start == START + 9 * 60
 
 
 def test_every_rule_over_load_bins_answers() -> None:
-    booked = minutes(view(), {"a": each(5, minute)})
-    assert [a.rule for a in tier_rules.evaluate_tier_rules(booked, view(), START + 300)] == TIER_RULES
+    booked = minutes(context(), {"a": each(5, minute)})
+    assert [a.rule for a in tier_rules.evaluate_tier_rules(booked, context(), START + 300)] == TIER_RULES
 
 
 def test_nothing_yet_is_unknown_for_every_rule() -> None:
-    answers = tier_rules.evaluate_tier_rules(tier_rules.TierMinutes(), view(), START)
+    results = tier_rules.evaluate_tier_rules(tier_rules.TierMinutes(), context(), START)
     lacking = {"TpotSloBurn", "TpotTail", "PrefixHitLow", "PdRatioOff"}
-    assert [a.text for a in answers if isinstance(a, Unknown)] == [
+    assert [a.text for a in results if isinstance(a, Unknown)] == [
         f"the plan has no {BY_NAME[rule].needs}"
         if rule in lacking
         else f"0 s seen, {BY_NAME[rule].minimum_seconds:.0f} s are needed"
@@ -41,36 +41,38 @@ def test_nothing_yet_is_unknown_for_every_rule() -> None:
 
 
 def test_a_firing_answer_is_explained() -> None:
-    booked = minutes(view(), {"a": each(5, lambda n: minute(n, slow=18))})
-    found = next(a for a in tier_rules.evaluate_tier_rules(booked, view(), START + 300) if a.rule == "TtftDivergence")
+    booked = minutes(context(), {"a": each(5, lambda n: minute(n, slow=18))})
+    found = next(
+        a for a in tier_rules.evaluate_tier_rules(booked, context(), START + 300) if a.rule == "TtftDivergence"
+    )
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
     assert found.causes
 
 
 def test_another_plan_places_the_same_minutes_anew() -> None:
-    booked = minutes(view(), {"a": [minute(0, rps=3.0), minute(1, rps=7.0)]})
-    assert [s.bin for s in booked.slices] == [1, None]
-    higher = view({}, {}, {"completed_rps": 8.0})
-    assert [s.bin for s in tier_rules.rebin_minutes(booked, higher).slices] == [1, 2]
+    booked = minutes(context(), {"a": [minute(0, rps=3.0), minute(1, rps=7.0)]})
+    assert [s.bin for s in booked.binned] == [1, None]
+    higher = context({}, {}, {"completed_rps": 8.0})
+    assert [s.bin for s in tier_rules.rebin_minutes(booked, higher).binned] == [1, 2]
     bare = tier_rules.rebin_minutes(booked, view_of("t", None))
-    assert [(s.bin, s.replica, s.outside) for s in bare.slices] == [(None, "a", ""), (None, "a", "")]
+    assert [(s.bin, s.replica, s.outside) for s in bare.binned] == [(None, "a", ""), (None, "a", "")]
 
 
 def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
-    of = view()
+    of = context()
     lengths = {"prompt_tokens_per_request": seen({0.08: 180}), "generation_tokens_per_request": seen({0.08: 180})}
     kept = tier_rules.TierMinutes()
     for number in range(20):
         levels = {"kv_utilization": gauge(0.5)}
         kept = tier_rules.add_minute(kept, minute(number, histograms=lengths, gauges=levels), "a", of)
-    old, new = kept.slices[0], kept.slices[-1]
+    old, new = kept.binned[0], kept.binned[-1]
     assert set(old.window.histograms) == tier_rules.LENGTHS
     assert set(old.window.gauges) == {"requests_running", "requests_waiting"}
     assert {"ttft_seconds", *tier_rules.LENGTHS} <= set(new.window.histograms)
     assert "kv_utilization" in new.window.gauges
     assert old.window.counters == minute(0).counters
-    assert len(kept.slices) == 20
+    assert len(kept.binned) == 20
 
 
 def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None:
@@ -80,15 +82,15 @@ def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None
 
 
 def test_a_rule_over_an_hour_of_every_replica_is_asked_seldom_of_a_tier_that_is_seen_as_sums() -> None:
-    answer = Unknown(t=1000.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
+    result = Unknown(t=1000.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
     other = Unknown(t=1000.0, rule="KvEviction", subject=Subject(tier="t"), reason=Gap.NO_TRAFFIC, text="x")
     sums, single = tier_rules.TierMinutes(each=()), tier_rules.TierMinutes()
-    assert tier_rules.cached_results(sums, (answer, other), 1299.0) == {"PrefixRoutingBroken": answer}
-    assert tier_rules.cached_results(sums, (answer,), 1300.0) == tier_rules.cached_results(sums, (answer,), 999.0) == {}
-    assert tier_rules.cached_results(single, (answer,), 1010.0) == {}
+    assert tier_rules.cached_results(sums, (result, other), 1299.0) == {"PrefixRoutingBroken": result}
+    assert tier_rules.cached_results(sums, (result,), 1300.0) == tier_rules.cached_results(sums, (result,), 999.0) == {}
+    assert tier_rules.cached_results(single, (result,), 1010.0) == {}
     told = {
         one.rule: one
-        for one in tier_rules.evaluate_tier_rules(sums, view_of("t", None), 1100.0, kept={answer.rule: answer})
+        for one in tier_rules.evaluate_tier_rules(sums, view_of("t", None), 1100.0, kept={result.rule: result})
     }
-    assert told["PrefixRoutingBroken"] == replace(answer, t=1100.0)
+    assert told["PrefixRoutingBroken"] == replace(result, t=1100.0)
     assert told["KvEviction"].t == 1100.0

@@ -13,7 +13,7 @@ import yaml
 from daemon_runs import ask, configuration, further, running, write
 from engine_server import answers_500, engines, pages
 from status_samples import NOW, agent_status
-from test_external_alerts import T, alert, episode
+from test_external_alerts import T, alert, make_finding
 from waiting import wait_for
 
 from agent.cli import main
@@ -31,7 +31,7 @@ def event(
     return TimelineEvent(t=T + after, kind=kind, tier=tier, replica=None, text=text)
 
 
-FOREIGN = attach_finding(replace(alert(), tier="a", summary="P99 of 4 s"), [episode(stage=3)], T + 60)
+FOREIGN = attach_finding(replace(alert(), tier="a", summary="P99 of 4 s"), [make_finding(stage=3)], T + 60)
 
 
 DIAGNOSED = "this latency alert: KV cache memory-pressure cascade of a0, stage 3, began 6 minutes earlier"
@@ -39,7 +39,7 @@ DIAGNOSED = "this latency alert: KV cache memory-pressure cascade of a0, stage 3
 
 def test_everything_is_in_one_order_the_newest_last() -> None:
     found = list_entries(
-        [episode(-360, 30, stage=3)], [FOREIGN], [event(60), event(-900, TimelineKind.START)], T - 1000
+        [make_finding(-360, 30, stage=3)], [FOREIGN], [event(60), event(-900, TimelineKind.START)], T - 1000
     )
     assert [entry.kind for entry in found] == [
         TimelineKind.START,
@@ -51,20 +51,20 @@ def test_everything_is_in_one_order_the_newest_last() -> None:
 
 
 def test_what_is_over_before_is_left_out_and_what_lasted_into_it_is_not() -> None:
-    over, into, lasting = episode(-360, -200), episode(-360, -50), episode(-360)
+    over, into, lasting = make_finding(-360, -200), make_finding(-360, -50), make_finding(-360)
     found = list_entries([over, into, lasting], [], [event(-200), event(-50)], T - 100)
     assert [(entry.t - T, entry.ended_at) for entry in found] == [(-360, T - 50), (-360, None), (-50, None)]
 
 
 def test_of_one_tier_it_says_what_is_about_that_tier_and_about_everything() -> None:
     everything = [event(0), event(1, tier="a"), event(2, tier="b")]
-    found = list_entries([episode(-5)], [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a")
+    found = list_entries([make_finding(-5)], [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a")
     assert [entry.tier for entry in found] == ["a", None, None, "a"]
 
 
 def test_it_is_written_a_line_an_entry() -> None:
     found = list_entries(
-        [episode(-360, 30, stage=3)], [FOREIGN, alert("Disk")], [event(60, text="two\nlines")], T - 1000
+        [make_finding(-360, 30, stage=3)], [FOREIGN, alert("Disk")], [event(60, text="two\nlines")], T - 1000
     )
     assert timeline_text(found, T + 120).splitlines() == [
         "2026-09-21 14:07:20  a/a0  critical, certain: KV cache memory-pressure cascade: critical (for 6 min)",
@@ -85,7 +85,7 @@ def test_a_line_is_short_and_programs_get_the_whole() -> None:
 
 
 def test_programs_get_the_same() -> None:
-    found = list_entries([episode(-360, 30, stage=3)], [], [event(0)], T - 1000)
+    found = list_entries([make_finding(-360, 30, stage=3)], [], [event(0)], T - 1000)
     assert json.loads(json.dumps(timeline_json(found, T - 1000, T))) == {
         "schema": 1,
         "since": T - 1000,

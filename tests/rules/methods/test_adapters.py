@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from judging_samples import each, gauge, minute, unknown, verdict, view
+from judging_samples import context, each, gauge, minute, unknown, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -14,7 +14,7 @@ from rules.telemetry.windows import Window
 from rules.verdicts.verdict import Status, Unknown, Verdict
 
 RULE = "AdapterCachePressure"
-TWO_FIT = view(lora={"max_adapters": 2})
+TWO_FIT = context(lora={"max_adapters": 2})
 UNCOUNTED = "vLLM counts no adapter loads or evictions (open: PR 45820, PR 54830)"
 
 
@@ -47,7 +47,7 @@ def test_less_than_that_is_not_known_to_be_healthy_for_nobody_counts_loads() -> 
 
 
 def test_the_limit_follows_the_objective_and_stands_without_a_plan() -> None:
-    slow = view(slo={"ttft_p99_seconds": 4.0})
+    slow = context(slo={"ttft_p99_seconds": 4.0})
     assert isinstance(unknown(RULE, slow, each(6, lambda n: serving(n, held=1.1))), Unknown)
     assert verdict(RULE, slow, each(6, lambda n: serving(n, held=1.3))).status is Status.WARNING
     assert verdict(RULE, bare("t", None), each(6, lambda n: serving(n, held=0.61))).status is Status.WARNING
@@ -90,8 +90,8 @@ def test_without_held_back_requests_as_many_adapters_as_fit_and_others_waiting_a
         "How often adapters are loaded is not exposed"
     )
     for tier, made in (
-        (view(lora={"max_adapters": 3}), full),
-        (view(), full),
+        (context(lora={"max_adapters": 3}), full),
+        (context(), full),
         (TWO_FIT, each(6, lambda n: serving(n, held=None, running=2.0, waiting=0.5))),
     ):
         told = unknown(RULE, tier, made)
@@ -107,7 +107,7 @@ def test_an_engine_that_does_not_tell_its_adapters_is_named() -> None:
         Gap.NOT_EXPOSED,
         f"vLLM tells of no LoRA adapters: it serves none, or does not say ({UNCOUNTED})",
     )
-    sglang = view(engine="sglang")
+    sglang = context(engine="sglang")
     assert unknown(RULE, sglang, each(6, minute)).text.startswith(
         "SGLang tells of no LoRA adapters: it serves none, or does not say (SGLang counts no "
     )

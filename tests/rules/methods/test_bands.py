@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging_samples import answered, each, gauge, minute, seen, unknown, verdict, view
+from judging_samples import answered, context, each, gauge, minute, seen, unknown, verdict
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
@@ -48,7 +48,7 @@ def of(name: str, value: float, number: int, rps: float = 3.0) -> Window:
     return minute(number, rps=rps, counters=counters, gauges=gauges, histograms=histograms)
 
 
-WITH_HITS = view(workload={"prefix_hit_ratio": 0.6})
+WITH_HITS = context(workload={"prefix_hit_ratio": 0.6})
 
 CASES = {
     "GpuMemoryLow": (0.69, 0.71),
@@ -113,7 +113,7 @@ def test_what_is_not_measured_is_unknown(name: str) -> None:
 
 
 def test_a_hit_rate_that_nobody_planned_is_not_judged() -> None:
-    found = unknown("PrefixHitLow", view(), each(5, lambda n: of("PrefixHitLow", 0.1, n)))
+    found = unknown("PrefixHitLow", context(), each(5, lambda n: of("PrefixHitLow", 0.1, n)))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no workload.prefix_hit_ratio")
 
 
@@ -125,7 +125,9 @@ def test_an_idle_tier_is_not_judged_by_what_serving_needs(name: str) -> None:
 
 def test_acceptance_below_half_is_critical_once_it_stays_there() -> None:
     def drafts(value: float) -> Verdict:
-        return verdict("SpeculationAcceptanceLow", view(), each(5, lambda n: of("SpeculationAcceptanceLow", value, n)))
+        return verdict(
+            "SpeculationAcceptanceLow", context(), each(5, lambda n: of("SpeculationAcceptanceLow", value, n))
+        )
 
     assert drafts(0.49).status is Status.CRITICAL
     assert drafts(0.51).status is Status.WARNING
@@ -134,7 +136,7 @@ def test_acceptance_below_half_is_critical_once_it_stays_there() -> None:
 def test_two_minutes_make_it_likely_and_three_certain() -> None:
     def filled(minutes: int) -> Verdict:
         full = each(5, lambda n: of("KvCacheNearCeiling", 0.99 if n >= 5 - minutes else 0.89, n))
-        return verdict("KvCacheNearCeiling", view(), full)
+        return verdict("KvCacheNearCeiling", context(), full)
 
     assert filled(1).status is Status.OK
     assert (filled(2).status, filled(2).certainty) == (Status.WARNING, Certainty.LIKELY)
@@ -143,26 +145,26 @@ def test_two_minutes_make_it_likely_and_three_certain() -> None:
 
 def test_what_was_outside_and_is_not_any_more_says_so() -> None:
     over = each(8, lambda n: of("KvCacheNearCeiling", 0.99 if n < 6 else 0.8, n))
-    found = verdict("KvCacheNearCeiling", view(), over)
+    found = verdict("KvCacheNearCeiling", context(), over)
     assert found.sentence == "KV cache in use 94.2%: up to 90.0% is healthy; back within that at the end of the time"
 
 
 def test_what_is_outside_at_the_end_is_not_called_healthy_again() -> None:
     full = each(5, lambda n: of("KvCacheNearCeiling", 1.0 if n == 4 else 0.89, n))
-    found = verdict("KvCacheNearCeiling", view(), full)
+    found = verdict("KvCacheNearCeiling", context(), full)
     assert found.sentence == "KV cache in use 91.2%: up to 90.0% is healthy; outside in at most one of its minutes"
 
 
 def test_what_is_not_read_is_called_by_its_signal() -> None:
     """What a reading is called in a sentence ("Half of the KV blocks are evicted within") makes none of its own."""
-    found = unknown("KvResidencyShort", view(), each(5, minute))
+    found = unknown("KvResidencyShort", context(), each(5, minute))
     assert found.text == "kv_residency_p50_seconds is not known"
 
 
 def test_a_quantile_whose_bucket_reaches_into_the_band_is_likely() -> None:
     """A P99 in the bucket from 0.25 to 0.5 s lies above 0.4 s by the best estimate only."""
     limit: dict[str, Any] = {"limits": {"KvTransferSlow": {"above": 0.4}}}
-    found = verdict("KvTransferSlow", view(**limit), each(5, lambda n: of("KvTransferSlow", 0.49, n)))
+    found = verdict("KvTransferSlow", context(**limit), each(5, lambda n: of("KvTransferSlow", 0.49, n)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
@@ -171,12 +173,12 @@ def test_a_utilisation_that_is_only_polled_is_likely() -> None:
         gauges = {"gpu_utilization_sampled": gauge(0.3)}
         return minute(number, gauges=gauges, sampled=frozenset({"gpu_utilization_sampled"}))
 
-    found = verdict("GpuComputeLow", view(), each(5, polled))
+    found = verdict("GpuComputeLow", context(), each(5, polled))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
 def test_the_sentence_says_what_is_seen_and_what_is_healthy() -> None:
-    found = verdict("KvCacheNearCeiling", view(), each(5, lambda n: of("KvCacheNearCeiling", 0.93, n)))
+    found = verdict("KvCacheNearCeiling", context(), each(5, lambda n: of("KvCacheNearCeiling", 0.93, n)))
     assert found.sentence == "KV cache in use 93.0%: up to 90.0% is healthy"
     found = verdict("PrefixHitLow", WITH_HITS, each(5, lambda n: of("PrefixHitLow", 0.1, n)))
     assert found.sentence == "Prompt tokens found in the prefix cache 10.0%: 30.0% or more is healthy"
@@ -184,13 +186,13 @@ def test_the_sentence_says_what_is_seen_and_what_is_healthy() -> None:
 
 def test_a_change_inside_the_hold_tells_both_numbers() -> None:
     fallen = each(8, lambda n: of("SpeculationAcceptanceLow", 0.99 if n < 4 else 0.09, n))
-    found = verdict("SpeculationAcceptanceLow", view(), fallen)
+    found = verdict("SpeculationAcceptanceLow", context(), fallen)
     assert found.sentence.startswith("Drafted tokens accepted, of those tried, 54.0%: 60.0% or more is healthy")
     assert found.sentence.partition(". First suspect")[0].endswith("; 9.0% at the end of the time")
 
 
 def test_a_threshold_of_the_tier_replaces_the_catalogues() -> None:
-    strict: TierContext = view(limits={"KvCacheNearCeiling": {"above": 0.5}})
+    strict: TierContext = context(limits={"KvCacheNearCeiling": {"above": 0.5}})
     found = verdict("KvCacheNearCeiling", strict, each(5, lambda n: of("KvCacheNearCeiling", 0.6, n)))
     assert found.status is Status.WARNING
 
@@ -214,20 +216,20 @@ def faults(number: int, count: float, family: str = "gpu_fault_events", **more: 
     ("name", "family"), [("GpuXid", "gpu_fault_events"), ("GpuEccErrors", "gpu_ecc_uncorrectable_errors")]
 )
 def test_one_fault_is_one_too_many(name: str, family: str) -> None:
-    found = verdict(name, view(), each(5, lambda n: faults(n, 1.0 if n == 1 else 0.0, family)))
+    found = verdict(name, context(), each(5, lambda n: faults(n, 1.0 if n == 1 else 0.0, family)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert ": 1 in 5 min" in found.sentence
-    fine = verdict(name, view(), each(5, lambda n: faults(n, 0.0, family)))
+    fine = verdict(name, context(), each(5, lambda n: faults(n, 0.0, family)))
     assert (fine.status, fine.actions) == (Status.OK, ())
 
 
 def test_a_fault_is_told_with_its_code_and_its_replica() -> None:
     codes = {"gpu_fault_events_by_code/xid-79": 2.0, "gpu_fault_events_by_code/xid-31": 0.0}
-    found = verdict("GpuXid", view(), {"a": each(3, lambda n: faults(n, 0.0)), "b": [faults(2, 2.0, **codes)]})
+    found = verdict("GpuXid", context(), {"a": each(3, lambda n: faults(n, 0.0)), "b": [faults(2, 2.0, **codes)]})
     assert found.sentence == "GPU faults (XID, AFID): 2 in 3 min (xid-79 x 2), of b"
 
 
 def test_faults_that_nobody_counts_are_unknown() -> None:
-    found = unknown("GpuXid", view(), each(5, minute))
+    found = unknown("GpuXid", context(), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "GPU faults (XID, AFID): not measured here")
-    assert isinstance(answered("GpuEccErrors", view(), each(5, minute)), Unknown)
+    assert isinstance(answered("GpuEccErrors", context(), each(5, minute)), Unknown)

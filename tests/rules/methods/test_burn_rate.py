@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import FAST, SLOW, START, each, minute, seen, unknown, verdict, view
+from judging_samples import FAST, SLOW, START, context, each, minute, seen, unknown, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -27,7 +27,7 @@ HOURLY = 180.0 * 60
 
 
 def tier(**more: Any) -> TierContext:
-    return view(slo=PROMISED, **more)
+    return context(slo=PROMISED, **more)
 
 
 def hours(shares: Mapping[int, float], count: int = 72) -> list[BinnedWindow]:
@@ -151,7 +151,7 @@ def test_one_burst_is_one_event(bursts: int, certainty: Certainty) -> None:
 
 
 def test_a_promise_inside_a_bucket_is_only_likely_broken() -> None:
-    within = view(slo={"ttft_p99_seconds": 0.3})
+    within = context(slo={"ttft_p99_seconds": 0.3})
     found = told(TTFT, hour(0.5), hours({}), seen_by=within)
     assert (found.status, found.certainty) == (Status.CRITICAL, LIKELY)
 
@@ -201,7 +201,7 @@ def test_why_nothing_can_be_said() -> None:
     planless = answered(TTFT, each(10, minute), seen_by=load_bins.build_tier_context("t", None))
     assert isinstance(planless, Unknown)
     assert planless.reason is Gap.NOT_IN_PLAN
-    missing = answered(TPOT, each(10, minute), seen_by=view())
+    missing = answered(TPOT, each(10, minute), seen_by=context())
     assert isinstance(missing, Unknown)
     assert missing.text == "the plan has no slo.tpot_p99_seconds"
 

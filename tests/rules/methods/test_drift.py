@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import each, minute, unknown, verdict, view
+from judging_samples import context, each, minute, unknown, verdict
 from length_samples import sized, usual
 
 from rules.catalogue.registry import BY_NAME
@@ -23,7 +23,7 @@ AS_PLANNED = {"prompt_tokens": QUANTILES, "generation_tokens": QUANTILES}
 
 
 def planned(**changes: Any) -> TierContext:
-    return view(workload={**AS_PLANNED, **changes})
+    return context(workload={**AS_PLANNED, **changes})
 
 
 def said(found: Verdict) -> tuple[Status, Certainty]:
@@ -48,7 +48,7 @@ def test_buckets_as_narrow_as_the_allowed_factor_prove_that_nothing_moved() -> N
     same = {"p50": None, "p95": 180, "p99": None}
     narrow = {"prompt_tokens": same, "generation_tokens": same}
     made = [replace(w, histograms={PROMPTS: _grid(), OUTPUTS: _grid()}) for w in each(6, minute)]
-    assert said(verdict(DRIFT, view(workload=narrow), made)) == (Status.OK, Certainty.CERTAIN)
+    assert said(verdict(DRIFT, context(workload=narrow), made)) == (Status.OK, Certainty.CERTAIN)
 
 
 def _grid() -> Any:
@@ -91,15 +91,15 @@ def test_the_factor_is_met_by_the_low_edge_of_the_bucket_and_by_nothing_less() -
     """P95 is in (200, 500]: surely 1.2x of 166 tokens, not surely of 167."""
     just, below = ({"prompt_tokens": {"p95": p95}} for p95 in (166, 167))
     made = day(usual(long=20), usual())
-    assert verdict(DRIFT, view(workload=just), made).status is Status.WARNING
-    assert verdict(DRIFT, view(workload=below), made).status is Status.OK
+    assert verdict(DRIFT, context(workload=just), made).status is Status.WARNING
+    assert verdict(DRIFT, context(workload=below), made).status is Status.OK
 
 
 def test_shorter_is_met_by_the_high_edge_of_the_bucket_and_by_nothing_more() -> None:
     """P50 is in (50, 100]: surely below 121 / 1.2, not below 119 / 1.2."""
     made = day({80.0: 180.0}, usual())
     for p50, status in ((121, Status.WARNING), (119, Status.OK)):
-        assert verdict(DRIFT, view(workload={"prompt_tokens": {"p50": p50}}), made).status is status
+        assert verdict(DRIFT, context(workload={"prompt_tokens": {"p50": p50}}), made).status is status
 
 
 def test_as_many_long_requests_as_the_quantile_leaves_are_no_drift() -> None:
@@ -142,12 +142,12 @@ def test_a_plan_without_lengths_says_so() -> None:
     made = day(usual(), usual())
     for tier, words in (
         (bare("t", None), "the plan has no workload"),
-        (view(), "the plan has no workload"),
-        (view(workload={"archetype": "chat"}), "the plan's workload has no prompt_tokens or generation_tokens"),
+        (context(), "the plan has no workload"),
+        (context(workload={"archetype": "chat"}), "the plan's workload has no prompt_tokens or generation_tokens"),
     ):
         found = unknown(DRIFT, tier, made)
         assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, words)
-    other = view(workload={"prompt_tokens": {"p95": 100}})
+    other = context(workload={"prompt_tokens": {"p95": 100}})
     found = unknown(OUTPUT, other, made)
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan's workload has no generation_tokens")
 
@@ -165,17 +165,17 @@ def test_no_replica_ever_seen_is_unknown() -> None:
 
 
 def test_more_requests_than_the_planned_peak_are_a_drift() -> None:
-    busy = view(workload={"requests_per_second": {"average": 1.0, "peak": 2.4}})
+    busy = context(workload={"requests_per_second": {"average": 1.0, "peak": 2.4}})
     found = verdict(DRIFT, busy, each(6, lambda n: minute(n, rps=3.0)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.unit == "per_second"
     assert found.sentence == "3 rps or more arrived in three minutes, the planned peak is 2.4 rps: 1.2x"
-    just = view(workload={"requests_per_second": {"peak": 2.5}})
+    just = context(workload={"requests_per_second": {"peak": 2.5}})
     assert verdict(DRIFT, just, each(6, lambda n: minute(n, rps=3.0))).status is Status.OK
 
 
 def test_a_peak_of_two_minutes_is_no_drift_and_arrivals_count_not_completions() -> None:
-    peak = view(workload={"requests_per_second": {"peak": 2.4}})
+    peak = context(workload={"requests_per_second": {"peak": 2.4}})
     two = each(6, lambda n: minute(n, rps=6.0 if n in (2, 3) else 1.0))
     assert verdict(DRIFT, peak, two).status is Status.OK
     queued = each(6, lambda n: minute(n, rps=2.0, change=60.0 if n < 3 else 0.0))
@@ -183,7 +183,7 @@ def test_a_peak_of_two_minutes_is_no_drift_and_arrivals_count_not_completions() 
 
 
 def test_the_peak_is_the_tiers_and_not_a_replicas() -> None:
-    peak = view(workload={"requests_per_second": {"peak": 2.4}})
+    peak = context(workload={"requests_per_second": {"peak": 2.4}})
     replicas = {name: each(6, lambda n: minute(n, rps=1.5)) for name in ("a", "b")}
     assert verdict(DRIFT, peak, replicas).status is Status.WARNING
 
@@ -191,10 +191,10 @@ def test_the_peak_is_the_tiers_and_not_a_replicas() -> None:
 @pytest.mark.parametrize(("night", "status"), [(0.5, Status.WARNING), (2.0, Status.OK)])
 def test_over_a_day_the_peak_is_compared_with_the_average_too(night: float, status: Status) -> None:
     """Six busy hours of 3 rps in 24; the planned ratio is 1.5."""
-    tier = view(workload={"requests_per_second": {"average": 2.0, "peak": 3.0}})
+    tier = context(workload={"requests_per_second": {"average": 2.0, "peak": 3.0}})
     hours = [minute(60 * n, rps=3.0 if n >= 18 else night, seconds=3600.0) for n in range(24)]
-    slices = tuple(bin_window(hour, tier.curve, None) for hour in hours)
-    found = evaluate_rule(BY_NAME[DRIFT], tier, slices, now=hours[-1].end, period_seconds=3600.0)
+    binned = tuple(bin_window(hour, tier.curve, None) for hour in hours)
+    found = evaluate_rule(BY_NAME[DRIFT], tier, binned, now=hours[-1].end, period_seconds=3600.0)
     assert isinstance(found, Verdict)
     assert found.status is status
     assert ("peak to average" in found.sentence) is (status is Status.WARNING)
@@ -228,5 +228,5 @@ def test_output_drift_without_a_planned_p99_is_not_in_the_plan() -> None:
 
 
 def test_a_factor_of_the_configuration_replaces_the_catalogues() -> None:
-    tier = view(workload=AS_PLANNED, limits={DRIFT: {"factor": 2.0}})
+    tier = context(workload=AS_PLANNED, limits={DRIFT: {"factor": 2.0}})
     assert verdict(DRIFT, tier, day(usual(long=20), usual())).status is Status.OK

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import START, each, minute, unknown, verdict, view
+from judging_samples import START, context, each, minute, unknown, verdict
 
 from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
@@ -35,7 +35,7 @@ def hour(failing_from: int, **counters: float) -> list[Window]:
 
 
 def test_a_tier_that_answers_only_500_pages() -> None:
-    found = verdict(BURN, view(), hour(48, served=0.0, http_requests_failed=180.0))
+    found = verdict(BURN, context(), hour(48, served=0.0, http_requests_failed=180.0))
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
     assert found.sentence.startswith(
         "20.0% of 10,800 requests in the last 1 h failed where 99% are promised to be served (the default: the plan has no "
@@ -50,14 +50,14 @@ def test_a_tier_without_a_plan_pages_as_well() -> None:
 
 def test_the_plans_availability_decides_and_is_told() -> None:
     several = hour(0, requests_failed=180 * 0.02)
-    assert verdict(BURN, view(), several).status is Status.OK
-    strict = verdict(BURN, view(slo={"ttft_p99_seconds": 2.0, "availability": 0.999}), several)
+    assert verdict(BURN, context(), several).status is Status.OK
+    strict = verdict(BURN, context(slo={"ttft_p99_seconds": 2.0, "availability": 0.999}), several)
     assert strict.status is Status.CRITICAL
     assert "failed where 99.9% are promised to be served, and" in strict.sentence
 
 
 def test_a_fleet_that_serves_is_fine() -> None:
-    found = verdict(BURN, view(), hour(60))
+    found = verdict(BURN, context(), hour(60))
     assert (found.status, found.certainty) == (Status.OK, CERTAIN)
 
 
@@ -71,17 +71,17 @@ def test_a_fleet_that_serves_is_fine() -> None:
     ids=["clients left", "4xx", "503 of a full queue"],
 )
 def test_what_is_no_failure_burns_nothing(counters: dict[str, float]) -> None:
-    assert verdict(BURN, view(), hour(30, **counters)).status is Status.OK
+    assert verdict(BURN, context(), hour(30, **counters)).status is Status.OK
 
 
 def test_an_engine_that_tells_neither_is_unknown_and_never_ok() -> None:
     plain = each(60, minute)
-    found = unknown(BURN, view(), plain)
+    found = unknown(BURN, context(), plain)
     assert (found.reason, found.text) == (
         Gap.NOT_EXPOSED,
         "neither requests that failed nor HTTP answers 5xx are counted",
     )
-    refusing = unknown(REFUSED, view(), plain)
+    refusing = unknown(REFUSED, context(), plain)
     assert refusing.reason is Gap.NOT_EXPOSED
     assert "neither requests refused by a queue limit nor HTTP answers 4xx are counted" in refusing.text
 
@@ -90,12 +90,12 @@ def test_where_only_one_kind_is_counted_the_sentence_says_which_is_not() -> None
     def engine_only(number: int) -> Window:
         return minute(number, rps=1.0, counters={"requests_failed": 60.0})
 
-    assert "HTTP answers 5xx are not exposed" in verdict(BURN, view(), each(60, engine_only)).sentence
+    assert "HTTP answers 5xx are not exposed" in verdict(BURN, context(), each(60, engine_only)).sentence
 
 
 def test_one_bad_minute_is_not_certain() -> None:
     several = each(20, lambda n: at(n, served=0.0, http_requests_failed=2000.0) if n == 19 else at(n))
-    assert verdict(BURN, view(), several).certainty is LIKELY
+    assert verdict(BURN, context(), several).certainty is LIKELY
 
 
 # --- pages that lie, and restarts
@@ -103,7 +103,7 @@ def test_one_bad_minute_is_not_certain() -> None:
 
 def test_more_failures_than_requests_wake_nobody() -> None:
     lying = hour(40, served=30.0, http_requests_ok=30.0, requests_failed=5000.0)
-    found = verdict(BURN, view(), lying)
+    found = verdict(BURN, context(), lying)
     assert found.certainty is LIKELY
     assert "not certain: the page counts 5,000 failed requests of 30" in found.sentence
 
@@ -114,7 +114,7 @@ def test_counters_that_began_anew_in_between_wake_nobody() -> None:
         replace(one, short_seconds={"requests_finished": 30.0})
         for one in hour(40, served=60.0, http_requests_failed=120.0)
     ]
-    found = verdict(BURN, view(), several)
+    found = verdict(BURN, context(), several)
     assert found.certainty is LIKELY
     assert "served and failed requests were counted over different times" in found.sentence
 
@@ -133,7 +133,7 @@ http_requests_total{{handler="/v1/completions",method="POST",status="5xx"}} {err
 
 def judged(pages: list[tuple[float, float]]) -> RuleResult:
     """What the rule says after these pages of (served, errors), 15 s apart, none of which tells when its process began."""
-    reader, replica, by = PageReader("vllm"), tier_rules.ReplicaState(tier="t", name="a"), view()
+    reader, replica, by = PageReader("vllm"), tier_rules.ReplicaState(tier="t", name="a"), context()
     kept = tier_rules.TierMinutes()
     for number, (served, errors) in enumerate(pages):
         t = START + 15.0 * number
@@ -170,7 +170,7 @@ def fails_at(replica: str, **counters: float) -> dict[str, list[Window]]:
 
 
 def test_the_replica_that_fails_alone_is_named() -> None:
-    found = verdict(BURN, view(), fails_at("b"))
+    found = verdict(BURN, context(), fails_at("b"))
     cause = next(one for one in found.causes if one.cause == "one replica")
     assert cause.certainty is CERTAIN
     assert cause.evidence == ("b alone: 100% of its requests, 0 at the other 2",)
@@ -178,10 +178,10 @@ def test_the_replica_that_fails_alone_is_named() -> None:
 
 
 def test_an_engine_that_takes_no_step_is_the_first_suspect() -> None:
-    found = verdict(BURN, view(), fails_at("b", engine_steps=0.0))
+    found = verdict(BURN, context(), fails_at("b", engine_steps=0.0))
     assert found.causes[0].cause == "engine stopped"
     assert found.causes[0].evidence[0].startswith("b: the engine takes no step while its front end answers")
-    stepping = verdict(BURN, view(), fails_at("b"))
+    stepping = verdict(BURN, context(), fails_at("b"))
     assert "engine stopped" not in {one.cause for one in stepping.causes}
 
 
@@ -195,8 +195,8 @@ def test_an_engine_that_takes_no_step_is_the_first_suspect() -> None:
 )
 def test_what_happened_in_that_time_is_a_cause(counters: dict[str, float], cause: str) -> None:
     several = hour(20, served=90.0, requests_failed=90.0, **counters)
-    assert cause in {one.cause for one in verdict(BURN, view(), several).causes}
-    assert cause not in {one.cause for one in verdict(BURN, view(), hour(20, requests_failed=90.0)).causes}
+    assert cause in {one.cause for one in verdict(BURN, context(), several).causes}
+    assert cause not in {one.cause for one in verdict(BURN, context(), hour(20, requests_failed=90.0)).causes}
 
 
 def test_faults_that_came_after_the_last_failure_are_no_cause_of_it() -> None:
@@ -213,13 +213,13 @@ def test_faults_that_came_after_the_last_failure_are_no_cause_of_it() -> None:
             ),
         )
 
-    assert "hardware faults" in {one.cause for one in verdict(BURN, view(), made(50)).causes}
-    assert "hardware faults" not in {one.cause for one in verdict(BURN, view(), made(57)).causes}
+    assert "hardware faults" in {one.cause for one in verdict(BURN, context(), made(50)).causes}
+    assert "hardware faults" not in {one.cause for one in verdict(BURN, context(), made(57)).causes}
 
 
 def test_failed_transfers_explain_late_first_tokens_too() -> None:
     late = each(15, lambda n: minute(n, slow=90.0, counters={"kv_transfer_failures": 20.0, "requests_failed": 0.0}))
-    promised = view(slo={"ttft_p99_seconds": 0.26})
+    promised = context(slo={"ttft_p99_seconds": 0.26})
     assert "failed transfers" in {one.cause for one in verdict("TtftTail", promised, late).causes}
 
 
@@ -244,34 +244,34 @@ def refusing(share: float, **named: Any) -> list[Window]:
     ],
 )
 def test_each_kind_of_refusal_has_its_own_limit(share: float, field: str, status: Status) -> None:
-    found = verdict(REFUSED, view(), refusing(share, field=field))
+    found = verdict(REFUSED, context(), refusing(share, field=field))
     assert (found.status, found.certainty) == (status, CERTAIN)
     assert found.sentence.startswith(f"{share:.1%} of ")
 
 
 def test_the_sentence_says_which_kind_it_is() -> None:
-    assert "refused for want of room (503); 1% is allowed" in verdict(REFUSED, view(), refusing(0.1)).sentence
-    bad = verdict(REFUSED, view(), refusing(0.1, field="http_requests_refused"))
+    assert "refused for want of room (503); 1% is allowed" in verdict(REFUSED, context(), refusing(0.1)).sentence
+    bad = verdict(REFUSED, context(), refusing(0.1, field="http_requests_refused"))
     assert "answered 4xx" in bad.sentence
     assert bad.causes[0].cause == "client requests"
 
 
 def test_a_queue_that_is_full_where_more_arrives_than_is_usable_says_so() -> None:
-    found = verdict(REFUSED, view(), refusing(0.6))
+    found = verdict(REFUSED, context(), refusing(0.6))
     assert "more load" in {one.cause for one in found.causes}
 
 
 def test_refusals_that_are_over_are_over() -> None:
     several = each(15, lambda n: at(n, admission_rejections=60.0, http_requests_failed=60.0) if n < 8 else at(n))
-    found = verdict(REFUSED, view(), several)
+    found = verdict(REFUSED, context(), several)
     assert found.status is Status.OK
     assert found.sentence.endswith("but not in all that time")
 
 
 def test_of_few_requests_nothing_is_said() -> None:
-    assert unknown(REFUSED, view(), each(15, lambda n: at(n, served=4.0))).reason is Gap.TOO_FEW_REQUESTS
+    assert unknown(REFUSED, context(), each(15, lambda n: at(n, served=4.0))).reason is Gap.TOO_FEW_REQUESTS
 
 
 def test_idle_is_no_traffic() -> None:
-    assert unknown(BURN, view(), each(15, lambda n: at(n, served=0.0))).reason is Gap.NO_TRAFFIC
-    assert unknown(REFUSED, view(), each(15, lambda n: at(n, served=0.0))).reason is Gap.NO_TRAFFIC
+    assert unknown(BURN, context(), each(15, lambda n: at(n, served=0.0))).reason is Gap.NO_TRAFFIC
+    assert unknown(REFUSED, context(), each(15, lambda n: at(n, served=0.0))).reason is Gap.NO_TRAFFIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from judging_samples import answered, each, gauge, minute, tier, unknown, verdict, view
+from judging_samples import answered, context, each, gauge, minute, tier, unknown, verdict
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import build_tier_context as view_of
@@ -22,44 +22,45 @@ def balanced(value: float, running: float = 40.0, passes: float = 600.0) -> Call
 
 
 def test_crowded_experts_are_told_with_the_balance_and_what_is_healthy() -> None:
-    found = verdict(RULE, view(), each(5, balanced(0.3)))
+    found = verdict(RULE, context(), each(5, balanced(0.3)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == "a: balance of experts (mean by busiest GPU) 30.0%: 33.0% or more is healthy"
     assert found.actions
 
 
 def test_just_within_is_fine() -> None:
-    assert verdict(RULE, view(), each(5, balanced(0.335))).status is Status.OK
+    assert verdict(RULE, context(), each(5, balanced(0.335))).status is Status.OK
 
 
 def test_before_its_minimum_it_says_nothing() -> None:
-    assert unknown(RULE, view(), each(2, balanced(0.3))).reason is Gap.TOO_FEW_REQUESTS
-    assert verdict(RULE, view(), each(3, balanced(0.3))).status is Status.WARNING
+    assert unknown(RULE, context(), each(2, balanced(0.3))).reason is Gap.TOO_FEW_REQUESTS
+    assert verdict(RULE, context(), each(3, balanced(0.3))).status is Status.WARNING
 
 
 def test_what_was_over_at_the_end_is_fine() -> None:
     assert (
-        verdict(RULE, view(), [*each(8, balanced(0.2)), *(balanced(0.9)(n) for n in range(8, 11))]).status is Status.OK
+        verdict(RULE, context(), [*each(8, balanced(0.2)), *(balanced(0.9)(n) for n in range(8, 11))]).status
+        is Status.OK
     )
 
 
 def test_small_batches_are_uneven_by_chance_and_say_nothing() -> None:
-    assert verdict(RULE, view(), each(5, balanced(0.1, running=32.0))).status is Status.WARNING
-    found = unknown(RULE, view(), each(5, balanced(0.1, running=31.0)))
+    assert verdict(RULE, context(), each(5, balanced(0.1, running=32.0))).status is Status.WARNING
+    found = unknown(RULE, context(), each(5, balanced(0.1, running=31.0)))
     assert (found.reason, found.text[:35]) == (Gap.TOO_FEW_REQUESTS, "no minute with 32 requests in the b")
     quiet_first = [*each(5, balanced(0.1, running=5.0)), *(balanced(0.8)(n) for n in range(5, 10))]
-    assert verdict(RULE, view(), quiet_first).status is Status.OK
+    assert verdict(RULE, context(), quiet_first).status is Status.OK
 
 
 def test_one_replica_is_found_among_even_ones() -> None:
     replicas = {"a": each(5, balanced(0.9)), "b": each(5, balanced(0.25)), "c": each(5, balanced(0.9))}
-    found = verdict(RULE, view(), replicas)
+    found = verdict(RULE, context(), replicas)
     assert found.status is Status.WARNING
     assert found.sentence.startswith("b: ")
 
 
 def test_an_engine_that_tells_nothing_is_named_by_its_own_table() -> None:
-    found = unknown(RULE, view(), each(5, minute))
+    found = unknown(RULE, context(), each(5, minute))
     assert found.reason is Gap.NOT_EXPOSED
     assert "vLLM logs the balance of experts" in found.text
     told = unknown(RULE, view_of("t", tier(engine="sglang")), each(5, minute))
@@ -68,5 +69,5 @@ def test_an_engine_that_tells_nothing_is_named_by_its_own_table() -> None:
 
 
 def test_a_tier_may_have_other_limits() -> None:
-    assert verdict(RULE, view(limits={RULE: {"below": 0.5}}), each(5, balanced(0.4))).status is Status.WARNING
-    assert answered(RULE, view(limits={RULE: {"minimum_running": 100.0}}), each(5, balanced(0.2))).rule == RULE
+    assert verdict(RULE, context(limits={RULE: {"below": 0.5}}), each(5, balanced(0.4))).status is Status.WARNING
+    assert answered(RULE, context(limits={RULE: {"minimum_running": 100.0}}), each(5, balanced(0.2))).rule == RULE

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from judging_samples import each, minute, unknown, verdict, view
+from judging_samples import context, each, minute, unknown, verdict
 from length_samples import sized, usual
 
 from rules.catalogue.registry import BY_NAME
@@ -20,7 +20,7 @@ LIMITS, BREAKER = "GuardrailMissing", "QueueBreakerOff"
 
 def guarded(prompt: int | None = 500, output: int | None = 500, **parts: Any) -> TierContext:
     given = {"max_prompt_tokens": prompt, "max_generation_tokens": output}
-    return view(guardrails={key: value for key, value in given.items() if value is not None}, **parts)
+    return context(guardrails={key: value for key, value in given.items() if value is not None}, **parts)
 
 
 def said(found: Verdict) -> tuple[Status, Certainty]:
@@ -93,7 +93,7 @@ def test_a_missing_limit_is_named_with_what_would_fit() -> None:
     assert found.sentence == (
         "The plan's guardrails have no prompt limit; by what is seen 400 to 600 tokens for prompts would fit"
     )
-    both = verdict(LIMITS, view(guardrails={"queue_breaker": 85}), seen_lengths())
+    both = verdict(LIMITS, context(guardrails={"queue_breaker": 85}), seen_lengths())
     assert both.sentence == (
         "The plan's guardrails have no prompt limit and no output limit; by what is seen 400 to 600 tokens for prompts "
         "and 400 to 600 tokens for outputs would fit"
@@ -108,7 +108,7 @@ def test_a_missing_limit_needs_no_traffic_to_be_missing_and_hides_no_other_compl
 
 
 def test_without_guardrails_in_the_plan_the_rule_says_what_would_fit() -> None:
-    found = unknown(LIMITS, view(), seen_lengths())
+    found = unknown(LIMITS, context(), seen_lengths())
     assert found.reason is Gap.NOT_IN_PLAN
     assert found.text == (
         "the plan has no guardrails; by what is seen 400 to 600 tokens for prompts and 400 to 600 tokens for outputs would fit"
@@ -130,7 +130,7 @@ def test_limits_without_lengths_to_compare_are_unknown() -> None:
 def breaker(depth: float | None, peak: float | None = None, slo: float = 2.0) -> TierContext:
     guardrails = {"max_prompt_tokens": 500} if depth is None else {"queue_breaker": depth}
     rates = {"requests_per_second": {"peak": peak}} if peak is not None else {}
-    return view(guardrails=guardrails, workload=rates, slo={"ttft_p99_seconds": slo})
+    return context(guardrails=guardrails, workload=rates, slo={"ttft_p99_seconds": slo})
 
 
 def arriving(rps: float, count: int = 6) -> list[Window]:

@@ -3,7 +3,7 @@ from typing import Any
 
 import judging_samples
 import pytest
-from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, hour, hours, slices, unknown, verdict, view
+from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, binned, context, hour, hours, unknown, verdict
 from judging_samples import minute
 
 from rules.confidence import Certainty
@@ -12,7 +12,7 @@ from rules.methods.headroom import DAY_SECONDS
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 WEEK, TWO_WEEKS = 168, 336
 
@@ -24,7 +24,7 @@ def live(rps: float, count: int = 15, **more: Any) -> list[Window]:
 
 
 def headroom(several: list[Window]) -> Verdict:
-    return judging_samples.verdict("NoHeadroom", view(), {"a": several, "b": several})
+    return judging_samples.verdict("NoHeadroom", context(), {"a": several, "b": several})
 
 
 def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_more_replica_has_a_price() -> None:
@@ -51,7 +51,7 @@ def test_what_one_replica_more_does_not_relieve_is_told_with_how_many_do() -> No
 
 def test_prompts_twice_as_long_are_more_work_and_how_much_lies_between_the_kinds_of_token() -> None:
     made = live(4.0, counters={"prompt_tokens": 240 * 2 * PROMPT_TOKENS})
-    found = judging_samples.verdict("NoHeadroom", view(), made)
+    found = judging_samples.verdict("NoHeadroom", context(), made)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert found.sentence.startswith(
         "Fleet utilisation 100.0% (66.7% to 133.3%: 133.3% by prompt tokens, 66.7% by output tokens) for 15 min: "
@@ -59,7 +59,7 @@ def test_prompts_twice_as_long_are_more_work_and_how_much_lies_between_the_kinds
     assert isinstance(found.observed, Reading)
     assert (found.observed.low, found.observed.high) == (pytest.approx(2 / 3), pytest.approx(4 / 3))
     both = live(4.0, counters={"prompt_tokens": 480 * PROMPT_TOKENS, "generation_tokens": 480 * OUTPUT_TOKENS})
-    assert judging_samples.verdict("NoHeadroom", view(), both).certainty is Certainty.CERTAIN
+    assert judging_samples.verdict("NoHeadroom", context(), both).certainty is Certainty.CERTAIN
 
 
 QUANTILES = {"prompt_tokens": {"p50": 300, "p95": 900}, "generation_tokens": {"p50": 80, "p95": 200}}
@@ -79,7 +79,7 @@ def test_a_plan_of_quantiles_gives_bounds_and_only_these_make_headroom_certain(
     rps: float, status: Status, certainty: Certainty
 ) -> None:
     """Planned means lie between 180 and 655 tokens of prompts, 46 and 150 of outputs; 400 and 100 come."""
-    found = judging_samples.verdict("NoHeadroom", view(workload=QUANTILES, guardrails=GUARDRAILS), live(rps))
+    found = judging_samples.verdict("NoHeadroom", context(workload=QUANTILES, guardrails=GUARDRAILS), live(rps))
     assert (found.status, found.certainty) == (status, certainty)
     assert (
         f"{rps / 6:.1%} ({rps / 6 * 400 / 655:.1%} to {rps / 6 * 400 / 180:.1%}: the plan has no mean of its prompt and"
@@ -88,9 +88,9 @@ def test_a_plan_of_quantiles_gives_bounds_and_only_these_make_headroom_certain(
 
 
 def test_nine_minutes_are_not_yet_enough_and_ten_are() -> None:
-    short = judging_samples.unknown("NoHeadroom", view(), live(5.7, 9))
+    short = judging_samples.unknown("NoHeadroom", context(), live(5.7, 9))
     assert (short.reason, short.text) == (Gap.TOO_FEW_REQUESTS, "540 s seen, 600 s are needed")
-    assert judging_samples.verdict("NoHeadroom", view(), live(5.7, 10)).status is Status.WARNING
+    assert judging_samples.verdict("NoHeadroom", context(), live(5.7, 10)).status is Status.WARNING
 
 
 def test_a_burst_that_is_over_or_a_single_minute_of_it_is_no_lack_of_headroom() -> None:
@@ -110,11 +110,11 @@ def test_a_burst_that_is_over_or_a_single_minute_of_it_is_no_lack_of_headroom() 
 def test_without_a_curve_or_without_a_price_headroom_says_so() -> None:
     bare = judging_samples.unknown("NoHeadroom", view_of("t", None), live(5.7))
     assert bare.reason is Gap.NOT_IN_PLAN
-    unpriced = judging_samples.verdict("NoHeadroom", judging_samples.view(), live(5.7))
+    unpriced = judging_samples.verdict("NoHeadroom", judging_samples.context(), live(5.7))
     assert unpriced.sentence.endswith(
         "2 replicas are needed (47.5% used), 1.0 were ready; 1 more cost 24 GPU-hours a day"
     )
-    apart = judging_samples.unknown("NoHeadroom", view(pools=["prefill", "decode"]), live(5.7))
+    apart = judging_samples.unknown("NoHeadroom", context(pools=["prefill", "decode"]), live(5.7))
     assert apart.reason is Gap.NOT_IN_PLAN
 
 
@@ -124,30 +124,30 @@ def peaks(until: int = WEEK, high: float = 0.95) -> list[Window]:
 
 
 def test_busiest_hours_of_the_week_that_are_full_every_day_leave_no_headroom() -> None:
-    found = verdict("NoHeadroom", view(), peaks())
+    found = verdict("NoHeadroom", context(), peaks())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.startswith(
         "Fleet utilisation 95.0% in the busiest 8 of 168 hours: the report and `sizewatch prewarm` say how many"
     )
-    assert verdict("NoHeadroom", view(), peaks(high=0.89)).status is Status.OK
+    assert verdict("NoHeadroom", context(), peaks(high=0.89)).status is Status.OK
 
 
 def test_full_hours_of_a_week_end_with_the_days_in_which_they_do_not_come_any_more() -> None:
-    assert verdict("NoHeadroom", view(), peaks(until=130)).status is Status.OK
+    assert verdict("NoHeadroom", context(), peaks(until=130)).status is Status.OK
     twice = hours(WEEK, lambda n: hour(n, used=2.0 if n > 165 else 0.3))
-    assert verdict("NoHeadroom", view(), twice).status is Status.OK, "two hours are not three"
+    assert verdict("NoHeadroom", context(), twice).status is Status.OK, "two hours are not three"
 
 
-def told(*answers: RuleResult) -> long_rules.Told:
-    return {(answer.rule, answer.subject): answer for answer in answers}
+def told(*results: RuleResult) -> dict[tuple[str, Subject], RuleResult]:
+    return {(result.rule, result.subject): result for result in results}
 
 
 def test_between_two_peaks_the_week_speaks_and_in_a_peak_the_minutes() -> None:
-    weekly = verdict("NoHeadroom", view(), peaks())
+    weekly = verdict("NoHeadroom", context(), peaks())
     calm, full = headroom(live(3.0)), headroom(live(5.7))
     assert long_rules.prefer_firing_result(calm, told(weekly)) == replace(weekly, t=calm.t)
     assert long_rules.prefer_firing_result(full, told(weekly)) is full
-    healthy = verdict("NoHeadroom", view(), peaks(until=0))
+    healthy = verdict("NoHeadroom", context(), peaks(until=0))
     assert long_rules.prefer_firing_result(calm, told(healthy)) is calm
     silent = Unknown(t=calm.t, rule="NoHeadroom", subject=calm.subject, reason=Gap.NO_TRAFFIC)
     assert long_rules.prefer_firing_result(silent, told(healthy)) is silent
@@ -160,7 +160,7 @@ def weeks(used: float = 0.36, **later: Any) -> list[Window]:
 
 
 def test_falling_tokens_per_gpu_hour_at_growing_traffic_are_found_with_what_moved() -> None:
-    found = verdict("TokensPerGpuHourFalling", view(), weeks(used=0.24, replicas=3))
+    found = verdict("TokensPerGpuHourFalling", context(), weeks(used=0.24, replicas=3))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
         "Tokens per GPU-hour 518,400 this week, 648,000 the week before, while traffic went +20.0%: "
@@ -169,7 +169,7 @@ def test_falling_tokens_per_gpu_hour_at_growing_traffic_are_found_with_what_move
 
 
 def test_shorter_answers_are_named_as_what_moved() -> None:
-    found = verdict("TokensPerGpuHourFalling", view(), weeks(tokens=60.0))
+    found = verdict("TokensPerGpuHourFalling", context(), weeks(tokens=60.0))
     assert found.status is Status.WARNING
     assert "requests per replica +20.0%, tokens per request -40.0%" in found.sentence
 
@@ -185,7 +185,7 @@ def test_shorter_answers_are_named_as_what_moved() -> None:
     ],
 )
 def test_it_takes_a_fall_of_a_tenth_and_traffic_that_grows(used: float, tokens: float, status: Status) -> None:
-    assert verdict("TokensPerGpuHourFalling", view(), weeks(used=used, tokens=tokens)).status is status
+    assert verdict("TokensPerGpuHourFalling", context(), weeks(used=used, tokens=tokens)).status is status
 
 
 def test_two_bad_days_make_it_likely_and_three_certain() -> None:
@@ -195,10 +195,10 @@ def test_two_bad_days_make_it_likely_and_three_certain() -> None:
             lambda n: hour(n, used=0.3 if n < WEEK else 0.33, tokens=10.0 if n >= TWO_WEEKS - 24 * days else 100.0),
         )
 
-    found = verdict("TokensPerGpuHourFalling", view(), bad(2))
+    found = verdict("TokensPerGpuHourFalling", context(), bad(2))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert found.sentence.endswith("on 2 of 7 days")
-    assert verdict("TokensPerGpuHourFalling", view(), bad(3)).certainty is Certainty.CERTAIN
+    assert verdict("TokensPerGpuHourFalling", context(), bad(3)).certainty is Certainty.CERTAIN
 
 
 @pytest.mark.parametrize("day", range(7))
@@ -210,13 +210,13 @@ def test_week_ends_with_many_replicas_and_little_traffic_make_no_fall(day: int) 
         growth = 1.0 if number < WEEK else 1.1
         return hour(number, used=0.1 * growth if quiet else 0.3 * growth, replicas=6 if quiet else 4)
 
-    assert verdict("TokensPerGpuHourFalling", view(), hours(TWO_WEEKS, week_end)).status is Status.OK
+    assert verdict("TokensPerGpuHourFalling", context(), hours(TWO_WEEKS, week_end)).status is Status.OK
 
 
 def test_two_weeks_with_traffic_and_the_gpus_of_a_replica_are_needed() -> None:
-    assert unknown("TokensPerGpuHourFalling", view(), weeks()[1:]).reason is Gap.TOO_FEW_REQUESTS
+    assert unknown("TokensPerGpuHourFalling", context(), weeks()[1:]).reason is Gap.TOO_FEW_REQUESTS
     silent = hours(TWO_WEEKS, lambda n: hour(n, used=0.0 if n < WEEK else 0.3))
-    assert unknown("TokensPerGpuHourFalling", view(), silent).reason is Gap.NO_TRAFFIC
+    assert unknown("TokensPerGpuHourFalling", context(), silent).reason is Gap.NO_TRAFFIC
     bare = unknown("TokensPerGpuHourFalling", view_of("t", None), weeks())
     assert bare.reason is Gap.NOT_IN_PLAN
 
@@ -227,7 +227,7 @@ def test_days_are_counted_back_from_the_last_full_hour_at_any_hour_of_the_day() 
         now = several[-1].end + late
         found = next(
             a
-            for a in long_rules.evaluate_long_rules(view(), slices(several), now)
+            for a in long_rules.evaluate_long_rules(context(), binned(several), now)
             if a.rule == "TokensPerGpuHourFalling"
         )
         assert isinstance(found, Verdict)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import recorded
-from judging_samples import START, each, gauge, minute, minutes, unknown, verdict, view
+from judging_samples import START, context, each, gauge, minute, minutes, unknown, verdict
 
 from agent.config.files import load_plan
 from agent.replay.replay import replay
@@ -21,7 +21,7 @@ from rules.telemetry.windows import Window
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 RULE = "ColdStartLate"
-PLANNED = view(cold_start_seconds=40)
+PLANNED = context(cold_start_seconds=40)
 NOT_WHOLE = "40 s are planned for the whole, which was not timed"
 
 
@@ -95,7 +95,7 @@ def test_what_the_engine_says_of_its_own_start_is_a_lower_bound() -> None:
 
 def test_without_a_planned_lead_what_was_measured_is_told() -> None:
     assert unknown(RULE, bare("t", None), hour({})).text == "the plan has no cold_start_seconds"
-    found = unknown(RULE, view(), hour({1: (50.0,)}))
+    found = unknown(RULE, context(), hour({1: (50.0,)}))
     assert found.reason is Gap.NOT_IN_PLAN
     assert found.text == "the plan has no cold_start_seconds; 50 s were measured from process start to ready"
 
@@ -111,7 +111,7 @@ def test_a_new_replica_whose_target_was_waited_for_has_its_start_measured() -> N
     """A stopwatch beside the recording said 15.9 s; nineteen scrapes failed before."""
     recording, _ = load(recorded.folder("scale_up_cold_cache"))
     done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
-    (found,) = [one.answer for one in done.standings if one.answer.rule == RULE]
+    (found,) = [one.result for one in done.rule_states if one.result.rule == RULE]
     assert isinstance(found, Verdict)
     assert found.sentence == f"1 start took 15.6 s from process start to ready; {NOT_WHOLE}"
 
@@ -131,8 +131,8 @@ def with_starts(
 ) -> RuleResult:
     """What the rule says when these are known beside the minutes."""
     booked = replace(minutes(tier, {"a": windows if windows is not None else hour({})}), starts=starts)
-    now = booked.slices[-1].window.end
-    return next(answer for answer in tier_rules.evaluate_tier_rules(booked, tier, now) if answer.rule == RULE)
+    now = booked.binned[-1].window.end
+    return next(result for result in tier_rules.evaluate_tier_rules(booked, tier, now) if result.rule == RULE)
 
 
 def test_a_lead_below_the_p95_of_all_known_starts_is_a_verdict_also_days_after_them() -> None:
@@ -198,7 +198,7 @@ def test_silences_are_upper_bounds_and_prove_nothing() -> None:
 
 
 def test_a_threshold_of_its_own_allows_a_tier_longer_starts() -> None:
-    patient = view(cold_start_seconds=40, limits={RULE: {"factor": 1.5}})
+    patient = context(cold_start_seconds=40, limits={RULE: {"factor": 1.5}})
     for seconds, status in ((59.0, Status.OK), (61.0, Status.WARNING)):
         found = with_starts(known(seconds), patient)
         assert isinstance(found, Verdict)
@@ -211,10 +211,10 @@ def test_a_threshold_of_its_own_allows_a_tier_longer_starts() -> None:
 
 
 def test_without_a_planned_lead_the_p95_of_all_known_starts_is_told() -> None:
-    found = with_starts(known(30.0, 55.0), view())
+    found = with_starts(known(30.0, 55.0), context())
     assert isinstance(found, Unknown)
     assert found.text == "the plan has no cold_start_seconds; 55 s were measured from process start to ready"
-    whole = with_starts((*known(30.0, 55.0), *asked_for(45.0)), view())
+    whole = with_starts((*known(30.0, 55.0), *asked_for(45.0)), context())
     assert isinstance(whole, Unknown)
     assert whole.text.endswith("; 45 s were measured from the request for the pod to Ready")
 

@@ -54,8 +54,8 @@ def judged(
     seen = view_of("t", plan, limits={rule: limits}, pools=pools)
     names = [f"r{n}" for n in range(replicas)]
     booked = minutes(seen, {name: each(count, arriving(rate, finished)) for name in names})
-    answers = tier_rules.evaluate_tier_rules(booked, seen, START + 60.0 * count, projection=projection)
-    return next(answer for answer in answers if answer.rule == rule)
+    results = tier_rules.evaluate_tier_rules(booked, seen, START + 60.0 * count, projection=projection)
+    return next(result for result in results if result.rule == rule)
 
 
 def told(*args: Any, **more: Any) -> Verdict:
@@ -93,8 +93,8 @@ def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
         return minute(number, rps=3.0, counters={"admission_rejections": 120.0})
 
     booked = minutes(view_of("t", PLAN), {"r0": each(8, refusing), "r1": each(8, refusing)})
-    answers = tier_rules.evaluate_tier_rules(booked, view_of("t", PLAN), START + 480.0)
-    found = next(answer for answer in answers if answer.rule == RULE)
+    results = tier_rules.evaluate_tier_rules(booked, view_of("t", PLAN), START + 480.0)
+    found = next(result for result in results if result.rule == RULE)
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
     assert found.sentence.startswith("10 rps arrive, 2 ready replicas may take 8 rps")

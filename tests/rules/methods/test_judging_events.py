@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from judging_samples import each, minute, unknown, verdict, view
+from judging_samples import context, each, minute, unknown, verdict
 
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -21,7 +21,7 @@ def evicting(number: int, preemptions: float, rps: float = 3.0, **more: Any) -> 
 
 
 def test_below_five_per_cent_is_healthy() -> None:
-    found = verdict(KV, view(), each(5, lambda n: evicting(n, 9)))
+    found = verdict(KV, context(), each(5, lambda n: evicting(n, 9)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence == (
         "45 preemptions for 900 finished requests (5.0%): healthy is below 5%, above 20% is degraded"
@@ -29,58 +29,58 @@ def test_below_five_per_cent_is_healthy() -> None:
 
 
 def test_above_five_is_a_warning_and_above_twenty_critical() -> None:
-    assert said(verdict(KV, view(), each(5, lambda n: evicting(n, 20)))) == (Status.WARNING, Certainty.CERTAIN)
-    assert verdict(KV, view(), each(5, lambda n: evicting(n, 36))).status is Status.WARNING
-    assert said(verdict(KV, view(), each(5, lambda n: evicting(n, 37)))) == (Status.CRITICAL, Certainty.CERTAIN)
+    assert said(verdict(KV, context(), each(5, lambda n: evicting(n, 20)))) == (Status.WARNING, Certainty.CERTAIN)
+    assert verdict(KV, context(), each(5, lambda n: evicting(n, 36))).status is Status.WARNING
+    assert said(verdict(KV, context(), each(5, lambda n: evicting(n, 37)))) == (Status.CRITICAL, Certainty.CERTAIN)
 
 
 def test_a_few_events_above_the_limit_are_only_likely() -> None:
     # 50 for 900: the 99.9 % lower bound of a Poisson mean is 31, 3.4 %; of 75 it is 51, 5.6 %.
-    assert verdict(KV, view(), each(5, lambda n: evicting(n, 10))).certainty is Certainty.LIKELY
-    assert verdict(KV, view(), each(5, lambda n: evicting(n, 15))).certainty is Certainty.CERTAIN
+    assert verdict(KV, context(), each(5, lambda n: evicting(n, 10))).certainty is Certainty.LIKELY
+    assert verdict(KV, context(), each(5, lambda n: evicting(n, 15))).certainty is Certainty.CERTAIN
 
 
 def test_one_burst_of_evictions_is_only_likely() -> None:
     burst = each(5, lambda n: evicting(n, 200 if n >= 3 else 0))
-    assert said(verdict(KV, view(), burst)) == (Status.CRITICAL, Certainty.LIKELY)
-    assert verdict(KV, view(), each(5, lambda n: evicting(n, 200 if n >= 2 else 0))).certainty is Certainty.CERTAIN
+    assert said(verdict(KV, context(), burst)) == (Status.CRITICAL, Certainty.LIKELY)
+    assert verdict(KV, context(), each(5, lambda n: evicting(n, 200 if n >= 2 else 0))).certainty is Certainty.CERTAIN
 
 
 def test_a_storm_ends_with_the_first_quiet_minute() -> None:
-    found = verdict(KV, view(), each(5, lambda n: evicting(n, 60 if n < 4 else 0)))
+    found = verdict(KV, context(), each(5, lambda n: evicting(n, 60 if n < 4 else 0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence.endswith("above 20% is degraded; none in the last quarter of that time")
 
 
 def test_a_storm_that_abates_is_not_certain_any_more() -> None:
-    found = verdict(KV, view(), each(5, lambda n: evicting(n, 60 if n < 4 else 2)))
+    found = verdict(KV, context(), each(5, lambda n: evicting(n, 60 if n < 4 else 2)))
     assert said(found) == (Status.CRITICAL, Certainty.LIKELY)
 
 
 def test_preemptions_unseen_in_the_last_minute_are_no_recovery() -> None:
     made = each(5, lambda n: evicting(n, 60))
     lost = [*made[:4], gap_window(made[4].start, made[4].end, Gap.SCRAPE_FAILED)]
-    found = unknown(KV, view(), lost)
+    found = unknown(KV, context(), lost)
     assert found.reason is Gap.SCRAPE_FAILED
     assert found.text == "preemptions were not seen in the last quarter of the time"
 
 
 def test_twenty_requests_are_needed_unless_the_events_speak_for_themselves() -> None:
     slow = 3.8 / 60
-    assert unknown(KV, view(), each(5, lambda n: evicting(n, 1, rps=slow))).text == "19 requests, 20 are needed"
-    assert said(verdict(KV, view(), each(5, lambda n: evicting(n, 6, rps=slow)))) == (
+    assert unknown(KV, context(), each(5, lambda n: evicting(n, 1, rps=slow))).text == "19 requests, 20 are needed"
+    assert said(verdict(KV, context(), each(5, lambda n: evicting(n, 6, rps=slow)))) == (
         Status.CRITICAL,
         Certainty.CERTAIN,
     )
-    assert verdict(KV, view(), each(5, lambda n: evicting(n, 1, rps=4 / 60))).status is Status.CRITICAL
+    assert verdict(KV, context(), each(5, lambda n: evicting(n, 1, rps=4 / 60))).status is Status.CRITICAL
 
 
 def test_an_engine_that_only_evicts_and_finishes_nothing_is_degraded() -> None:
-    found = verdict(KV, view(), each(5, lambda n: evicting(n, 6, rps=0.0)))
+    found = verdict(KV, context(), each(5, lambda n: evicting(n, 6, rps=0.0)))
     assert said(found) == (Status.CRITICAL, Certainty.CERTAIN)
     assert isinstance(found.observed, Missing)
     assert found.sentence.startswith("30 preemptions for 0 finished requests: healthy")
-    idle = unknown(KV, view(), each(5, lambda n: evicting(n, 0, rps=0.0)))
+    idle = unknown(KV, context(), each(5, lambda n: evicting(n, 0, rps=0.0)))
     assert (idle.reason, idle.text) == (Gap.NO_TRAFFIC, "no eviction_rate")
 
 
@@ -92,48 +92,48 @@ def test_evictions_need_no_plan() -> None:
 
 def test_evictions_are_judged_at_any_load() -> None:
     beyond = each(5, lambda n: evicting(n, 200, rps=9.0))
-    assert verdict(KV, view(), beyond).status is Status.CRITICAL
-    assert unknown(EXCESS, view(*PLANNED), beyond).reason is Gap.OUTSIDE_BENCHMARK
+    assert verdict(KV, context(), beyond).status is Status.CRITICAL
+    assert unknown(EXCESS, context(*PLANNED), beyond).reason is Gap.OUTSIDE_BENCHMARK
 
 
 def test_evictions_of_the_benchmark_are_expected() -> None:
     # 3 rps lies between 0 and 2 %: the upper point's is expected, 5 points more are allowed.
-    found = verdict(EXCESS, view(*PLANNED), each(5, lambda n: evicting(n, 12.6)))
+    found = verdict(EXCESS, context(*PLANNED), each(5, lambda n: evicting(n, 12.6)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence == (
         "7.0% preemptions a finished request where the benchmark has 2.0% at this load (5 points more are allowed)"
     )
-    assert said(verdict(EXCESS, view(*PLANNED), each(5, lambda n: evicting(n, 22)))) == (
+    assert said(verdict(EXCESS, context(*PLANNED), each(5, lambda n: evicting(n, 22)))) == (
         Status.WARNING,
         Certainty.CERTAIN,
     )
-    assert verdict(EXCESS, view(*PLANNED), each(5, lambda n: evicting(n, 14))).certainty is Certainty.LIKELY
+    assert verdict(EXCESS, context(*PLANNED), each(5, lambda n: evicting(n, 14))).certainty is Certainty.LIKELY
 
 
 def test_the_expected_evictions_are_those_of_each_load() -> None:
     # 360 requests at 2 rps where none are expected, 900 at 5 rps where 4 % are: 36 of 1260.
     made = each(6, lambda n: evicting(n, 0, rps=2.0 if n % 2 else 5.0))
-    expected = verdict(EXCESS, view(*PLANNED), made).expected
+    expected = verdict(EXCESS, context(*PLANNED), made).expected
     assert isinstance(expected, Reading)
     assert expected.value == pytest.approx(36 / 1260)
 
 
 def test_a_thin_benchmark_supports_no_certain_excess() -> None:
-    found = verdict(EXCESS, view(*PLANNED, requests=100), each(5, lambda n: evicting(n, 60)))
+    found = verdict(EXCESS, context(*PLANNED, requests=100), each(5, lambda n: evicting(n, 60)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
 
 
 def test_an_excess_that_is_over_is_over() -> None:
     over = each(8, lambda n: evicting(n, 60 if n < 6 else 0))
-    found = verdict(EXCESS, view(*PLANNED), over)
+    found = verdict(EXCESS, context(*PLANNED), over)
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence.endswith("; none in the last quarter of that time")
 
 
 def test_an_excess_needs_a_hundred_requests_and_a_benchmark_that_counted() -> None:
-    few = unknown(EXCESS, view(*PLANNED), each(4, lambda n: evicting(n, 9, rps=0.4)))
+    few = unknown(EXCESS, context(*PLANNED), each(4, lambda n: evicting(n, 9, rps=0.4)))
     assert (few.reason, few.text) == (Gap.TOO_FEW_REQUESTS, "96 requests, 100 are needed")
-    uncounted = unknown(EXCESS, view(), each(5, minute))
+    uncounted = unknown(EXCESS, context(), each(5, minute))
     assert (uncounted.reason, uncounted.text) == (Gap.NOT_IN_PLAN, "the benchmark has no eviction_rate")
-    partly = view({}, {"eviction_rate": 0.0}, {"eviction_rate": 0.0})
+    partly = context({}, {"eviction_rate": 0.0}, {"eviction_rate": 0.0})
     assert unknown(EXCESS, partly, each(5, minute)).text == "the benchmark has no eviction_rate at this load"

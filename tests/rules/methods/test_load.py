@@ -1,5 +1,5 @@
 import pytest
-from judging_samples import each, gauge, minute, unknown, verdict, view
+from judging_samples import context, each, gauge, minute, unknown, verdict
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import build_tier_context as bare
@@ -19,14 +19,14 @@ def queue(number: int, waiting: float, change: float, rps: float = 3.0) -> Windo
 
 
 def test_load_inside_the_benchmark_is_fine() -> None:
-    found = verdict(RULE, view(), each(5, lambda n: minute(n, rps=5.9)))
+    found = verdict(RULE, context(), each(5, lambda n: minute(n, rps=5.9)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence == "At most 5.9 rps a replica; the benchmark goes to 6 rps"
 
 
 def test_three_minutes_beyond_are_certain_two_likely_one_nothing() -> None:
     def beyond(minutes: int) -> Verdict:
-        return verdict(RULE, view(), each(5, lambda n: minute(n, rps=7.0 if n >= 5 - minutes else 3.0)))
+        return verdict(RULE, context(), each(5, lambda n: minute(n, rps=7.0 if n >= 5 - minutes else 3.0)))
 
     assert said(beyond(3)) == (Status.WARNING, Certainty.CERTAIN)
     assert beyond(3).sentence == (
@@ -42,14 +42,14 @@ def test_three_minutes_beyond_are_certain_two_likely_one_nothing() -> None:
 
 
 def test_more_requests_in_the_system_than_the_benchmark_had_are_beyond_whatever_completes() -> None:
-    found = verdict(RULE, view(), each(5, lambda n: minute(n, rps=1.0, in_system=9.0)))
+    found = verdict(RULE, context(), each(5, lambda n: minute(n, rps=1.0, in_system=9.0)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert "9 requests in the system are more than the benchmark's highest, 8" in found.sentence
-    assert verdict(RULE, view(), each(5, lambda n: minute(n, rps=1.0, in_system=7.9))).status is Status.OK
+    assert verdict(RULE, context(), each(5, lambda n: minute(n, rps=1.0, in_system=7.9))).status is Status.OK
 
 
 def test_an_overload_that_is_over_is_over() -> None:
-    found = verdict(RULE, view(), each(12, lambda n: minute(n, rps=7.0 if n < 9 else 3.0)))
+    found = verdict(RULE, context(), each(12, lambda n: minute(n, rps=7.0 if n < 9 else 3.0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence.startswith("Beyond the benchmark for 9 of 12 minutes seen, over by now")
 
@@ -57,28 +57,28 @@ def test_an_overload_that_is_over_is_over() -> None:
 def test_half_of_the_last_quarter_is_enough() -> None:
     # Sixteen minutes: fifteen are in the hold, of which the last three count; two of them are beyond, then one.
     two = each(16, lambda n: minute(n, rps=7.0 if n in (10, 13, 14) else 3.0))
-    assert verdict(RULE, view(), two).status is Status.WARNING
+    assert verdict(RULE, context(), two).status is Status.WARNING
     one = each(16, lambda n: minute(n, rps=7.0 if n in (9, 10, 13) else 3.0))
-    assert verdict(RULE, view(), one).status is Status.OK
+    assert verdict(RULE, context(), one).status is Status.OK
 
 
 def test_one_replica_of_many_is_named() -> None:
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i == 2 else 3.0)) for i in range(8)}
-    found = verdict(RULE, view(), replicas)
+    found = verdict(RULE, context(), replicas)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.startswith("r2 (1 of 8 replicas) carried more than the benchmark measured in 5 minutes")
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i < 2 else 3.0)) for i in range(8)}
-    assert verdict(RULE, view(), replicas).sentence.startswith("2 of 8 replicas (r0, r1) carried more")
+    assert verdict(RULE, context(), replicas).sentence.startswith("2 of 8 replicas (r0, r1) carried more")
 
 
 def test_a_minute_here_and_there_on_different_replicas_is_no_overload() -> None:
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i == n else 3.0)) for i in range(5)}
-    assert verdict(RULE, view(), replicas).status is Status.OK
+    assert verdict(RULE, context(), replicas).status is Status.OK
 
 
 def test_a_queue_that_grows_in_every_third_is_likely_beyond() -> None:
     # Growth too small to show in any one minute: 0.7 more arrive than finish.
-    found = verdict(RULE, view(), each(9, lambda n: queue(n, 0.3 + n / 3, 0.7)))
+    found = verdict(RULE, context(), each(9, lambda n: queue(n, 0.3 + n / 3, 0.7)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
     assert found.sentence.startswith(
         "a: more requests arrive than finish: 0.6, 1.6, then 2.6 were waiting; 3 rps finish where the benchmark "
@@ -96,7 +96,7 @@ def test_a_queue_that_grows_in_every_third_is_likely_beyond() -> None:
     ],
 )
 def test_a_queue_that_comes_and_goes_is_no_overload(waiting, change) -> None:  # type: ignore[no-untyped-def]
-    assert verdict(RULE, view(), each(9, lambda n: queue(n, waiting(n), change))).status is Status.OK
+    assert verdict(RULE, context(), each(9, lambda n: queue(n, waiting(n), change))).status is Status.OK
 
 
 def test_held_back_requests_are_no_queue_where_the_engine_tells_them_apart() -> None:
@@ -105,38 +105,38 @@ def test_held_back_requests_are_no_queue_where_the_engine_tells_them_apart() -> 
             number, waiting=0.3 + number / 3, in_system=4, change=0.7, gauges={"requests_waiting_capacity": gauge(0.0)}
         )
 
-    assert verdict(RULE, view(), each(9, held)).status is Status.OK
+    assert verdict(RULE, context(), each(9, held)).status is Status.OK
 
 
 def test_the_other_rules_do_not_compare_while_the_load_is_beyond() -> None:
     beyond = each(5, lambda n: minute(n, rps=7.0 if n >= 2 else 3.0, slow=30))
-    found = unknown("TtftDivergence", view(), beyond)
+    found = unknown("TtftDivergence", context(), beyond)
     assert found.reason is Gap.OUTSIDE_BENCHMARK
     assert found.text.startswith("7 completed rps is above 6")
     growing = each(9, lambda n: queue(n, 0.3 + n / 3, 0.7))
-    assert unknown("TtftDivergence", view(), growing).text.startswith("more requests arrive than finish")
+    assert unknown("TtftDivergence", context(), growing).text.startswith("more requests arrive than finish")
 
 
 def test_where_the_larger_part_is_inside_the_inside_is_compared() -> None:
     made = each(9, lambda n: minute(n, rps=7.0 if n < 4 else 3.0, slow=18))
-    assert verdict("TtftDivergence", view(), made).status is Status.WARNING
+    assert verdict("TtftDivergence", context(), made).status is Status.WARNING
     made = each(9, lambda n: minute(n, rps=7.0 if n < 5 else 3.0, slow=18))
-    assert unknown("TtftDivergence", view(), made).reason is Gap.OUTSIDE_BENCHMARK
+    assert unknown("TtftDivergence", context(), made).reason is Gap.OUTSIDE_BENCHMARK
 
 
 def test_idle_minutes_do_not_outweigh_the_ones_beyond() -> None:
     made = each(12, lambda n: minute(n, rps=0.0) if n < 7 else minute(n, rps=7.0 if n < 10 else 3.0, slow=18))
-    assert unknown("TtftDivergence", view(), made).reason is Gap.OUTSIDE_BENCHMARK
+    assert unknown("TtftDivergence", context(), made).reason is Gap.OUTSIDE_BENCHMARK
 
 
 def test_an_overload_in_the_last_quarter_does_not_end_a_divergence() -> None:
     made = each(12, lambda n: minute(n, slow=18) if n < 9 else minute(n, rps=7.0, slow=18))
-    assert unknown("TtftDivergence", view(), made).reason is Gap.OUTSIDE_BENCHMARK
+    assert unknown("TtftDivergence", context(), made).reason is Gap.OUTSIDE_BENCHMARK
 
 
 def test_replicas_that_are_not_overloaded_are_still_compared() -> None:
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i == 0 else 3.0, slow=18)) for i in range(3)}
-    found = verdict("TtftDivergence", view(), replicas)
+    found = verdict("TtftDivergence", context(), replicas)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert "of 1,800 requests" in found.sentence
 
@@ -145,4 +145,4 @@ def test_without_a_benchmark_or_requests_nothing_is_beyond() -> None:
     found = unknown(RULE, bare("t", None), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
     down = [gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in each(5, minute)]
-    assert unknown(RULE, view(), down).reason is Gap.SCRAPE_FAILED
+    assert unknown(RULE, context(), down).reason is Gap.SCRAPE_FAILED

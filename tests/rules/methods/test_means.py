@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from judging_samples import each, gauge, minute, unknown, verdict, view
+from judging_samples import context, each, gauge, minute, unknown, verdict
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext
@@ -20,7 +20,7 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
 
 def gpu_view(kind: str | None = "nvml_gpu", gpus: int = 1, **parts: Any) -> TierContext:
     curve = {"gpu_utilization_kind": kind} if kind else {}
-    return view(*BUSY, curve=curve, gpu={"product": "A", "per_replica": gpus}, **parts)
+    return context(*BUSY, curve=curve, gpu={"product": "A", "per_replica": gpus}, **parts)
 
 
 def busy(number: int, share: float, seconds: float = 60.0, rps: float = 3.0, **more: Any) -> Window:
@@ -144,44 +144,44 @@ def test_a_thin_benchmark_supports_no_certain_shortfall() -> None:
 
 
 def test_lost_prefix_hits_are_certain_once_requests_enough_missed() -> None:
-    found = verdict(HITS, view(*HIT), each(5, lambda n: hits(n, 0.3)))
+    found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.3)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.startswith(
         "Prefix cache hit rate 30% where the plan has 60% at this load: 30 points below (20 points are allowed)"
     )
-    assert said(verdict(HITS, view(*HIT), each(5, lambda n: hits(n, 0.41)))) == (Status.OK, Certainty.CERTAIN)
+    assert said(verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.41)))) == (Status.OK, Certainty.CERTAIN)
 
 
 def test_few_requests_cannot_prove_lost_hits() -> None:
     # 36 % of 300 requests: the 99.9 % bound of the misses (64 %) is 55 %, below the 60 % that would be too many.
-    few = verdict(HITS, view(*HIT), each(5, lambda n: hits(n, 0.36, rps=1.0)))
+    few = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.36, rps=1.0)))
     assert said(few) == (Status.WARNING, Certainty.LIKELY)
-    many = verdict(HITS, view(*HIT), each(12, lambda n: hits(n, 0.36, rps=3.9)))
+    many = verdict(HITS, context(*HIT), each(12, lambda n: hits(n, 0.36, rps=3.9)))
     assert said(many) == (Status.WARNING, Certainty.CERTAIN)
-    assert unknown(HITS, view(*HIT), each(4, lambda n: hits(n, 0.0, rps=0.4))).text == "96 requests, 100 are needed"
+    assert unknown(HITS, context(*HIT), each(4, lambda n: hits(n, 0.0, rps=0.4))).text == "96 requests, 100 are needed"
 
 
 def test_hits_are_weighted_by_requests_not_by_time() -> None:
     # Ten quiet minutes without a hit hold 60 requests, five busy ones with all the hits 900.
     made = each(15, lambda n: hits(n, 0.0, rps=0.1) if n < 10 else hits(n, 0.6))
-    assert verdict(HITS, view(*HIT), made).status is Status.OK
+    assert verdict(HITS, context(*HIT), made).status is Status.OK
 
 
 def test_the_planned_hit_rate_counts_where_the_benchmark_has_none() -> None:
-    planned = view(workload={"prefix_hit_ratio": 0.6}, requests=100)
+    planned = context(workload={"prefix_hit_ratio": 0.6}, requests=100)
     assert said(verdict(HITS, planned, each(5, lambda n: hits(n, 0.3)))) == (Status.WARNING, Certainty.CERTAIN)
-    measured = view(*HIT, workload={"prefix_hit_ratio": 0.2})
+    measured = context(*HIT, workload={"prefix_hit_ratio": 0.2})
     assert verdict(HITS, measured, each(5, lambda n: hits(n, 0.3))).status is Status.WARNING
 
 
 def test_no_lookups_at_all_is_a_cache_that_is_off() -> None:
-    found = verdict(HITS, view(*HIT), each(5, lambda n: hits(n, 0.0, tokens=0.0)))
+    found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.0, tokens=0.0)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
     assert "; no prompt was looked up at all: is prefix caching on?" in found.sentence
 
 
 def test_more_hits_than_lookups_are_no_hit_rate() -> None:
-    found = unknown(HITS, view(*HIT), each(5, lambda n: hits(n, 11.7)))
+    found = unknown(HITS, context(*HIT), each(5, lambda n: hits(n, 11.7)))
     assert (found.reason, found.text.partition(":")[0]) == (
         Gap.CONTRADICTORY,
         "more tokens are counted as found in the prefix cache than as looked up",
@@ -189,11 +189,11 @@ def test_more_hits_than_lookups_are_no_hit_rate() -> None:
 
 
 def test_an_engine_without_a_prefix_cache_says_so() -> None:
-    found = unknown(HITS, view(*HIT), each(5, minute))
+    found = unknown(HITS, context(*HIT), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "the engine shows no prefix cache lookups")
 
 
 @pytest.mark.parametrize(("rule", "text"), [(GPU, "gpu_utilization"), (HITS, "prefix_hit_ratio")])
 def test_a_benchmark_without_the_mean_says_so(rule: str, text: str) -> None:
-    found = unknown(rule, view(), each(5, minute))
+    found = unknown(rule, context(), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, f"the benchmark has no {text}")

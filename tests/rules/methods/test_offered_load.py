@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import each, gauge, minute, minutes, seen, verdict, view
+from judging_samples import context, each, gauge, minute, minutes, seen, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -35,7 +35,7 @@ def tailed(number: int, rps: float, in_system: float = 4.0, change: float = 0.0,
 
 def both(make: Callable[[int], Window], known: TierContext | None = None) -> tuple[Verdict, Verdict]:
     several = each(10, make)
-    known = known or view()
+    known = known or context()
     found = verdict(BEYOND, known, several), verdict(KNEE, known, several)
     assert [one.status for one in found] == [Status.WARNING, Status.WARNING]
     return found
@@ -74,13 +74,13 @@ def test_requests_held_up_at_a_small_load_are_not_too_many_in_both() -> None:
 
 def test_one_replica_that_gets_too_much_needs_another_spread_and_no_further_replica() -> None:
     replicas = {name: each(10, lambda n, rps=rps: tailed(n, rps)) for name, rps in (("a", 7.0), ("b", 2.0))}
-    found = verdict(BEYOND, view(), replicas)
+    found = verdict(BEYOND, context(), replicas)
     assert found.sentence.startswith("a (1 of 2 replicas) carried more than the benchmark measured")
     assert "4.5 rps arrive at a replica, 6 rps are usable: within what replicas take together" in found.sentence
     texts = [one.text for one in found.actions]
     assert texts[0] == KEEP_REPLICAS
     assert any("spread evenly" in text for text in texts)
-    assert verdict(KNEE, view(), replicas).actions[0].text == KEEP_REPLICAS
+    assert verdict(KNEE, context(), replicas).actions[0].text == KEEP_REPLICAS
 
 
 def test_long_requests_count_as_the_work_they_are() -> None:
@@ -90,7 +90,7 @@ def test_long_requests_count_as_the_work_they_are() -> None:
         tokens = {"prompt_tokens": rps * 60 * 2000, "generation_tokens": rps * 60 * 200}
         return lambda n: tailed(n, rps, in_system=9.0, counters=tokens)
 
-    known = view(workload=LENGTHS)
+    known = context(workload=LENGTHS)
     for found in both(long(3.5), known):
         assert found.actions[0].text == ADD_REPLICAS
         assert "3.5 rps arrive at a replica (by their tokens the work of 7 rps), 6 rps are usable" in found.sentence
@@ -98,7 +98,7 @@ def test_long_requests_count_as_the_work_they_are() -> None:
 
 
 def test_where_no_capacity_is_known_neither_action_is_named() -> None:
-    known = view(slo={"ttft_p99_seconds": 0.05})
+    known = context(slo={"ttft_p99_seconds": 0.05})
     assert known.capacity is None
     for found in both(lambda n: tailed(n, 7.0), known):
         assert {ADD_REPLICAS, KEEP_REPLICAS}.isdisjoint(one.text for one in found.actions)
@@ -109,7 +109,7 @@ def test_a_measured_capacity_above_the_benchmarks_highest_asks_for_no_replicas()
     measured = Capacity(
         rps=9.0, low=8.0, high=10.0, source=CapacitySource.PRODUCTION, certainty=Certainty.CERTAIN, reason="measured"
     )
-    found = verdict(BEYOND, load_bins.with_capacity(view(), measured), each(10, lambda n: tailed(n, 7.0)))
+    found = verdict(BEYOND, load_bins.with_capacity(context(), measured), each(10, lambda n: tailed(n, 7.0)))
     assert found.actions[0].text == KEEP_REPLICAS
     assert any("benchmark up to it" in one.text for one in found.actions)
 
@@ -141,20 +141,20 @@ def test_an_engine_that_finishes_nothing_still_has_arrivals() -> None:
 def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:
     """Of a large tier one rule reads every replica's minute and the other the sums by load."""
     several = {name: each(10, lambda n: tailed(n, 0.9, in_system=9.0)) for name in ("a", "b")}
-    alone = minutes(view(), several)
+    alone = minutes(context(), several)
     summed = replace(
         alone,
-        slices=tuple(
-            load_bins.bin_window(one.window, view().curve, None) for one in alone.slices if one.replica == "a"
+        binned=tuple(
+            load_bins.bin_window(one.window, context().curve, None) for one in alone.binned if one.replica == "a"
         ),
-        each=alone.slices,
+        each=alone.binned,
     )
-    now = max(one.window.end for one in alone.slices)
-    found = {one.rule: one for one in tier_rules.evaluate_tier_rules(summed, view(), now)}
+    now = max(one.window.end for one in alone.binned)
+    found = {one.rule: one for one in tier_rules.evaluate_tier_rules(summed, context(), now)}
     for rule in (BEYOND, KNEE):
-        answer = found[rule]
-        assert isinstance(answer, Verdict)
-        assert answer.actions[0].text == KEEP_REPLICAS
+        result = found[rule]
+        assert isinstance(result, Verdict)
+        assert result.actions[0].text == KEEP_REPLICAS
 
 
 @pytest.mark.parametrize(("rps", "first"), [(2.0, KEEP_REPLICAS), (5.9, ADD_REPLICAS)])
@@ -162,7 +162,7 @@ def test_a_growing_queue_asks_for_replicas_only_above_capacity_in_both(rps: floa
     """12 more arrive each minute than finish, 0.2 a second: 2.2 and 6.1 rps of 6."""
     several = each(9, lambda n: tailed(n, rps, in_system=30.0, waiting=4.0 + 12 * n, change=12.0))
     for rule in (BEYOND, "QueueGrowing"):
-        found = verdict(rule, view(), several)
+        found = verdict(rule, context(), several)
         assert (found.status, found.actions[0].text) == (Status.WARNING, first), found.sentence
 
 
@@ -171,6 +171,6 @@ def test_queue_that_grows_is_beyond_and_asks_for_replicas_only_above_capacity() 
         # Growth too small to show in any one minute.
         return lambda n: tailed(n, rps, change=0.7, gauges={"requests_waiting_capacity": gauge(0.3 + n / 3)})
 
-    small = verdict(BEYOND, view(), each(9, queue(3.0)))
+    small = verdict(BEYOND, context(), each(9, queue(3.0)))
     assert small.actions[0].text == KEEP_REPLICAS
-    assert verdict(BEYOND, view(), each(9, queue(5.995))).actions[0].text == ADD_REPLICAS
+    assert verdict(BEYOND, context(), each(9, queue(5.995))).actions[0].text == ADD_REPLICAS

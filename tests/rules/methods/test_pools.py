@@ -32,7 +32,7 @@ def judged(
     prompt: Callable[[int], float] | float,
     generated: float,
     count: int = 8,
-    view: TierContext | None = None,
+    context: TierContext | None = None,
     pools: dict[str, str] = POOLS,
     **limits: float,
 ) -> RuleResult:
@@ -49,7 +49,7 @@ def judged(
 
         return of
 
-    seen = view or view_of("t", PLAN, limits={RULE: limits}, pools=pools)
+    seen = context or view_of("t", PLAN, limits={RULE: limits}, pools=pools)
     return answered(RULE, seen, {name: each(count, made(name)) for name in pools})
 
 
@@ -120,7 +120,7 @@ def test_before_its_minimum_it_says_nothing() -> None:
 
 def test_a_plan_without_disaggregation_is_not_judged() -> None:
     for plan in (tier(), None):
-        found = unknown(1800.0, 60.0, view=view_of("t", plan, pools=POOLS))
+        found = unknown(1800.0, 60.0, context=view_of("t", plan, pools=POOLS))
         assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no disaggregation")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging_samples import each, minute, unknown, verdict, view
+from judging_samples import context, each, minute, unknown, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -19,7 +19,7 @@ A100, L4, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA H100 80GB HBM3"
 
 def planned(product: str, weights: str | None = None, kv: str | None = None, **parts: Any) -> TierContext:
     precision = {key: value for key, value in (("weights", weights), ("kv", kv)) if value is not None}
-    return view(gpu={"product": product, "per_replica": 1}, precision=precision, **parts)
+    return context(gpu={"product": product, "per_replica": 1}, precision=precision, **parts)
 
 
 def said(found: Verdict) -> tuple[Status, Certainty]:
@@ -84,7 +84,7 @@ def test_before_a_minute_it_says_nothing() -> None:
 def test_what_the_tables_or_the_plan_do_not_know_is_not_in_the_plan() -> None:
     for tier, text in (
         (bare("t", None), "the plan has no precision"),
-        (view(), "the plan has no precision"),
+        (context(), "the plan has no precision"),
         (planned(A100), "the plan has no precision"),
         (planned("CPU", "fp8"), "CPU is not in the table of GPUs: what it computes in hardware is not known"),
         (planned(A100, "ternary"), "ternary is no format whose needs are known"),

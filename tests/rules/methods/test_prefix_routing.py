@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import recorded
 import yaml
-from judging_samples import minute, seen, unknown, verdict, view
+from judging_samples import context, minute, seen, unknown, verdict
 
 from agent.replay.replay import ReplayResult, replay
 from agent.sources.recording import load
@@ -27,7 +27,7 @@ from rules.verdicts.verdict import Status, Verdict
 RULE = "PrefixRoutingBroken"
 BEFORE = {"a": 54, "b": 84, "c": 72}
 IN_TURN = dict.fromkeys(BEFORE, 70)
-PLAIN = view()
+PLAIN = context()
 
 
 def asked(number: int, requests: float, hits: float, length: float = 500.0, preemptions: float = 0.0) -> Window:
@@ -101,8 +101,8 @@ def test_replicas_that_always_were_dealt_out_in_turn_are_no_evidence() -> None:
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (view(workload={"prefix_hit_ratio": 0.9}), "90% in the plan"),
-        (view(*({"prefix_hit_ratio": 0.9} for _ in range(3))), "90% in the benchmark"),
+        (context(workload={"prefix_hit_ratio": 0.9}), "90% in the plan"),
+        (context(*({"prefix_hit_ratio": 0.9} for _ in range(3))), "90% in the benchmark"),
     ],
 )
 def test_without_a_better_past_the_plan_says_what_one_replica_has_and_it_is_likely(
@@ -115,8 +115,8 @@ def test_without_a_better_past_the_plan_says_what_one_replica_has_and_it_is_like
 
 
 def test_the_better_of_past_and_plan_is_compared_with() -> None:
-    assert "90% before" in verdict(RULE, view(workload={"prefix_hit_ratio": 0.7}), fleet(broken)).sentence
-    assert "98% in the plan" in verdict(RULE, view(workload={"prefix_hit_ratio": 0.98}), fleet(broken)).sentence
+    assert "90% before" in verdict(RULE, context(workload={"prefix_hit_ratio": 0.7}), fleet(broken)).sentence
+    assert "98% in the plan" in verdict(RULE, context(workload={"prefix_hit_ratio": 0.98}), fleet(broken)).sentence
 
 
 # --- just below, and too early
@@ -133,7 +133,7 @@ def test_the_rate_must_be_near_that_of_one_replica_divided_by_their_number(hits:
 
 @pytest.mark.parametrize(("hits", "status"), [(0.39, Status.WARNING), (0.41, Status.OK)])
 def test_so_many_points_must_be_lost(hits: float, status: Status) -> None:
-    strict = view(limits={RULE: {"points": 0.5}})
+    strict = context(limits={RULE: {"points": 0.5}})
     assert verdict(RULE, strict, fleet(lambda n, name: asked(n, 70, hits))).status is status
 
 
@@ -199,7 +199,7 @@ def test_restarted_replicas_are_cold_too() -> None:
 def test_a_healthy_tier_is_fine_with_or_without_a_plan() -> None:
     healthy = fleet(lambda n, name: asked(n, BEFORE[name], 0.9))
     assert ok_text(healthy) == "Prefix hits are 90% over 3 replicas, 90% before: not lost"
-    assert "in the plan: not lost" in ok_text(healthy, view(workload={"prefix_hit_ratio": 0.95}))
+    assert "in the plan: not lost" in ok_text(healthy, context(workload={"prefix_hit_ratio": 0.95}))
 
 
 # --- what cannot be known
@@ -240,26 +240,26 @@ def replayed(name: str, plan: str = "cpu-small-open") -> ReplayResult:
     return replay(recording, parse_plan(yaml.safe_load(text)))
 
 
-def answer(name: str) -> Verdict:
-    found = next(s.answer for s in replayed(name).standings if s.answer.rule == RULE)
+def result(name: str) -> Verdict:
+    found = next(s.result for s in replayed(name).rule_states if s.result.rule == RULE)
     assert isinstance(found, Verdict)
     return found
 
 
 def test_round_robin_after_routing_by_prefix_is_found_for_certain() -> None:
     """Hit rate 0.974, then 0.408, by the clients."""
-    found = answer("routing")
+    found = result("routing")
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert "97% before" in found.sentence
 
 
 def test_the_first_token_that_is_late_in_it_has_the_routing_as_first_cause() -> None:
-    found = next(s.answer for s in replayed("routing").standings if s.answer.rule == "TtftDivergence")
+    found = next(s.result for s in replayed("routing").rule_states if s.result.rule == "TtftDivergence")
     assert isinstance(found, Verdict)
     assert found.causes[0].cause == "routing"
 
 
 @pytest.mark.parametrize("name", ["prefix", "scale_up_cold_cache", "steady"])
 def test_changed_prompts_a_cold_replica_and_a_steady_tier_are_not_broken_routing(name: str) -> None:
-    assert answer(name).status is Status.OK
+    assert result(name).status is Status.OK
     assert not [e for e in replayed(name).ended if e.rule == RULE and hasattr(e, "worst")]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging_samples import each, minute, seen, unknown, verdict, view
+from judging_samples import context, each, minute, seen, unknown, verdict
 
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Reading
@@ -24,7 +24,7 @@ def staying(number: int, in_system: float, rps: float = 3.0, **more: Any) -> Win
 
 
 def test_up_to_twice_the_benchmarks_time_in_the_system_is_representative() -> None:
-    found = verdict(RULE, view(), each(6, lambda n: staying(n, 6.0)))
+    found = verdict(RULE, context(), each(6, lambda n: staying(n, 6.0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence == (
         "A request spends 2 s in the system where the benchmark has 1 s at this load: 2.0x, up to 2x is representative"
@@ -32,7 +32,7 @@ def test_up_to_twice_the_benchmarks_time_in_the_system_is_representative() -> No
 
 
 def test_more_than_twice_is_not_and_is_certain_against_both_points_around_the_load() -> None:
-    found = verdict(RULE, view(), each(6, lambda n: staying(n, 6.2)))
+    found = verdict(RULE, context(), each(6, lambda n: staying(n, 6.2)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.observed == Reading(
         value=pytest.approx(6.2 / 3), low=pytest.approx(6.2 / 3), high=pytest.approx(6.2 / 3), n=1080
@@ -47,39 +47,39 @@ def test_beyond_the_middle_of_the_bin_but_not_beyond_its_slower_end_is_likely() 
         (4.3, (Status.WARNING, Certainty.LIKELY)),
         (6.1, (Status.WARNING, Certainty.CERTAIN)),
     ):
-        found = verdict(RULE, view({"concurrency": 1}), each(6, lambda n, k=in_system: staying(n, k)))
+        found = verdict(RULE, context({"concurrency": 1}), each(6, lambda n, k=in_system: staying(n, k)))
         assert said(found) == wanted, in_system
 
 
 def test_three_minutes_beyond_the_slower_end_make_a_hold_that_is_not_no_more_than_likely() -> None:
     """4.3 and 6.1 in the system by turns are 1.73 s over the hold, less than twice the slower end's."""
     made = each(6, lambda n: staying(n, 6.1 if n >= 3 else 4.3))
-    assert said(verdict(RULE, view({"concurrency": 1}), made)) == (Status.WARNING, Certainty.LIKELY)
+    assert said(verdict(RULE, context({"concurrency": 1}), made)) == (Status.WARNING, Certainty.LIKELY)
 
 
 def test_load_is_equal_load_and_beyond_the_benchmark_nothing_is_said() -> None:
-    found = unknown(RULE, view(), each(6, lambda n: staying(n, 20.0)))
+    found = unknown(RULE, context(), each(6, lambda n: staying(n, 20.0)))
     assert found.reason is Gap.OUTSIDE_BENCHMARK
 
 
 def test_a_thin_benchmark_supports_no_certain_finding() -> None:
-    found = verdict(RULE, view(requests=100), each(6, lambda n: staying(n, 6.5)))
+    found = verdict(RULE, context(requests=100), each(6, lambda n: staying(n, 6.5)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
 
 
 def test_a_jam_of_two_minutes_and_one_that_is_over_are_no_finding() -> None:
     two = each(6, lambda n: staying(n, 7.9 if n >= 4 else 5.4))
-    assert verdict(RULE, view(), two).status is Status.OK
-    assert verdict(RULE, view(), each(6, lambda n: staying(n, 7.9 if n >= 3 else 5.4))).status is Status.WARNING
+    assert verdict(RULE, context(), two).status is Status.OK
+    assert verdict(RULE, context(), each(6, lambda n: staying(n, 7.9 if n >= 3 else 5.4))).status is Status.WARNING
     over = each(8, lambda n: staying(n, 7.9 if n < 6 else 3.0))
-    assert verdict(RULE, view(), over).status is Status.OK
+    assert verdict(RULE, context(), over).status is Status.OK
 
 
 def test_the_rule_waits_for_time_and_requests_and_for_the_end_to_be_seen() -> None:
-    assert unknown(RULE, view(), each(2, lambda n: staying(n, 6.5))).text == "120 s seen, 180 s are needed"
-    few = unknown(RULE, view(), each(4, lambda n: staying(n, 1.0, rps=0.4)))
+    assert unknown(RULE, context(), each(2, lambda n: staying(n, 6.5))).text == "120 s seen, 180 s are needed"
+    few = unknown(RULE, context(), each(4, lambda n: staying(n, 1.0, rps=0.4)))
     assert few.text == "96 requests, 100 are needed"
-    silent = unknown(RULE, view(), each(6, lambda n: staying(n, 6.5 if n < 4 else 0.0, rps=3.0 if n < 4 else 0.0)))
+    silent = unknown(RULE, context(), each(6, lambda n: staying(n, 6.5 if n < 4 else 0.0, rps=3.0 if n < 4 else 0.0)))
     assert silent.reason is Gap.TOO_FEW_REQUESTS
     assert silent.text == "0 requests in the last quarter of the time, 25 are needed"
 
@@ -88,7 +88,7 @@ def test_without_a_curve_or_its_concurrencies_nothing_can_be_compared() -> None:
     from rules.plan.load_bins import build_tier_context as bare
 
     assert unknown(RULE, bare("t", None), each(6, minute)).reason is Gap.NOT_IN_PLAN
-    bald = view({"concurrency": None}, {"concurrency": None}, {"concurrency": None})
+    bald = context({"concurrency": None}, {"concurrency": None}, {"concurrency": None})
     found = unknown(RULE, bald, each(6, minute))
     assert found.reason is Gap.NOT_IN_PLAN
     assert found.text.startswith("the benchmark has neither concurrencies nor the medians")
@@ -99,14 +99,14 @@ def test_an_engine_that_does_not_tell_its_running_requests_is_not_judged() -> No
         Window(start=w.start, end=w.end, expected_seconds=60, covered_seconds=60, counters=w.counters)
         for w in each(6, minute)
     ]
-    assert unknown(RULE, view(), made).reason is Gap.NOT_EXPOSED
+    assert unknown(RULE, context(), made).reason is Gap.NOT_EXPOSED
 
 
 def estimated(p99: float | None) -> Any:
     """Points without concurrency: 0.1 s to the first of 11 tokens, 0.09 s for each other: 1 s; the P99 as given."""
     medians = {"concurrency": None, "ttft_p50_seconds": 0.1, "tpot_p50_seconds": 0.09, "tpot_p99_seconds": p99}
     tokens = ({"output_tokens_per_second": 11 * rps} for rps in (2.0, 4.0, 6.0))
-    return view(*({**medians, **one, "ttft_p99_seconds": 0.2} for one in tokens))
+    return context(*({**medians, **one, "ttft_p99_seconds": 0.2} for one in tokens))
 
 
 def test_an_estimated_concurrency_is_certain_only_beyond_what_the_p99s_leave_open() -> None:
@@ -128,9 +128,9 @@ def test_telemetry_that_contradicts_itself_by_littles_law_is_told_and_not_judged
     """3 requests in the system at 3 rps are 1 s each; the histogram of whole requests says otherwise."""
     made = each(15, lambda n: staying(n, 3.0, **spans(seconds), gauges=sampled(3.0)))
     if agrees:
-        assert verdict(RULE, view(), made).status is Status.OK
+        assert verdict(RULE, context(), made).status is Status.OK
         return
-    found = unknown(RULE, view(), made)
+    found = unknown(RULE, context(), made)
     assert found.reason is Gap.STALE
     assert found.text == (
         "the telemetry contradicts itself: 3 requests in the system by the gauges, "
@@ -150,20 +150,20 @@ def sampled(in_system: float, samples: int = 12) -> dict[str, Any]:
 
 def test_a_disagreement_that_few_samples_explain_or_that_does_not_last_is_none() -> None:
     rarely = each(6, lambda n: staying(n, 3.0, **spans(1.3), gauges=sampled(3.0, samples=1)))
-    assert verdict(RULE, view(), rarely).status is Status.OK
+    assert verdict(RULE, context(), rarely).status is Status.OK
     passing = each(15, lambda n: staying(n, 3.0, **spans(3.0 if n < 9 else 1.0), gauges=sampled(3.0)))
-    assert verdict(RULE, view(), passing).status is Status.OK
+    assert verdict(RULE, context(), passing).status is Status.OK
 
 
 def test_littles_law_is_not_asked_while_the_number_in_the_system_changes() -> None:
     filling = each(15, lambda n: staying(n, 3.0, **spans(1.5), gauges=sampled(3.0), change=30.0))
-    assert verdict(RULE, view(), filling).status is Status.OK
+    assert verdict(RULE, context(), filling).status is Status.OK
 
 
 def test_a_benchmark_of_shorter_requests_is_named_as_the_first_suspect() -> None:
     from length_samples import sized, usual
 
-    tier = view(workload={"generation_tokens": {"p50": 40, "p95": 80}})
+    tier = context(workload={"generation_tokens": {"p50": 40, "p95": 80}})
     made = each(6, lambda n: sized(n, usual(), usual(long=30), in_system=6.5))
     found = verdict(RULE, tier, made)
     assert [cause.cause for cause in found.causes] == ["output lengths"]

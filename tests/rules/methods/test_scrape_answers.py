@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import START, minute, minutes, seen, view
+from judging_samples import START, context, minute, minutes, seen
 from making import snapshot
 
 from rules.confidence import Certainty
@@ -14,7 +14,7 @@ from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapsh
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
-VIEW = view()
+VIEW = context()
 
 
 def replica(pages: int = 2, misses: int = 0, **changes: Any) -> ReplicaState:
@@ -26,7 +26,7 @@ def replica(pages: int = 2, misses: int = 0, **changes: Any) -> ReplicaState:
             one, snapshot(t, counters={"requests_finished": 100.0 + t - START, "engine_steps": t}), cascade_limits(VIEW)
         )
     for number in range(misses):
-        one, _, _ = apply_failed_scrape(one, START + 15 * (pages + number), trouble="timeout: 5 s")
+        one, _, _ = apply_failed_scrape(one, START + 15 * (pages + number), error="timeout: 5 s")
     return replace(one, **changes)
 
 
@@ -76,7 +76,7 @@ def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None
     assert isinstance(alone, Unknown)
     assert (alone.reason, alone.text) == (Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before")
     for t in (415.0, 430.0, 445.0):
-        one, _, _ = apply_failed_scrape(one, START + t, trouble="timeout: 5 s")
+        one, _, _ = apply_failed_scrape(one, START + t, error="timeout: 5 s")
     assert verdict("TargetDown", one, now=START + 445).status is Status.WARNING
 
 
@@ -91,14 +91,14 @@ def test_few_misses_in_a_long_time_are_not_fine() -> None:
 
 def test_two_pages_too_far_apart_or_refuted_make_no_slope() -> None:
     for gap, text in ((Gap.NOT_SCRAPED, "too far apart"), (Gap.CONTRADICTORY, "than the gauges allow")):
-        found = said("KvCacheCascade", replica(unslopable=gap, cascade=CascadeState()))
+        found = said("KvCacheCascade", replica(slope_gap=gap, cascade=CascadeState()))
         assert isinstance(found, Unknown)
         assert (found.reason, text in found.text) == (gap, True)
 
 
 def test_before_the_first_scrape_nothing_is_known() -> None:
-    answers = evaluate_replica_rules(ReplicaState(tier="t", name="a"), VIEW, START)
-    assert [(a.reason, a.text) for a in answers if isinstance(a, Unknown)] == [
+    results = evaluate_replica_rules(ReplicaState(tier="t", name="a"), VIEW, START)
+    assert [(a.reason, a.text) for a in results if isinstance(a, Unknown)] == [
         (Gap.SCRAPE_FAILED, "no page from the replica"),
         (Gap.SCRAPE_FAILED, "not scraped yet"),
         (Gap.SCRAPE_FAILED, "no page from the replica"),
@@ -113,7 +113,7 @@ def test_a_target_that_never_answered_is_not_fine_while_it_is_too_early_to_call_
 
 
 def test_the_configuration_can_ask_for_more_misses() -> None:
-    patient = view(limits={"TargetDown": {"misses": 4}})
+    patient = context(limits={"TargetDown": {"misses": 4}})
     found = [a for a in evaluate_replica_rules(replica(misses=3), patient, START) if a.rule == "TargetDown"]
     assert isinstance(found[0], Verdict)
     assert found[0].status is Status.OK
@@ -122,7 +122,7 @@ def test_the_configuration_can_ask_for_more_misses() -> None:
 def test_a_page_that_answers_again_ends_it() -> None:
     back, _, _ = apply_snapshot(replica(misses=5), snapshot(START + 105), cascade_limits(VIEW))
     assert verdict("TargetDown", back).sentence == "The metrics page answers"
-    assert back.trouble == ""
+    assert back.error == ""
 
 
 @pytest.mark.parametrize("rule", ["KvCacheCascade", "TelemetryStale"])
@@ -213,7 +213,7 @@ def test_the_sentence_says_how_far_ahead_it_spoke() -> None:
 
 def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
     lengths = {"prompt_tokens_per_request": seen({300.0: 60}, (50.0, 100.0, 200.0, 500.0, float("inf")))}
-    planned = view(workload={"prompt_tokens": {"p95": 100}})
+    planned = context(workload={"prompt_tokens": {"p95": 100}})
     booked = minutes(planned, {"a": [minute(n, histograms=lengths) for n in range(6)], "b": [minute(5.2)]})
     state = replace(replica().cascade, stage=3, onset=START, since=START, evidence="why")
     one = replica(cascade=state)

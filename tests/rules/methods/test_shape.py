@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import each, minute, seen, unknown, verdict, view
+from judging_samples import context, each, minute, seen, unknown, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -23,7 +23,7 @@ FINE = (0.01, 0.02, 0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
 
 
 def tier(**more: Any) -> TierContext:
-    return view(slo=PROMISED, **more)
+    return context(slo=PROMISED, **more)
 
 
 def of(values: Mapping[float, float], number: int, **more: Any) -> Window:
@@ -56,7 +56,7 @@ def test_a_slow_median_is_everything(rule: str) -> None:
 @TAILS
 @pytest.mark.parametrize("slow", [100, 170], ids=["by the best estimate within", "by the best estimate not"])
 def test_a_median_in_the_promises_own_bucket_leaves_it_open(rule: str, slow: int) -> None:
-    within = view(slo={"ttft_p99_seconds": 0.27, "tpot_p99_seconds": 0.27})
+    within = context(slo={"ttft_p99_seconds": 0.27, "tpot_p99_seconds": 0.27})
     found = verdict(rule, within, each(10, lambda n: minute(n, slow=slow)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert "perhaps everything" in found.sentence

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging_samples import each, gauge, minute, unknown, verdict, view
+from judging_samples import context, each, gauge, minute, unknown, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -21,7 +21,7 @@ def planned(draft: float | None = 0.003, verify: float | None = 0.012, **parts: 
     """Four drafts at a quarter of a step each: a round takes as long as two plain steps."""
     steps = {"draft_step_seconds": draft, "verify_step_seconds": verify}
     given = {key: value for key, value in steps.items() if value is not None}
-    return view(speculation={"draft_tokens": 4, **given}, **parts)
+    return context(speculation={"draft_tokens": 4, **given}, **parts)
 
 
 def drafting(number: int, accepted: float, rounds: float = 200.0, drafts: float = 4.0, **more: Any) -> Window:
@@ -59,7 +59,7 @@ def test_rounds_that_yield_less_than_they_cost_lose_and_are_certain_by_their_cou
 def test_the_speed_up_is_the_published_one() -> None:
     """0.8 a token over 5 drafts at a tenth of a step: 3.69 tokens for 1.5 steps (Leviathan et al. 2023)."""
     accepted = sum(0.8**i for i in range(1, 6))
-    tier = view(speculation={"draft_tokens": 5, "draft_step_seconds": 0.001, "verify_step_seconds": 0.01})
+    tier = context(speculation={"draft_tokens": 5, "draft_step_seconds": 0.001, "verify_step_seconds": 0.01})
     found = verdict(RULE, tier, each(5, lambda n: drafting(n, accepted, drafts=5.0)))
     assert found.observed.value == pytest.approx(2.4595, abs=1e-4)  # type: ignore[union-attr]
 
@@ -90,7 +90,7 @@ def test_the_rule_waits_for_its_minimum_of_time_and_rounds() -> None:
 
 
 def test_without_the_plans_step_times_only_the_acceptance_can_be_told() -> None:
-    for tier in (bare("t", None), view(), planned(draft=None), planned(verify=None)):
+    for tier in (bare("t", None), context(), planned(draft=None), planned(verify=None)):
         found = unknown(RULE, tier, each(5, lambda n: drafting(n, 1.0)))
         assert found.reason is Gap.NOT_IN_PLAN
         assert found.text == (
@@ -101,7 +101,7 @@ def test_without_the_plans_step_times_only_the_acceptance_can_be_told() -> None:
 def test_speculation_that_does_not_run_is_told_by_whether_it_was_planned() -> None:
     found = unknown(RULE, planned(), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "no speculation was seen, though the plan has it")
-    assert unknown(RULE, view(), each(5, minute)).text == "no speculation is exposed"
+    assert unknown(RULE, context(), each(5, minute)).text == "no speculation is exposed"
     idle = unknown(RULE, planned(), each(5, lambda n: drafting(n, 0.0, rounds=0.0)))
     assert idle.reason is Gap.NO_TRAFFIC
     never = evaluate_rule(BY_NAME[RULE], planned(), (), now=0.0)
@@ -122,19 +122,19 @@ def test_perfect_acceptance_over_many_rounds_is_told_as_suspicious_and_needs_no_
     for accepted, wanted in ((3.95, True), (3.85, False)):
         made = each(5, lambda n, k=accepted: drafting(n, k))
         if wanted:
-            found = verdict(RULE, view(), made)
+            found = verdict(RULE, context(), made)
             assert said(found) == (Status.WARNING, Certainty.LIKELY)
             assert found.sentence.startswith(
                 "99.5% of the drafted tokens that were tried are accepted over 1,000 rounds: "
             )
             assert [action.text for action in found.actions] == [BY_NAME[RULE].actions[-1]]
         else:
-            assert unknown(RULE, view(), made).reason is Gap.NOT_IN_PLAN
+            assert unknown(RULE, context(), made).reason is Gap.NOT_IN_PLAN
 
 
 def test_a_suspicion_that_is_over_ends_without_a_plan_too() -> None:
     over = each(5, lambda n: drafting(n, 4.0 if n < 3 else 2.0))
-    found = verdict(RULE, view(), over)
+    found = verdict(RULE, context(), over)
     assert said(found) == (Status.OK, Certainty.LIKELY)
     assert found.sentence.startswith("Acceptance is 91.3%, not perfect any more or not for long; ")
 

@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from judging_samples import FAST, SLOW, each, minute, seen, unknown, verdict, view
+from judging_samples import FAST, SLOW, context, each, minute, seen, unknown, verdict
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import build_tier_context as view_of
@@ -17,7 +17,7 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
 
 
 def test_many_slow_requests_in_every_minute_are_certain() -> None:
-    found = verdict(RULE, view(), each(5, lambda n: minute(n, slow=18)))
+    found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=18)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.startswith(
         "TTFT P99 is 260 to 520 ms where the benchmark has 100 to 200 ms at this load: 10.0% of 900 requests "
@@ -27,7 +27,7 @@ def test_many_slow_requests_in_every_minute_are_certain() -> None:
 
 
 def test_one_in_a_hundred_slow_requests_is_what_a_p99_allows() -> None:
-    found = verdict(RULE, view(), each(5, lambda n: minute(n, slow=1.8)))
+    found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=1.8)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert "1.0% of 900 requests took more than 1.3 x that (1% is allowed)" in found.sentence
     assert found.actions == ()
@@ -35,49 +35,49 @@ def test_one_in_a_hundred_slow_requests_is_what_a_p99_allows() -> None:
 
 def test_a_share_that_may_be_chance_is_not_even_likely() -> None:
     # 12 of 900: 1.3 %, but 12 or more come up in one of five such holds whose true share is 1 %.
-    found = verdict(RULE, view(), each(5, lambda n: minute(n, slow=2.4)))
+    found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=2.4)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence.endswith("(1% is allowed), which may be chance")
     # 15 of 900 come up in one of twenty-five.
-    assert said(verdict(RULE, view(), each(5, lambda n: minute(n, slow=3)))) == (Status.WARNING, Certainty.LIKELY)
+    assert said(verdict(RULE, context(), each(5, lambda n: minute(n, slow=3)))) == (Status.WARNING, Certainty.LIKELY)
 
 
 def test_certain_needs_the_bound_of_99_9_per_cent() -> None:
     # Against 1 % of 900: P(X >= 19) = 0.0023, P(X >= 20) = 0.0010, P(X >= 21) = 0.0004.
-    assert verdict(RULE, view(), each(5, lambda n: minute(n, slow=19 / 5))).certainty is Certainty.LIKELY
-    assert verdict(RULE, view(), each(5, lambda n: minute(n, slow=21 / 5))).certainty is Certainty.CERTAIN
+    assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=19 / 5))).certainty is Certainty.LIKELY
+    assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=21 / 5))).certainty is Certainty.CERTAIN
 
 
 def test_only_requests_that_are_surely_slow_make_it_certain() -> None:
     # All between 0.15 and 0.26 s: likely slower than 0.184 s, surely above 0.26 s none.
     between = {"ttft_seconds": seen({0.2: 90, FAST: 90})}
-    found = verdict(RULE, view(), each(5, lambda n: minute(n, histograms=between)))
+    found = verdict(RULE, context(), each(5, lambda n: minute(n, histograms=between)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
     assert "took more than 1.3 x that; 1% is allowed" in found.sentence
 
 
 def test_in_the_bucket_around_the_limit_nobody_is_surely_slow() -> None:
     # 1.5 x 0.2 = 0.3 s lies within the bucket of 0.26 to 0.52 s, in which 0.4 s is counted.
-    wider = view(limits={RULE: {"factor": 1.5}})
+    wider = context(limits={RULE: {"factor": 1.5}})
     assert said(verdict(RULE, wider, each(5, lambda n: minute(n, slow=60)))) == (Status.WARNING, Certainty.LIKELY)
 
 
 def test_what_is_slow_within_the_factor_is_fine() -> None:
     # 0.15 s is the edge below 0.184 s: nobody above it.
     within = {"ttft_seconds": seen({0.15: 180})}
-    assert said(verdict(RULE, view(), each(5, lambda n: minute(n, histograms=within)))) == (
+    assert said(verdict(RULE, context(), each(5, lambda n: minute(n, histograms=within)))) == (
         Status.OK,
         Certainty.CERTAIN,
     )
 
 
 def test_points_with_fewer_than_300_requests_support_at_most_likely() -> None:
-    assert verdict(RULE, view(requests=299), each(5, lambda n: minute(n, slow=18))).certainty is Certainty.LIKELY
-    assert verdict(RULE, view(requests=300), each(5, lambda n: minute(n, slow=18))).certainty is Certainty.CERTAIN
+    assert verdict(RULE, context(requests=299), each(5, lambda n: minute(n, slow=18))).certainty is Certainty.LIKELY
+    assert verdict(RULE, context(requests=300), each(5, lambda n: minute(n, slow=18))).certainty is Certainty.CERTAIN
 
 
 def test_the_thinner_of_the_two_points_counts() -> None:
-    thin = view({"requests": 100})
+    thin = context({"requests": 100})
     assert verdict(RULE, thin, each(5, lambda n: minute(n, slow=18))).certainty is Certainty.LIKELY
     # At 5 rps both points are well measured (0.26 s is between them: 1.3 x 0.4 is above the slow 0.4 s, so slower ones).
     slower = {"ttft_seconds": seen({0.9: 30, FAST: 270})}
@@ -86,7 +86,7 @@ def test_the_thinner_of_the_two_points_counts() -> None:
 
 def test_well_measured_bins_must_hold_most_of_the_traffic_to_be_certain() -> None:
     # Of twelve minutes five well measured ones hold 1500 of 2760 requests, four 1200 of 2640.
-    thin = view({"requests": 100})
+    thin = context({"requests": 100})
     slower = {"ttft_seconds": seen({0.9: 30, FAST: 270})}
 
     def mixed(*good: int) -> Certainty:
@@ -98,16 +98,17 @@ def test_well_measured_bins_must_hold_most_of_the_traffic_to_be_certain() -> Non
 
 
 def test_a_burst_of_two_minutes_is_no_finding() -> None:
-    found = verdict(RULE, view(), each(5, lambda n: minute(n, slow=90 if n >= 3 else 0)))
+    found = verdict(RULE, context(), each(5, lambda n: minute(n, slow=90 if n >= 3 else 0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence.endswith(", but in fewer than 3 minutes")
-    assert verdict(RULE, view(), each(5, lambda n: minute(n, slow=90 if n >= 2 else 0))).status is Status.WARNING
+    assert verdict(RULE, context(), each(5, lambda n: minute(n, slow=90 if n >= 2 else 0))).status is Status.WARNING
 
 
 def test_what_is_over_in_the_last_quarter_is_over() -> None:
     # Twelve minutes: the last quarter are three. One slow one in it is enough, none ends the finding.
     slow_until = [
-        verdict(RULE, view(), each(12, lambda n, last=last: minute(n, slow=40 if n <= last else 0))) for last in (8, 9)
+        verdict(RULE, context(), each(12, lambda n, last=last: minute(n, slow=40 if n <= last else 0)))
+        for last in (8, 9)
     ]
     assert said(slow_until[0]) == (Status.OK, Certainty.CERTAIN)
     assert slow_until[0].sentence.endswith(", but not any more in the last quarter of the time")
@@ -118,16 +119,16 @@ def test_certain_persists_by_the_upper_point_too() -> None:
     # Surely slow for five minutes, then only slower than the interpolated point: still likely, not certain any more.
     between = {"ttft_seconds": seen({0.2: 90, FAST: 90})}
     made = each(8, lambda n: minute(n, slow=40) if n < 6 else minute(n, histograms=between))
-    assert said(verdict(RULE, view(), made)) == (Status.WARNING, Certainty.LIKELY)
+    assert said(verdict(RULE, context(), made)) == (Status.WARNING, Certainty.LIKELY)
 
 
 def test_silence_in_the_last_quarter_is_no_recovery() -> None:
     idle = {"ttft_seconds": seen({FAST: 24})}
     made = each(12, lambda n: minute(n, slow=40) if n < 9 else minute(n, rps=8 / 60, histograms=idle))
-    assert verdict(RULE, view(), made).status is Status.OK
+    assert verdict(RULE, context(), made).status is Status.OK
     few = {"ttft_seconds": seen({FAST: 8})}
     made = each(12, lambda n: minute(n, slow=40) if n < 9 else minute(n, rps=8 / 60, histograms=few))
-    found = unknown(RULE, view(), made)
+    found = unknown(RULE, context(), made)
     assert found.reason is Gap.TOO_FEW_REQUESTS
     assert found.text == "24 requests in the last quarter of the time, 25 are needed"
 
@@ -136,29 +137,29 @@ def test_a_hundred_requests_are_needed() -> None:
     def at(rps: float) -> list:
         return each(4, lambda n: minute(n, rps=rps, slow=rps * 30))
 
-    found = unknown(RULE, view(), at(24.75 / 60))
+    found = unknown(RULE, context(), at(24.75 / 60))
     assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "99 requests, 100 are needed")
-    assert verdict(RULE, view(), at(25 / 60)).status is Status.WARNING
+    assert verdict(RULE, context(), at(25 / 60)).status is Status.WARNING
 
 
 def test_three_minutes_are_needed() -> None:
-    found = unknown(RULE, view(), each(2, lambda n: minute(n, slow=18)))
+    found = unknown(RULE, context(), each(2, lambda n: minute(n, slow=18)))
     assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "120 s seen, 180 s are needed")
-    assert verdict(RULE, view(), each(3, lambda n: minute(n, slow=18))).status is Status.WARNING
+    assert verdict(RULE, context(), each(3, lambda n: minute(n, slow=18))).status is Status.WARNING
 
 
 def test_each_minute_is_compared_at_its_own_load() -> None:
     # 0.4 s is slow at 3 rps and allowed at 5 rps (1.3 x 0.4 = 0.52 s): only the share of the low load counts.
     made = each(6, lambda n: minute(n, rps=3.0 if n % 2 else 5.0, slow=0 if n % 2 else 300))
-    assert said(verdict(RULE, view(), made)) == (Status.OK, Certainty.CERTAIN)
+    assert said(verdict(RULE, context(), made)) == (Status.OK, Certainty.CERTAIN)
     made = each(6, lambda n: minute(n, rps=3.0 if n % 2 else 5.0, slow=90 if n % 2 else 0))
-    assert said(verdict(RULE, view(), made)) == (Status.WARNING, Certainty.CERTAIN)
+    assert said(verdict(RULE, context(), made)) == (Status.WARNING, Certainty.CERTAIN)
 
 
 def test_below_the_first_point_the_first_point_is_what_to_expect() -> None:
     # 1.3 x 0.1 = 0.13 s: 0.2 s is above the edge 0.15.
     low = {"ttft_seconds": seen({0.2: 6, FAST: 54})}
-    found = verdict(RULE, view(), each(5, lambda n: minute(n, rps=1.0, histograms=low)))
+    found = verdict(RULE, context(), each(5, lambda n: minute(n, rps=1.0, histograms=low)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert isinstance(found.expected, Reading)
     assert (found.expected.low, found.expected.high) == (0.1, 0.1)
@@ -168,20 +169,20 @@ def test_replicas_of_a_tier_are_judged_together() -> None:
     replicas = {
         name: each(5, lambda n, name=name: minute(n, slow=20 if name == "b" else 0)) for name in ("a", "b", "c", "d")
     }
-    found = verdict(RULE, view(), replicas)
+    found = verdict(RULE, context(), replicas)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert "2.8% of 3,600 requests" in found.sentence
     replicas = {
         name: each(5, lambda n, name=name: minute(n, slow=6 if name == "b" else 0)) for name in ("a", "b", "c", "d")
     }
-    assert verdict(RULE, view(), replicas).status is Status.OK
+    assert verdict(RULE, context(), replicas).status is Status.OK
 
 
 def test_tpot_is_judged_by_its_own_family() -> None:
     slow = {"tpot_seconds": seen({SLOW: 18, FAST: 162})}
     made = each(5, lambda n: minute(n, histograms=slow))
-    assert verdict("TpotDivergence", view(), made).status is Status.WARNING
-    assert verdict(RULE, view(), made).status is Status.OK
+    assert verdict("TpotDivergence", context(), made).status is Status.WARNING
+    assert verdict(RULE, context(), made).status is Status.OK
 
 
 def test_output_events_of_one_request_count_as_one() -> None:
@@ -189,29 +190,29 @@ def test_output_events_of_one_request_count_as_one() -> None:
     events = {"itl_seconds": seen({SLOW: 180, FAST: 8820})}
     made = each(5, lambda n: minute(n, rps=1.5, histograms=events))
     rule = "ItlDivergence"
-    assert said(verdict(rule, view({"itl_p99_seconds": 0.2}), made)) == (Status.WARNING, Certainty.LIKELY)
+    assert said(verdict(rule, context({"itl_p99_seconds": 0.2}), made)) == (Status.WARNING, Certainty.LIKELY)
     many = {"itl_seconds": seen({SLOW: 450, FAST: 8550})}
-    found = verdict(rule, view({"itl_p99_seconds": 0.2}), each(5, lambda n: minute(n, rps=1.5, histograms=many)))
+    found = verdict(rule, context({"itl_p99_seconds": 0.2}), each(5, lambda n: minute(n, rps=1.5, histograms=many)))
     assert found.certainty is Certainty.CERTAIN
     assert "5.0% of 45,000 output events" in found.sentence
     few = each(5, lambda n: minute(n, rps=0.3, histograms=events))
-    assert unknown(rule, view(), few).text == "90 requests, 100 are needed"
+    assert unknown(rule, context(), few).text == "90 requests, 100 are needed"
 
 
 def test_itl_is_not_compared_where_benchmark_and_engine_mean_different_things() -> None:
-    other = view_of("t", view().plan, itl_comparable=False)
+    other = view_of("t", context().plan, itl_comparable=False)
     found = unknown("ItlDivergence", other, each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "benchmark and engine do not mean the same by ITL")
 
 
 def test_a_benchmark_without_the_metric_says_so() -> None:
     without = {"tpot_p99_seconds": None}
-    found = unknown("TpotDivergence", view(without, without, without), each(5, minute))
+    found = unknown("TpotDivergence", context(without, without, without), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the benchmark has no tpot_p99_seconds")
 
 
 def test_a_bin_whose_point_lacks_the_metric_is_left_out() -> None:
-    half = view({"tpot_p99_seconds": None})
+    half = context({"tpot_p99_seconds": None})
     found = unknown("TpotDivergence", half, each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the benchmark has no tpot_p99_seconds at this load")
     assert verdict("TpotDivergence", half, each(5, lambda n: minute(n, rps=5.0))).status is Status.OK
@@ -219,13 +220,13 @@ def test_a_bin_whose_point_lacks_the_metric_is_left_out() -> None:
 
 def test_an_engine_without_the_histogram_says_so() -> None:
     bare = each(5, lambda n: replace(minute(n), histograms={}))
-    found = unknown(RULE, view(), bare)
+    found = unknown(RULE, context(), bare)
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "ttft_seconds is not there")
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05])
 def test_the_configuration_can_allow_more(share: float) -> None:
-    allowed = view(limits={RULE: {"allowed_share": share}})
+    allowed = context(limits={RULE: {"allowed_share": share}})
     found = verdict(RULE, allowed, each(5, lambda n: minute(n, slow=6.3)))
     assert found.status is (Status.WARNING if share == 0.02 else Status.OK)
     assert f"{share * 100:g}% is allowed" in found.sentence
@@ -234,7 +235,7 @@ def test_the_configuration_can_allow_more(share: float) -> None:
 def test_the_expectation_of_the_verdict_is_weighted_by_requests() -> None:
     # One minute at 2 rps (120 requests, 0.1 s) and three at 4 rps (720 requests, 0.2 s at the upper end of its bin).
     made = each(4, lambda n: minute(n, rps=2.0 if n == 0 else 4.0))
-    expected = verdict(RULE, view(), made).expected
+    expected = verdict(RULE, context(), made).expected
     assert isinstance(expected, Reading)
     assert expected.high == pytest.approx((120 * 0.1 + 720 * 0.2) / 840)
     assert expected.low == pytest.approx(0.1)

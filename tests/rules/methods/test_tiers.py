@@ -30,7 +30,7 @@ from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 RULE = "MixedTierLoadBalancing"
 
 
-def view(name: str, usable: float | None, model: str = "m", **limits: float) -> TierContext:
+def context(name: str, usable: float | None, model: str = "m", **limits: float) -> TierContext:
     parts = {"model": model, "gpu": {"product": "A", "per_replica": 1}, "engine": "vllm"}
     whole: dict[str, Any] = {**parts, "slo": {"ttft_p99_seconds": 2.0}}
     if usable is not None:
@@ -39,7 +39,7 @@ def view(name: str, usable: float | None, model: str = "m", **limits: float) -> 
     return view_of(name, plan, limits={RULE: limits} if limits else None)
 
 
-FAST, SLOW = view("fast", 6.0), view("slow", 2.0)
+FAST, SLOW = context("fast", 6.0), context("slow", 2.0)
 
 
 def served(number: int, rps: float, seconds: float = 0.08, prompt: float = 100.0, out: float = 100.0) -> Window:
@@ -53,20 +53,22 @@ def judged(
     fast: Callable[[int], Window],
     slow: Callable[[int], Window],
     *,
-    views: tuple[TierContext, ...] = (FAST, SLOW),
+    contexts: tuple[TierContext, ...] = (FAST, SLOW),
     replicas: int = 1,
     count: int = 5,
     about: int = 1,
 ) -> RuleResult:
     """What the rule says of one of the two tiers; the fast one has so many replicas alike."""
     booked = {
-        views[0].tier: minutes(views[0], {f"f{n}": each(count, fast) for n in range(replicas)}),
-        views[1].tier: minutes(views[1], {"s": each(count, slow)}),
+        contexts[0].tier: minutes(contexts[0], {f"f{n}": each(count, fast) for n in range(replicas)}),
+        contexts[1].tier: minutes(contexts[1], {"s": each(count, slow)}),
     }
-    fleet = {each_view.tier: TierWindows(view=each_view, slices=booked[each_view.tier].slices) for each_view in views}
-    own = views[about]
-    answers = tier_rules.evaluate_tier_rules(booked[own.tier], own, START + 60 * count, fleet)
-    return next(a for a in answers if a.rule == RULE)
+    fleet = {
+        each_view.tier: TierWindows(context=each_view, binned=booked[each_view.tier].binned) for each_view in contexts
+    }
+    own = contexts[about]
+    results = tier_rules.evaluate_tier_rules(booked[own.tier], own, START + 60 * count, fleet)
+    return next(a for a in results if a.rule == RULE)
 
 
 def told(*args: Any, **more: Any) -> Verdict:
@@ -116,8 +118,8 @@ def test_the_share_must_be_nearer_to_equal_than_to_what_the_tiers_can_take(rps: 
 
 @pytest.mark.parametrize(("usable", "status"), [(2.61, Status.WARNING), (2.59, Status.OK)])
 def test_the_tiers_must_be_unequal(usable: float, status: Status) -> None:
-    views = (view("fast", usable), SLOW)
-    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), views=views).status is status
+    contexts = (context("fast", usable), SLOW)
+    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=contexts).status is status
 
 
 @pytest.mark.parametrize("good", [2, 3, 4])
@@ -130,8 +132,8 @@ def test_what_lies_before_the_last_three_minutes_is_over() -> None:
 
 
 def test_the_limits_can_be_set_for_a_tier() -> None:
-    views = (FAST, view("slow", 2.0, unequal=3.1))
-    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), views=views).status is Status.OK
+    contexts = (FAST, context("slow", 2.0, unequal=3.1))
+    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=contexts).status is Status.OK
 
 
 # --- how sure
@@ -150,23 +152,23 @@ def swept(name: str, top: float) -> TierContext:
 
 
 def test_operating_points_that_are_lower_bounds_are_likely_unless_latency_proves_the_difference() -> None:
-    views = (swept("fast", 6.0), swept("slow", 2.0))
-    found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0), views=views)
+    contexts = (swept("fast", 6.0), swept("slow", 2.0))
+    found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0), contexts=contexts)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0, seconds=0.4), views=views)
+    found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0, seconds=0.4), contexts=contexts)
     assert found.certainty is Certainty.CERTAIN
 
 
 def test_without_operating_points_measured_latency_tells_the_slower_tier() -> None:
-    views = (view("fast", None), view("slow", None))
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4), views=views)
+    contexts = (context("fast", None), context("slow", None))
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4), contexts=contexts)
     assert found.status is Status.WARNING
     assert "output tokens take 0.4 and 0.08 s on average" in found.sentence
 
 
 def test_a_tier_that_gets_far_more_may_be_slow_because_of_it() -> None:
-    views = (view("fast", None), view("slow", None))
-    assert told(lambda n: served(n, 1.0), lambda n: served(n, 4.0, seconds=0.4), views=views).status is Status.OK
+    contexts = (context("fast", None), context("slow", None))
+    assert told(lambda n: served(n, 1.0), lambda n: served(n, 4.0, seconds=0.4), contexts=contexts).status is Status.OK
 
 
 # --- what is no mistake
@@ -182,7 +184,7 @@ def test_requests_that_are_routed_by_their_length_are_what_the_guide_asks_for(pr
 
 
 def test_tiers_of_other_models_are_nobodys_business() -> None:
-    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), views=(view("fast", 6.0, model="x"), SLOW))
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=(context("fast", 6.0, model="x"), SLOW))
     assert (found.status, found.sentence) == (Status.OK, "No other tier of m is watched")
 
 
@@ -190,7 +192,7 @@ def test_tiers_of_other_models_are_nobodys_business() -> None:
 
 
 def test_without_a_plan_nobody_knows_the_model() -> None:
-    found = unknown(lambda n: served(n, 2.0), lambda n: served(n, 2.0), views=(FAST, view_of("slow", None)))
+    found = unknown(lambda n: served(n, 2.0), lambda n: served(n, 2.0), contexts=(FAST, view_of("slow", None)))
     assert found.reason is Gap.NOT_IN_PLAN
 
 
@@ -212,7 +214,7 @@ def test_neither_plan_nor_latency_tells_which_is_faster() -> None:
     def bare(number: int) -> Window:
         return minute(number, rps=2.0, histograms={"ttft_seconds": (), "tpot_seconds": ()})
 
-    found = unknown(bare, bare, views=(view("fast", None), view("slow", None)))
+    found = unknown(bare, bare, contexts=(context("fast", None), context("slow", None)))
     assert "nothing tells which is faster" in found.text
 
 
@@ -238,15 +240,15 @@ SECOND_HALF = 1795204028.963
 
 
 def test_the_recording_is_silent_in_its_first_half_and_names_the_slow_tier_in_its_second() -> None:
-    found = {s.answer.subject.tier: s for s in replayed().standings if s.answer.rule == RULE}
+    found = {s.result.subject.tier: s for s in replayed().rule_states if s.result.rule == RULE}
     slow = found["cpu-slow"]
-    assert isinstance(slow.answer, Verdict)
-    assert (slow.answer.status, slow.answer.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert slow.episode is not None
-    assert slow.episode.started_at > SECOND_HALF
-    assert "100% of the slowest 1 % of first tokens of small-llama are on cpu-slow" in slow.answer.sentence
+    assert isinstance(slow.result, Verdict)
+    assert (slow.result.status, slow.result.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert slow.finding is not None
+    assert slow.finding.started_at > SECOND_HALF
+    assert "100% of the slowest 1 % of first tokens of small-llama are on cpu-slow" in slow.result.sentence
     assert not [e for e in replayed().ended if e.rule == RULE and isinstance(e, Finding)]
-    assert found["cpu-fast"].episode is None
+    assert found["cpu-fast"].finding is None
 
 
 def test_by_the_clients_too_all_of_the_slowest_are_on_the_slow_tier() -> None:

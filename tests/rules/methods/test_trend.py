@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import each, gauge, minute, seen, unknown, verdict, view
+from judging_samples import context, each, gauge, minute, seen, unknown, verdict
 
 from rules.confidence import Certainty
 from rules.plan import load_bins
@@ -66,24 +66,24 @@ def test_what_does_not_grow_is_ok(several: list[Window]) -> None:
 
 
 def test_a_queue_grows_on_one_replica_of_several() -> None:
-    found = verdict(QUEUE, view(), {"a": each(15, minute), "b": each(15, lambda n: queued(n, per_minute=20.0))})
+    found = verdict(QUEUE, context(), {"a": each(15, minute), "b": each(15, lambda n: queued(n, per_minute=20.0))})
     assert found.sentence.startswith("b (1 of 2 replicas): more requests arrive than finish")
 
 
 def test_a_queue_is_explained_by_the_load() -> None:
     """Nearly the usable rate finishes, and 40 a minute more than that arrive."""
-    usable = view().capacity.rps
+    usable = context().capacity.rps
     assert usable is not None
     loaded = each(15, lambda n: queued(n, per_minute=40.0, rps=usable * 0.95))
-    found = verdict(QUEUE, view(), loaded)
+    found = verdict(QUEUE, context(), loaded)
     assert [cause.cause for cause in found.causes] == ["more load"]
     assert ". First suspect: more load than planned" in found.sentence
 
 
 def test_limits_of_a_queue_can_be_set_for_a_tier() -> None:
-    high = view(limits={QUEUE: {"waiting": 500.0}})
+    high = context(limits={QUEUE: {"waiting": 500.0}})
     assert verdict(QUEUE, high, each(15, lambda n: queued(n, per_minute=20.0))).status is Status.OK
-    share = view(limits={QUEUE: {"share": 0.5}})
+    share = context(limits={QUEUE: {"share": 0.5}})
     assert verdict(QUEUE, share, each(15, lambda n: queued(n, per_minute=20.0))).status is Status.OK
 
 
@@ -141,8 +141,8 @@ def test_just_below_pegged_it_is_ok_whatever_ttft_does() -> None:
 
 def test_it_must_be_pegged_at_the_end_and_in_separate_minutes() -> None:
     ended = each(15, lambda n: pegged(n, rising(n), busy=1.0 if n < 12 else 0.9))
-    assert verdict(GPU, view(limits={GPU: {"pegged": 0.96}}), ended).status is Status.OK
-    low = view(limits={GPU: {"pegged": 0.5}})
+    assert verdict(GPU, context(limits={GPU: {"pegged": 0.96}}), ended).status is Status.OK
+    low = context(limits={GPU: {"pegged": 0.5}})
     for count, status in ((2, Status.OK), (3, Status.WARNING)):
         late = each(15, lambda n, count=count: pegged(n, rising(n), busy=1.0 if n >= 15 - count else 0.49))
         assert verdict(GPU, low, late).status is status

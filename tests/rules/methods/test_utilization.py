@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from days_samples import PROMPT_TOKENS, hour, hours, unknown, verdict, view
+from days_samples import PROMPT_TOKENS, context, hour, hours, unknown, verdict
 from judging_samples import tier
 
 from rules.confidence import Certainty
@@ -19,7 +19,7 @@ def trap(count: int = WEEK, **each: Any) -> list[Window]:
 
 
 def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_insurance_apart() -> None:
-    found = verdict("UtilizationTrap", view(), trap())
+    found = verdict("UtilizationTrap", context(), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
         "Fleet utilisation 20.0% over 7.0 days and the hourly mean of the KV cache is 30.0% in its fullest hours: "
@@ -30,21 +30,21 @@ def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_in
 
 
 def test_six_and_a_half_days_are_not_yet_a_trap() -> None:
-    found = unknown("UtilizationTrap", view(), trap(156))
+    found = unknown("UtilizationTrap", context(), trap(156))
     assert (found.reason, found.text) == (
         Gap.TOO_FEW_REQUESTS,
         "156 of 168 hours seen: the history did not reach back so far",
     )
-    assert unknown("UtilizationTrap", view(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
+    assert unknown("UtilizationTrap", context(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
 
 
 def test_at_forty_one_percent_there_is_no_trap_and_at_thirty_nine_there_is() -> None:
-    assert verdict("UtilizationTrap", view(), trap(used=0.41)).status is Status.OK
-    assert verdict("UtilizationTrap", view(), trap(used=0.39)).status is Status.WARNING
+    assert verdict("UtilizationTrap", context(), trap(used=0.41)).status is Status.OK
+    assert verdict("UtilizationTrap", context(), trap(used=0.39)).status is Status.WARNING
 
 
 def test_a_limit_of_the_configuration_takes_the_place_of_the_guides() -> None:
-    lower = replace(view(), limits={"UtilizationTrap": {"below": 0.1}})
+    lower = replace(context(), limits={"UtilizationTrap": {"below": 0.1}})
     assert verdict("UtilizationTrap", lower, trap()).status is Status.OK
 
 
@@ -61,12 +61,12 @@ def test_longer_prompts_are_more_work_and_the_trap_is_certain_by_the_upper_bound
 ) -> None:
     """20 % by outputs, so much more by prompts."""
     made = trap(counters={"prompt_tokens": 0.2 * 6 * 4 * 3600 * longer * PROMPT_TOKENS})
-    found = verdict("UtilizationTrap", view(), made)
+    found = verdict("UtilizationTrap", context(), made)
     assert (found.status, found.certainty) == (status, certainty)
 
 
 def test_a_plan_without_lengths_makes_no_trap_certain() -> None:
-    found = verdict("UtilizationTrap", view(workload={}), trap())
+    found = verdict("UtilizationTrap", context(workload={}), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert "20.0% (not weighed by prompt and output tokens, which plan or engine does not tell) over" in found.sentence
 
@@ -75,28 +75,28 @@ def test_a_full_cache_in_the_fullest_hours_says_that_memory_sets_the_size() -> N
     def full(number: int, of: int) -> Window:
         return hour(number, used=0.2, replicas=4, kv=0.8 if number % 20 < of else 0.1)
 
-    found = verdict("UtilizationTrap", view(), hours(WEEK, lambda n: full(n, of=2)))
+    found = verdict("UtilizationTrap", context(), hours(WEEK, lambda n: full(n, of=2)))
     assert found.status is Status.OK
     assert found.sentence.endswith("memory sets the size of this fleet, not load")
-    assert verdict("UtilizationTrap", view(), trap(kv=0.74)).status is Status.WARNING
-    assert verdict("UtilizationTrap", view(), trap(kv=0.75)).status is Status.OK
-    assert verdict("UtilizationTrap", view(), trap(kv=0.3, kv_most=0.95)).status is Status.WARNING, (
+    assert verdict("UtilizationTrap", context(), trap(kv=0.74)).status is Status.WARNING
+    assert verdict("UtilizationTrap", context(), trap(kv=0.75)).status is Status.OK
+    assert verdict("UtilizationTrap", context(), trap(kv=0.3, kv_most=0.95)).status is Status.WARNING, (
         "means, not instants"
     )
     few = hours(WEEK, lambda n: hour(n, used=0.2, replicas=4, kv=0.8 if n < 8 else 0.1))
-    assert verdict("UtilizationTrap", view(), few).status is Status.WARNING, "one hour of twenty says nothing"
+    assert verdict("UtilizationTrap", context(), few).status is Status.WARNING, "one hour of twenty says nothing"
 
 
 def test_without_the_caches_level_the_trap_is_unknown_and_with_enough_use_it_is_not_asked() -> None:
-    found = unknown("UtilizationTrap", view(), trap(kv=None))
+    found = unknown("UtilizationTrap", context(), trap(kv=None))
     assert found.reason is Gap.NOT_EXPOSED
     assert "fleet utilisation 20.0% over 7.0 days, but nothing says" in found.text
-    assert verdict("UtilizationTrap", view(), trap(kv=None, used=0.5)).status is Status.OK
+    assert verdict("UtilizationTrap", context(), trap(kv=None, used=0.5)).status is Status.OK
 
 
 def test_what_idles_only_as_insurance_is_no_trap() -> None:
     fleet = {"instances": 4, "minimum_warm": 3}
-    found = verdict("UtilizationTrap", view(fleet=fleet), trap())
+    found = verdict("UtilizationTrap", context(fleet=fleet), trap())
     assert found.status is Status.OK
     assert found.sentence.endswith(
         "all of it kept warm on purpose: the minimum warm count is insurance, 2.7 replicas, 160 USD a day"
@@ -111,22 +111,22 @@ def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
 
 def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
     ended = hours(WEEK, lambda n: hour(n, used=0.2 if n < 130 else 0.5, replicas=4))
-    assert verdict("UtilizationTrap", view(), ended).certainty is Certainty.LIKELY
-    assert verdict("UtilizationTrap", view(), trap()).certainty is Certainty.CERTAIN
+    assert verdict("UtilizationTrap", context(), ended).certainty is Certainty.LIKELY
+    assert verdict("UtilizationTrap", context(), trap()).certainty is Certainty.CERTAIN
     thin = hours(WEEK, lambda n: hour(n, used=0.2, replicas=4, covered=0.5 if n % 9 == 0 else 0.9))
-    assert unknown("UtilizationTrap", view(), thin).reason is Gap.TOO_FEW_REQUESTS
+    assert unknown("UtilizationTrap", context(), thin).reason is Gap.TOO_FEW_REQUESTS
 
 
 def test_a_tier_without_a_curve_or_with_pools_apart_has_no_fleet_utilisation() -> None:
     bare = unknown("UtilizationTrap", load_bins.build_tier_context("t", None), trap())
     assert (bare.reason, bare.text) == (Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
-    apart = unknown("UtilizationTrap", view(pools=["prefill", "decode"]), trap())
+    apart = unknown("UtilizationTrap", context(pools=["prefill", "decode"]), trap())
     assert apart.reason is Gap.NOT_IN_PLAN
     assert "prefill and decode apart" in apart.text
 
 
 def test_a_fleet_that_served_nothing_at_all_is_in_the_trap() -> None:
-    assert verdict("UtilizationTrap", view(), trap(used=0.0)).status is Status.WARNING
+    assert verdict("UtilizationTrap", context(), trap(used=0.0)).status is Status.WARNING
 
 
 def quiet(count: int = 24, **each: Any) -> list[Window]:
@@ -134,7 +134,7 @@ def quiet(count: int = 24, **each: Any) -> list[Window]:
 
 
 def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> None:
-    found = verdict("QueueAlwaysEmpty", view(), quiet())
+    found = verdict("QueueAlwaysEmpty", context(), quiet())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
         "No request ever waits, and the GPUs are 30.0% busy in the busiest hours: "
@@ -152,27 +152,27 @@ def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> 
     ],
 )
 def test_a_queue_or_busy_gpus_are_no_oversized_fleet(each: dict[str, Any], status: Status) -> None:
-    assert verdict("QueueAlwaysEmpty", view(), quiet(**each)).status is status
+    assert verdict("QueueAlwaysEmpty", context(), quiet(**each)).status is status
 
 
 def test_replicas_that_idle_only_as_insurance_are_no_oversized_fleet() -> None:
-    found = verdict("QueueAlwaysEmpty", view(fleet={"instances": 4, "minimum_warm": 2}), quiet())
+    found = verdict("QueueAlwaysEmpty", context(fleet={"instances": 4, "minimum_warm": 2}), quiet())
     assert found.status is Status.OK
     assert "kept warm on purpose: the minimum warm count is insurance, 2.0 replicas, 120 USD a day" in found.sentence
 
 
 def test_two_busy_hours_of_a_day_are_what_the_fleet_is_for() -> None:
     busy = hours(24, lambda n: hour(n, used=0.2, gpu=0.9 if n in (9, 15) else 0.05))
-    assert verdict("QueueAlwaysEmpty", view(), busy).status is Status.OK
+    assert verdict("QueueAlwaysEmpty", context(), busy).status is Status.OK
     queued = hours(24, lambda n: hour(n, used=0.2, waiting=3.0 if n in (9, 15) else 0.0))
-    assert verdict("QueueAlwaysEmpty", view(), queued).status is Status.OK
+    assert verdict("QueueAlwaysEmpty", context(), queued).status is Status.OK
 
 
 def test_a_queue_is_empty_only_after_a_day_of_traffic() -> None:
-    assert unknown("QueueAlwaysEmpty", view(), quiet(23)).reason is Gap.TOO_FEW_REQUESTS
-    assert unknown("QueueAlwaysEmpty", view(), quiet(used=0.0)).reason is Gap.NO_TRAFFIC
-    assert unknown("QueueAlwaysEmpty", view(), quiet(waiting=None)).reason is Gap.NOT_EXPOSED
-    none_read = unknown("QueueAlwaysEmpty", view(), quiet(gpu=None))
+    assert unknown("QueueAlwaysEmpty", context(), quiet(23)).reason is Gap.TOO_FEW_REQUESTS
+    assert unknown("QueueAlwaysEmpty", context(), quiet(used=0.0)).reason is Gap.NO_TRAFFIC
+    assert unknown("QueueAlwaysEmpty", context(), quiet(waiting=None)).reason is Gap.NOT_EXPOSED
+    none_read = unknown("QueueAlwaysEmpty", context(), quiet(gpu=None))
     assert (none_read.reason, none_read.text) == (Gap.NOT_EXPOSED, "no GPU utilisation is read")
 
 
@@ -184,7 +184,7 @@ def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
             one, gauges={**one.gauges, "gpu_utilization_sampled": level}, sampled=frozenset({"gpu_utilization_sampled"})
         )
 
-    found = verdict("QueueAlwaysEmpty", view(), hours(24, polled))
+    found = verdict("QueueAlwaysEmpty", context(), hours(24, polled))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
@@ -195,7 +195,7 @@ def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
 
 @pytest.mark.parametrize(("most", "status"), [(0.74, Status.WARNING), (0.75, Status.OK), (0.95, Status.OK)])
 def test_a_cache_that_never_comes_into_the_guides_band_is_underused(most: float, status: Status) -> None:
-    found = verdict("KvCacheUnderused", view(), trap(kv_most=most))
+    found = verdict("KvCacheUnderused", context(), trap(kv_most=most))
     assert (found.status, found.certainty) == (status, Certainty.CERTAIN)
     assert f"reaches {most:.1%} at the highest instant of its fullest hours (hourly mean 30.0%)" in found.sentence
 
@@ -204,21 +204,21 @@ def test_the_fullest_hours_count_and_single_ones_do_not() -> None:
     def spiky(number: int, every: int) -> Window:
         return hour(number, kv_most=0.9 if number % every == 0 else 0.2)
 
-    assert verdict("KvCacheUnderused", view(), hours(WEEK, lambda n: spiky(n, 8))).status is Status.OK
-    assert verdict("KvCacheUnderused", view(), hours(WEEK, lambda n: spiky(n, 40))).status is Status.WARNING
+    assert verdict("KvCacheUnderused", context(), hours(WEEK, lambda n: spiky(n, 8))).status is Status.OK
+    assert verdict("KvCacheUnderused", context(), hours(WEEK, lambda n: spiky(n, 40))).status is Status.WARNING
 
 
 def test_free_blocks_that_hold_prefixes_make_it_likely_only() -> None:
     cached = trap(counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 30.0})
-    found = verdict("KvCacheUnderused", view(), cached)
+    found = verdict("KvCacheUnderused", context(), cached)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert "30.0% of prompt tokens are found in it" in found.sentence
     few = trap(counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 9.0})
-    assert verdict("KvCacheUnderused", view(), few).certainty is Certainty.CERTAIN
+    assert verdict("KvCacheUnderused", context(), few).certainty is Certainty.CERTAIN
 
 
 def test_an_underused_cache_is_known_after_a_week_with_traffic_where_its_level_is_shown() -> None:
-    assert unknown("KvCacheUnderused", view(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
-    hidden = unknown("KvCacheUnderused", view(), trap(kv=None))
+    assert unknown("KvCacheUnderused", context(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
+    hidden = unknown("KvCacheUnderused", context(), trap(kv=None))
     assert (hidden.reason, hidden.text) == (Gap.NOT_EXPOSED, "the engine does not show how full its KV cache is")
-    assert unknown("KvCacheUnderused", view(), trap(used=0.0)).reason is Gap.NO_TRAFFIC
+    assert unknown("KvCacheUnderused", context(), trap(used=0.0)).reason is Gap.NO_TRAFFIC

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 import recorded
 from evaluation_steps import EvaluationSteps
-from judging_samples import START, view
-from test_step import TIER, at, standing, watched
+from judging_samples import START, context
+from test_step import TIER, at, rule_state, watched
 
 from agent.replay.replay import replay
 from agent.sources.recording import load
@@ -28,16 +28,16 @@ PAGE: Snapshot = at(0)
 def replica(name: str, misses: int, page: bool = True, trouble: str = "", silent: float = 120.0) -> ReplicaState:
     last = replace(PAGE, t=NOW - silent) if page else None
     track = ScrapeTrack(last=last, seen=NOW, misses=misses, silent_since=NOW - silent if misses else None)
-    return ReplicaState(tier="t", name=name, track=track, trouble=trouble)
+    return ReplicaState(tier="t", name=name, track=track, error=trouble)
 
 
 def stand(rule: str, reason: Gap, judged_at: float | None, name: str | None = None, text: str = "refused") -> RuleState:
-    answer = Unknown(t=NOW, rule=rule, subject=Subject(tier="t", replica=name), reason=reason, text=text)
-    return RuleState(answer=answer, judged_at=judged_at)
+    result = Unknown(t=NOW, rule=rule, subject=Subject(tier="t", replica=name), reason=reason, text=text)
+    return RuleState(result=result, evaluated_at=judged_at)
 
 
-def too_long(*standings: RuleState) -> Verdict:
-    found = evaluate_unknowns(standings, view(), NOW)
+def too_long(*rule_states: RuleState) -> Verdict:
+    found = evaluate_unknowns(rule_states, context(), NOW)
     assert isinstance(found, Verdict)
     return found
 
@@ -45,12 +45,12 @@ def too_long(*standings: RuleState) -> Verdict:
 # --- TierDown
 
 
-def tier_down(replicas: Sequence[ReplicaState], view: TierContext, now: float) -> RuleResult:
-    return evaluate_tier_availability(replicas, (), view, now)[0]
+def tier_down(replicas: Sequence[ReplicaState], context: TierContext, now: float) -> RuleResult:
+    return evaluate_tier_availability(replicas, (), context, now)[0]
 
 
 def test_a_tier_of_which_nothing_answered_three_scrapes_long_is_down_for_certain() -> None:
-    found = tier_down([replica("a", 3, trouble="connection refused"), replica("b", 7)], view(), NOW)
+    found = tier_down([replica("a", 3, trouble="connection refused"), replica("b", 7)], context(), NOW)
     assert isinstance(found, Verdict)
     assert (found.status, found.certainty, found.subject) == (Status.CRITICAL, Certainty.CERTAIN, TIER)
     assert found.sentence == (
@@ -61,14 +61,14 @@ def test_a_tier_of_which_nothing_answered_three_scrapes_long_is_down_for_certain
 
 @pytest.mark.parametrize(("silent", "status"), [(120.0, Status.CRITICAL), (119.0, Status.WARNING)])
 def test_while_it_may_be_a_restart_it_pages_nobody(silent: float, status: Status) -> None:
-    found = tier_down([replica("a", 9, silent=500.0), replica("b", 9, silent=silent)], view(), NOW)
+    found = tier_down([replica("a", 9, silent=500.0), replica("b", 9, silent=silent)], context(), NOW)
     assert isinstance(found, Verdict)
     assert found.status is status
 
 
 @pytest.mark.parametrize("other", [replica("b", 0), replica("b", 2)])
 def test_one_replica_that_still_answers_keeps_it_up(other: ReplicaState) -> None:
-    found = tier_down([replica("a", 9), other], view(), NOW)
+    found = tier_down([replica("a", 9), other], context(), NOW)
     assert isinstance(found, Verdict)
     assert (found.status, found.sentence) == (Status.OK, "1 of 2 replicas answer")
 
@@ -76,14 +76,14 @@ def test_one_replica_that_still_answers_keeps_it_up(other: ReplicaState) -> None
 def test_a_tier_whose_only_page_came_after_a_silence_is_not_judged_by_it() -> None:
     after = replica("a", 0)
     asked_late = replace(after, track=replace(after.track, unscraped_seconds=400.0))
-    found = tier_down([asked_late], view(), NOW)
+    found = tier_down([asked_late], context(), NOW)
     assert isinstance(found, Unknown)
     assert found.reason is Gap.NOT_SCRAPED
-    assert isinstance(tier_down([asked_late, after], view(), NOW), Verdict)
+    assert isinstance(tier_down([asked_late, after], context(), NOW), Verdict)
 
 
 def test_one_failed_scrape_in_a_long_time_is_not_an_answering_tier() -> None:
-    found = tier_down([replica("a", 1, silent=300.0)], view(), NOW)
+    found = tier_down([replica("a", 1, silent=300.0)], context(), NOW)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (
         Gap.SCRAPE_FAILED,
@@ -92,7 +92,7 @@ def test_one_failed_scrape_in_a_long_time_is_not_an_answering_tier() -> None:
 
 
 def test_a_tier_that_never_answered_is_down_too() -> None:
-    found = tier_down([replica("a", 3, page=False)], view(), NOW)
+    found = tier_down([replica("a", 3, page=False)], context(), NOW)
     assert isinstance(found, Verdict)
     assert found.status is Status.CRITICAL
     assert found.sentence.endswith("120 s by now; none ever did")
@@ -100,13 +100,13 @@ def test_a_tier_that_never_answered_is_down_too() -> None:
 
 @pytest.mark.parametrize("first", [replica("a", 2, page=False), ReplicaState(tier="t", name="a")])
 def test_before_three_scrapes_of_each_nothing_is_known(first: ReplicaState) -> None:
-    found = tier_down([first, replica("b", 5)], view(), NOW)
+    found = tier_down([first, replica("b", 5)], context(), NOW)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 of 2 replicas have not been scraped often enough yet")
 
 
 def test_the_number_of_misses_can_be_set_for_a_tier() -> None:
-    patient = view(limits={"TierDown": {"misses": 5}})
+    patient = context(limits={"TierDown": {"misses": 5}})
     found = tier_down([replica("a", 4)], patient, NOW)
     assert isinstance(found, Verdict)
     assert found.status is Status.OK
@@ -114,24 +114,24 @@ def test_the_number_of_misses_can_be_set_for_a_tier() -> None:
 
 
 def test_the_watcher_tells_of_a_tier_whose_last_replica_fell_silent_and_ends_it_with_the_first_page() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=120, names="ab")
     for seconds in range(135, 180, 15):
         watcher.apply_snapshot("t", "b", at(seconds))
         watcher.apply_failed_scrape("t", "a", START + seconds, error="refused")
         watcher.step(START + seconds)
-    assert standing(watcher, "TierDown").status is Status.OK
+    assert rule_state(watcher, "TierDown").status is Status.OK
     for seconds in range(180, 225, 15):
-        assert standing(watcher, "TierDown").status is Status.OK
+        assert rule_state(watcher, "TierDown").status is Status.OK
         for name in "ab":
             watcher.apply_failed_scrape("t", name, START + seconds, error="refused")
         watcher.step(START + seconds)
-    assert standing(watcher, "TierDown").status is Status.WARNING
+    assert rule_state(watcher, "TierDown").status is Status.WARNING
     for seconds in range(225, 301, 15):
         for name in "ab":
             watcher.apply_failed_scrape("t", name, START + seconds)
         watcher.step(START + seconds)
-    assert standing(watcher, "TierDown").status is Status.CRITICAL
+    assert rule_state(watcher, "TierDown").status is Status.CRITICAL
     watcher.apply_snapshot("t", "b", at(315))
     (ended,) = (e for e in watcher.step(START + 315)[0] if e.rule == "TierDown")
     assert not isinstance(ended, UnknownSpan)
@@ -155,7 +155,7 @@ def test_a_silence_of_the_agents_own_is_not_counted_as_time_without_an_answer() 
     """After a night in which nobody asked, the first page is unknown, and that since now."""
     judged = stand("TargetDown", Gap.NOT_SCRAPED, NOW - 9e5, "a")
     span = UnknownSpan(
-        rule="TargetDown", subject=judged.answer.subject, reason=Gap.NOT_SCRAPED, text="", started_at=NOW, ended_at=None
+        rule="TargetDown", subject=judged.result.subject, reason=Gap.NOT_SCRAPED, text="", started_at=NOW, ended_at=None
     )
     assert too_long(replace(judged, unknown=span)).status is Status.OK
     assert too_long(replace(judged, unknown=replace(span, started_at=NOW - 9e5))).status is Status.WARNING
@@ -195,7 +195,7 @@ def test_the_longest_silent_rules_are_named_and_the_others_counted() -> None:
 
 
 def test_the_watcher_tells_it_an_hour_after_the_last_judgement_whatever_the_reasons_were_meanwhile() -> None:
-    watcher = EvaluationSteps({"t": view()})
+    watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=120)
     told = {}
     for seconds in range(180, 3841, 60):
@@ -204,7 +204,7 @@ def test_the_watcher_tells_it_an_hour_after_the_last_judgement_whatever_the_reas
         else:
             watcher.apply_failed_scrape("t", "a", START + seconds)
         watcher.step(START + seconds)
-        told[seconds] = standing(watcher, "UnknownTooLong").status
+        told[seconds] = rule_state(watcher, "UnknownTooLong").status
     assert next(seconds for seconds, status in told.items() if status is Status.WARNING) in (3720, 3780)
-    assert "KvCacheCascade of t/a: scrape failed" in standing(watcher, "UnknownTooLong").sentence
+    assert "KvCacheCascade of t/a: scrape failed" in rule_state(watcher, "UnknownTooLong").sentence
     assert AlertKey(rule="UnknownTooLong", subject=TIER) in watcher.alerts

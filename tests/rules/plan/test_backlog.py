@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import recorded
 from evaluation_steps import EvaluationSteps
-from judging_samples import gauge, minute, minutes, seen, view
+from judging_samples import context, gauge, minute, minutes, seen
 
 from agent.config.files import load_plan
 from agent.scrape.scrapers import PageReader
@@ -14,7 +14,7 @@ from rules.telemetry.windows import Window
 
 
 def placed(*windows: Window) -> tuple[BinnedWindow, ...]:
-    return minutes(view(), {"a": windows}).slices
+    return minutes(context(), {"a": windows}).binned
 
 
 def queue(number: float, mean: float, most: float, change: float, rps: float = 1.0, begun: float = 60.0) -> Window:
@@ -44,18 +44,18 @@ def test_growth_must_exceed_what_comes_and_goes() -> None:
 
 
 def test_a_queue_that_levels_off_at_its_top_is_still_the_overload() -> None:
-    slices = placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 20), queue(2, 5, 6, -1))
-    assert slices[-1].beyond == "139 requests arrived, 120 finished, and the queue grew to 6"
+    binned = placed(queue(0, 0.2, 1, 0), queue(1, 3, 6, 20), queue(2, 5, 6, -1))
+    assert binned[-1].beyond == "139 requests arrived, 120 finished, and the queue grew to 6"
 
 
 def test_what_an_overload_left_waiting_is_worked_off_outside_the_benchmark() -> None:
-    slices = placed(queue(0, 0.2, 1, 0), queue(1, 4, 7, 20), queue(2, 3, 7, -5, begun=4), queue(3, 1, 3, -3), minute(4))
-    assert [s.bin for s in slices] == [0, None, None, None, 1]
-    assert slices[2].backlog == "7 requests that an overload had left waiting were worked off"
-    assert slices[3].backlog == "3 requests that an overload had left waiting were worked off"
-    assert [s.beyond for s in slices[2:]] == ["", "", ""]
-    assert [s.outside != "" for s in slices] == [False, True, True, True, False]
-    assert slices[3].leftover == 0
+    binned = placed(queue(0, 0.2, 1, 0), queue(1, 4, 7, 20), queue(2, 3, 7, -5, begun=4), queue(3, 1, 3, -3), minute(4))
+    assert [s.bin for s in binned] == [0, None, None, None, 1]
+    assert binned[2].backlog == "7 requests that an overload had left waiting were worked off"
+    assert binned[3].backlog == "3 requests that an overload had left waiting were worked off"
+    assert [s.beyond for s in binned[2:]] == ["", "", ""]
+    assert [s.outside != "" for s in binned] == [False, True, True, True, False]
+    assert binned[3].leftover == 0
 
 
 def test_a_queue_that_is_gone_left_nothing_to_work_off() -> None:
@@ -64,8 +64,8 @@ def test_a_queue_that_is_gone_left_nothing_to_work_off() -> None:
 
 def test_a_steady_queue_is_compared() -> None:
     # It stays at three to five, as many begin as arrive: after the overload's leftover the minutes count again.
-    slices = placed(queue(0, 0.2, 1, 0), queue(1, 4, 5, 5), *(queue(n, 4, 5, 0) for n in range(2, 8)))
-    assert [s.bin for s in slices] == [0, None, None, 0, 0, 0, 0, 0]
+    binned = placed(queue(0, 0.2, 1, 0), queue(1, 4, 5, 5), *(queue(n, 4, 5, 0) for n in range(2, 8)))
+    assert [s.bin for s in binned] == [0, None, None, 0, 0, 0, 0, 0]
 
 
 def test_load_beyond_the_curve_leaves_its_queue_behind_too() -> None:
@@ -83,8 +83,8 @@ def test_a_queue_that_is_known_for_seconds_of_minutes_is_no_mean() -> None:
 
 
 def test_each_replica_has_its_own_backlog() -> None:
-    both = minutes(view(), {"a": [queue(0, 0.2, 1, 0), queue(1, 4, 7, 20)], "b": [minute(0), queue(1.5, 2, 3, 0)]})
-    assert {s.replica: s.bin for s in both.slices[-2:]} == {"a": None, "b": 0}
+    both = minutes(context(), {"a": [queue(0, 0.2, 1, 0), queue(1, 4, 7, 20)], "b": [minute(0), queue(1.5, 2, 3, 0)]})
+    assert {s.replica: s.bin for s in both.binned[-2:]} == {"a": None, "b": 0}
 
 
 def test_after_a_gap_the_old_queue_says_nothing() -> None:
@@ -99,7 +99,7 @@ def test_held_back_requests_are_no_queue_where_the_engine_tells_them_apart() -> 
 
 
 def test_without_a_curve_or_a_queue_gauge_nothing_is_taken_off() -> None:
-    bare = minutes(view_of("t", None), {"a": [queue(0, 0.2, 1, 0), queue(1, 4, 7, 20)]}).slices[-1]
+    bare = minutes(view_of("t", None), {"a": [queue(0, 0.2, 1, 0), queue(1, 4, 7, 20)]}).binned[-1]
     assert (bare.bin, bare.outside) == (None, "")
     blind = replace(queue(1, 4, 7, 20), gauges={})
     assert placed(queue(0, 0.2, 1, 0), blind)[-1].bin == 0
@@ -114,5 +114,5 @@ def test_in_the_recorded_cascade_jammed_minutes_do_not_pass_for_light_load() -> 
         watcher.apply_snapshot("cpu-small", "r", reader.read(scrape.body, scrape.t))
     watcher.flush()
     # Minutes: light, filling, growing, growing with a burst, worked off, light again.
-    assert [s.bin for s in watcher.minutes["cpu-small"].slices] == [0, 0, None, None, None, 0]
-    assert [bool(s.beyond) for s in watcher.minutes["cpu-small"].slices] == [False, False, True, True, False, False]
+    assert [s.bin for s in watcher.minutes["cpu-small"].binned] == [0, 0, None, None, None, 0]
+    assert [bool(s.beyond) for s in watcher.minutes["cpu-small"].binned] == [False, False, True, True, False, False]

@@ -28,7 +28,7 @@ from rules.telemetry.work import Capacity, CapacitySource
 SLOW = {0.15: 0.8, 3.0: 0.2}
 
 
-def days(view: TierContext, loads: Mapping[int, float], **more: Any) -> list[list[BinnedWindow]]:
+def days(context: TierContext, loads: Mapping[int, float], **more: Any) -> list[list[BinnedWindow]]:
     """DAYS days of eight hours each; `loads` gives the tier's rps from that day on, 20 before."""
     rates = []
     for day in range(DAYS):
@@ -37,7 +37,7 @@ def days(view: TierContext, loads: Mapping[int, float], **more: Any) -> list[lis
     slow = more.pop("slow_from", DAYS)
     return [
         [
-            bin_window(hour(day * 24 + at, rate, ttft=SLOW if day >= slow else None, **more), view.curve, "all")
+            bin_window(hour(day * 24 + at, rate, ttft=SLOW if day >= slow else None, **more), context.curve, "all")
             for at in range(8)
         ]
         for day, rate in enumerate(rates)
@@ -83,21 +83,21 @@ def test_bounds_that_do_not_hold_the_value_are_refused() -> None:
 
 
 def test_the_operators_word_stands_below_what_production_kept_and_falls_with_what_it_broke() -> None:
-    view = tier_view(operating_point={"usable_rps": 4.0})
-    fine = estimate_capacity(view, sum_by_bin(one for day in days(view, {0: 55.0}) for one in day))
+    context = tier_view(operating_point={"usable_rps": 4.0})
+    fine = estimate_capacity(context, sum_by_bin(one for day in days(context, {0: 55.0}) for one in day))
     assert fine is not None
     assert (fine.rps, fine.source, fine.certainty) == (4.0, CapacitySource.OPERATOR, Certainty.CERTAIN)
-    broken = estimate_capacity(view, sum_by_bin(one for day in days(view, {0: 30.0}, slow_from=0) for one in day))
+    broken = estimate_capacity(context, sum_by_bin(one for day in days(context, {0: 30.0}, slow_from=0) for one in day))
     assert broken is not None
     assert (broken.rps, broken.source) == (3.0, CapacitySource.PRODUCTION)
 
 
 def test_longer_requests_are_more_work_and_a_replica_takes_fewer_of_them() -> None:
     lengths = {"prompt_tokens": {"mean": 800, "p50": 700}, "generation_tokens": {"mean": 80, "p50": 70}}
-    view = tier_view(workload={"requests_per_second": {"average": 30, "peak": 50}, **lengths})
-    as_planned = capacity_now(view, days(view, {}))
-    longer = capacity_now(view, days(view, {}, prompts=1600.0, outputs=160.0))
-    nearly = capacity_now(view, days(view, {}, prompts=816.0, outputs=80.0))
+    context = tier_view(workload={"requests_per_second": {"average": 30, "peak": 50}, **lengths})
+    as_planned = capacity_now(context, days(context, {}))
+    longer = capacity_now(context, days(context, {}, prompts=1600.0, outputs=160.0))
+    nearly = capacity_now(context, days(context, {}, prompts=816.0, outputs=80.0))
     assert as_planned is not None
     assert longer is not None
     assert nearly is not None
@@ -112,28 +112,28 @@ def test_what_production_measured_counts_its_own_requests_and_is_not_converted_t
     """A report wrote the operating point and the workload's lengths; the curve was measured with shorter requests."""
     lengths = {"prompt_tokens": {"mean": 1600, "p50": 1500}, "generation_tokens": {"mean": 160, "p50": 150}}
     short = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
-    view = tier_view(
+    context = tier_view(
         workload={"requests_per_second": {"average": 30, "peak": 50}, **lengths},
         curve={"points": short},
         operating_point={"usable_rps": 4.0, "low": 3.0, "high": 5.0, "source": "production"},
     )
-    assert view.capacity is not None
-    assert view.capacity.lengths.prompt_tokens is not None
-    assert view.capacity.lengths.prompt_tokens.low == 1600
-    found = capacity_now(view, days(view, {}, prompts=1600.0, outputs=160.0))
+    assert context.capacity is not None
+    assert context.capacity.lengths.prompt_tokens is not None
+    assert context.capacity.lengths.prompt_tokens.low == 1600
+    found = capacity_now(context, days(context, {}, prompts=1600.0, outputs=160.0))
     assert found is not None
     assert found.rps == 4.0
-    assert not any("the benchmark had" in one.text for one in check_tier("t", view.plan, margin_of()))
+    assert not any("the benchmark had" in one.text for one in check_tier("t", context.plan, margin_of()))
 
 
 def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_than_a_day_allows() -> None:
-    view = tier_view()
-    found = capacity_now(view, days(view, {0: 30.0, DAYS - 1: 50.0}, slow_from=DAYS - 1))
+    context = tier_view()
+    found = capacity_now(context, days(context, {0: 30.0, DAYS - 1: 50.0}, slow_from=DAYS - 1))
     assert found is not None
     assert found.rps == pytest.approx(USABLE * (1 - MOST_FALL))
     assert "capacity falls at most 30% a day" in found.reason
     assert found.low == pytest.approx(3.0)
-    later = capacity_now(view, days(view, {0: 30.0, DAYS - 5: 50.0}, slow_from=DAYS - 5))
+    later = capacity_now(context, days(context, {0: 30.0, DAYS - 5: 50.0}, slow_from=DAYS - 5))
     assert later is not None
     assert 3.0 < later.rps < 5.0
     assert (later.low, later.high, later.source) == (3.0, 5.0, CapacitySource.PRODUCTION)
@@ -141,9 +141,11 @@ def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_t
 
 def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
     """Each replica more lowers the load of all: capacity must not follow it down."""
-    view, found = tier_view(), []
+    context, found = tier_view(), []
     for rps in (50.0, 35.0, 25.0, 15.0):
-        slow = estimate_capacity(view, sum_by_bin(one for day in days(view, {0: rps}, slow_from=0) for one in day))
+        slow = estimate_capacity(
+            context, sum_by_bin(one for day in days(context, {0: rps}, slow_from=0) for one in day)
+        )
         assert slow is not None
         assert (slow.low, slow.certainty, slow.kept_rps) == (0.0, Certainty.LIKELY, None)
         found.append(slow)
@@ -153,9 +155,9 @@ def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
 
 
 def test_a_curve_that_does_not_keep_the_slo_so_far_is_not_said_to_keep_it() -> None:
-    view = tier_view()
+    context = tier_view()
     slow = [hour(at, 50.0 if at % 2 else 10.0, ttft={1.5: 1.0}) for at in range(8)]
-    found = estimate_capacity(view, sum_by_bin(bin_window(one, view.curve, "all") for one in slow))
+    found = estimate_capacity(context, sum_by_bin(bin_window(one, context.curve, "all") for one in slow))
     assert found is not None
     assert found.rps == pytest.approx(5.0)
     assert "does not keep the SLO up to 5 rps a replica, but production kept it there" in found.reason
@@ -163,19 +165,19 @@ def test_a_curve_that_does_not_keep_the_slo_so_far_is_not_said_to_keep_it() -> N
 
 def test_what_broke_the_slo_below_a_load_that_kept_it_lowers_no_capacity() -> None:
     """Two calm hours of each day, in which something else made requests slow: five times that load was fine."""
-    view = tier_view()
+    context = tier_view()
     week = [hour(at, 10.0, ttft={9.0: 1.0}) if at % 12 == 0 else hour(at, 50.0, ttft={0.08: 1.0}) for at in range(168)]
-    found = estimate_capacity(view, sum_by_bin(bin_window(one, view.curve, "all") for one in week))
+    found = estimate_capacity(context, sum_by_bin(bin_window(one, context.curve, "all") for one in week))
     assert found is not None
     assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
 
 
 def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_replicas() -> None:
-    view = tier_view(curve=None)
-    found = capacity_now(view, days(view, {}))
+    context = tier_view(curve=None)
+    found = capacity_now(context, days(context, {}))
     assert found is not None
     assert found.is_lower_bound
-    measured = with_capacity(view, found)
+    measured = with_capacity(context, found)
     window = hour(0, 20.0)
     used = read(BY_NAME["fleet_utilization"], window, measured.basis)
     assert isinstance(used, Missing)
@@ -184,8 +186,8 @@ def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_repli
 
 
 def test_two_days_without_history_leave_the_plan() -> None:
-    view = tier_view()
-    found = capacity_now(view, [[] for _ in range(DAYS)])
+    context = tier_view()
+    found = capacity_now(context, [[] for _ in range(DAYS)])
     assert found is not None
     assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
     assert capacity_now(tier_view(curve=None), [[] for _ in range(DAYS)]) is None

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from judging_samples import each, gauge, minute, minutes, view
+from judging_samples import context, each, gauge, minute, minutes
 
 from rules.plan.load_bins import bin_window, group_by_load_bin
 from rules.plan.load_bins import build_tier_context as view_of
@@ -16,7 +16,7 @@ def test_a_tier_without_a_plan_has_neither_curve_nor_objectives() -> None:
 
 
 def test_the_view_holds_what_readings_need_of_the_plan() -> None:
-    basis = view(
+    basis = context(
         cost={"gpu_hour_price": 2.5, "currency": "USD"},
         gpu={"product": "A", "per_replica": 4},
         workload={"prompt_tokens": {"p50": 900}, "generation_tokens": {"p50": 180}},
@@ -30,30 +30,30 @@ def test_the_view_holds_what_readings_need_of_the_plan() -> None:
 
 def test_a_load_is_completed_requests_a_covered_second_and_requests_in_the_system() -> None:
     window = minute(0, rps=3.0, in_system=2.5, waiting=0.5)
-    one = bin_window(window, view().curve, "a")
+    one = bin_window(window, context().curve, "a")
     assert (one.rps, one.in_system, one.bin, one.replica) == (3.0, 2.5, 1, "a")
     half = minute(0, rps=3.0, covered_seconds=30.0)
-    assert bin_window(half, view().curve, "a").rps == 6.0
+    assert bin_window(half, context().curve, "a").rps == 6.0
 
 
 def test_of_several_replicas_the_load_is_that_of_one() -> None:
     two = sum_windows([minute(0, rps=3.0, in_system=2.0), minute(0, rps=5.0, in_system=6.0)])
-    one = bin_window(two, view().curve, None)
+    one = bin_window(two, context().curve, None)
     assert (one.rps, one.in_system) == (4.0, 4.0)
 
 
 def test_without_both_gauges_the_requests_in_the_system_are_not_known() -> None:
-    one = bin_window(replace(minute(0), gauges={"requests_running": gauge(3)}), view().curve, "a")
+    one = bin_window(replace(minute(0), gauges={"requests_running": gauge(3)}), context().curve, "a")
     assert (one.in_system, one.bin) == (None, 1)
 
 
 def test_a_window_without_requests_counted_has_no_load() -> None:
-    one = bin_window(replace(minute(0), counters={}), view().curve, "a")
+    one = bin_window(replace(minute(0), counters={}), context().curve, "a")
     assert (one.rps, one.bin, one.beyond) == (None, None, "")
 
 
 def test_a_load_above_the_benchmark_has_no_bin_and_says_why() -> None:
-    one = bin_window(minute(0, rps=7.0), view().curve, "a")
+    one = bin_window(minute(0, rps=7.0), context().curve, "a")
     assert one.bin is None
     assert one.outside == one.beyond == "7 completed rps is above 6, the highest load the benchmark vouches for"
 
@@ -63,7 +63,7 @@ def test_one_sample_a_minute_is_beyond_only_by_more_than_chance(samples: float, 
     """The curve ends at 8 in the system: 9 may be 9 - 3 by chance, where a minute has one sample of it."""
     crowded = minute(0, rps=5.5, in_system=crowd)
     made = {name: replace(one, samples=samples) for name, one in crowded.gauges.items()}
-    assert bool(bin_window(replace(crowded, gauges=made), view().curve, "a").beyond) is beyond
+    assert bool(bin_window(replace(crowded, gauges=made), context().curve, "a").beyond) is beyond
 
 
 def test_what_rests_on_one_sample_a_minute_is_told_by_the_engine_s_gauges_alone() -> None:
@@ -78,15 +78,15 @@ def test_what_rests_on_one_sample_a_minute_is_told_by_the_engine_s_gauges_alone(
 
 
 def test_a_sum_of_one_bin_keeps_its_bin() -> None:
-    one = bin_window(minute(0, rps=7.0), view().curve, None, bin=2)
+    one = bin_window(minute(0, rps=7.0), context().curve, None, bin=2)
     assert (one.bin, one.beyond, one.rps) == (2, "", 7.0)
 
 
 def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
     made = [minute(0, rps=1.0), minute(1, rps=3.0), minute(2, rps=7.0), minute(3, rps=2.5, in_system=4.0)]
-    found = group_by_load_bin(minutes(view(), {"a": made}).slices, view().curve)
+    found = group_by_load_bin(minutes(context(), {"a": made}).binned, context().curve)
     assert sorted(found) == [0, 1]
-    assert [len(found[bin].slices) for bin in (0, 1)] == [1, 2]
+    assert [len(found[bin].binned) for bin in (0, 1)] == [1, 2]
     assert found[1].rps == 2.75
     assert found[1].in_system == pytest.approx(3.5)
     assert found[1].seconds == 120
@@ -97,12 +97,12 @@ def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
 
 
 def test_a_bin_of_another_curve_is_left_out() -> None:
-    one = bin_window(minute(0), view().curve, None, bin=3)
-    assert group_by_load_bin([one], view().curve) == {}
+    one = bin_window(minute(0), context().curve, None, bin=3)
+    assert group_by_load_bin([one], context().curve) == {}
 
 
 def test_a_polled_family_of_any_slice_marks_the_bin() -> None:
     made = each(2, lambda n: minute(n, sampled=frozenset({"gpu_power_watts"}) if n else frozenset()))
-    (one,) = group_by_load_bin(minutes(view(), {"a": made}).slices, view().curve).values()
+    (one,) = group_by_load_bin(minutes(context(), {"a": made}).binned, context().curve).values()
     assert one.sampled("gpu_power_watts")
     assert not one.sampled("gpu_busy_seconds")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging_samples import view
+from judging_samples import context
 
 from rules.evaluator.evaluate import cascade_limits
 from rules.replicas.cascade import (
@@ -19,7 +19,7 @@ from rules.replicas.cascade import (
     time_to_full,
 )
 
-LIMITS = cascade_limits(view())
+LIMITS = cascade_limits(context())
 
 
 def seen(number: int, level: float = 0.3, running: float = 4.0, dt: float = 5.0, **more: Any) -> CascadeSample:

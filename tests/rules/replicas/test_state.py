@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from judging_samples import START, view
+from judging_samples import START, context
 from making import cumulative, gauge, snapshot
 
 from rules.evaluator.evaluate import cascade_limits
@@ -10,7 +10,7 @@ from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapsh
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import EVERYTHING, Window
 
-VIEW = view()
+VIEW = context()
 FRESH = ReplicaState(tier="t", name="a")
 
 
@@ -65,14 +65,14 @@ def test_what_the_gpus_say_joins_the_window_without_touching_its_coverage() -> N
 
 
 def test_a_failed_scrape_is_a_gap_and_is_booked() -> None:
-    one, window, closed = apply_failed_scrape(after(0, 15), START + 30, trouble="refused")
+    one, window, closed = apply_failed_scrape(after(0, 15), START + 30, error="refused")
     assert window is not None
     assert (window.gaps[EVERYTHING], window.coverage, closed) == (Gap.SCRAPE_FAILED, 0.0, None)
-    assert (one.track.misses, one.trouble, len(one.open)) == (1, "refused", 2)
+    assert (one.track.misses, one.error, len(one.open)) == (1, "refused", 2)
     one, _, closed = apply_failed_scrape(one, START + 90)
     assert closed is not None
     assert closed.expected_seconds == 30
-    assert one.trouble == ""
+    assert one.error == ""
 
 
 def test_before_any_page_a_failed_scrape_is_counted_and_books_nothing() -> None:
@@ -84,7 +84,7 @@ def test_the_cascade_follows_the_pages_and_starts_its_slopes_anew_after_a_gap_or
     one = after(0, 15, 30)
     assert [o.t for o in one.cascade.recent] == [START + 15, START + 30]
     failed, _, _ = apply_failed_scrape(one, START + 45)
-    assert (failed.cascade.recent, failed.unslopable) == ((), Gap.SCRAPE_FAILED)
+    assert (failed.cascade.recent, failed.slope_gap) == ((), Gap.SCRAPE_FAILED)
     late, _, _ = apply_snapshot(failed, at(60), cascade_limits(VIEW))
     assert late.cascade.recent == ()
     going, _, _ = apply_snapshot(late, at(75), cascade_limits(VIEW))
@@ -92,7 +92,7 @@ def test_the_cascade_follows_the_pages_and_starts_its_slopes_anew_after_a_gap_or
     restarted, window, _ = apply_snapshot(one, at(45, started_at=START + 40), cascade_limits(VIEW))
     assert window is not None
     assert window.gaps[EVERYTHING] is Gap.RESTARTED
-    assert (restarted.cascade.recent, restarted.unslopable) == ((), Gap.RESTARTED)
+    assert (restarted.cascade.recent, restarted.slope_gap) == ((), Gap.RESTARTED)
 
 
 def test_a_clock_that_went_back_starts_the_slopes_anew() -> None:
@@ -137,8 +137,8 @@ def test_an_observation_holds_what_happened_since_the_scrape_before() -> None:
 
 def test_the_cascades_limits_are_the_catalogues_with_the_tiers_objective() -> None:
     assert cascade_limits(VIEW).ttft_slo_seconds == 2.0
-    assert cascade_limits(view(slo={"ttft_p99_seconds": 0.5})).ttft_slo_seconds == 0.5
-    assert cascade_limits(view(limits={"KvCacheCascade": {"full_level": 0.8}})).full_level == 0.8
+    assert cascade_limits(context(slo={"ttft_p99_seconds": 0.5})).ttft_slo_seconds == 0.5
+    assert cascade_limits(context(limits={"KvCacheCascade": {"full_level": 0.8}})).full_level == 0.8
 
 
 @pytest.mark.parametrize("family", ["kv_utilization_max"])

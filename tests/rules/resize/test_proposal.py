@@ -21,8 +21,8 @@ PLANNED = tier_view()
 NOTHING: dict[str, RuleResult] = {}
 
 
-def week(view: TierContext = PLANNED, **more: object) -> Resize:
-    return propose_size(seen_of(view, hours(**more)), NOTHING)
+def week(context: TierContext = PLANNED, **more: object) -> Resize:
+    return propose_size(seen_of(context, hours(**more)), NOTHING)
 
 
 def fires(rule: str) -> dict[str, RuleResult]:

@@ -9,8 +9,8 @@ from rules.plan.load_bins import TierContext
 from rules.resize.workload import GuardrailRange, compute_queue_breaker, list_guardrail_ranges, measure_workload
 
 
-def fitting(view: TierContext, **more: object) -> dict[str, GuardrailRange]:
-    seen = seen_of(view, hours(24, **more))
+def fitting(context: TierContext, **more: object) -> dict[str, GuardrailRange]:
+    seen = seen_of(context, hours(24, **more))
     return {one.key: one for one in list_guardrail_ranges(seen, measure_workload(seen))}
 
 

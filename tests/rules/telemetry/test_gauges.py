@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from judging_samples import view
+from judging_samples import context
 from making import START, cumulative, snapshot
 
 from rules.plan.load_bins import bin_window
@@ -158,7 +158,7 @@ def test_a_window_that_says_less_never_makes_a_gauge_known() -> None:
 def test_where_the_bounds_leave_the_load_open_it_is_not_placed() -> None:
     """200 are there at both pages, and five short ones finished: between none and 200 on average."""
     crowd = {**IDLE, "requests_running": 200.0}
-    open_ended = bin_window(between(80.0, [10.0] * 5, crowd, crowd), view().curve, "r")
+    open_ended = bin_window(between(80.0, [10.0] * 5, crowd, crowd), context().curve, "r")
     assert open_ended.in_system == 50 / 80
     assert (open_ended.bin, open_ended.beyond) == (None, "")
-    assert bin_window(between(80.0, [10.0] * 5), view().curve, "r").bin == 0
+    assert bin_window(between(80.0, [10.0] * 5), context().curve, "r").bin == 0

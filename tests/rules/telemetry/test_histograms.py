@@ -118,6 +118,14 @@ def test_the_increase_between_two_pages_is_what_was_observed_between_them(
     assert grown == histogram(since, grid)
 
 
+@given(st.lists(st.floats(0.0, 5.0), min_size=4, max_size=4).filter(lambda counts: sum(counts) > 0), percents)
+def test_counts_that_are_not_whole_give_a_quantile_too(counts: list[float], percent: int) -> None:
+    """A page may claim 2.5 requests: the rank is then above the sum of all buckets."""
+    part = Histogram(edges=(1.0, 2.0, 3.0, math.inf), counts=tuple(counts), total=None)
+    found = quantile([part], percent / 100)
+    assert found.low >= 0.0
+
+
 def test_in_the_last_bucket_the_quantile_has_no_upper_bound_and_no_guess() -> None:
     found = quantile((histogram([0.2] * 50 + [70.0] * 50),), 0.99)
     assert found is not None

@@ -76,8 +76,8 @@ def hour(number: int, used: float, longer: float = 1.0, hits: float = HITS, repl
     )
 
 
-def reading(view: TierContext, window: Window) -> Reading:
-    found = read(BY_NAME["fleet_utilization"], window, view.basis)
+def reading(context: TierContext, window: Window) -> Reading:
+    found = read(BY_NAME["fleet_utilization"], window, context.basis)
     assert isinstance(found, Reading)
     return found
 
@@ -132,11 +132,11 @@ def test_whatever_a_prompt_token_costs_beside_a_generated_one_the_truth_lies_bet
 def test_trap_and_headroom_are_certain_only_by_the_bound_on_their_side(
     true: float, means: bool, trap: tuple[Status, Certainty], headroom: tuple[Status, Certainty]
 ) -> None:
-    view, hours = tier(means, fleet={"instances": 4}), [hour(number, true) for number in range(WEEK)]
-    found = verdict("UtilizationTrap", view, hours)
+    context, hours = tier(means, fleet={"instances": 4}), [hour(number, true) for number in range(WEEK)]
+    found = verdict("UtilizationTrap", context, hours)
     assert (found.status, found.certainty) == trap
     assert ("the plan has no mean of its prompt and output tokens" in found.sentence) is not means
-    found = verdict("NoHeadroom", view, hours)
+    found = verdict("NoHeadroom", context, hours)
     assert (found.status, found.certainty) == headroom
 
 

@@ -7,7 +7,7 @@ import pytest
 from daemon_runs import PLAN, configuration, write
 from engine_server import engines
 from evaluation_steps import EvaluationSteps
-from judging_samples import START, each, minute, minutes, view
+from judging_samples import START, context, each, minute, minutes
 from making import snapshot
 
 from agent.config.load import load
@@ -31,7 +31,7 @@ TTFT, TPOT = "ttft_seconds", "tpot_seconds"
 
 
 def tier() -> TierContext:
-    return view(slo=PROMISED)
+    return context(slo=PROMISED)
 
 
 def of(several: list[Window], seen: TierContext | None = None) -> Budget:
@@ -58,14 +58,14 @@ def test_each_objective_counts_its_own_slow_requests() -> None:
 
 
 def test_an_objective_inside_a_bucket_leaves_bounds() -> None:
-    kept = of([minute(0, slow=18)], view(slo={"ttft_p99_seconds": 0.3}))
+    kept = of([minute(0, slow=18)], context(slo={"ttft_p99_seconds": 0.3}))
     found = whole(kept)
     assert (found.low, found.high) == (0, 18)
     assert 0 < found.best < 18
 
 
 def test_without_an_objective_nothing_is_slow_and_nothing_is_counted() -> None:
-    found = whole(of([minute(0, slow=18)], view()), TPOT)
+    found = whole(of([minute(0, slow=18)], context()), TPOT)
     assert (found.n, found.best) == (0, 0)
 
 
@@ -115,7 +115,7 @@ def test_a_booking_changes_no_budget_that_somebody_holds() -> None:
 def test_what_was_counted_against_another_promise_is_forgotten() -> None:
     seen = minutes(tier(), {"a": each(5, lambda n: minute(n, slow=18))})
     assert whole(seen.budget).best == 90
-    stricter = view(slo={"ttft_p99_seconds": 0.05})
+    stricter = context(slo={"ttft_p99_seconds": 0.05})
     assert whole(tier_rules.rebin_minutes(seen, stricter).budget).best == 5 * 180
     assert tier_rules.rebin_minutes(seen, tier()).budget is seen.budget
 
@@ -129,7 +129,7 @@ def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> 
             one = minute(number, slow=18 if number < 60 else 0)
             before = error_budget.add_minute(before, one)
             closed.append(ClosedMinute(tier="t", replica=replica, slice=load_bins.bin_window(one, curve, replica)))
-    keeping.turn(closed, {}, (), ())
+    keeping.write_cycle(closed, {}, (), ())
     found = keeping.budget(tier(), now)
     keeping.close()
     assert found is not None
@@ -180,5 +180,5 @@ def test_of_a_history_that_cannot_be_read_nothing_is_known(tmp_path: Path) -> No
 
     keeping = HistoryService(locked)
     assert keeping.budget(tier(), START) is None
-    assert keeping.trouble is not None
+    assert keeping.error is not None
     keeping.close()

@@ -20,7 +20,7 @@ OK, WARNING, CRITICAL = Status.OK, Status.WARNING, Status.CRITICAL
 CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
 
 
-def answer(t: float, status: Status, certainty: Certainty = CERTAIN, **more: Any) -> Verdict:
+def result(t: float, status: Status, certainty: Certainty = CERTAIN, **more: Any) -> Verdict:
     missing = Missing(gap=Gap.NOT_IN_PLAN)
     whole = {"observed": missing, "expected": missing, "unit": "ratio", "sentence": f"at {t:g}", **more}
     return Verdict(t=t, rule="KvEviction", subject=SUBJECT, status=status, certainty=certainty, **whole)
@@ -30,71 +30,71 @@ def gap(t: float, reason: Gap = Gap.SCRAPE_FAILED, text: str = "") -> Unknown:
     return Unknown(t=t, rule="KvEviction", subject=SUBJECT, reason=reason, text=text)
 
 
-def through(answers: Iterable[RuleResult]) -> tuple[RuleState, list[ClosedSpan]]:
-    standing: RuleState | None = None
+def through(results: Iterable[RuleResult]) -> tuple[RuleState, list[ClosedSpan]]:
+    rule_state: RuleState | None = None
     ended: list[ClosedSpan] = []
-    for one in answers:
-        standing, now = step_rule_state(standing, one)
+    for one in results:
+        rule_state, now = step_rule_state(rule_state, one)
         ended.extend(now)
-    assert standing is not None
-    return standing, ended
+    assert rule_state is not None
+    return rule_state, ended
 
 
 def test_an_episode_runs_from_the_first_warning_to_the_first_ok() -> None:
-    standing, ended = through([answer(1, OK), answer(2, WARNING), answer(3, WARNING), answer(4, OK), answer(5, OK)])
-    assert standing.episode is None
-    (episode,) = ended
-    assert isinstance(episode, Finding)
-    assert (episode.rule, episode.subject) == ("KvEviction", SUBJECT)
-    assert (episode.started_at, episode.ended_at) == (2, 4)
-    assert episode.transitions == (
+    rule_state, ended = through([result(1, OK), result(2, WARNING), result(3, WARNING), result(4, OK), result(5, OK)])
+    assert rule_state.finding is None
+    (finding,) = ended
+    assert isinstance(finding, Finding)
+    assert (finding.rule, finding.subject) == ("KvEviction", SUBJECT)
+    assert (finding.started_at, finding.ended_at) == (2, 4)
+    assert finding.transitions == (
         Transition(t=2, status=WARNING, stage=None, certainty=CERTAIN),
         Transition(t=4, status=OK, stage=None, certainty=CERTAIN),
     )
 
 
 def test_an_episode_that_lasts_has_no_end() -> None:
-    standing, ended = through([answer(2, WARNING), answer(3, WARNING)])
+    rule_state, ended = through([result(2, WARNING), result(3, WARNING)])
     assert ended == []
-    assert standing.episode is not None
-    assert (standing.episode.started_at, standing.episode.ended_at) == (2, None)
+    assert rule_state.finding is not None
+    assert (rule_state.finding.started_at, rule_state.finding.ended_at) == (2, None)
 
 
 def test_only_changes_are_transitions() -> None:
-    standing, _ = through(
+    rule_state, _ = through(
         [
-            answer(1, WARNING, LIKELY, stage=1),
-            answer(2, WARNING, LIKELY, stage=1),
-            answer(3, WARNING, CERTAIN, stage=1),
-            answer(4, WARNING, CERTAIN, stage=2),
-            answer(5, CRITICAL, CERTAIN, stage=3),
-            answer(6, CRITICAL, CERTAIN, stage=3),
+            result(1, WARNING, LIKELY, stage=1),
+            result(2, WARNING, LIKELY, stage=1),
+            result(3, WARNING, CERTAIN, stage=1),
+            result(4, WARNING, CERTAIN, stage=2),
+            result(5, CRITICAL, CERTAIN, stage=3),
+            result(6, CRITICAL, CERTAIN, stage=3),
         ]
     )
-    assert standing.episode is not None
-    assert [t.t for t in standing.episode.transitions] == [1, 3, 4, 5]
+    assert rule_state.finding is not None
+    assert [t.t for t in rule_state.finding.transitions] == [1, 3, 4, 5]
 
 
 def test_a_gap_inside_does_not_end_an_episode() -> None:
-    standing, ended = through([answer(1, WARNING), gap(2), gap(3), answer(4, WARNING), answer(5, OK)])
+    rule_state, ended = through([result(1, WARNING), gap(2), gap(3), result(4, WARNING), result(5, OK)])
     spans = [e for e in ended if isinstance(e, UnknownSpan)]
-    (episode,) = [e for e in ended if isinstance(e, Finding)]
-    assert (episode.started_at, episode.ended_at) == (1, 5)
+    (finding,) = [e for e in ended if isinstance(e, Finding)]
+    assert (finding.started_at, finding.ended_at) == (1, 5)
     assert [(s.started_at, s.ended_at) for s in spans] == [(2, 4)]
-    assert (standing.episode, standing.unknown) == (None, None)
+    assert (rule_state.finding, rule_state.unknown) == (None, None)
 
 
 def test_during_a_gap_both_stand() -> None:
-    standing, _ = through([answer(1, WARNING), gap(2, text="no page")])
-    assert standing.episode is not None
-    assert standing.unknown == UnknownSpan(
+    rule_state, _ = through([result(1, WARNING), gap(2, text="no page")])
+    assert rule_state.finding is not None
+    assert rule_state.unknown == UnknownSpan(
         rule="KvEviction", subject=SUBJECT, reason=Gap.SCRAPE_FAILED, text="no page", started_at=2, ended_at=None
     )
-    assert standing.answer == gap(2, text="no page")
+    assert rule_state.result == gap(2, text="no page")
 
 
 def test_another_reason_is_another_span() -> None:
-    _, ended = through([gap(1), gap(2), gap(3, Gap.RESTARTED), answer(4, OK)])
+    _, ended = through([gap(1), gap(2), gap(3, Gap.RESTARTED), result(4, OK)])
     assert [(e.reason, e.started_at, e.ended_at) for e in ended if isinstance(e, UnknownSpan)] == [
         (Gap.SCRAPE_FAILED, 1, 3),
         (Gap.RESTARTED, 3, 4),
@@ -102,38 +102,38 @@ def test_another_reason_is_another_span() -> None:
 
 
 def test_the_worst_is_by_status_then_certainty_then_stage_and_the_latest_of_these() -> None:
-    def worst(*answers: Verdict) -> float:
-        standing, _ = through(answers)
-        assert standing.episode is not None
-        return standing.episode.worst.t
+    def worst(*results: Verdict) -> float:
+        rule_state, _ = through(results)
+        assert rule_state.finding is not None
+        return rule_state.finding.worst.t
 
-    assert worst(answer(1, CRITICAL, LIKELY), answer(2, WARNING, CERTAIN)) == 1
-    assert worst(answer(1, WARNING, CERTAIN), answer(2, WARNING, LIKELY)) == 1
-    assert worst(answer(1, CRITICAL, stage=4), answer(2, CRITICAL, stage=3)) == 1
-    assert worst(answer(1, WARNING, LIKELY), answer(2, WARNING, CERTAIN), answer(3, CRITICAL, LIKELY)) == 3
-    assert worst(answer(1, WARNING), answer(2, WARNING)) == 2
+    assert worst(result(1, CRITICAL, LIKELY), result(2, WARNING, CERTAIN)) == 1
+    assert worst(result(1, WARNING, CERTAIN), result(2, WARNING, LIKELY)) == 1
+    assert worst(result(1, CRITICAL, stage=4), result(2, CRITICAL, stage=3)) == 1
+    assert worst(result(1, WARNING, LIKELY), result(2, WARNING, CERTAIN), result(3, CRITICAL, LIKELY)) == 3
+    assert worst(result(1, WARNING), result(2, WARNING)) == 2
 
 
 def test_a_second_outbreak_is_a_second_episode() -> None:
-    _, ended = through([answer(1, WARNING), answer(2, OK), answer(3, CRITICAL), answer(4, OK)])
+    _, ended = through([result(1, WARNING), result(2, OK), result(3, CRITICAL), result(4, OK)])
     assert [(e.started_at, e.ended_at) for e in ended] == [(1, 2), (3, 4)]
 
 
 def test_what_is_watched_no_more_ends() -> None:
-    standing, _ = through([answer(1, WARNING), gap(2)])
-    episode, span = close_rule_state(standing, 9)
-    assert (type(episode), type(span)) == (Finding, UnknownSpan)
-    assert (episode.started_at, episode.ended_at, span.started_at, span.ended_at) == (1, 9, 2, 9)
-    fine, _ = through([answer(1, OK)])
+    rule_state, _ = through([result(1, WARNING), gap(2)])
+    finding, span = close_rule_state(rule_state, 9)
+    assert (type(finding), type(span)) == (Finding, UnknownSpan)
+    assert (finding.started_at, finding.ended_at, span.started_at, span.ended_at) == (1, 9, 2, 9)
+    fine, _ = through([result(1, OK)])
     assert close_rule_state(fine, 9) == ()
 
 
 def test_an_episode_that_flaps_for_a_week_keeps_its_first_and_its_latest_changes() -> None:
-    flapping = [answer(60.0 * n, (Status.WARNING, Status.CRITICAL)[n % 2]) for n in range(10_080)]
-    standing, ended = through(flapping)
+    flapping = [result(60.0 * n, (Status.WARNING, Status.CRITICAL)[n % 2]) for n in range(10_080)]
+    rule_state, ended = through(flapping)
     assert ended == []
-    assert standing.episode is not None
-    kept = [one.t for one in standing.episode.transitions]
+    assert rule_state.finding is not None
+    kept = [one.t for one in rule_state.finding.transitions]
     assert len(kept) == MOST_TRANSITIONS
     assert (kept[0], kept[-1]) == (0.0, 60.0 * 10_079)
     assert kept == sorted(set(kept))

@@ -3,7 +3,7 @@
 import pytest
 import recorded
 from evaluation_steps import EvaluationSteps
-from judging_samples import EDGES, START, view
+from judging_samples import EDGES, START, context
 from making import cumulative, snapshot
 
 from agent.config.files import load_plan
@@ -19,22 +19,22 @@ RULES = {"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "PastTheKnee", "Q
 BURN = AlertKey(rule="TtftSloBurn", subject=Subject(tier="t"))
 
 
-def episodes(name: str) -> dict[str, Finding]:
+def findings(name: str) -> dict[str, Finding]:
     recording, _ = load(recorded.folder(name))
     done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
     every = [e for e in done.ended if isinstance(e, Finding)]
-    found = [*every, *(s.episode for s in done.standings if s.episode is not None)]
+    found = [*every, *(s.finding for s in done.rule_states if s.finding is not None)]
     return {e.rule: e for e in found if e.rule in RULES}
 
 
 @pytest.mark.parametrize("name", ["steady", "diurnal", "diurnal_quiet", "near_full_healthy", "kv_brim_healthy"])
 def test_healthy_traffic_breaks_no_promise(name: str) -> None:
-    assert episodes(name) == {}
+    assert findings(name) == {}
 
 
 def test_a_cascade_is_told_as_a_broken_promise_with_its_causes_and_pages_by_its_own_rule_only() -> None:
     """Five minutes of it spend less than a page's budget: the cascade's page came before, and this is likely."""
-    found = episodes("kv_cascade")
+    found = findings("kv_cascade")
     burn, tail = found["TtftSloBurn"].worst, found["TtftTail"].worst
     assert (burn.status, burn.certainty) == (Status.CRITICAL, Certainty.LIKELY)
     assert (tail.status, tail.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
@@ -49,21 +49,21 @@ def test_a_cascade_is_told_as_a_broken_promise_with_its_causes_and_pages_by_its_
 
 
 def test_requests_held_back_for_adapters_are_the_first_cause_of_the_tail_in_lora() -> None:
-    worst = episodes("lora")["TtftTail"].worst
+    worst = findings("lora")["TtftTail"].worst
     assert worst.status is Status.WARNING
     assert worst.causes[0].cause == "adapters held back"
 
 
 def test_hits_that_were_lost_are_the_first_cause_of_the_tail_as_they_are_of_the_divergence() -> None:
     """The plan names no hits: the slow minutes against the others tell, whatever limit made them slow."""
-    worst = episodes("prefix")["TtftTail"].worst
+    worst = findings("prefix")["TtftTail"].worst
     assert worst.causes[0].cause == "prefix hits"
     assert worst.causes[0].evidence[0].startswith("prefix hits lost: 9% in the slow minutes, 94% before")
 
 
 def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
     """3 requests a second, all of them in 0.4 s for twelve minutes, then in 0.08 s; 0.26 s are promised."""
-    watcher = EvaluationSteps({"t": view(slo={"ttft_p99_seconds": 0.26})})
+    watcher = EvaluationSteps({"t": context(slo={"ttft_p99_seconds": 0.26})})
     seen: list[tuple[float, str]] = []
     for seconds in range(0, 1260, 15):
         slow = min(seconds, 720) * 3

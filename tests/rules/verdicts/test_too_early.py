@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from judging_samples import START, each, gauge, minute, minutes, seen, view
+from judging_samples import START, context, each, gauge, minute, minutes, seen
 
 from rules.catalogue.registry import RULES
 from rules.confidence import Certainty
@@ -124,17 +124,17 @@ def slices_of(tier: TierContext, history: list[Window]) -> tuple[BinnedWindow, .
     return tuple(bin_window(one, tier.curve, "a") for one in history)
 
 
-def answers(history: list[Window]) -> list[RuleResult]:
+def results(history: list[Window]) -> list[RuleResult]:
     """Of every rule: live, over days, by Step 13 in minutes and in hours, and straight from its way of judging."""
-    tier = view(**PLAN)
+    tier = context(**PLAN)
     found = slices_of(tier, history)
     now = max((one.end for one in history), default=START)
     booked = minutes(tier, {"a": history})
-    fleet = {"t": TierWindows(view=tier, slices=found)}
+    fleet = {"t": TierWindows(context=tier, binned=found)}
     told: list[RuleResult] = list(tier_rules.evaluate_tier_rules(booked, tier, now, fleet))
     told += long_rules.evaluate_long_rules(tier, found, now)
     for period in (60.0, 3600.0):
-        told += check_benchmark(tier, found, now, period).answers
+        told += check_benchmark(tier, found, now, period).results
         told += [evaluate_rule(rule, tier, found, now, period, fleet=fleet, budget=booked.budget) for rule in JUDGED]
     return told
 
@@ -142,31 +142,31 @@ def answers(history: list[Window]) -> list[RuleResult]:
 @pytest.mark.parametrize("name", HISTORIES)
 def test_no_sentence_names_a_longer_time_than_was_watched(name: str) -> None:
     history = HISTORIES[name]
-    watched = watched_seconds(slices_of(view(**PLAN), history))
-    for answer in answers(history):
-        if isinstance(answer, Verdict) and answer.status is Status.OK and answer.certainty is Certainty.CERTAIN:
-            assert named(answer.sentence) <= watched + 1.0, (answer.rule, answer.sentence)
+    watched = watched_seconds(slices_of(context(**PLAN), history))
+    for result in results(history):
+        if isinstance(result, Verdict) and result.status is Status.OK and result.certainty is Certainty.CERTAIN:
+            assert named(result.sentence) <= watched + 1.0, (result.rule, result.sentence)
 
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_no_rule_is_ok_before_its_minimum_was_watched(name: str) -> None:
     history = HISTORIES[name]
-    watched = watched_seconds(slices_of(view(**PLAN), history))
+    watched = watched_seconds(slices_of(context(**PLAN), history))
     needed = {rule.name: rule.minimum_seconds for rule in RULES}
-    for answer in answers(history):
-        if isinstance(answer, Verdict) and answer.status is Status.OK:
-            assert watched >= 0.9 * needed[answer.rule], (answer.rule, answer.sentence)
+    for result in results(history):
+        if isinstance(result, Verdict) and result.status is Status.OK:
+            assert watched >= 0.9 * needed[result.rule], (result.rule, result.sentence)
 
 
 @pytest.mark.parametrize("name", [name for name in HISTORIES if "24 times" in name or "overloaded" in name])
 def test_what_is_wrong_already_is_not_called_ok_for_being_young(name: str) -> None:
     """Of those that answer from a minute on, only what so much load says nothing of."""
-    fine = {a.rule for a in answers(HISTORIES[name]) if isinstance(a, Verdict) and a.status is Status.OK}
+    fine = {a.rule for a in results(HISTORIES[name]) if isinstance(a, Verdict) and a.status is Status.OK}
     assert fine <= PROVEN
 
 
 def test_two_minutes_beyond_are_told_as_what_they_are() -> None:
-    load = [one for one in answers(HISTORIES["two minutes, 24 times usable"]) if one.rule == "LoadBeyondBenchmark"]
+    load = [one for one in results(HISTORIES["two minutes, 24 times usable"]) if one.rule == "LoadBeyondBenchmark"]
     for one in load:
         assert isinstance(one, Unknown)
         assert one.text.startswith("beyond for 2 of 2 minutes seen: too early to say (144 completed rps is above 6")

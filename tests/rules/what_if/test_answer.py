@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 import pytest
-from report_samples import HOUR, START, USABLE, WEEK, hours, seen_of, slices, tier_view
+from report_samples import HOUR, START, USABLE, WEEK, binned, hours, seen_of, tier_view
 
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.resize.production_curve import SloStatus
@@ -21,14 +21,14 @@ from rules.what_if.prompts import find_prompt_variation
 PLANNED = tier_view()
 
 
-def answer(
-    instances: int, view: TierContext = PLANNED, several: Iterable[Window] | None = None, rps: float | None = None
+def result(
+    instances: int, context: TierContext = PLANNED, several: Iterable[Window] | None = None, rps: float | None = None
 ) -> WhatIf:
     """Ten replicas served 30 rps by day (3 each) and 10 by night (1 each), all TTFT in (0.05, 0.1] unless told."""
     windows = list(hours() if several is None else several)
-    seen = seen_of(view, windows)
-    told = [one for one in map(find_prompt_variation, slices(view, windows)) if one is not None]
-    return answer_question(seen, slices(view, windows), told, WhatIfQuestion(instances=instances, rps=rps))
+    seen = seen_of(context, windows)
+    told = [one for one in map(find_prompt_variation, binned(context, windows)) if one is not None]
+    return answer_question(seen, binned(context, windows), told, WhatIfQuestion(instances=instances, rps=rps))
 
 
 def limit(found: WhatIf, name: str) -> LimitHeadroom:
@@ -36,7 +36,7 @@ def limit(found: WhatIf, name: str) -> LimitHeadroom:
 
 
 def test_the_load_a_replica_gets_is_the_peak_shared_evenly() -> None:
-    found = answer(6)
+    found = result(6)
     assert (found.rps, found.asked.rps) == (pytest.approx(30.0), pytest.approx(5.0))
     assert found.now is not None
     assert (found.now.replicas, found.now.rps) == (pytest.approx(10.0), pytest.approx(3.0))
@@ -44,13 +44,13 @@ def test_the_load_a_replica_gets_is_the_peak_shared_evenly() -> None:
 
 
 def test_what_production_served_is_bounded_by_its_buckets() -> None:
-    value = answer(10).asked.get_prediction("ttft_p99_seconds").production
+    value = result(10).asked.get_prediction("ttft_p99_seconds").production
     assert isinstance(value, Reading)
     assert (value.low, value.high) == (0.05, 0.1)
 
 
 def test_beyond_it_the_benchmark_says_by_the_logarithms_of_its_two_points() -> None:
-    told = answer(6).asked.get_prediction("ttft_p99_seconds")
+    told = result(6).asked.get_prediction("ttft_p99_seconds")
     assert isinstance(told.production, Missing)
     assert told.production.gap is Gap.LOAD_NOT_REACHED
     assert "3 rps a replica at most" in told.production.text
@@ -61,7 +61,7 @@ def test_beyond_it_the_benchmark_says_by_the_logarithms_of_its_two_points() -> N
 
 
 def test_the_money_is_that_of_the_replicas_and_measured_tokens_are_divided_by_once() -> None:
-    found = answer(4)
+    found = result(4)
     assert found.bill is not None
     assert found.bill_now is not None
     # 4 replicas of 2 GPUs at 2.50; 730 hours a month; 20 rps on average x 80 tokens x 3600 = 5.76 million an hour.
@@ -73,7 +73,7 @@ def test_the_money_is_that_of_the_replicas_and_measured_tokens_are_divided_by_on
 
 
 def test_another_peak_is_the_same_traffic_so_many_times_as_large() -> None:
-    found = answer(4, rps=60.0)
+    found = result(4, rps=60.0)
     assert found.bill is not None
     assert found.bill.tokens_per_hour == pytest.approx(2 * 5.76e6)
     assert found.bill_now is not None
@@ -82,7 +82,7 @@ def test_another_peak_is_the_same_traffic_so_many_times_as_large() -> None:
 
 
 def test_what_breaks_first_with_its_load_headroom_and_fewest_replicas() -> None:
-    found = answer(6)
+    found = result(6)
     assert found.first_limit is limit(found, "ttft_p99_seconds")
     first = found.first_limit
     assert first is not None
@@ -101,7 +101,7 @@ def test_what_breaks_first_with_its_load_headroom_and_fewest_replicas() -> None:
 
 
 def test_one_replica_lost_at_the_peak_is_judged_at_the_load_of_those_that_are_left() -> None:
-    found = answer(5)
+    found = result(5)
     assert found.one_lost is not None
     # 30 rps on four are 7.5 each, beyond 7.333; on five 6, which the benchmark has at 0.5 s.
     assert found.asked.kept is SloStatus.LIKELY_KEPT
@@ -111,7 +111,7 @@ def test_one_replica_lost_at_the_peak_is_judged_at_the_load_of_those_that_are_le
 
 
 def test_of_one_replica_nothing_is_left() -> None:
-    found = answer(1)
+    found = result(1)
     assert found.one_lost is None
     assert found.one_lost_rps == 0
     assert found.asked.kept is SloStatus.LIKELY_BROKEN
@@ -123,21 +123,21 @@ def test_production_that_broke_the_objective_says_so_against_the_benchmark() -> 
         *hours(84, rps=lambda n: 20.0),
         *hours(84, rps=lambda n: 60.0, first=84, ttft={0.08: 0.9, 3.0: 0.1}),
     ]
-    found = answer(10, several=slow, rps=60.0)
+    found = result(10, several=slow, rps=60.0)
     (ttft, _) = found.asked.held
     assert (ttft.kept, ttft.source) == (SloStatus.BROKEN, PredictionSource.PRODUCTION)
     first = limit(found, "ttft_p99_seconds").limit
     assert isinstance(first.rps, Reading)
     assert (first.rps.low, first.rps.high) == (pytest.approx(2.0), pytest.approx(6.0))
     assert first.source is PredictionSource.PRODUCTION
-    more = answer(8, several=slow, rps=60.0)
+    more = result(8, several=slow, rps=60.0)
     assert more.asked.held[0].kept is SloStatus.BROKEN
     assert more.asked.held[0].reason == "production broke it at a lower load"
 
 
 def test_production_slower_than_the_benchmark_at_equal_load_makes_its_curve_slower() -> None:
     # At 3 rps the benchmark has 0.141 s; production's requests lie in (0.2, 0.5].
-    found = answer(5, several=hours(ttft={0.3: 1.0}))
+    found = result(5, several=hours(ttft={0.3: 1.0}))
     assert found.slower["ttft"] > 1.4
     (ttft, tpot) = found.asked.held
     assert (ttft.source, tpot.source) == (PredictionSource.SLOWED, PredictionSource.BENCHMARK)
@@ -150,7 +150,7 @@ def test_production_slower_than_the_benchmark_at_equal_load_makes_its_curve_slow
 
 
 def test_a_tier_without_a_price_costs_gpu_hours() -> None:
-    found = answer(4, tier_view(cost=None))
+    found = result(4, tier_view(cost=None))
     assert found.bill is not None
     assert found.bill.gpu_hours_per_hour == 8
     assert (found.bill.per_hour, found.bill.per_month, found.bill.per_million_tokens) == (None, None, None)
@@ -158,7 +158,7 @@ def test_a_tier_without_a_price_costs_gpu_hours() -> None:
 
 def test_a_tier_without_a_benchmark_is_judged_by_production_as_far_as_it_went() -> None:
     bare = tier_view(curve=None)
-    held, beyond = answer(10, bare), answer(5, bare)
+    held, beyond = result(10, bare), result(5, bare)
     assert held.asked.kept is SloStatus.KEPT
     assert beyond.asked.kept is SloStatus.NOT_KNOWN
     told = beyond.asked.get_prediction("ttft_p99_seconds").benchmark
@@ -172,14 +172,14 @@ def test_a_tier_without_a_benchmark_is_judged_by_production_as_far_as_it_went() 
 
 
 def test_an_operating_point_given_by_hand_is_a_limit_and_named_the_plan_s() -> None:
-    found = answer(5, tier_view(curve=None, operating_point={"usable_rps": 4.0}))
+    found = result(5, tier_view(curve=None, operating_point={"usable_rps": 4.0}))
     given = limit(found, GIVEN)
     assert (given.limit.source, given.tier_rps, given.fewest) == (PredictionSource.PLAN, pytest.approx(20.0), 8)
     assert found.first_limit is given
 
 
 def test_a_tier_without_a_plan_shows_its_own_curve_and_judges_no_slo() -> None:
-    found = answer(10, build_tier_context("t", None))
+    found = result(10, build_tier_context("t", None))
     assert found.asked.held == ()
     assert found.asked.kept is SloStatus.NOT_KNOWN
     assert (found.bill, found.bill_now) == (None, None)
@@ -187,7 +187,7 @@ def test_a_tier_without_a_plan_shows_its_own_curve_and_judges_no_slo() -> None:
 
 
 def test_a_tier_that_nobody_saw_yet_is_answered_from_its_plan_which_is_said() -> None:
-    seen = ProductionSummaryBuilder(view=PLANNED, since=START, until=START + WEEK).build(())
+    seen = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK).build(())
     found = answer_question(seen, (), (), WhatIfQuestion(instances=10))
     # The planned peak of 50 rps on ten.
     assert (found.rps, found.asked.rps) == (50.0, 5.0)
@@ -204,9 +204,9 @@ def test_a_tier_that_nobody_saw_yet_is_answered_from_its_plan_which_is_said() ->
 
 def test_without_arrivals_the_peak_is_a_busy_hour_and_said_to_be_too_low() -> None:
     windows = hours()
-    collected = ProductionSummaryBuilder(view=PLANNED, since=START, until=START + WEEK)
-    collected.add(slices(PLANNED, windows), slices(PLANNED, windows), ())
-    found = answer_question(collected.build(("v1",)), slices(PLANNED, windows), (), WhatIfQuestion(instances=10))
+    collected = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK)
+    collected.add(binned(PLANNED, windows), binned(PLANNED, windows), ())
+    found = answer_question(collected.build(("v1",)), binned(PLANNED, windows), (), WhatIfQuestion(instances=10))
     assert found.peak is not None
     assert found.peak.rps == pytest.approx(30.0)
     assert found.peak.source == "mean of a busy hour: its busiest minutes were higher"
@@ -215,15 +215,15 @@ def test_without_arrivals_the_peak_is_a_busy_hour_and_said_to_be_too_low() -> No
 
 
 @pytest.mark.parametrize(
-    ("view", "words"),
+    ("context", "words"),
     [
         (tier_view(pools=["prefill", "decode"]), "serves prefill and decode apart"),
         (build_tier_context("t", None), "no peak was seen and the plan has none: say with --rps"),
         (tier_view(workload=None), "no peak was seen and the plan has none: say with --rps"),
     ],
 )
-def test_what_cannot_be_answered_says_why(view: TierContext, words: str) -> None:
-    seen = ProductionSummaryBuilder(view=view, since=START, until=START + WEEK).build(())
+def test_what_cannot_be_answered_says_why(context: TierContext, words: str) -> None:
+    seen = ProductionSummaryBuilder(context=context, since=START, until=START + WEEK).build(())
     assert words in explain_unanswerable(seen, WhatIfQuestion(instances=3))
     with pytest.raises(ValueError, match=r"apart|peak"):
         answer_question(seen, (), (), WhatIfQuestion(instances=3))
@@ -231,15 +231,15 @@ def test_what_cannot_be_answered_says_why(view: TierContext, words: str) -> None
 
 def test_pools_of_targets_count_as_those_of_the_plan() -> None:
     seen = ProductionSummaryBuilder(
-        view=build_tier_context("t", None, pools={"a": "decode"}), since=START, until=START + WEEK
+        context=build_tier_context("t", None, pools={"a": "decode"}), since=START, until=START + WEEK
     ).build(())
     assert "apart" in explain_unanswerable(seen, WhatIfQuestion(instances=3, rps=5.0))
 
 
 def test_one_busy_hour_is_no_peak_where_three_were_seen() -> None:
     windows = [*hours(23), *hours(1, rps=lambda n: 60.0, first=23)]
-    collected = ProductionSummaryBuilder(view=PLANNED, since=START, until=START + WEEK)
-    collected.add(slices(PLANNED, windows), slices(PLANNED, windows), ())
-    found = answer_question(collected.build(("v1",)), slices(PLANNED, windows), (), WhatIfQuestion(instances=10))
+    collected = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK)
+    collected.add(binned(PLANNED, windows), binned(PLANNED, windows), ())
+    found = answer_question(collected.build(("v1",)), binned(PLANNED, windows), (), WhatIfQuestion(instances=10))
     assert found.peak is not None
     assert (found.rps, found.peak.highest) == (pytest.approx(30.0), pytest.approx(60.0))

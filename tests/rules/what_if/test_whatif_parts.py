@@ -224,6 +224,6 @@ def test_an_effect_that_is_not_sure_widens_the_bounds_both_ways(scale: float) ->
 def test_a_load_that_broke_a_limit_below_one_that_kept_it_was_broken_by_something_else() -> None:
     # 3 rps at 3 s, in a cascade; 4 rps kept 2 s. The benchmark crosses 2 s at 7.333.
     known = collect_loads([slice_at(3, 3.0), slice_at(4, 0.3)], PLANNED)
-    found = find_crossing(PredictionInputs(view=PLANNED, served=known), "ttft_p99_seconds", 2.0)
+    found = find_crossing(PredictionInputs(context=PLANNED, served=known), "ttft_p99_seconds", 2.0)
     assert found.source is PredictionSource.BENCHMARK
     assert found.earliest == pytest.approx(USABLE)

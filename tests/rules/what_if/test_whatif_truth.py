@@ -44,20 +44,20 @@ def production(at: AtLoad, name: str) -> SignalValue:
 def test_at_a_load_that_production_served_its_bounds_contain_what_the_simulator_gives(
     rag: Simulated, instances: int, name: str
 ) -> None:
-    found = rag.answer(instances, rps=12.0)
+    found = rag.result(instances, rps=12.0)
     assert contains(production(found.asked, name), rag.truth(name, 12.0 / instances), 0.02)
 
 
 @pytest.mark.parametrize("instances", [4, 6, 12])
 def test_the_best_estimate_of_p99_is_near_the_truth_and_its_bounds_are_closed(rag: Simulated, instances: int) -> None:
-    value = production(rag.answer(instances, rps=12.0).asked, "ttft_p99_seconds")
+    value = production(rag.result(instances, rps=12.0).asked, "ttft_p99_seconds")
     assert isinstance(value, Reading)
     assert value.high is not None
     assert value.value == pytest.approx(rag.truth("ttft_p99_seconds", 12.0 / instances), rel=0.1)
 
 
 def test_the_peak_itself_with_the_replicas_that_carried_it_lies_on_production_s_curve(rag: Simulated) -> None:
-    found = rag.answer(3)
+    found = rag.result(3)
     assert found.peak is not None
     assert found.peak.at is not None
     assert found.peak.source == "reached in three stretches of five minutes"
@@ -70,7 +70,7 @@ def test_the_peak_itself_with_the_replicas_that_carried_it_lies_on_production_s_
 
 @pytest.mark.parametrize("name", [*LATENCIES, "kv_utilization"])
 def test_beyond_production_the_benchmark_stands_beside_it_and_is_not_mixed_in(rag: Simulated, name: str) -> None:
-    found = rag.answer(2, rps=11.0)
+    found = rag.result(2, rps=11.0)
     told = found.asked.get_prediction(name)
     assert isinstance(told.production, Missing)
     assert told.production.gap is Gap.LOAD_NOT_REACHED
@@ -81,7 +81,7 @@ def test_beyond_production_the_benchmark_stands_beside_it_and_is_not_mixed_in(ra
 
 
 def test_beyond_both_nothing_is_invented(rag: Simulated) -> None:
-    found = rag.answer(1, rps=9.0)
+    found = rag.result(1, rps=9.0)
     for name in LATENCIES:
         told = found.asked.get_prediction(name)
         assert isinstance(told.production, Missing)
@@ -96,7 +96,7 @@ def test_beyond_both_nothing_is_invented(rag: Simulated) -> None:
 
 
 def test_the_load_at_which_the_first_limit_breaks_is_that_of_the_simulator(rag: Simulated) -> None:
-    found = rag.answer(3)
+    found = rag.result(3)
     assert found.first_limit is not None
     assert found.first_limit.limit.name == "ttft_p99_seconds"
     load = found.first_limit.limit.earliest
@@ -112,7 +112,7 @@ def test_the_load_at_which_the_first_limit_breaks_is_that_of_the_simulator(rag: 
 def test_prompts_that_production_never_had_give_bounds_alone_and_these_contain_the_truth(
     rag: Simulated, scale: float, name: str
 ) -> None:
-    found = rag.answer(6, rps=12.0, prompt_scale=scale)
+    found = rag.result(6, rps=12.0, prompt_scale=scale)
     told = found.asked.get_prediction(name)
     for value in (told.production, told.benchmark):
         assert isinstance(value, Reading)
@@ -126,7 +126,7 @@ def test_prompts_that_production_never_had_give_bounds_alone_and_these_contain_t
 def test_prompts_as_production_had_them_move_a_prediction_as_they_moved_production(
     drifting: Simulated, scale: float, then: float, name: str
 ) -> None:
-    found = drifting.answer(3, rps=6.0, prompt_scale=scale)
+    found = drifting.result(3, rps=6.0, prompt_scale=scale)
     value = production(found.asked, name)
     assert isinstance(value, Reading)
     assert value.value is not None
@@ -143,12 +143,12 @@ def test_the_exponent_of_the_simulator_is_found_again(drifting: Simulated) -> No
     assert ttft.low < PREFILL_EXPONENT < ttft.high
     assert ttft.high - ttft.low < 0.2
     assert tpot.low < 0.0 < tpot.high
-    told = [one for one in drifting.answer(3, prompt_scale=0.8).assumed if one.startswith("TTFT moves")]
+    told = [one for one in drifting.result(3, prompt_scale=0.8).assumed if one.startswith("TTFT moves")]
     assert f"to the power of {ttft.value:.2f}" in told[0]
 
 
 def test_a_benchmark_that_production_is_slower_than_is_not_believed_beyond_it(drifting: Simulated) -> None:
-    found = drifting.answer(2, rps=9.0)
+    found = drifting.result(2, rps=9.0)
     told = {one.name: one for one in found.asked.held}
     # At 4.5 rps the benchmark has about 1.12 s; with prompts half as long again as planned it is 1.12 x 1.5^1.15 = 1.78 s.
     assert drifting.truth("ttft_p99_seconds", 4.5) < 1.5 < drifting.truth("ttft_p99_seconds", 4.5, 1.5)
@@ -169,7 +169,7 @@ def true_limit(of: Simulated, limit: float, scale: float) -> float:
 
 @pytest.mark.parametrize("scale", [0.8, 1.3, 1.8])
 def test_with_other_prompts_the_load_at_which_a_limit_breaks_is_bounded(rag: Simulated, scale: float) -> None:
-    met = next(one for one in rag.answer(6, rps=12.0, prompt_scale=scale).met if one.limit.name == "ttft_p99_seconds")
+    met = next(one for one in rag.result(6, rps=12.0, prompt_scale=scale).met if one.limit.name == "ttft_p99_seconds")
     known = met.limit.rps
     assert isinstance(known, Reading)
     truth = true_limit(rag, 2.0, scale)

@@ -122,7 +122,7 @@ def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[
     store, _ = past
     for name, tier in load_plan(PLAN).tiers.items():
         found = check_tier(store, load_bins.build_tier_context(name, tier), plan_version(tier), END - 7 * DAY, END)
-        firing = [a for a in found.answers if isinstance(a, Verdict) and a.status in FIRING]
+        firing = [a for a in found.results if isinstance(a, Verdict) and a.status in FIRING]
         if name == CHAT:
             assert [one.rule for one in firing] == ["TtftDivergence"]
             assert firing[0].certainty is Certainty.CERTAIN
@@ -134,12 +134,12 @@ def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[
 
 def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it(past: tuple[Reader, Truth]) -> None:
     store, truth = past
-    trapped = {episode.subject.tier for episode in store.episodes(BEGIN) if episode.rule == "UtilizationTrap"}
+    trapped = {finding.subject.tier for finding in store.findings(BEGIN) if finding.rule == "UtilizationTrap"}
     assert trapped == {tier for tier, told in truth["tiers"].items() if told["utilization_trap"]} == {RAG}
     for name, tier in load_plan(PLAN).tiers.items():
-        view = load_bins.build_tier_context(name, tier)
-        answers = long_rules.evaluate_long_rules(view, hours(store, name, END - 8 * DAY), END)
-        (trap,) = (one for one in answers if one.rule == "UtilizationTrap")
+        context = load_bins.build_tier_context(name, tier)
+        results = long_rules.evaluate_long_rules(context, hours(store, name, END - 8 * DAY), END)
+        (trap,) = (one for one in results if one.rule == "UtilizationTrap")
         fires = isinstance(trap, Verdict) and trap.status in FIRING
         assert fires is truth["tiers"][name]["utilization_trap"], trap
 
@@ -147,7 +147,7 @@ def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it
 def test_the_drift_is_an_episode_that_began_while_prompts_grew_and_lasts(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     drift = truth["tiers"][CHAT]["prompt_drift"]
-    found = [e for e in store.episodes(BEGIN, CHAT) if e.rule == "WorkloadDrift"]
+    found = [e for e in store.findings(BEGIN, CHAT) if e.rule == "WorkloadDrift"]
     assert found
     assert drift["begin"] < found[0].started_at < drift["end"]
     assert found[-1].ended_at is None
@@ -157,16 +157,16 @@ def test_the_drift_is_an_episode_that_began_while_prompts_grew_and_lasts(past: t
 def test_the_cascade_is_told_page_by_page_and_before_the_alert_of_others(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     told = truth["tiers"][CODE]["kv_cascade"]
-    (episode,) = (e for e in store.episodes(BEGIN) if e.rule == "KvCacheCascade")
-    assert episode.subject.replica == f"{CODE}-{told['replica']}"
-    assert told["begin"] < episode.started_at < told["alert_at"]
-    assert episode.ended_at is not None
-    assert (episode.worst.stage, episode.worst.certainty) == (4, Certainty.CERTAIN)
-    stages = [t.stage or 0 for t in episode.transitions if t.status in FIRING]
+    (finding,) = (e for e in store.findings(BEGIN) if e.rule == "KvCacheCascade")
+    assert finding.subject.replica == f"{CODE}-{told['replica']}"
+    assert told["begin"] < finding.started_at < told["alert_at"]
+    assert finding.ended_at is not None
+    assert (finding.worst.stage, finding.worst.certainty) == (4, Certainty.CERTAIN)
+    stages = [t.stage or 0 for t in finding.transitions if t.status in FIRING]
     assert stages == sorted(stages)
     assert stages[0] == 1
     (alert,) = store.foreign_alerts(BEGIN)
-    assert (alert.tier, alert.replica) == (CODE, episode.subject.replica)
+    assert (alert.tier, alert.replica) == (CODE, finding.subject.replica)
     assert (alert.started_at, alert.ended_at) == (told["alert_at"], told["alert_until"])
     assert alert.diagnosis is not None
     assert alert.diagnosis.rule == "KvCacheCascade"
@@ -255,7 +255,7 @@ def _episodes(url: str) -> set[str]:
             told = json.load(page)
     except OSError:
         return set()
-    return {episode["rule"] for tier in told["tiers"] for episode in tier["episodes"]}
+    return {finding["rule"] for tier in told["tiers"] for finding in tier["episodes"]}
 
 
 def test_engines_go_on_after_the_past_and_the_daemon_watches_them(

@@ -50,20 +50,20 @@ def test_a_reading_agrees_with_the_curve_at_its_load() -> None:
     before = engine.snapshot()
     engine.advance(BEGIN + 3660.0, 5400, Conditions())
     window = windows.diff_snapshots(before, engine.snapshot())
-    view = load_bins.build_tier_context(CODE, tier)
+    context = load_bins.build_tier_context(CODE, tier)
     place = curve.place(1.5, None)
     for signal, metric in (("ttft_p99_seconds", "ttft_p99_seconds"), ("tpot_p99_seconds", "tpot_p99_seconds")):
         assert place.bin is not None
         expected = curve.expectation(place.bin, metric, 1.5)
-        found = _read(signal, window, view)
+        found = _read(signal, window, context)
         assert expected is not None
         assert (found.low or 0.0) <= expected.interpolated <= (found.high or 0.0)
-    assert _read("prefix_hit_ratio", window, view).value == pytest.approx(0.55, abs=0.01)
-    assert _read("completed_rps", window, view).value == pytest.approx(1.5, rel=0.05)
+    assert _read("prefix_hit_ratio", window, context).value == pytest.approx(0.55, abs=0.01)
+    assert _read("completed_rps", window, context).value == pytest.approx(1.5, rel=0.05)
 
 
-def _read(signal: str, window: Window, view: load_bins.TierContext) -> Reading:
-    found = read(BY_NAME[signal], window, view.basis)
+def _read(signal: str, window: Window, context: load_bins.TierContext) -> Reading:
+    found = read(BY_NAME[signal], window, context.basis)
     assert isinstance(found, Reading), found
     return found
 
