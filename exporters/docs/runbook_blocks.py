@@ -1,4 +1,4 @@
-"""Generated blocks of docs/runbooks.md: method, window and thresholds of each rule.
+"""Generated blocks of docs/runbooks.md: the rules by severity, and method, window and thresholds of each rule.
 
 A block lies between `<!-- generated: thresholds NAME -->` and `<!-- end -->`. The text around it is written by hand,
 without these numbers.
@@ -14,6 +14,8 @@ from rules.catalogue.registry import RULES
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+OVERVIEW = re.compile(r"<!-- generated: overview -->\n(.*?)<!-- end -->", re.DOTALL)
 
 METHOD_TEXTS: Mapping[str, str] = {
     "judge_tail": "the share of requests slower than the benchmark allows at equal load",
@@ -73,9 +75,19 @@ def fill_runbooks(page: str) -> str:
     wrong += [f"{name} has {named.count(name)} blocks" for name in known if named.count(name) > 1]
     if wrong:
         raise RunbookError("; ".join(wrong))
+    page = OVERVIEW.sub(lambda _: f"<!-- generated: overview -->\n{overview()}\n<!-- end -->", page)
     return BLOCK.sub(
         lambda found: f"<!-- generated: thresholds {found[1]} -->\n{block(known[found[1]])}\n<!-- end -->", page
     )
+
+
+def overview() -> str:
+    """Return the table of all rules by severity, with links to their sections."""
+    rows = []
+    for severity, meaning in LOUDNESS.items():
+        links = ", ".join(f"[{rule.name}](#{rule.name.lower()})" for rule in RULES if rule.loudness is severity)
+        rows.append(f"| `{severity.value}`: {meaning} | {links} |")
+    return "\n".join(["| severity | rules |", "|---|---|", *rows])
 
 
 def block(rule: Rule) -> str:

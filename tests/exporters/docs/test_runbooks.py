@@ -7,7 +7,15 @@ import pytest
 from paths import ROOT
 
 from exporters.docs import runbook_blocks
-from exporters.docs.runbook_blocks import BLOCK, LOUDNESS, METHOD_TEXTS, RunbookError, block, fill_runbooks
+from exporters.docs.runbook_blocks import (
+    BLOCK,
+    LOUDNESS,
+    METHOD_TEXTS,
+    OVERVIEW,
+    RunbookError,
+    block,
+    fill_runbooks,
+)
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes.context import LATENCY
 from rules.causes.explain import SUSPECTS
@@ -32,6 +40,14 @@ def sections() -> dict[str, str]:
     """What stands below each heading of the second level."""
     heads = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)
     return dict(zip(heads[1::2], heads[2::2], strict=True))
+
+
+def test_every_rule_is_in_the_overview_once_under_its_severity() -> None:
+    found = OVERVIEW.search(PAGE)
+    assert found is not None
+    rows = [line for line in found[1].splitlines() if line.startswith("| `")]
+    named = {row.split("`")[1]: re.findall(r"\[(\w+)\]", row) for row in rows}
+    assert named == {each.value: [rule.name for rule in RULES if rule.loudness is each] for each in Severity}
 
 
 def by_hand(section: str) -> str:
