@@ -28,7 +28,7 @@ from exporters.report.picture import png
 from exporters.report.records import Report
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.benchmark_check import Step13, check_benchmark
-from rules.evaluator.evaluate import evaluate_rule
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import Plan
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rules.catalogue import benchmark
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
-from rules.evaluator.evaluate import evaluate_rule
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.tails import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
-from rules.evaluator.evaluate import evaluate_rule
-from rules.evaluator.tier_rules import LIVE_SECONDS
+from rules.evaluator.tier_rules import LIVE_SECONDS, evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap

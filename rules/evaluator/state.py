@@ -7,14 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from rules.evaluator import long_rules, tier_rules
 from rules.evaluator.alert_state import AlertKey, AlertState
-from rules.evaluator.observation import AGGREGATE, ClosedMinute, ReplicaKey, TierAggregate
+from rules.evaluator.observation import ClosedMinute, ReplicaKey
 from rules.evaluator.tier_rules import TierMinutes, TierSize
-from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.replicas import track
+from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
-from rules.telemetry import windows
-from rules.telemetry.windows import Window
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import Finding, RuleState
 from rules.verdicts.projection import Projection
@@ -84,32 +81,11 @@ class EvaluatorState:
         """Replace the forecasts by tier. The next step evaluates them."""
         self.projections = dict(projections)
 
-    def close_minute(self, replica: ReplicaState, minute: Window, context: TierContext) -> None:
-        """Add a complete minute of a replica. A tier that a store adds up takes its minutes from there."""
-        tier = replica.tier
-        if self.is_aggregated(tier):
-            return
-        before = self.minutes.get(tier, TierMinutes())
-        self.minutes[tier] = tier_rules.add_minute(before, minute, replica.name, context, self._tier_size(tier))
-        kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.seen_spans, minute.start, minute.end))
-        self._add_closed(tier, replica.name, self.minutes[tier].binned[-1], kept)
-
-    def close_open_minute(self, replica: ReplicaState, context: TierContext) -> None:
-        """Close the minute of a replica that is not over."""
-        if replica.open:
-            self.close_minute(replica, windows.sum_windows(replica.open), context)
-
-    def add_aggregate(self, tier: str, aggregate: TierAggregate, context: TierContext) -> None:
-        """Add a minute of a tier that a store adds up."""
-        before, size = self.minutes.get(tier, TierMinutes()), self._tier_size(tier)
-        self.minutes[tier] = tier_rules.add_aggregated_minute(before, aggregate.groups, aggregate.each, context, size)
-        self.due_tiers.add(tier)
-        for window in aggregate.groups:
-            self._add_closed(tier, AGGREGATE, window, True)
-
-    def _add_closed(self, tier: str, replica: str, window: BinnedWindow, kept: bool) -> None:
-        self.closed_minutes.append(ClosedMinute(tier=tier, replica=replica, slice=window, kept=kept))
-        self.due_tiers.add(tier)
+    def tier_size(self, tier: str) -> TierSize | None:
+        """Return the time of the last step and the number of a tier's replicas, or None before the first step."""
+        if self.now is None:
+            return None
+        return TierSize(now=self.now, replicas=sum(1 for name, _ in self.replicas if name == tier))
 
     def pop_closed_minutes(self) -> tuple[ClosedMinute, ...]:
         """Return the minutes that were closed since the last call."""
@@ -137,11 +113,6 @@ class EvaluatorState:
         self.alerts, self.now = dict(before.alerts), before.now
         self.projections = {tier: one for tier, one in before.projections.items() if tier in tiers}
         self.removed_rules = before.removed_rules | {k: v for k, v in before.rules.items() if k not in self.rules}
-
-    def _tier_size(self, tier: str) -> TierSize | None:
-        if self.now is None:
-            return None
-        return TierSize(now=self.now, replicas=sum(1 for name, _ in self.replicas if name == tier))
 
 
 def _is_monitored(subject: Subject, keys: Container[ReplicaKey], tiers: Container[str]) -> bool:

@@ -10,18 +10,27 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from rules.evaluator import alert_state, long_rules, tier_rules, timeline
-from rules.evaluator.evaluate import (
+from rules.evaluator.observation import (
+    AGGREGATE,
+    ClosedMinute,
+    Observation,
+    ReplicaKey,
+    ReplicaScrape,
+    StepResult,
+    TierAggregate,
+)
+from rules.evaluator.scrape_rules import (
     cascade_limits,
     evaluate_replica_rules,
     evaluate_tier_availability,
     evaluate_unknowns,
 )
-from rules.evaluator.observation import ClosedMinute, Observation, ReplicaKey, ReplicaScrape, StepResult
 from rules.evaluator.state import EvaluatorState, RuleKey
 from rules.evaluator.tier_rules import TierMinutes
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.replicas import track
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows
@@ -86,7 +95,7 @@ class Evaluator:
             if window is not None:
                 found.append((scrape.key, window))
         for name, aggregate in observation.aggregates.items():
-            state.add_aggregate(name, aggregate, self.tier(name))
+            add_aggregate(state, name, aggregate, self.tier(name))
         if observation.removed:
             self.remove_replicas(state, observation.removed)
         closed, changed = self._evaluate(state, observation.now, observation.unavailable)
@@ -106,14 +115,14 @@ class Evaluator:
     def flush(self, state: EvaluatorState) -> tuple[ClosedMinute, ...]:
         """Close the open minutes for an orderly stop."""
         for replica in state.replicas.values():
-            state.close_open_minute(replica, self.tier(replica.tier))
+            _close_open_minute(state, replica, self.tier(replica.tier))
         return state.pop_closed_minutes()
 
     def remove_replicas(self, state: EvaluatorState, keys: Collection[ReplicaKey]) -> None:
         """Remove replicas. Their open minutes close, and the next evaluation closes their findings."""
         for key, replica in state.replicas.items():
             if key in keys:
-                state.close_open_minute(replica, self.tier(key[0]))
+                _close_open_minute(state, replica, self.tier(key[0]))
         state.remove_replicas(keys)
 
     def apply_scrape(
@@ -155,7 +164,7 @@ class Evaluator:
     ) -> None:
         state.replicas[replica.tier, replica.name] = replica
         if minute is not None:
-            state.close_minute(before, minute, self.tier(replica.tier))
+            _close_minute(state, before, minute, self.tier(replica.tier))
 
     def _is_starting(self, state: EvaluatorState, scrape: ReplicaScrape) -> bool:
         """Return whether a failed scrape of an unready pod is no gap.
@@ -198,7 +207,7 @@ class Evaluator:
             if state.rules[key].finding is not None:
                 before.setdefault(key, previous.finding if previous is not None else None)
         after = ((known, state.rules[key].finding) for key, known in before.items())
-        changed = tuple(one for known, one in after if one is not None and _has_changed(known, one))
+        changed = tuple(one for known, one in after if one is not None and finding.has_changed(known, one))
         return tuple(closed), changed
 
     def _evaluate_availability(
@@ -260,8 +269,28 @@ def _add_start(state: EvaluatorState, tier: str, start: ReplicaStart, now: float
         yield timeline.start_event(tier, start)
 
 
-def _has_changed(before: Finding | None, now: Finding) -> bool:
-    """Return whether a finding began, or became worse in status or stage."""
-    if before is None or before.started_at != now.started_at:
-        return True
-    return (before.worst.status, before.worst.stage) != (now.worst.status, now.worst.stage)
+def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, context: TierContext) -> None:
+    """Add a complete minute of a replica. A tier that a store adds up takes its minutes from there."""
+    tier = replica.tier
+    if state.is_aggregated(tier):
+        return
+    before = state.minutes.get(tier, TierMinutes())
+    state.minutes[tier] = tier_rules.add_minute(before, minute, replica.name, context, state.tier_size(tier))
+    kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.seen_spans, minute.start, minute.end))
+    newest = state.minutes[tier].binned[-1]
+    state.closed_minutes.append(ClosedMinute(tier=tier, replica=replica.name, slice=newest, kept=kept))
+    state.due_tiers.add(tier)
+
+
+def _close_open_minute(state: EvaluatorState, replica: ReplicaState, context: TierContext) -> None:
+    """Close the minute of a replica that is not over."""
+    if replica.open:
+        _close_minute(state, replica, windows.sum_windows(replica.open), context)
+
+
+def add_aggregate(state: EvaluatorState, tier: str, aggregate: TierAggregate, context: TierContext) -> None:
+    """Add a minute of a tier that a store adds up."""
+    before, size = state.minutes.get(tier, TierMinutes()), state.tier_size(tier)
+    state.minutes[tier] = tier_rules.add_aggregated_minute(before, aggregate.groups, aggregate.each, context, size)
+    state.closed_minutes += (ClosedMinute(tier=tier, replica=AGGREGATE, slice=one) for one in aggregate.groups)
+    state.due_tiers.add(tier)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from rules.catalogue.registry import RULES
+from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
 from rules.confidence import Certainty
-from rules.evaluator.evaluate import evaluate_rule
 from rules.methods.tiers import judge_tiers
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -23,7 +22,15 @@ from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
-from rules.verdicts.context import SEPARATE, TierWindows, read_plan_value, seldom_scraped, too_short
+from rules.verdicts.context import (
+    SEPARATE,
+    RuleContext,
+    TierWindows,
+    read_plan_value,
+    seldom_scraped,
+    too_many_holes,
+    too_short,
+)
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
@@ -227,6 +234,45 @@ def cached_results(minutes: TierMinutes, results: Iterable[RuleResult], now: flo
     if minutes.each is None:
         return {}
     return {one.rule: one for one in results if one.rule in SELDOM and one.t <= now < one.t + SELDOM_SECONDS}
+
+
+def evaluate_rule(
+    rule: Rule,
+    context: TierContext,
+    binned: Sequence[BinnedWindow],
+    now: float,
+    period_seconds: float = windows.MINUTE_SECONDS,
+    fleet: Mapping[str, TierWindows] | None = None,
+    budget: Budget | None = None,
+    projection: Projection | None = None,
+    starts: tuple[ReplicaStart, ...] = (),
+) -> RuleResult:
+    """Return the result of a rule over windows at `now` from those of its hold, oldest first, each within one period.
+
+    Unknown where the windows span less than the rule needs. Where holes in them leave less, the result may be a violation
+    or a gap, and never ok.
+    """
+    case = RuleContext(
+        rule=rule,
+        catalogue=BY_NAME,
+        context=context,
+        binned=tuple(binned),
+        now=now,
+        period_seconds=period_seconds,
+        fleet=fleet or {},
+        budget=budget or Budget(),
+        projection=projection,
+        starts=starts,
+    )
+    short = too_short(rule, case.binned) if case.binned else ""
+    if short:
+        interim = rule.interim(case) if rule.interim is not None else ""
+        return case.unknown(Gap.TOO_FEW_REQUESTS, interim or short)
+    result: RuleResult = rule.method(case)
+    holes = too_many_holes(rule, case.binned)
+    if holes and isinstance(result, Verdict) and result.status is Status.OK:
+        return case.unknown(Gap.TOO_FEW_REQUESTS, holes)
+    return result
 
 
 def evaluate_tier_rules(

@@ -99,6 +99,13 @@ def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[Rul
     return RuleState(result=result, evaluated_at=result.t), ended
 
 
+def has_changed(before: Finding | None, now: Finding) -> bool:
+    """Return whether a finding began, or became worse in status or stage."""
+    if before is None or before.started_at != now.started_at:
+        return True
+    return (before.worst.status, before.worst.stage) != (now.worst.status, now.worst.stage)
+
+
 def close_rule_state(state: RuleState, t: float) -> tuple[ClosedSpan, ...]:
     """Return the spans that end with the subject."""
     return tuple(_ended(span, t) for span in (state.finding, state.unknown) if span is not None)

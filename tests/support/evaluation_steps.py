@@ -7,7 +7,7 @@ from typing import Any
 
 from rules.evaluator.observation import ClosedMinute, Observation, ReplicaKey, ReplicaScrape, TierAggregate
 from rules.evaluator.state import EvaluatorState
-from rules.evaluator.step import Evaluator
+from rules.evaluator.step import Evaluator, add_aggregate
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
@@ -47,7 +47,7 @@ class EvaluationSteps:
 
     def add_aggregate(self, tier: str, groups: Sequence[BinnedWindow], each: Sequence[BinnedWindow]) -> None:
         aggregate = TierAggregate(groups=tuple(groups), each=tuple(each))
-        self.state.add_aggregate(tier, aggregate, self.evaluator.tier(tier))
+        add_aggregate(self.state, tier, aggregate, self.evaluator.tier(tier))
 
     def remove_replicas(self, keys: Collection[ReplicaKey]) -> None:
         self.evaluator.remove_replicas(self.state, keys)

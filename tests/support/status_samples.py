@@ -19,7 +19,7 @@ from paths import TESTS
 from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
 from rules.confidence import Certainty
 from rules.evaluator import alert_state, tier_rules
-from rules.evaluator.evaluate import evaluate_replica_rules
+from rules.evaluator.scrape_rules import evaluate_replica_rules
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import TierPlan, parse_plan

@@ -21,7 +21,7 @@ from exporters.prometheus_rules.engine_queries import EDGES
 from exporters.prometheus_rules.engine_rules import Z
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.evaluator import tier_rules
-from rules.evaluator.evaluate import evaluate_replica_rules
+from rules.evaluator.scrape_rules import evaluate_replica_rules
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.snapshots import Snapshot

@@ -1,7 +1,7 @@
 import pytest
 
 from rules.catalogue.registry import BY_NAME, RULES
-from rules.evaluator.evaluate import evaluate_replica_rules, evaluate_tier_availability
+from rules.evaluator.scrape_rules import evaluate_replica_rules, evaluate_tier_availability
 from rules.methods.events import judge_excess
 from rules.methods.means import MEANS, judge_mean
 from rules.methods.tails import judge_tail

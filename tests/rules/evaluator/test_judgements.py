@@ -5,7 +5,7 @@ from judging_samples import START, answered, context, each, gauge, minute, seen,
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator import tier_rules
-from rules.evaluator.evaluate import evaluate_rule
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.events import judge_event_ratio, judge_excess
 from rules.methods.load import judge_beyond
 from rules.methods.means import judge_mean

@@ -10,7 +10,7 @@ from length_samples import sized, usual
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.evaluate import evaluate_rule
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import TierContext, bin_window
 from rules.telemetry.signals import Gap

@@ -9,7 +9,7 @@ from judging_samples import START, context, each, minute, unknown, verdict
 from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
-from rules.evaluator.evaluate import cascade_limits
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.replicas.state import apply_snapshot
 from rules.telemetry.signals import Gap

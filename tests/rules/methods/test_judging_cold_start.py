@@ -12,7 +12,7 @@ from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
-from rules.evaluator.evaluate import evaluate_rule
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
 from rules.replicas.starts import ReplicaStart

@@ -7,7 +7,7 @@ from making import snapshot
 
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
-from rules.evaluator.evaluate import cascade_limits, evaluate_replica_rules
+from rules.evaluator.scrape_rules import cascade_limits, evaluate_replica_rules
 from rules.plan.load_bins import BinnedWindow
 from rules.replicas.cascade import CascadeState
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot

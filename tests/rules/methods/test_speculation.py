@@ -7,7 +7,7 @@ from judging_samples import context, each, gauge, minute, unknown, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.evaluate import evaluate_rule
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as bare
 from rules.telemetry.signals import Gap, Reading

@@ -12,7 +12,7 @@ from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import AlertKey
-from rules.evaluator.evaluate import evaluate_tier_availability, evaluate_unknowns
+from rules.evaluator.scrape_rules import evaluate_tier_availability, evaluate_unknowns
 from rules.plan.load_bins import TierContext
 from rules.replicas.state import ReplicaState
 from rules.replicas.track import ScrapeTrack

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging_samples import context
 
-from rules.evaluator.evaluate import cascade_limits
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.replicas.cascade import (
     CascadeSample,
     CascadeState,

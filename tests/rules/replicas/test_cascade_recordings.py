@@ -9,7 +9,7 @@ import recorded
 from agent.config.files import load_plan
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.evaluator.evaluate import cascade_limits
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.replicas.cascade import CascadeState
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot

@@ -24,7 +24,7 @@ from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.documents.timeline import line
 from rules.evaluator import tier_rules, timeline
-from rules.evaluator.evaluate import cascade_limits
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.load_bins import build_tier_context
 from rules.replicas import starts

@@ -4,7 +4,7 @@ import pytest
 from judging_samples import START, context
 from making import cumulative, gauge, snapshot
 
-from rules.evaluator.evaluate import cascade_limits
+from rules.evaluator.scrape_rules import cascade_limits
 from rules.replicas.cascade import CascadeState
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry.signals import Gap

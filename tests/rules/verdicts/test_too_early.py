@@ -13,7 +13,7 @@ from rules.catalogue.registry import RULES
 from rules.confidence import Certainty
 from rules.evaluator import long_rules, tier_rules
 from rules.evaluator.benchmark_check import check_benchmark
-from rules.evaluator.evaluate import evaluate_rule
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry.windows import Window
 from rules.verdicts.context import TierWindows, watched_seconds
