@@ -28,7 +28,7 @@ DAY_SECONDS = 86_400.0
 
 
 def evaluate_days(store: Reader, context: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
-    """What the rules over days say about a tier whose plan has this version now. Raises HistoryTrouble."""
+    """What the rules over days say about a tier whose plan has this version now. Raises HistoryError."""
     since = now - long_rules.LOOK_BACK_SECONDS
     others = set(store.plan_versions(context.tier, since, now)) - {version}
     every = _hours(store, context.tier, since, now, None)
@@ -89,7 +89,7 @@ class Material:
 
 
 def material(store: Reader, context: TierContext, version: str, since: float, until: float) -> Material:
-    """All of it for [since, until) (unix seconds, full hours), under the present version of the plan. Raises HistoryTrouble."""
+    """All of it for [since, until) (unix seconds, full hours), under the present version of the plan. Raises HistoryError."""
     versions = store.plan_versions(context.tier, since, until)
     collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     recent: list[BinnedWindow] = []
@@ -135,7 +135,7 @@ def _hour(window: Window) -> float:
 def read_capacity(store: Reader, context: TierContext, version: str, now: float) -> Capacity | None:
     """Return the capacity of one replica at the last midnight (UTC) before `now` (unix seconds), from hours under the present plan.
 
-    None where neither plan nor production tells. Raises HistoryTrouble.
+    None where neither plan nor production tells. Raises HistoryError.
     """
     until = now // DAY_SECONDS * DAY_SECONDS
     begins = (until - age * DAY_SECONDS for age in range(DAYS, 0, -1))

@@ -82,7 +82,7 @@ def trouble(kind: HistoryErrorKind, path: Path, what: str) -> HistoryError:
 
 @contextmanager
 def translate_sqlite_errors(path: Path) -> Iterator[None]:
-    """Turns SQLite's own failures into HistoryTrouble. Misuse of the library (no code, or none of ours) is a defect."""
+    """Turns SQLite's own failures into HistoryError. Misuse of the library (no code, or none of ours) is a defect."""
     try:
         yield
     except sqlite3.Error as error:

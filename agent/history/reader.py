@@ -31,7 +31,7 @@ T = TypeVar("T")
 class Reader:
     """Answers from one history file. Safe to call from several threads; each call waits for the one before it.
 
-    Made by `Store.open_reader`, or as the reading half of a Store. Every method may raise HistoryTrouble.
+    Made by `Store.open_reader`, or as the reading half of a Store. Every method may raise HistoryError.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -122,7 +122,7 @@ class Reader:
         booked are left out.
 
         The newest minutes are still growing: a minute is whole when every replica has booked the one after it, two scrape
-        intervals after its end. Raises HistoryProblem where an older sizewatch wrote the file, which kept no demand.
+        intervals after its end. Raises HistoryOpenError where an older sizewatch wrote the file, which kept no demand.
         """
         self._require_demand()
         before = since - arrivals.REQUEST_MINUTES * MINUTES.seconds
@@ -208,7 +208,7 @@ NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --h
 
 
 def simulated_notice(history: Reader) -> str:
-    """What to say of a history whose weeks were made up; "" of a real one. Raises HistoryTrouble."""
+    """What to say of a history whose weeks were made up; "" of a real one. Raises HistoryError."""
     kept = history.read_value(KEPT)
     return "" if kept is None else str(json.loads(kept)["text"])
 

@@ -50,8 +50,8 @@ def missing_bytes(path: Path) -> int:
 
 
 def back_up(path: Path, version: int) -> Path:
-    """Copies the file, which is of this format; an earlier copy of that name is replaced. Raises HistoryTrouble where there is
-    no room, HistoryProblem where the folder does not take it."""
+    """Copies the file, which is of this format; an earlier copy of that name is replaced. Raises HistoryError where there is
+    no room, HistoryOpenError where the folder does not take it."""
     into = name_of(path, version)
     unfinished = into.with_name(f"{into.name}.{os.getpid()}")
     try:
@@ -165,14 +165,16 @@ STEPS: Mapping[int, tuple[str, ...]] = {1: ("demand",), 2: ("chunks",)}
 
 
 def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
-    """A connection that writes, to a file that is made (mode 0600) where there is none. Raises HistoryProblem."""
+    """A connection that writes, to a file that is made (mode 0600) where there is none. Raises HistoryOpenError."""
     _make(path)
     return _open(path, "rw", busy_timeout_seconds, partial(_set_up, busy_timeout_seconds))
 
 
 def open_reader(path: Path, busy_timeout_seconds: float, *, alone: bool = False) -> sqlite3.Connection:
-    """A connection that only reads, beside a writing process or without one. Raises HistoryProblem. `alone`: nobody writes, so that
-    nothing has to be made beside the file, where there may be no room or no leave for it."""
+    """Open a connection that only reads, beside a writing process or without one. Raise HistoryOpenError.
+
+    `alone`: nobody writes, so no file is made beside the history, where there may be no room or no permission.
+    """
     if not path.exists():
         raise HistoryOpenError(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
     if path.is_dir():
@@ -294,7 +296,7 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The file's format, 0 of an empty file. Raises HistoryProblem where it is not ours or of a newer format."""
+    """The file's format, 0 of an empty file. Raises HistoryOpenError where it is not ours or of a newer format."""
     try:
         found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.DatabaseError as error:

@@ -53,7 +53,7 @@ class BookedMinutes:
 
     def select_new_minutes(self, store: Reader, bookings: Iterable[MinuteRecord]) -> Sequence[MinuteRecord]:
         """Without minutes of which most was booked. One that ends after now is of the way that the clock had before, and was
-        not. Raises HistoryTrouble."""
+        not. Raises HistoryError."""
         several = tuple(bookings)
         since: dict[str, float] = {}
         for one in several:
@@ -105,7 +105,7 @@ class PreviousRun:
 class HistoryService:
     """The daemon's side of one history file. `trouble` says in words why it cannot be written now, None when it can.
 
-    `opened` makes the store. What it raises as HistoryProblem rises: a person must act. What it raises as HistoryTrouble
+    `opened` makes the store. What it raises as HistoryOpenError rises: a person must act. What it raises as HistoryError
     (a full disk, a locked file) is told, and it is asked again each turn. `let_go` is called last, on closing.
     """
 
@@ -125,13 +125,13 @@ class HistoryService:
             self.error = str(error)
 
     def _open(self) -> HistoryStore:
-        """The store, opened now where it could not be before. Raises HistoryTrouble."""
+        """The store, opened now where it could not be before. Raises HistoryError."""
         with self._opening:
             self._store = self._store or self._opened()
             return self._store
 
     def store(self) -> HistoryStore:
-        """The store, for what is booked beside the turns. Raises HistoryTrouble or HistoryProblem."""
+        """The store, for what is booked beside the turns. Raises HistoryError or HistoryOpenError."""
         return self._open()
 
     def write_cycle(
@@ -322,7 +322,7 @@ def _step13(store: HistoryStore, context: TierContext, version: str, now: float)
 def check_tier(store: Reader, context: TierContext, version: str, since: float, now: float) -> Step13:
     """Step 13 of a tier over [since, now), from the hour sums (of a short history, the minutes) of its plan version.
 
-    Raises HistoryTrouble.
+    Raises HistoryError.
     """
     bins = store.bins(context.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
     begin = min((one.window.start for one in bins), default=since)

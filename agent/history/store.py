@@ -59,8 +59,8 @@ class HistoryStore(Reader):
     """The one writer of a history file, in SQLite's WAL mode with every commit synced; reads as well.
 
     Safe to call from several threads; each call waits for the one before it. Readers in other processes (and threads
-    that read much) use `open_reader` and never wait. Raises HistoryProblem where the file cannot be ours; every method
-    may raise HistoryTrouble and has then changed nothing, so that it may be called again.
+    that read much) use `open_reader` and never wait. Raises HistoryOpenError where the file cannot be ours; every method
+    may raise HistoryError and has then changed nothing, so that it may be called again.
     """
 
     def __init__(self, path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
@@ -72,7 +72,7 @@ class HistoryStore(Reader):
     def open_reader(
         path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS, *, alone: bool = False
     ) -> Reader:
-        """The history of a daemon that may be running, read only; `alone` where it surely is not. Raises HistoryProblem."""
+        """The history of a daemon that may be running, read only; `alone` where it surely is not. Raises HistoryOpenError."""
         path = Path(path)
         return Reader(path, schema.open_reader(path, busy_timeout_seconds, alone=alone))
 

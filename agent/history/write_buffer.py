@@ -82,7 +82,7 @@ class WriteBuffer:
     def drain(self, into: Callable[[Sequence[MinuteRecord]], None]) -> None:
         """Books what waits, oldest first. `into` books all it is given, or raises and has booked none (`Store.book`).
 
-        Its HistoryTrouble rises; what was not booked goes on waiting, and nothing is booked twice. After any other error
+        Its HistoryError rises; what was not booked goes on waiting, and nothing is booked twice. After any other error
         (a defect) what was just tried is dropped and counted, for it would stand in the way forever.
         """
         while self._waiting:

@@ -226,7 +226,7 @@ class TlsAdapter(Adapter):
         self.context = self._context()
 
     def renew(self) -> None:
-        """Reads the files again, for connections to come. Raises BadConfig and keeps what it has."""
+        """Reads the files again, for connections to come. Raises ConfigError and keeps what it has."""
         self.context = self._context()
 
     def _context(self) -> ssl.SSLContext:

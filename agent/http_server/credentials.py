@@ -170,7 +170,7 @@ class Authenticator:
 
 
 def read_gate(options: WebOptions) -> Authenticator:
-    """The gate that the files make. Raises BadConfig with every problem, naming key, file and line."""
+    """The gate that the files make. Raises ConfigError with every problem, naming key, file and line."""
     problems: list[str] = []
     tokens = tuple(_tokens("web.bearer_token_file", options.bearer_token_file, problems))
     users = dict(_users("web.basic_auth_users_file", options.basic_auth_users_file, problems))
@@ -180,7 +180,7 @@ def read_gate(options: WebOptions) -> Authenticator:
 
 
 def token_gate(key: str, path: str) -> Authenticator:
-    """A gate for the tokens in one file, which the configuration names under `key`. Raises BadConfig as `read_gate`."""
+    """A gate for the tokens in one file, which the configuration names under `key`. Raises ConfigError as `read_gate`."""
     problems: list[str] = []
     tokens = tuple(_tokens(key, path, problems))
     if problems:

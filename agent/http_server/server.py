@@ -136,7 +136,7 @@ ROUTES: Mapping[str, Callable[[AgentStatus | None, Request], Reply]] = {
 class WebServer:
     """Serves the status that `source` gives. `start` and `stop` may be called once each; `url` is where it listens.
 
-    Raises BadConfig for files that cannot be used, and on `start` for an address that cannot be listened on.
+    Raises ConfigError for files that cannot be used, and on `start` for an address that cannot be listened on.
     """
 
     def __init__(self, options: WebOptions, source: Source) -> None:
@@ -183,7 +183,7 @@ class WebServer:
             self._thread.join(timeout=5)
 
     def reload(self) -> None:
-        """Reads tokens, users and certificate again. Raises BadConfig and keeps what it has where one is wrong."""
+        """Reads tokens, users and certificate again. Raises ConfigError and keeps what it has where one is wrong."""
         gate = read_gate(self._options)
         if self._tls is not None:
             self._tls.renew()

@@ -59,7 +59,7 @@ def fill(
     """So many seconds up to `end` (unix; both are cut to quarters of an hour) into an empty or new folder, the last
     `fine_seconds` in minutes.
 
-    Raises BadConfig where the folder holds anything or cannot be written, HistoryProblem and HistoryTrouble of its file.
+    Raises ConfigError where the folder holds anything or cannot be written, HistoryOpenError and HistoryError of its file.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
