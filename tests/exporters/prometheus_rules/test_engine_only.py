@@ -15,7 +15,7 @@ from promtool import Case, complaints, differences, firing
 from agent.cli import main
 from exporters.prometheus_rules.engine_only import EngineRulesOptions, engine_only_text
 from exporters.prometheus_rules.engine_queries import EDGES, UnsupportedSeriesError, edge_above, engine_named, series
-from exporters.prometheus_rules.engine_rules import ROWS
+from exporters.prometheus_rules.engine_rules import ROWS, WHY_NOT
 from rules.catalogue.registry import RULES
 from rules.engines.registry import ENGINES
 from rules.plan.schema import Plan
@@ -141,3 +141,7 @@ def test_a_series_without_the_label_is_read_where_the_table_says_so() -> None:
     """A label that is not there is empty to PromQL: what leaves values out takes it in, unless that is left out too."""
     finished = series(engine_named("vllm"), "requests_finished", "")
     assert finished.matchers == ('finished_reason!~"error"',)
+
+
+def test_every_reason_belongs_to_a_method_of_the_catalogue() -> None:
+    assert WHY_NOT.keys() <= {rule.method.__name__ for rule in RULES}
