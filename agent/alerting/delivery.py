@@ -19,13 +19,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-import requests
 import urllib3
 
 from agent.errors import SizewatchError
 from agent.http_client.back_off import retry_delay
-from agent.http_client.error_text import place_of, redact, translate_http_error
-from agent.http_client.transport import TargetAdapter, TargetOptions, authorization, tls_of
+from agent.http_client.error_text import is_timeout, place_of, redact, translate_http_error
+from agent.http_client.transport import HttpRequest, HttpTransport, TargetOptions, authorization, tls_of
 from exporters.alertmanager.payload import AlertPayload
 from exporters.render.text import quote_external_text
 from exporters.status.records import AlertmanagerHealth
@@ -99,7 +98,7 @@ class AlertmanagerClient:
         done = PostResult()
         deadline = time.monotonic() + ROUND_SECONDS
         try:
-            adapter = TargetAdapter(tls_of(self._options), self._options.server_name)
+            transport = HttpTransport(tls_of(self._options), self._options.server_name)
             headers = authorization(self._options)
         except SizewatchError as error:
             raise DeliveryError(str(error)) from error
@@ -107,11 +106,11 @@ class AlertmanagerClient:
         batches = [good[place : place + BATCH] for place in range(0, len(good), BATCH)]
         batches += [[one] for one in alerts if one.title in suspects]
         waiting = batches or [[]]
-        with closing(adapter):
+        with closing(transport):
             while waiting:
                 batch = waiting.pop(0)
                 try:
-                    self._post(adapter, headers, batch, deadline)
+                    self._post(transport, headers, batch, deadline)
                     done.taken += len(batch)
                 except _Refused as refused:
                     if not batch:
@@ -125,24 +124,25 @@ class AlertmanagerClient:
         return done
 
     def _post(
-        self, adapter: TargetAdapter, headers: dict[str, str], batch: Sequence[AlertPayload], deadline: float
+        self, transport: HttpTransport, headers: dict[str, str], batch: Sequence[AlertPayload], deadline: float
     ) -> None:
         left_seconds = deadline - time.monotonic()
         if left_seconds <= 0:
             raise DeliveryError(f"{self.place}: a round of posts did not end within {ROUND_SECONDS:.0f} s")
         body = json.dumps([one.body for one in batch]).encode()
         wanted = {"Content-Type": "application/json", "User-Agent": "sizewatch", **headers}
-        request = requests.Request("POST", self._options.url, headers=wanted, data=body).prepare()
+        request = HttpRequest(method="POST", url=self._options.url, headers=wanted, body=body)
         seconds = min(self._options.timeout_seconds, left_seconds)
+        reading = False
         try:
-            result = adapter.send_within(request, seconds)
-            with closing(result):
-                reply = result.raw.read(MOST_ANSWER_BYTES, decode_content=True)
-        except requests.Timeout as error:
-            raise DeliveryError(f"{self.place} did not answer within {seconds:g} s") from error
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise DeliveryError(translate_http_error(error, self.place, seconds).text) from error
-        self._check_status(result.status_code, reply, headers)
+            with closing(transport.send_within(request, seconds)) as result:
+                reading = True
+                reply = result.read(MOST_ANSWER_BYTES, decode_content=True)
+        except urllib3.exceptions.HTTPError as error:
+            if is_timeout(error):
+                raise DeliveryError(f"{self.place} did not answer within {seconds:g} s") from error
+            raise DeliveryError(translate_http_error(error, self.place, seconds, reading=reading).text) from error
+        self._check_status(result.status, reply, headers)
 
     def _check_status(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         if 200 <= status < 300:

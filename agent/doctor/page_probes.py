@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-import requests
-
 from agent.errors import ScrapeError
 from agent.gpu.owners import PROC, PidFileError, read_pid
 from agent.http_client.connection import KeptConnection, PageFetcher
-from agent.http_client.transport import TargetOptions
+from agent.http_client.transport import HttpRequest, TargetOptions
 from agent.scrape.scrapers import MOST_THREADS, PageReader, Target
 from rules.telemetry.snapshots import Snapshot
 
@@ -129,7 +127,7 @@ def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | 
     error response has a date, too.
     """
     open_to_all = replace(options, bearer_token_file=None, username=None, password_file=None)
-    head = requests.Request("HEAD", urlsplit(options.url)._replace(query="").geturl()).prepare()
+    head = HttpRequest(method="HEAD", url=urlsplit(options.url)._replace(query="").geturl())
     try:
         with closing(KeptConnection(open_to_all, "answer")) as connection:
             connection.load_if_changed()

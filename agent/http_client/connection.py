@@ -1,8 +1,7 @@
 """Kept connection to one target, and the fetcher of its exposition page.
 
 Responses are complete, within a deadline and a size limit. Secrets are read again when their files change; no message
-contains them. A request is prepared once and given to the adapter: `requests.Session.send` would read the body of a
-redirect without limit, store cookies and use proxies of the environment.
+contains them.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ import stat
 import time
 import zlib
 from contextlib import closing
+from dataclasses import replace
 
-import requests
 import urllib3
+from urllib3 import BaseHTTPResponse
 
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.error_text import (
@@ -27,7 +27,15 @@ from agent.http_client.error_text import (
     unmistakable,
     wrong_content,
 )
-from agent.http_client.transport import TargetAdapter, TargetOptions, authorization, files, header_secret, tls_of
+from agent.http_client.transport import (
+    HttpRequest,
+    HttpTransport,
+    TargetOptions,
+    authorization,
+    files,
+    header_secret,
+    tls_of,
+)
 
 # A newer version lets prometheus_client rename `vllm:x` to `vllm_x`.
 METRICS = "text/plain;version=0.0.4"
@@ -52,7 +60,7 @@ class KeptConnection:
         self._files = (*files(options), *((f"header {name}", path, ScrapeFailure.AUTH) for name, path in header_files))
         self._place = place_of(options.url)
         self._loaded: tuple[tuple[int, int, int], ...] | None = None
-        self._adapter = TargetAdapter(None)
+        self._transport = HttpTransport(None)
         self._kept = False
         self._secrets: tuple[bytes, ...] = ()
         self._unmistakable: tuple[bytes, ...] = ()
@@ -80,18 +88,18 @@ class KeptConnection:
         self._loaded = tuple(stamps)
         return True
 
-    def send(self, request: requests.PreparedRequest, deadline: float) -> requests.Response:
+    def send(self, request: HttpRequest, deadline: float) -> BaseHTTPResponse:
         """Return status and headers. The body can be read until `deadline` (of time.monotonic)."""
         while True:
             kept, self._kept = self._kept, False
             try:
-                return self._adapter.send_within(request, deadline - time.monotonic())
-            except requests.RequestException as error:
+                return self._transport.send_within(request, deadline - time.monotonic())
+            except urllib3.exceptions.HTTPError as error:
                 # A server may close an idle connection just when it is used again; retry on a new one.
                 if not (kept and closed_by_peer(error)):
-                    raise self._translated(error) from error
+                    raise self._translated(error, reading=False) from error
 
-    def body(self, response: requests.Response) -> bytes:
+    def body(self, response: BaseHTTPResponse) -> bytes:
         """Return the complete, decompressed body. The connection can then serve another request."""
         body = self._decoded(self._received(response), response.headers.get("Content-Encoding", ""))
         self._kept = True
@@ -107,28 +115,28 @@ class KeptConnection:
 
     def close(self) -> None:
         """Close the connection. A later request opens a new one."""
-        self._adapter.close()
+        self._transport.close()
         self._kept = False
 
     def truncation_error(self, text: str) -> ScrapeError:
         return ScrapeError(ScrapeFailure.CUT_OFF, f"{self._place}: {text}")
 
     def _load(self) -> None:
-        adapter = TargetAdapter(tls_of(self._options), self._options.server_name)
+        transport = HttpTransport(tls_of(self._options), self._options.server_name)
         headers = {name: header_secret(f"header {name}", path) for name, path in self._header_files}
         self.headers = headers | authorization(self._options)
         values = self.headers.values()
         self._secrets = tuple(map(str.encode, secrets_of(values, self._options.url)))
         self._unmistakable = tuple(map(str.encode, unmistakable(values, self._options.url)))
         self.close()
-        self._adapter = adapter
+        self._transport = transport
 
-    def _translated(self, error: Exception) -> ScrapeError:
-        return translate_http_error(error, self._place, self._options.timeout_seconds, self._what)
+    def _translated(self, error: Exception, *, reading: bool) -> ScrapeError:
+        return translate_http_error(error, self._place, self._options.timeout_seconds, self._what, reading=reading)
 
-    def _received(self, response: requests.Response) -> bytes:
+    def _received(self, response: BaseHTTPResponse) -> bytes:
         limit = self._options.max_bytes
-        announced = response.raw.length_remaining
+        announced = response.length_remaining
         if announced is not None and announced > limit:
             raise self._too_large()
         # With an unknown framing http.client reads until the connection ends, wherever that is.
@@ -140,15 +148,15 @@ class KeptConnection:
         if announced is None and "Content-Length" in response.headers and framed.lower() != "chunked":
             raise self.truncation_error("the length that it announces is no number")
         try:
-            body: bytes = response.raw.read(limit + 1, decode_content=False)
+            body: bytes = response.read(limit + 1, decode_content=False)
         except urllib3.exceptions.HTTPError as error:
-            raise self._translated(error) from error
+            raise self._translated(error, reading=True) from error
         except ValueError as error:
             # http.client accepts any integer as the length of a chunk.
             raise self.truncation_error("a chunk of it has a length that is none") from error
         if len(body) > limit:
             raise self._too_large()
-        if response.raw.length_remaining:
+        if response.length_remaining:
             raise self.truncation_error(f"{len(body)} of {announced} announced bytes arrived")
         return body
 
@@ -195,14 +203,14 @@ class PageFetcher:
         self._accept = accept
         self._place = place_of(options.url)
         self._connection = KeptConnection(options, "page")
-        self._request = requests.PreparedRequest()
+        self._request = HttpRequest(method="GET", url=options.url)
 
     def fetch(self) -> bytes:
         """Return one complete page, not yet parsed. Raise ScrapeError."""
         deadline = time.monotonic() + self._options.timeout_seconds
         if self._connection.load_if_changed():
             headers = _HEADERS | {"Accept": self._accept} | self._connection.headers
-            self._request = requests.Request("GET", self._options.url, headers=headers).prepare()
+            self._request = replace(self._request, headers=headers)
         response = self._connection.send(self._request, deadline)
         try:
             return self._page(response)
@@ -214,11 +222,11 @@ class PageFetcher:
         """Close the kept connection. A later fetch opens a new one."""
         self._connection.close()
 
-    def _page(self, response: requests.Response) -> bytes:
+    def _page(self, response: BaseHTTPResponse) -> bytes:
         connection = self._connection
-        if response.status_code != 200:
+        if response.status != 200:
             location = connection.redact_reply(response.headers.get("Location", ""))
-            raise http_status_error(self._place, response.status_code, location)
+            raise http_status_error(self._place, response.status, location)
         content_type = connection.redact_reply(response.headers.get("Content-Type", ""))
         # Check twice: a wrong type is not worth reading, and a wrong page may have the right type.
         if self._accept == METRICS and (wrong := wrong_content(self._place, content_type)):

@@ -1,6 +1,6 @@
 """Error texts of HTTP requests, and the redaction of secrets that a response may repeat.
 
-Exceptions of requests, urllib3, ssl and the operating system become a ScrapeError with a hint. No text contains a
+Exceptions of urllib3, ssl and the operating system become a ScrapeError with a hint. No text contains a
 header, a query or the content of a file. Add a status to `_STATUSES`, a TLS verification code to `_UNTRUSTED`.
 """
 
@@ -15,7 +15,6 @@ import ssl
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 
-import requests
 import urllib3
 
 from agent.errors import ScrapeError, ScrapeFailure
@@ -88,19 +87,27 @@ def wrong_content(place: str, content_type: str, start: bytes = b"") -> ScrapeEr
     return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} sent {content_type[:80]!r}, not a text page of metrics")
 
 
-def translate_http_error(error: Exception, place: str, timeout_seconds: float, what: str = "page") -> ScrapeError:
-    """Map an exception of requests or urllib3, raised while a `what` was requested or read, to a ScrapeError."""
+def translate_http_error(
+    error: Exception, place: str, timeout_seconds: float, what: str = "page", *, reading: bool = False
+) -> ScrapeError:
+    """Map an exception of urllib3 to a ScrapeError. `reading` tells that the body of a `what` had begun to arrive."""
     causes = tuple(_causes(error))
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return ScrapeError(ScrapeFailure.TLS, f"{place}: {_tls_reason(causes)}")
-    if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError):
+    if is_timeout(error):
         text = f"{place} gave no complete {what} within {timeout_seconds:g} s"
         return ScrapeError(ScrapeFailure.TIMEOUT, text)
-    if isinstance(error, urllib3.exceptions.HTTPError):
+    if reading:
         return ScrapeError(ScrapeFailure.CUT_OFF, f"{place} ended the connection in the middle of the {what}")
     reasons = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
     reason = next(reasons, "the answer is not HTTP, or the connection ended before it")
     return ScrapeError(ScrapeFailure.CONNECT, f"{place}: {reason[:1].lower()}{reason[1:]}; is the target up?")
+
+
+def is_timeout(error: Exception) -> bool:
+    """Return whether the time ran out. urllib3 counts a refused connection among its timeouts."""
+    exceptions = urllib3.exceptions
+    return isinstance(error, exceptions.TimeoutError) and not isinstance(error, exceptions.NewConnectionError)
 
 
 def closed_by_peer(error: BaseException) -> bool:

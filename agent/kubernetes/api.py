@@ -1,6 +1,6 @@
 """Small client of the Kubernetes API: read, list, watch, create and replace objects of any kind.
 
-The official client would take 17 MiB more than `requests` (kubernetes 37.0, Python 3.11, resident memory after the
+The official client would take 17 MiB more than urllib3 (kubernetes 37.0, Python 3.11, resident memory after the
 import), more than a quarter of a node's 64 MiB.
 """
 
@@ -9,21 +9,20 @@ from __future__ import annotations
 import json
 import os
 import socket
-import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-import requests
 import urllib3
+from urllib3 import BaseHTTPResponse
 from urllib3.connection import HTTPConnection
 
 from agent.errors import SizewatchError
 from agent.http_client.error_text import HIDDEN, closed_by_peer, place_of, redact, translate_http_error
-from agent.http_client.transport import TargetAdapter, tls_context
+from agent.http_client.transport import HttpRequest, HttpTransport, tls_context
 from agent.kubernetes.pods import truncate_value
 from exporters.render.text import quote_external_text
 
@@ -107,11 +106,6 @@ def endpoint_from_pod(environment: Mapping[str, str] = os.environ, account: Path
     )
 
 
-class _Adapter(TargetAdapter):
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
-        super().init_poolmanager(connections, maxsize, block=block, socket_options=_ALIVE, **options)
-
-
 Body = Mapping[str, Any]
 
 
@@ -121,16 +115,13 @@ class KubernetesClient:
     Token and CA are read again when they change. After a 401 the token is read again and the request repeated once.
     """
 
-    def __init__(
-        self, server: KubernetesEndpoint, adapter: Callable[[ssl.SSLContext | None], TargetAdapter] = _Adapter
-    ) -> None:
+    def __init__(self, server: KubernetesEndpoint) -> None:
         self._server = server
-        self._make = adapter
-        self._adapter: TargetAdapter | None = None
+        self._transport: HttpTransport | None = None
         self._stamps: tuple[object, ...] | None = None
         self._token = ""
         self._place = place_of(server.url)
-        self._watched: requests.Response | None = None
+        self._watched: BaseHTTPResponse | None = None
         self._closed = False
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
@@ -152,7 +143,7 @@ class KubernetesClient:
         """
         query |= {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": f"{seconds:.0f}"}
         result = self._send("GET", path, query, None, seconds + self._server.timeout_seconds)
-        if result.status_code != 200:
+        if result.status != 200:
             with closing(result):
                 raise self._refused(result, self._read(result))
         self._watched = result
@@ -160,7 +151,7 @@ class KubernetesClient:
             self._shut(result)
         return self._events(result)
 
-    def _events(self, result: requests.Response) -> Iterator[dict[str, Any]]:
+    def _events(self, result: BaseHTTPResponse) -> Iterator[dict[str, Any]]:
         with closing(result):
             try:
                 for line in self._lines(result):
@@ -174,12 +165,12 @@ class KubernetesClient:
         watched = self._watched
         if watched is not None:
             self._shut(watched)
-        if self._adapter is not None:
-            self._adapter.close()
+        if self._transport is not None:
+            self._transport.close()
 
-    def _shut(self, result: requests.Response) -> None:
+    def _shut(self, result: BaseHTTPResponse) -> None:
         try:
-            result.raw.shutdown()
+            result.shutdown()
         except (OSError, ValueError, RuntimeError):
             # The watch has just ended.
             self._watched = None
@@ -187,7 +178,7 @@ class KubernetesClient:
     def _ask(self, method: str, path: str, query: Mapping[str, str], body: Body | None) -> dict[str, Any]:
         with closing(self._send(method, path, query, body, self._server.timeout_seconds)) as result:
             reply = self._read(result)
-            if not 200 <= result.status_code < 300:
+            if not 200 <= result.status < 300:
                 raise self._refused(result, reply)
         found = _parsed(reply)
         if not isinstance(found, dict):
@@ -196,9 +187,9 @@ class KubernetesClient:
 
     def _send(
         self, method: str, path: str, query: Mapping[str, str], body: Body | None, seconds: float
-    ) -> requests.Response:
+    ) -> BaseHTTPResponse:
         result = self._sent(method, path, query, body, seconds)
-        if result.status_code == 401 and self._server.token_file:
+        if result.status == 401 and self._server.token_file:
             result.close()
             self._stamps = None
             result = self._sent(method, path, query, body, seconds)
@@ -206,30 +197,30 @@ class KubernetesClient:
 
     def _sent(
         self, method: str, path: str, query: Mapping[str, str], body: Body | None, seconds: float
-    ) -> requests.Response:
-        adapter = self._connection()
+    ) -> BaseHTTPResponse:
+        transport = self._connection()
         headers = {"Accept": "application/json", "User-Agent": "sizewatch"}
         headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
         headers |= {"Content-Type": "application/json"} if body is not None else {}
         data = json.dumps(body).encode() if body is not None else None
         url = self._server.url.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
-        request = requests.Request(method, url, headers=headers, data=data).prepare()
+        request = HttpRequest(method=method, url=url, headers=headers, body=data)
         try:
             try:
-                return adapter.send_within(request, seconds)
-            except requests.ConnectionError as error:
+                return transport.send_within(request, seconds)
+            except urllib3.exceptions.HTTPError as error:
                 # A server may close an idle connection just when it is used again.
                 if not closed_by_peer(error):
                     raise
-                return adapter.send_within(request, seconds)
-        except requests.RequestException as error:
+                return transport.send_within(request, seconds)
+        except urllib3.exceptions.HTTPError as error:
             raise KubernetesApiError(f"API server: {translate_http_error(error, self._place, seconds).text}") from error
 
-    def _connection(self) -> TargetAdapter:
+    def _connection(self) -> HttpTransport:
         files = [name for name in (self._server.token_file, self._server.ca_file) if name]
         try:
             stamps = tuple((s.st_mtime_ns, s.st_size, s.st_ino) for s in map(os.stat, files))
-            if self._adapter is None or stamps != self._stamps:
+            if self._transport is None or stamps != self._stamps:
                 self._load()
                 self._stamps = stamps
         except UnicodeDecodeError:
@@ -237,8 +228,8 @@ class KubernetesClient:
             raise KubernetesApiError(f"service account: {self._server.token_file}: is not UTF-8") from None
         except OSError as error:
             raise KubernetesApiError(f"service account: {error.filename or 'CA'}: {error.strerror or error}") from error
-        assert self._adapter is not None
-        return self._adapter
+        assert self._transport is not None
+        return self._transport
 
     def _load(self) -> None:
         token = Path(self._server.token_file).read_text(encoding="utf-8").strip() if self._server.token_file else ""
@@ -249,15 +240,15 @@ class KubernetesClient:
         tls = None
         if urlsplit(self._server.url).scheme == "https":
             tls = tls_context(self._server.ca_file, verify=True, client_certificate=None)
-        if self._adapter is not None:
-            self._adapter.close()
-        self._adapter, self._token = self._make(tls), token
+        if self._transport is not None:
+            self._transport.close()
+        self._transport, self._token = HttpTransport(tls, socket_options=_ALIVE), token
 
-    def _read(self, result: requests.Response) -> bytes:
+    def _read(self, result: BaseHTTPResponse) -> bytes:
         try:
-            body: bytes = result.raw.read(MOST_BYTES + 1, decode_content=False)
+            body: bytes = result.read(MOST_BYTES + 1, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            text = translate_http_error(error, self._place, self._server.timeout_seconds).text
+            text = translate_http_error(error, self._place, self._server.timeout_seconds, reading=True).text
             raise KubernetesApiError(f"API server: {text}") from error
         if len(body) > MOST_BYTES:
             raise KubernetesApiError(
@@ -265,11 +256,11 @@ class KubernetesClient:
             )
         return body
 
-    def _lines(self, result: requests.Response) -> Iterator[bytes]:
+    def _lines(self, result: BaseHTTPResponse) -> Iterator[bytes]:
         """Yield the lines of a watch, a JSON object each. An incomplete last line is dropped."""
         rest = bytearray()
         try:
-            for chunk in result.raw.stream(65_536, decode_content=False):
+            for chunk in result.stream(65_536, decode_content=False):
                 # A chunk may be a single byte: split only when a line has ended.
                 rest += chunk
                 if b"\n" in chunk:
@@ -285,8 +276,8 @@ class KubernetesClient:
         """Remove our token, which an error may repeat."""
         return line.replace(self._token.encode(), HIDDEN.encode()) if self._token else line
 
-    def _refused(self, result: requests.Response, body: bytes) -> KubernetesApiError:
-        status = result.status_code
+    def _refused(self, result: BaseHTTPResponse, body: bytes) -> KubernetesApiError:
+        status = result.status
         try:
             message = str(_parsed(body).get("message", ""))
         except (KubernetesApiError, AttributeError):

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
-import requests
+from urllib3 import BaseHTTPResponse
 
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.connection import KeptConnection
 from agent.http_client.error_text import http_status_error, place_of, redact
-from agent.http_client.transport import TargetOptions
+from agent.http_client.transport import HttpRequest, TargetOptions
 from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, parse_answer
 
 TIMEOUT_SECONDS = 10.0
@@ -189,7 +189,6 @@ class QueryRunner:
         self._options = options
         self._login = login
         self._connection = KeptConnection(options, "answer", options.header_files)
-        self._requests: dict[str, requests.Request] = {}
         self._parameters = {
             **EXACT,
             **({} if options.partial_response_ok else COMPLETE),
@@ -232,18 +231,18 @@ class QueryRunner:
         headers = _HEADERS | self._connection.headers
         if self._options.org_id is not None:
             headers["X-Scope-OrgID"] = self._options.org_id
-        prepared = requests.Request("POST", f"{self.place}{path}", headers=headers, data=form).prepare()
-        response = self._connection.send(prepared, deadline)
+        request = HttpRequest(method="POST", url=f"{self.place}{path}", headers=headers, body=form.encode())
+        response = self._connection.send(request, deadline)
         try:
             self._check_status(response)
-            return self._connection.body(response), response.status_code
+            return self._connection.body(response), response.status
         except BaseException:
             response.close()
             raise
 
-    def _check_status(self, response: requests.Response) -> None:
+    def _check_status(self, response: BaseHTTPResponse) -> None:
         """Raise the error of a response whose body is not worth reading."""
-        status = response.status_code
+        status = response.status
         if 300 <= status < 400:
             location = self._connection.redact_reply(response.headers.get("Location", ""))
             raise transport_error(self.place, http_status_error(self.place, status, location))

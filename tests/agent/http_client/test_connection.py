@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import requests
 import trustme
 import urllib3
 from waiting import CEILING_SECONDS, free_port, wait_for
@@ -571,8 +570,7 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(serve: Serve, authori
 
 
 def test_a_tls_connection_ended_while_we_write_is_taken_for_a_refusal() -> None:
-    ended = urllib3.exceptions.SSLError(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
-    error = requests.exceptions.SSLError(urllib3.exceptions.MaxRetryError(None, "/", ended))  # type: ignore[arg-type]
+    error = urllib3.exceptions.SSLError(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
     assert closed_by_peer(error)
     ours = translate_http_error(error, "https://host/metrics", 1.0)
     assert (ours.kind, "client_cert_file" in ours.text) == (ScrapeFailure.TLS, True)
