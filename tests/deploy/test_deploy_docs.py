@@ -1,4 +1,4 @@
-"""docs/install-kubernetes.md against what is installed: its examples build, its tables are the manifests'."""
+"""Pages on Kubernetes compared with the manifests: examples build, tables and numbers agree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from paths import ROOT
 from agent.config.load import parse_config
 from agent.version import VERSION
 
-PAGE = (ROOT / "docs" / "install-kubernetes.md").read_text(encoding="utf-8")
+NAMES = ("install-kubernetes", "kubernetes-gpus", "kubernetes-security")
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
+PAGE = "\n".join(PAGES.values())
 BLOCKS = [yaml.safe_load(one) for one in re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)]
 
 
@@ -77,14 +79,14 @@ def test_the_parts_of_a_configuration_shown_are_keys_of_the_program(key: str, tm
     assert getattr(loaded, key) != getattr(parse_config({"role": "node"}, folder=tmp_path, environment={}), key)
 
 
-def rows(heading: str) -> list[list[str]]:
-    part = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+def rows(page: str, heading: str) -> list[list[str]]:
+    part = PAGES[page].split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line] for line in lines if not set("".join(line)) <= set("- ")]
 
 
 def test_the_table_of_permissions_has_every_one_and_no_other() -> None:
-    told = [row[:2] for row in rows("What each permission is for")[1:]]
+    told = [row[:2] for row in rows("kubernetes-security", "Permissions")[1:]]
     assert told == [
         ["node, standalone", "`list`, `watch` on pods"],
         ["node, standalone", "`get` on nodes"],

@@ -229,17 +229,17 @@ def test_the_numbers_of_the_history_are_those_of_the_program() -> None:
 
 
 def test_the_paths_of_the_web_server_are_all_told() -> None:
-    section = "TLS and authentication of its own pages"
-    assert [row[0].strip("`") for row in rows("install.md", section)] == [
+    section = "Pages of the agent"
+    assert [row[0].strip("`") for row in rows("web-pages.md", section)] == [
         path for path in ("/", "/api/status", "/metrics", "/healthz", "/readyz") if path in server.ROUTES
     ]
-    assert len(rows("install.md", section)) == len(server.ROUTES)
-    assert f"{SHORTEST_TOKEN} characters or more" in PAGES["install.md"]
+    assert len(rows("web-pages.md", section)) == len(server.ROUTES)
+    assert f"{SHORTEST_TOKEN} characters or more" in PAGES["web-pages.md"]
 
 
 def test_the_configurations_shown_can_be_used(tmp_path: Path) -> None:
     whole: dict[str, Any] = {}
-    for block in blocks("install.md", "yaml"):
+    for block in (*blocks("install.md", "yaml"), *blocks("web-pages.md", "yaml")):
         data = yaml.safe_load(block)
         if set(data) & {"targets", "web"}:
             whole |= data
