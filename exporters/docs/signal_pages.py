@@ -23,7 +23,7 @@ SIGNALS_PAGE_HEAD = """\
 <!-- Generated from the program's own tables; `sizewatch render` writes it anew. -->
 
 A **family** is what an engine or a GPU exposes, under our name. A **signal** is what is read from families over a
-window: it has bounds and a count, or a named gap ([concepts](concepts.md)). [Engines](engines.md) differ in what they
+window: it has bounds and a count, or a named gap ([readings](readings.md)). [Engines](engines.md) differ in what they
 expose. Units are base units, ratios run from 0 to 1.
 Families are exported, signals are not: a quantile or a ratio cannot be added up again, so compute it from the families."""
 

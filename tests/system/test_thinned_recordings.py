@@ -1,6 +1,6 @@
 """What survives which scrape interval: our recordings with fewer scrapes, against the clients and against 15 s.
 
-The table in docs/concepts.md is the one that is counted here.
+The table in docs/readings.md is the one that is counted here.
 """
 
 from __future__ import annotations
@@ -189,4 +189,4 @@ def test_the_table_in_the_docs_is_what_survives(seconds: float) -> None:
     same, unknown, other = survived(seconds)
     n = same + unknown + other
     row = f"| {seconds:g} s | {same / n:.0%} | {unknown / n:.0%} | {other / n:.0%} |"
-    assert row in (ROOT / "docs" / "concepts.md").read_text()
+    assert row in (ROOT / "docs" / "readings.md").read_text()
