@@ -31,6 +31,7 @@ tools:
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 
 # Guided by Atheris where this platform has it (a wheel of 35 MB beside the environment, not in it), else by lines seen.

@@ -31,9 +31,7 @@ class Alertmanager(ConfigSection):
     """Alertmanager to post alerts to. Each member of a cluster gets all alerts."""
 
     url: Url = Field(description="Its address, with the path it is served under; such as http://127.0.0.1:9093.")
-    timeout_seconds: Timeout = Field(
-        10.0, alias="timeout", description="For one request.", json_schema_extra={"default": "10s"}
-    )
+    timeout_seconds: Timeout = Field(10.0, description="For one request.")
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
     basic_auth: BasicAuth | None = None
     tls: TlsConfig | None = None
@@ -66,9 +64,7 @@ class AlertingConfig(ConfigSection):
     )
     resend_seconds: Resend = Field(
         60.0,
-        alias="resend",
         description="How often an alert that fires is posted again; not posted for four times as long it ends.",
-        json_schema_extra={"default": "1m"},
     )
     external_labels: dict[str, Text] = Field({}, description="Labels that every posted alert gets, such as cluster.")
     external_url: Url | None = Field(None, description="The status page's address for people, linked from alerts.")

@@ -106,12 +106,10 @@ class Config(ConfigSection):
     plan: FileName | None = Field(None, description="The sizing plan; without it nothing can be compared with a plan.")
     scrape_interval_seconds: Interval = Field(
         15.0,
-        alias="scrape_interval",
         description="Time between two scrapes of a target.",
-        json_schema_extra={"default": "15s"},
     )
     scrape_timeout_seconds: Timeout | None = Field(
-        None, alias="scrape_timeout", description="For one scrape; default 10s, or the interval where that is shorter."
+        None, description="For one scrape; default 10s, or the interval where that is shorter."
     )
     data_dir: FileName | None = Field(
         None, description="Folder of the history; default sizewatch-data, but for role node no history."

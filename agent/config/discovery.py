@@ -111,9 +111,7 @@ class Kubernetes(ConfigSection):
     )
     keep_seconds: Keep = Field(
         600.0,
-        alias="keep",
         description="While the API is away, the pods last known are watched for so long.",
-        json_schema_extra={"default": "10m"},
     )
     pod_resources: EnvironmentFileName = Field(
         SOCKET, description="Socket of the kubelet that tells which GPU belongs to which pod; used where it is there."

@@ -200,7 +200,7 @@ class EventConfig(ConfigSection):
 
     name: Name = Field(description="What it is called.")
     start: LocalTime = Field(description="When it begins (the first time, where it comes again), by the clock in zone.")
-    duration_seconds: Length = Field(alias="duration", description="How long it lasts, by the same clock.")
+    duration_seconds: Length = Field(description="How long it lasts, by the same clock.")
     factor: Annotated[float, Field(ge=0, le=1000)] = Field(
         description="Traffic that is expected by what is usual at that time: 3 is three times as much, 0 is none."
     )
@@ -221,9 +221,7 @@ class ForecastConfig(ConfigSection):
     events: Annotated[tuple[EventConfig, ...], Field(strict=False)] = Field((), description="Known events.")
     bin_seconds: Bin = Field(
         300.0,
-        alias="bin",
         description="The traffic is forecast in sums over so long.",
-        json_schema_extra={"default": "5m"},
     )
     quantile: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
         None,
@@ -236,7 +234,6 @@ class ForecastConfig(ConfigSection):
     )
     scale_down_hold_seconds: Hold | None = Field(
         None,
-        alias="scale_down_hold",
         description="Replicas are given up only when none of the time before needed them; default a lead and a minute, and "
         "never less: one that is given up earlier has not served.",
     )

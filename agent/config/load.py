@@ -16,8 +16,9 @@ from pydantic import ValidationError
 
 from agent.config.config import Config, Role
 from agent.config.files import load_plan, read_document
-from agent.config.values import problems_of
+from agent.config.values import DURATION, problems_of
 from agent.config.weaknesses import mistakes, weaknesses
+from agent.durations import duration_text
 from agent.errors import ConfigError, PlanError
 from rules.catalogue.registry import margin_of
 from rules.engines.registry import itl_comparable
@@ -142,7 +143,12 @@ def _plan_path(data: object, folder: Path) -> Path | None:
 def config_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a configuration. Contradictions between keys are checked by `load` only."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
-    return {**head, **Config.model_json_schema(), "title": "sizewatch configuration"}
+    schema = Config.model_json_schema()
+    for section in (schema, *schema["$defs"].values()):
+        for key in section.get("properties", {}).values():
+            if key.get("title") == DURATION and isinstance(key.get("default"), float):
+                key["default"] = duration_text(key["default"])
+    return {**head, **schema, "title": "sizewatch configuration"}
 
 
 def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:

@@ -100,9 +100,7 @@ class ReportConfig(ConfigSection):
     weekday: Weekday = Field("monday", description="The day on which it is written.")
     at: At = Field("07:00", description="The time of that day.")
     zone: Zone | None = Field(None, description="The clock of that time; default forecast.zone.")
-    since_seconds: Since = Field(
-        7 * DAY, alias="since", description="How far back it looks.", json_schema_extra={"default": "7d"}
-    )
+    since_seconds: Since = Field(7 * DAY, description="How far back it looks.")
     directory: FileName | None = Field(
         None, description="Where reports stand, each in a folder of its date; default reports in data_dir."
     )
@@ -111,7 +109,6 @@ class ReportConfig(ConfigSection):
         DAY,
         alias="retry_for",
         description="A delivery that fails is tried again, ever more rarely, for so long.",
-        json_schema_extra={"default": "1d"},
     )
     deliver: Annotated[tuple[Destination, ...], Field(strict=False)] = Field((), description="To whom it is sent.")
 

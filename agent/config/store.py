@@ -151,14 +151,10 @@ class Lease(ConfigSection):
 class FleetConfig(ConfigSection):
     """Queries of role fleet to the store."""
 
-    turn_seconds: Turn = Field(
-        60.0, alias="turn", description="Time between two turns.", json_schema_extra={"default": "60s"}
-    )
+    turn_seconds: Turn = Field(60.0, description="Time between two turns.")
     delay_seconds: Delay = Field(
         30.0,
-        alias="delay",
         description="How long after a scrape its samples can be asked for: what the way into the store takes.",
-        json_schema_extra={"default": "30s"},
     )
     each_up_to: Annotated[int, Field(ge=0, le=10_000)] = Field(
         32,
@@ -166,9 +162,7 @@ class FleetConfig(ConfigSection):
     )
     back_fill_seconds: BackFill = Field(
         7 * 86_400.0,
-        alias="back_fill",
         description="How far back an empty history is filled from the store; 0s: not at all.",
-        json_schema_extra={"default": "7d"},
     )
     lease: Lease | None = Field(None, description="Where several agents watch one fleet; without it there is one.")
 
@@ -180,9 +174,7 @@ class StoreConfig(ConfigSection):
         description="What its Prometheus API is served under, such as http://prometheus:9090, http://mimir:8080/prometheus or "
         "http://vmselect:8481/select/0/prometheus."
     )
-    timeout_seconds: Timeout = Field(
-        TIMEOUT_SECONDS, alias="timeout", description="For one query.", json_schema_extra={"default": "10s"}
-    )
+    timeout_seconds: Timeout = Field(TIMEOUT_SECONDS, description="For one query.")
     most_samples: Annotated[int, Field(ge=1000, le=50_000_000)] = Field(
         MOST_SAMPLES, description="An answer with more samples is refused; long grids are asked in parts of so many."
     )

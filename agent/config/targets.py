@@ -61,9 +61,7 @@ class TargetKeys(Connection):
     pool: Literal["mixed", "prefill", "decode"] = Field("mixed", description="Part of the tier it belongs to.")
     engine: Name | None = Field(None, description="Such as vllm; default: recognised from the page.")
     engine_version: Name | None = Field(None, description="For words only.")
-    scrape_timeout_seconds: Timeout | None = Field(
-        None, alias="scrape_timeout", description="Of this target alone; default as above."
-    )
+    scrape_timeout_seconds: Timeout | None = Field(None, description="Of this target alone; default as above.")
     gpus: GpuList = Field(
         "auto", description="GPUs it owns, by UUID or index; auto: found by process id where that can be seen."
     )

@@ -159,7 +159,9 @@ def duration_range(low: float, high: float) -> BeforeValidator:
     return BeforeValidator(lambda value: parse_seconds(value, low, high))
 
 
-Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})]
+DURATION = "duration"
+"""Title of a duration in the JSON Schema."""
+Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": DURATION, "pattern": PATTERN})]
 """Seconds, written as a duration. Add `duration_range`."""
 Interval = Annotated[Seconds, duration_range(0.5, 60.0)]
 """Seconds, at most a minute: verdicts and history are per minute."""
@@ -273,9 +275,16 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class ConfigSection(BaseModel):
-    """Section without unknown keys or conversions, immutable."""
+    """Section without unknown keys or conversions, immutable. The key of a field `x_seconds` is `x`."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        alias_generator=lambda name: name.removesuffix("_seconds"),
+    )
 
 
 class BasicAuth(ConfigSection):

@@ -11,7 +11,7 @@ from typing import Any
 import promql_parser
 
 from exporters.metrics.names import ALL as OWN_METRICS
-from rules.engines.registry import ENGINES
+from rules.engines.registry import ENGINES, NAMESPACES
 from rules.engines.table import SourceRow
 from rules.engines.vllm_v0 import VLLM_V0
 from rules.gpu_sources.registry import EXPORTERS
@@ -88,12 +88,8 @@ def _added_labels(node: Any) -> tuple[str, ...]:
     return ()
 
 
-_COLON_NAMESPACES = ("vllm_", "sglang_", "llamacpp_")
-"""Engines that print `vllm:` where the tables have `vllm_`. For Prometheus 2 newer releases print `vllm_`."""
-_NAMESPACES = (
-    *(*_COLON_NAMESPACES, "tgi_", "trtllm_", "nv_trt_llm_", "nv_inference_", "dynamo_frontend_", "dynamo_component_"),
-    *("DCGM_", "nvidia_smi_", "sizewatch_"),
-)
+_NAMESPACES = {**NAMESPACES, **{prefix: prefix for prefix in ("DCGM_", "nvidia_smi_", "sizewatch_")}}
+"""Printed prefixes by table prefix. For Prometheus 2 newer engines print `vllm_` where they have `vllm:` else."""
 _PARTS = ("_bucket", "_sum", "_count")
 
 
@@ -240,9 +236,9 @@ def _check_metric(name: str) -> WrongName | None:
 
     def spelt(text: str) -> str:
         """Return PromQL with the metrics of this namespace in the spelling of `name`."""
-        colon = ":" in name and namespace in _COLON_NAMESPACES
-        with_colon = namespace.replace("_", ":")
-        return text.replace(with_colon, namespace).replace(namespace, wrapper + (with_colon if colon else namespace))
+        printed = _NAMESPACES[namespace]
+        wanted = printed if ":" in name else namespace
+        return text.replace(printed, namespace).replace(namespace, wrapper + wanted)
 
     stem, part = next(((key.removesuffix(end), end) for end in _PARTS if key.endswith(end)), (key, ""))
     ended = next((one for one in (key, f"{key}_total", stem) if one in _SUCCESSORS), "")

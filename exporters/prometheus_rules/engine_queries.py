@@ -1,7 +1,7 @@
 """PromQL selectors for an engine's own metric names, summed over a tier or by replica.
 
 They serve rule files for installations without an agent. A family whose row in `rules.engines` needs more than a
-selector is refused with a reason. A new engine needs a row in PREFIXES and a row in EDGES.
+selector is refused with a reason. A new engine whose histogram edges are known may have a row in EDGES.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rules.engines.registry import ENGINES
+from rules.engines.registry import ENGINES, NAMESPACES
 from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
-
-PREFIXES: Mapping[str, str] = {"vllm_": "vllm:", "sglang_": "sglang:", "llamacpp_": "llamacpp:"}
-"""Metric name prefixes by table prefix. The engine tables write ':' as '_'."""
 
 _VLLM_PER_TOKEN = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
@@ -118,7 +115,7 @@ def le(edge: float) -> str:
 
 
 def _written(source: str) -> str:
-    for mapped, printed in PREFIXES.items():
+    for mapped, printed in NAMESPACES.items():
         if source.startswith(mapped):
             return printed + source.removeprefix(mapped)
     return source

@@ -1,9 +1,8 @@
 """Row types of the engine tables, and the families that other software prints on an engine's page.
 
-An engine generation is one file in this folder with one `EngineTable`, listed in `rules.engines.registry`. No other
-code depends on an engine's name. The common ignored families apply to every engine. A Dynamo worker adds its own
-families to its engine's, KV managers add theirs, Triton adds the GPU's. The reason in an engine's own table takes
-precedence.
+An engine generation is one file in this folder with one `EngineTable`, listed in `rules.engines.registry`. The common
+ignored families apply to every engine. A Dynamo worker adds its own families to its engine's, KV managers add theirs,
+Triton adds the GPU's. The reason in an engine's own table takes precedence.
 """
 
 from __future__ import annotations
@@ -128,6 +127,7 @@ class Marker:
 class EngineTable:
     """Table of one engine generation. It equals only itself, because it is looked up for every name of a page.
 
+    `namespaces`: prefixes of the engine's own names as a page prints them (`vllm:`), without those of other engines.
     `signatures` identify a page: one must be present with all `signature_labels` and none of `signature_without`.
     `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series repeat one number (processes,
     tensor-parallel ranks); the largest counts. `info`: info series whose labels become facts. `fact_gauges` (fact,
@@ -139,6 +139,7 @@ class EngineTable:
     name: str
     generation: str
     title: str
+    namespaces: tuple[str, ...]
     signatures: tuple[str, ...]
     signature_labels: tuple[str, ...] = ()
     signature_without: tuple[str, ...] = ()

@@ -207,6 +207,7 @@ VLLM_V0 = EngineTable(
     name="vllm",
     generation="v0",
     title="vLLM",
+    namespaces=("vllm:",),
     signatures=(RUNNING,),
     signature_without=("engine",),
     wrappers=("ray_", "kserve_"),

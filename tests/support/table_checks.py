@@ -8,6 +8,7 @@ from making import START
 
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families
+from rules.engines.registry import normalize_name
 from rules.engines.table import EngineTable
 from rules.telemetry.families import BY_NAME, stem
 
@@ -27,7 +28,12 @@ def unknown(engine: EngineTable, text: str) -> list[str]:
 
 def never_met(engine: EngineTable, *pages: str) -> set[tuple[str, str]]:
     """The rows (source, family) that none of these pages has."""
-    met = {(name, family) for page in pages for name, use in uses(engine, page).items() for family in use.families}
+    met = {
+        (normalize_name(name), family)
+        for page in pages
+        for name, use in uses(engine, page).items()
+        for family in use.families
+    }
     return {(row.source, row.family) for row in engine.rows} - met
 
 
