@@ -198,14 +198,11 @@ def test_an_api_server_that_sends_a_byte_at_a_time_does_not_take_the_processor()
     for sent, expected in ((line + b"\n\n" + line, [line]), (long + b"\n", [long])):
         raw = SimpleNamespace(stream=lambda size, sent=sent, **_: (bytes([one]) for one in sent))
         start = time.process_time()
-        assert (
-            list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(SimpleNamespace(raw=raw)))
-            == expected
-        )  # type: ignore[arg-type]
+        assert list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(raw)) == expected  # type: ignore[arg-type]
         assert time.process_time() - start < 1.5
     endless = SimpleNamespace(stream=lambda size, **_: itertools.repeat(b"x" * 65_536))
     with pytest.raises(KubernetesApiError, match=f"more than {MOST_EVENT_BYTES} bytes"):
-        list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(SimpleNamespace(raw=endless)))  # type: ignore[arg-type]
+        list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(endless))  # type: ignore[arg-type]
 
 
 def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_path: Path) -> None:
