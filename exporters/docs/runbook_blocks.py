@@ -1,4 +1,4 @@
-"""Generated blocks of docs/runbooks.md: the rules by severity, and method, window and thresholds of each rule.
+"""Generated blocks of docs/runbooks.md: rules by severity, which explains which, and method and thresholds of each.
 
 A block lies between `<!-- generated: thresholds NAME -->` and `<!-- end -->`. The text around it is written by hand,
 without these numbers.
@@ -6,6 +6,7 @@ without these numbers.
 
 from __future__ import annotations
 
+import graphlib
 import re
 from collections.abc import Mapping
 
@@ -16,6 +17,8 @@ from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 OVERVIEW = re.compile(r"<!-- generated: overview -->\n(.*?)<!-- end -->", re.DOTALL)
+
+CAUSES = re.compile(r"<!-- generated: causes -->\n(.*?)<!-- end -->", re.DOTALL)
 
 METHOD_TEXTS: Mapping[str, str] = {
     "judge_tail": "the share of requests slower than the benchmark allows at equal load",
@@ -75,6 +78,7 @@ def fill_runbooks(page: str) -> str:
     wrong += [f"{name} has {named.count(name)} blocks" for name in known if named.count(name) > 1]
     if wrong:
         raise RunbookError("; ".join(wrong))
+    page = CAUSES.sub(lambda _: f"<!-- generated: causes -->\n{draw_causes()}\n<!-- end -->", page)
     page = OVERVIEW.sub(lambda _: f"<!-- generated: overview -->\n{overview()}\n<!-- end -->", page)
     return BLOCK.sub(
         lambda found: f"<!-- generated: thresholds {found[1]} -->\n{block(known[found[1]])}\n<!-- end -->", page
@@ -88,6 +92,21 @@ def overview() -> str:
         links = ", ".join(f"[{rule.name}](#{rule.name.lower()})" for rule in RULES if rule.loudness is severity)
         rows.append(f"| `{severity.value}`: {meaning} | {links} |")
     return "\n".join(["| severity | rules |", "|---|---|", *rows])
+
+
+def draw_causes() -> str:
+    """Return a Mermaid graph of the rules that explain others. An arrow that longer ways imply is not drawn."""
+    explained = {rule.name: {one.rule for one in rule.explained_by} for rule in RULES}
+    upstream: dict[str, set[str]] = {}
+    for name in graphlib.TopologicalSorter(explained).static_order():
+        upstream[name] = explained[name].union(*(upstream[one] for one in explained[name]))
+    arrows = [
+        f"  {cause} --> {name}"
+        for name, causes in explained.items()
+        for cause in sorted(causes)
+        if not any(cause in upstream[other] for other in causes)
+    ]
+    return "\n".join(["```mermaid", "graph LR", *arrows, "```"])
 
 
 def block(rule: Rule) -> str:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from rules.engines.coverage import engine_signals
+from rules.evaluator.incidents import Incident, group_incidents
 from rules.plan.load_bins import TierContext
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.readings import read, read_all
@@ -50,6 +51,29 @@ def episode_json(finding: Finding) -> dict[str, Any]:
         for t in finding.transitions
     ]
     return _verdict(finding.worst, finding.started_at, finding.ended_at, transitions)
+
+
+def incident_json(incident: Incident) -> dict[str, Any]:
+    """Return an incident with its findings in the order of their begin."""
+    return {
+        "id": incident.id,
+        "tier": incident.tier,
+        "root": incident.root.rule,
+        "severity": incident.severity.value,
+        "started_at": incident.started_at,
+        "ended_at": incident.ended_at,
+        "findings": [
+            {
+                "rule": one.rule,
+                "replica": one.subject.replica,
+                "started_at": one.started_at,
+                "ended_at": one.ended_at,
+            }
+            for one in incident.findings
+        ],
+        "sentence": incident.sentence,
+        "action": incident.action,
+    }
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
@@ -112,6 +136,7 @@ def replay_json(
         "schema": SCHEMA,
         "windows": [window_json(tier, replica, window, bases[tier]) for tier, replica, window in shown],
         "verdicts": verdicts,
+        "incidents": [incident_json(one) for one in group_incidents(found)],
         "unknowns": [
             unknown_json(u) | {"started_at": u.started_at, "ended_at": u.ended_at}
             for u in sorted(unknowns, key=lambda u: u.started_at)

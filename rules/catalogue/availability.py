@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rules.catalogue.thresholds import FAULTS, explain
 from rules.methods.availability import judge_stale, judge_target_down, judge_tier_down, judge_unknown_too_long
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
@@ -26,6 +27,7 @@ ROWS: tuple[Rule, ...] = (
             "If it is down, let the other tiers of the model or a fallback take its traffic before anything is repaired",
             "If it serves, `sizewatch doctor` says which step of the way to the metrics pages fails",
         ),
+        explained_by=explain(*FAULTS),
     ),
     Rule(
         name="TargetDown",
@@ -44,6 +46,7 @@ ROWS: tuple[Rule, ...] = (
             "Look at the replica: is the process up, does /metrics answer from this node",
             "`sizewatch doctor` says which step of the connection fails",
         ),
+        explained_by=explain(*FAULTS, "TierDown"),
     ),
     Rule(
         name="TelemetryStale",
@@ -64,6 +67,7 @@ ROWS: tuple[Rule, ...] = (
             "After a mass cancel vLLM keeps its last gauges until the next step (issue 29928): then this is harmless",
             "If a GPU is named, check the driver or the exporter on that node",
         ),
+        explained_by=explain("TierDown", "TargetDown"),
     ),
     Rule(
         name="UnknownTooLong",
@@ -84,5 +88,6 @@ ROWS: tuple[Rule, ...] = (
             "Repair what the sentence names: the target's scrape, the restarting process, the stuck page",
             "`sizewatch doctor` says which targets and signals are missing, and why",
         ),
+        explained_by=explain("TierDown", "TargetDown", "TelemetryStale"),
     ),
 )

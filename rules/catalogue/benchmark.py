@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ALLOWED_SLOW, MINIMUM_REQUESTS, SUPPORTED_REQUESTS
+from rules.catalogue.thresholds import (
+    ALLOWED_SLOW,
+    BEFORE_LATENCY,
+    BEFORE_LOAD,
+    LOAD,
+    MEMORY,
+    MINIMUM_REQUESTS,
+    OUTAGES,
+    ROUTING,
+    SUPPORTED_REQUESTS,
+    explain,
+)
 from rules.methods.events import judge_excess
 from rules.methods.load import beyond_so_far, judge_beyond
 from rules.methods.means import judge_mean
@@ -13,7 +24,7 @@ from rules.verdicts.rule import Rule, Severity, Threshold
 STEP_13 = "guide 9.1, step 13"
 
 
-def _tail(name: str, stem: str, title: str) -> Rule:
+def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
     return Rule(
         name=name,
         method=judge_tail,
@@ -36,13 +47,14 @@ def _tail(name: str, stem: str, title: str) -> Rule:
             "If the workload changed, go back to step 1: measure lengths and arrival pattern again, and benchmark with them",
             "If the benchmark is the first suspect, repeat it open loop with at least 300 requests a point",
         ),
+        explained_by=explain(*BEFORE_LATENCY, *upstream),
     )
 
 
 ROWS: tuple[Rule, ...] = (
-    _tail("TtftDivergence", "ttft", "TTFT P99 above the benchmark at equal load"),
+    _tail("TtftDivergence", "ttft", "TTFT P99 above the benchmark at equal load", "TpotDivergence", "ItlDivergence"),
     _tail("TpotDivergence", "tpot", "TPOT P99 above the benchmark at equal load"),
-    _tail("ItlDivergence", "itl", "ITL P99 above the benchmark at equal load"),
+    _tail("ItlDivergence", "itl", "ITL P99 above the benchmark at equal load", "TpotDivergence"),
     Rule(
         name="GpuUtilizationShortfall",
         method=judge_mean,
@@ -62,6 +74,7 @@ ROWS: tuple[Rule, ...] = (
             "Look at queue time and at the front end's CPU: a starved engine shows as an idle GPU",
             "Go back to step 1 if the lengths moved",
         ),
+        explained_by=explain(*OUTAGES, *ROUTING),
     ),
     Rule(
         name="PrefixHitDivergence",
@@ -84,6 +97,7 @@ ROWS: tuple[Rule, ...] = (
             "Compare prompts with the benchmark's: a repeated seed makes a cache that production never has",
             "If prompts changed for good, plan without the hits: benchmark again",
         ),
+        explained_by=explain(*BEFORE_LOAD, *LOAD, *MEMORY),
     ),
     Rule(
         name="EvictionDivergence",
@@ -105,6 +119,7 @@ ROWS: tuple[Rule, ...] = (
             "Give the KV cache more room: FP8 KV cache, or fewer requests at once (--max-num-seqs)",
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
+        explained_by=explain(*BEFORE_LOAD, *LOAD, "KvCacheNearCeiling", "KvCacheCascade", "KvEviction"),
     ),
     Rule(
         name="LoadBeyondBenchmark",
@@ -124,5 +139,6 @@ ROWS: tuple[Rule, ...] = (
         "it had there, or its queue keeps growing: what the plan says about latency does not apply there, and nothing can be "
         "compared. More requests in the system at a load within what replicas take are held up, not too many.",
         actions=(SEE_THE_LOAD, *all_levers("LoadBeyondBenchmark")),
+        explained_by=explain(*BEFORE_LOAD, "DemandExceedsCapacity"),
     ),
 )

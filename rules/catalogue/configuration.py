@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import MINIMUM_REQUESTS, TTFT_SLO
+from rules.catalogue.thresholds import BEFORE_LOAD, FAULTS, LOAD, MEMORY, MINIMUM_REQUESTS, TTFT_SLO, WORKLOAD, explain
 from rules.methods.adapters import judge_adapters
 from rules.methods.bands import judge_band
 from rules.methods.configuration import judge_cold_start, judge_precision
@@ -36,6 +36,7 @@ ROWS: tuple[Rule, ...] = (
             "Compare the replicas' own hit rates: all low at once is routing or prompts, one alone is that replica",
             "Enlarge the cache if blocks are evicted before they come back (KvEviction, KvResidencyShort)",
         ),
+        explained_by=explain(*BEFORE_LOAD, *LOAD, *MEMORY, "PrefixHitDivergence"),
     ),
     Rule(
         name="PrefixRoutingBroken",
@@ -75,6 +76,7 @@ ROWS: tuple[Rule, ...] = (
             "Cap the share of one replica and let what is above overflow: a popular prefix must not make a hot spot",
             "Where the router cannot do it, plan without the hits: benchmark again",
         ),
+        explained_by=explain("MixedTierLoadBalancing"),
     ),
     Rule(
         name="AdapterCachePressure",
@@ -121,6 +123,7 @@ ROWS: tuple[Rule, ...] = (
             "Switch speculation off where it stays below the critical limit: it costs more than it yields",
             "See SpeculationUneconomic for what it is worth at the present batch",
         ),
+        explained_by=explain(*WORKLOAD),
     ),
     Rule(
         name="SpeculationUneconomic",
@@ -146,6 +149,7 @@ ROWS: tuple[Rule, ...] = (
             "Check that the draft model belongs to this target model and to the present prompts",
             *SUSPICION,
         ),
+        explained_by=explain(*WORKLOAD, "SpeculationAcceptanceLow"),
     ),
     Rule(
         name="MixedTierLoadBalancing",
@@ -217,5 +221,6 @@ ROWS: tuple[Rule, ...] = (
             "Shorten the start: weights on a local disk, images pulled ahead, compiled graphs kept",
             "Keep more replicas warm until then (fleet.minimum_warm)",
         ),
+        explained_by=explain(*FAULTS, "TierDown", "TargetDown"),
     ),
 )

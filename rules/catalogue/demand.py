@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rules.catalogue.thresholds import OUTAGES, WORKLOAD, explain
 from rules.methods.demand import judge_demand, judge_forecast
 from rules.verdicts.rule import Rule, Severity, Threshold
 
@@ -51,5 +52,6 @@ ROWS: tuple[Rule, ...] = (
             "Until they are ready shed or delay load (queue breaker, batch work); never raise batch limits against it",
             "If the demand stays, plan again with the new peak: workload.requests_per_second.peak and fleet.instances",
         ),
+        explained_by=explain(*OUTAGES, *WORKLOAD, "ForecastDegraded"),
     ),
 )

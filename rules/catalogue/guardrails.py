@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER
+from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER, explain
 from rules.methods.drift import judge_drift
 from rules.methods.guardrails import judge_guardrail
 from rules.telemetry.windows import HOUR_SECONDS
@@ -53,6 +53,7 @@ ROWS: tuple[Rule, ...] = (
             "Lower the output limit at the gateway where the use does not need it",
             "If they are meant, put the new P99 into the plan and benchmark again",
         ),
+        explained_by=explain("WorkloadDrift"),
     ),
     Rule(
         name="RunawayGeneration",
@@ -77,6 +78,7 @@ ROWS: tuple[Rule, ...] = (
             "Lower the output limit for that use; a limit for each user's requests per second does not help",
             "If every use is affected, check chat template and stop tokens of the model that was deployed last",
         ),
+        explained_by=explain("WorkloadDrift", "OutputLengthDrift"),
     ),
     Rule(
         name="QueueBreakerOff",

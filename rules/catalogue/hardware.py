@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from rules.catalogue.thresholds import WORKLOAD, explain
 from rules.methods.bands import judge_band, judge_experts
 from rules.methods.events import judge_faults
 from rules.methods.pools import judge_pools
 from rules.verdicts.rule import Rule, Severity, Threshold
 
 
-def _faults(name: str, stem: str, about: str, title: str, meaning: str, actions: tuple[str, ...]) -> Rule:
+def _faults(
+    name: str, stem: str, about: str, title: str, meaning: str, actions: tuple[str, ...], *upstream: str
+) -> Rule:
     return Rule(
         name=name,
         method=judge_faults,
@@ -22,6 +25,7 @@ def _faults(name: str, stem: str, about: str, title: str, meaning: str, actions:
         title=title,
         meaning=meaning,
         actions=actions,
+        explained_by=explain(*upstream),
     )
 
 
@@ -47,6 +51,7 @@ ROWS: tuple[Rule, ...] = (
             "Short of prefill: first tokens are late. Short of decode: tokens are slow. See which one users feel before moving",
             "If lengths changed for good, put them into the plan's workload and derive both pools again",
         ),
+        explained_by=explain(*WORKLOAD),
     ),
     Rule(
         name="ExpertImbalance",
@@ -85,6 +90,7 @@ ROWS: tuple[Rule, ...] = (
             "Drain the node if the code says hardware (such as 48, 63, 64, 74, 79, 94, 95): a restart does not mend it",
             "Restart the engine if the code says its process (such as 13, 31, 43): and look for its cause",
         ),
+        "GpuEccErrors",
     ),
     Rule(
         name="GpuThrottling",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ALLOWED_SLOW, FULLEST, SEEN, TTFT_SLO, WEEK
+from rules.catalogue.thresholds import ALLOWED_SLOW, BEFORE_LOAD, FAULTS, FULLEST, LOAD, SEEN, TTFT_SLO, WEEK, explain
 from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band
 from rules.methods.events import judge_event_ratio
@@ -56,6 +56,7 @@ ROWS: tuple[Rule, ...] = (
             "Add replicas before the next peak, or offload cold blocks for long-context batch work",
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
+        explained_by=explain(*BEFORE_LOAD, *LOAD),
     ),
     Rule(
         name="KvCacheUnderused",
@@ -105,6 +106,7 @@ ROWS: tuple[Rule, ...] = (
             "Lower the number of requests at once (--max-num-seqs) so that those inside can finish",
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
+        explained_by=explain(*BEFORE_LOAD, *LOAD, "KvCacheNearCeiling", "KvCacheCascade"),
     ),
     Rule(
         name="KvCacheCascade",
@@ -147,6 +149,7 @@ ROWS: tuple[Rule, ...] = (
             "Add replicas or use an FP8 KV cache (guide 7.5) before the next peak",
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
+        explained_by=explain(*BEFORE_LOAD, *LOAD, "KvCacheNearCeiling"),
     ),
     Rule(
         name="KvResidencyShort",
@@ -192,5 +195,6 @@ ROWS: tuple[Rule, ...] = (
             "Look at the data path: PCIe, NIC and network utilisation of the nodes that take part",
             "Place prefill and decode instances nearer to each other, or send fewer bytes with an FP8 KV cache",
         ),
+        explained_by=explain(*FAULTS),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ALLOWED_SLOW, MINIMUM_REQUESTS
+from rules.catalogue.thresholds import ALLOWED_SLOW, BEFORE_LATENCY, DIVERGENCES, LATENCY, MINIMUM_REQUESTS, explain
 from rules.methods.burn_rate import judge_burn
 from rules.methods.errors import judge_availability, judge_refused
 from rules.methods.shape import judge_shape
@@ -32,7 +32,7 @@ def _ladder() -> dict[str, Threshold]:
     return thresholds
 
 
-def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
+def _burn(name: str, stem: str, title: str, actions: tuple[str, ...], *upstream: str) -> Rule:
     return Rule(
         name=name,
         method=judge_burn,
@@ -48,10 +48,11 @@ def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
         meaning="More requests than the objective allows are slower than promised, and the month's error budget is being "
         "spent faster than it lasts: users feel it.",
         actions=actions,
+        explained_by=explain(*BEFORE_LATENCY, *LATENCY, *upstream),
     )
 
 
-def _tail(name: str, stem: str, title: str) -> Rule:
+def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
     return Rule(
         name=name,
         method=judge_shape,
@@ -70,11 +71,12 @@ def _tail(name: str, stem: str, title: str) -> Rule:
         title=title,
         meaning="Requests are slower than promised. Whether only the tail is, or everything, tells causes and levers apart.",
         actions=all_levers(name),
+        explained_by=explain(*BEFORE_LATENCY, *DIVERGENCES, *upstream),
     )
 
 
 ROWS: tuple[Rule, ...] = (
-    _burn("TtftSloBurn", "ttft", "TTFT objective burning", TTFT_BURN_ACTIONS),
+    _burn("TtftSloBurn", "ttft", "TTFT objective burning", TTFT_BURN_ACTIONS, "TpotSloBurn"),
     _burn("TpotSloBurn", "tpot", "TPOT objective burning", TPOT_BURN_ACTIONS),
     Rule(
         name="AvailabilityBurn",
@@ -97,6 +99,7 @@ ROWS: tuple[Rule, ...] = (
             "Ask the replica's /health: an engine whose worker died can serve its metrics page and answer only 500",
             "If it began with a new release or a new configuration, go back to the one before",
         ),
+        explained_by=explain(*BEFORE_LATENCY, "RequestsRefused"),
     ),
     Rule(
         name="RequestsRefused",
@@ -122,7 +125,8 @@ ROWS: tuple[Rule, ...] = (
             "Answered 4xx: read a few of the answers; prompts too long, a model name or an adapter that is not served",
             "If a gateway retries refused requests, let it wait longer each time: retries keep the queue full",
         ),
+        explained_by=explain(*BEFORE_LATENCY),
     ),
-    _tail("TtftTail", "ttft", "TTFT above its objective: tail or everything"),
+    _tail("TtftTail", "ttft", "TTFT above its objective: tail or everything", "TpotTail"),
     _tail("TpotTail", "tpot", "TPOT above its objective: tail or everything"),
 )

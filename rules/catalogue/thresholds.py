@@ -1,9 +1,9 @@
-"""Thresholds and times that rules of several subjects share."""
+"""Thresholds, times and explanations that rules of several subjects share."""
 
 from __future__ import annotations
 
 from rules.plan.curve import CERTAIN_REQUESTS
-from rules.verdicts.rule import Threshold
+from rules.verdicts.rule import Explanation, Threshold
 
 DAY = 86_400.0
 WEEK = 7 * DAY
@@ -21,3 +21,40 @@ LONGER = Threshold(
     "ratio",
     "guide 9.1, step 1 gives no number; the safety factor of well-known traffic, 20 % (step 11), covers no more",
 )
+
+SYMPTOM_SECONDS = 900.0
+"""Seconds between a cause and its symptom: the hold of most rules, after which both have fired."""
+
+SLOW_CAUSE_SECONDS = 3600.0
+"""The same for causes that fire after an hour's hold (WorkloadDrift)."""
+
+_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift", "RunawayGeneration"})
+
+
+def explain(*rules: str) -> tuple[Explanation, ...]:
+    """Return the explanations by these rules, each within the time that its hold allows."""
+    return tuple(
+        Explanation(rule, SLOW_CAUSE_SECONDS if rule in _SLOW_CAUSES else SYMPTOM_SECONDS)
+        for rule in dict.fromkeys(rules)
+    )
+
+
+# Groups from upstream to downstream: a rule is explained by groups before its own, and by earlier rules of its own.
+FAULTS = ("GpuEccErrors", "GpuXid", "GpuThrottling")
+OUTAGES = ("TierDown", "TargetDown", "ColdStartLate")
+WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
+ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
+ENGINE = (
+    *("QuantizationMismatch", "AdapterCachePressure", "KvTransferSlow"),
+    *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
+)
+LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
+MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence")
+HITS = ("PrefixHitDivergence", "PrefixHitLow")
+QUEUE = ("GpuSaturated", "PastTheKnee", "QueueGrowing")
+DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
+LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
+
+BEFORE_LOAD = (*FAULTS, *OUTAGES, *WORKLOAD, *ROUTING)
+BEFORE_QUEUE = (*BEFORE_LOAD, *ENGINE, *LOAD, *MEMORY, *HITS)
+BEFORE_LATENCY = (*BEFORE_QUEUE, *QUEUE)

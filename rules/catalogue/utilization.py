@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ALLOWED_SLOW, DAY, FULLEST, MINIMUM_REQUESTS, SEEN, WEEK
+from rules.catalogue.thresholds import (
+    ALLOWED_SLOW,
+    BEFORE_LOAD,
+    BEFORE_QUEUE,
+    DAY,
+    FULLEST,
+    MINIMUM_REQUESTS,
+    SEEN,
+    WEEK,
+    WORKLOAD,
+    explain,
+)
 from rules.methods.bands import judge_band
 from rules.methods.headroom import judge_falling, judge_headroom
 from rules.methods.shape import judge_shape
@@ -50,6 +61,7 @@ ROWS: tuple[Rule, ...] = (
             "Add replicas of this tier if the load stays",
             "A quantised model needs less time for the same prompts",
         ),
+        explained_by=explain(*BEFORE_QUEUE),
     ),
     Rule(
         name="UtilizationTrap",
@@ -102,6 +114,7 @@ ROWS: tuple[Rule, ...] = (
             "Pre-warm ahead of the busy hours, where only those are full",
             "Move the knee to the right: quantise (FP8 on GPUs that have it), then benchmark again",
         ),
+        explained_by=explain(*BEFORE_LOAD, "DemandExceedsCapacity", "LoadBeyondBenchmark"),
     ),
     Rule(
         name="TokensPerGpuHourFalling",
@@ -130,6 +143,7 @@ ROWS: tuple[Rule, ...] = (
             "Shorter answers: nothing is wrong; the plan's lengths are, measure them again (step 1)",
             "Neither: compare latency, KV cache, evictions and clocks with the week before; something saturates",
         ),
+        explained_by=explain(*WORKLOAD),
     ),
     Rule(
         name="QueueGrowing",
@@ -148,6 +162,7 @@ ROWS: tuple[Rule, ...] = (
         meaning="More requests arrive than finish, and the queue grows steadily: every further request waits longer than the one "
         "before. Above the load that replicas take the fleet is too small for its traffic; below it something holds requests up.",
         actions=(SEE_THE_LOAD, *all_levers("QueueGrowing")),
+        explained_by=explain(*BEFORE_QUEUE, "GpuSaturated", "PastTheKnee"),
     ),
     Rule(
         name="QueueAlwaysEmpty",
@@ -199,5 +214,6 @@ ROWS: tuple[Rule, ...] = (
             SEE_THE_LOAD,
             *all_levers("PastTheKnee"),
         ),
+        explained_by=explain(*BEFORE_QUEUE, "GpuSaturated"),
     ),
 )

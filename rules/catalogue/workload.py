@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER, MINIMUM_REQUESTS, SUPPORTED_REQUESTS
+from rules.catalogue.thresholds import (
+    ENGINE,
+    ENOUGH_FOR_P99,
+    LONGER,
+    MINIMUM_REQUESTS,
+    SUPPORTED_REQUESTS,
+    WORKLOAD,
+    explain,
+)
 from rules.methods.drift import judge_drift
 from rules.methods.representative import judge_representative
 from rules.telemetry.windows import HOUR_SECONDS
@@ -53,5 +61,6 @@ ROWS: tuple[Rule, ...] = (
             "Repeat the benchmark open loop, with lengths and arrivals taken from production",
             "Keep the present fleet until then: the plan's usable rps is not to be trusted",
         ),
+        explained_by=explain(*WORKLOAD, *ENGINE),
     ),
 )

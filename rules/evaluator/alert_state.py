@@ -112,7 +112,7 @@ def _step(state: AlertState | None, key: AlertKey, verdict: Verdict, now: float)
         return _resolved(state, now) if state is not None else None
     if verdict.certainty is not Certainty.CERTAIN:
         return state
-    loudness = _loudness(verdict.rule, verdict.status)
+    loudness = alert_loudness(verdict.rule, verdict.status)
     if state is None or not firing:
         return AlertState(
             key=key, phase=Phase.FIRING, since=now, resolved_at=None, loudness=loudness.value, verdict=verdict
@@ -126,7 +126,7 @@ def _resolved(state: AlertState, now: float) -> AlertState:
     return replace(state, phase=Phase.RESOLVED, resolved_at=now) if state.phase is Phase.FIRING else state
 
 
-def _loudness(rule: str, status: Status) -> Severity:
+def alert_loudness(rule: str, status: Status) -> Severity:
     """Return the severity of an alert. A paging rule pages only when critical, otherwise it is a ticket (DESIGN 3.10)."""
     loudness = BY_NAME[rule].loudness
     return Severity.TICKET if loudness is Severity.PAGE and status is not Status.CRITICAL else loudness
@@ -157,14 +157,14 @@ def _resumed(finding: Finding) -> AlertState | None:
         phase=Phase.FIRING if finding.ended_at is None else Phase.RESOLVED,
         since=first.t,
         resolved_at=finding.ended_at,
-        loudness=_loudness(finding.rule, loudest.status).value,
+        loudness=alert_loudness(finding.rule, loudest.status).value,
         verdict=finding.worst,
         louder_since=loudest.t if loudest is not first else None,
     )
 
 
 def _pages(rule: str, transition: Transition) -> bool:
-    return _loudness(rule, transition.status) is Severity.PAGE
+    return alert_loudness(rule, transition.status) is Severity.PAGE
 
 
 def _forgotten(state: AlertState, now: float) -> bool:

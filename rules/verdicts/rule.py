@@ -40,6 +40,18 @@ class Threshold:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Rule that explains another one, when findings of both lie at most `within_seconds` apart.
+
+    Both findings are of one tier. A tier explains its replicas and a replica its tier; two replicas do not explain each
+    other.
+    """
+
+    rule: str
+    within_seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
@@ -49,7 +61,8 @@ class Rule:
     An observation that is made many times a request is not independent, and counts as one. `condition` selects minutes.
     `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about` names the reading in
     sentences. `per_scrape`: the rule follows single scrapes, not windows. `interim` describes what a hold that is still too
-    short shows already, "" for nothing.
+    short shows already, "" for nothing. `explained_by` lists the rules upstream: a finding of one of them makes this rule's
+    finding a symptom.
     """
 
     name: str
@@ -72,6 +85,7 @@ class Rule:
     title: str
     meaning: str
     actions: tuple[str, ...]
+    explained_by: tuple[Explanation, ...] = ()
 
     def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
         """Return a threshold's value, or the tier's override."""

@@ -63,7 +63,7 @@ def finished(found: ReplayResult) -> float:
 
 def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     told = document(capsys, recorded.folder("kv_cascade"), "--step", "15s", code=1)
-    assert {"schema", "windows", "verdicts", "unknowns"} <= set(told)
+    assert {"schema", "windows", "verdicts", "incidents", "unknowns"} <= set(told)
     assert told["schema"] == 1
     for window in told["windows"]:
         assert {"start", "end", "tier", "replica", "coverage", "readings"} == set(window)
@@ -81,6 +81,12 @@ def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture
             assert set(cause) == {"cause", "certainty", "evidence", "against"}
         for action in verdict["actions"]:
             assert set(action) == {"text", "runbook"}
+    (incident,) = told["incidents"]
+    assert set(incident) == {
+        *("id", "tier", "root", "severity", "started_at", "ended_at", "findings", "sentence", "action")
+    }
+    assert next(one["rule"] for one in incident["findings"]) == "KvCacheCascade"
+    assert {"rule", "replica", "started_at", "ended_at"} == set(incident["findings"][0])
     for unknown in told["unknowns"]:
         assert {"rule", "tier", "replica", "reason", "started_at", "ended_at"} <= set(unknown)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from paths import ROOT
 from exporters.docs import runbook_blocks
 from exporters.docs.runbook_blocks import (
     BLOCK,
+    CAUSES,
     LOUDNESS,
     METHOD_TEXTS,
     OVERVIEW,
@@ -48,6 +50,26 @@ def test_every_rule_is_in_the_overview_once_under_its_severity() -> None:
     rows = [line for line in found[1].splitlines() if line.startswith("| `")]
     named = {row.split("`")[1]: re.findall(r"\[(\w+)\]", row) for row in rows}
     assert named == {each.value: [rule.name for rule in RULES if rule.loudness is each] for each in Severity}
+
+
+def test_the_graph_of_causes_says_what_the_catalogue_says() -> None:
+    found = CAUSES.search(PAGE)
+    assert found is not None
+    drawn = [line.split()[::2] for line in found[1].splitlines() if "-->" in line]
+    assert len(drawn) == len({tuple(arrow) for arrow in drawn})
+    assert upstream(drawn) == upstream((one.rule, rule.name) for rule in RULES for one in rule.explained_by)
+
+
+def upstream(arrows: Iterable[Sequence[str]]) -> dict[str, set[str]]:
+    """All that lies upstream of each rule, directly or through others."""
+    direct: dict[str, set[str]] = {}
+    for cause, rule in arrows:
+        direct.setdefault(rule, set()).add(cause)
+
+    def all_of(rule: str) -> set[str]:
+        return direct.get(rule, set()).union(*(all_of(cause) for cause in direct.get(rule, ())))
+
+    return {rule: all_of(rule) for rule in direct}
 
 
 def by_hand(section: str) -> str:
