@@ -39,8 +39,7 @@ from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
 from agent.daemon.status_builder import StatusInputs, status
-from agent.history.service import HistoryService
-from agent.history.sink import HistorySink
+from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
 from agent.pipeline.interfaces import Sink
 from agent.pipeline.loop import EvaluationLoop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import logging
 import resource
 
@@ -13,6 +14,9 @@ from agent.daemon.logs import set_up
 
 _log = logging.getLogger(__name__)
 
+M_ARENA_MAX = -8
+"""Parameter of glibc's mallopt (malloc.h)."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
@@ -22,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     # The memory holds secrets, so a core file on disk would hold them too.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _use_one_malloc_arena()
     loaded = load(find(options.config), role=options.role)
     set_up(loaded.config.logging)
     for mistake in loaded.grave:
@@ -30,3 +35,10 @@ def run(options: argparse.Namespace) -> int:
         _log.warning("configuration warning: %s", warning)
     Daemon(loaded).run()
     return 0
+
+
+def _use_one_malloc_arena() -> None:
+    """Let all threads share one arena. glibc gives each thread its own, and freed pages stay there: 1.8 MiB of role node."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none.
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 1)

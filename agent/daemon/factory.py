@@ -122,7 +122,7 @@ def _output_sinks(
         changed = sink.pop_changed
         yield sink
     if history is not None:
-        from agent.history.sink import HistorySink
+        from agent.history.service import HistorySink
 
         yield HistorySink(history, loop.source, versions, changed)
 

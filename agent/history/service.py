@@ -1,4 +1,4 @@
-"""History service of the daemon: order of writes, buffer, retention and the kept result of Step 13.
+"""History service of the daemon and its Sink: order of writes, buffer, retention and the kept result of Step 13.
 
 No failure of the history stops a cycle. After a clock change, minutes that are already in the history are not added
 twice.
@@ -21,11 +21,12 @@ from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord, WriteBuffer
+from agent.pipeline.interfaces import Source
 from exporters.documents.check import check_json, headline
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.observation import ClosedMinute, ReplicaKey
+from rules.evaluator.observation import ClosedMinute, ReplicaKey, StepResult
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import track
@@ -34,7 +35,7 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import ClosedSpan, Finding
 from rules.verdicts.verdict import RuleResult
 
 
@@ -331,3 +332,49 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
             context, store.minutes(context.tier, begin, now, version), now, period_seconds=MINUTE_SECONDS
         )
     return check_benchmark(context, bins, now)
+
+
+class HistorySink:
+    """History of one evaluation loop. `versions` are the plan versions by tier, `external` returns changed alerts."""
+
+    def __init__(
+        self,
+        service: HistoryService,
+        source: Source,
+        versions: Mapping[str, str],
+        external: Callable[[], tuple[ExternalAlert, ...]] = tuple,
+    ) -> None:
+        self.service = service
+        self._source = source
+        self._versions = versions
+        self._external = external
+        self._minutes: list[ClosedMinute] = []
+        self._closed: list[ClosedSpan] = []
+        self._open: tuple[Finding, ...] = ()
+
+    def accept(self, result: StepResult) -> None:
+        """Collect a step's minutes and findings."""
+        for event in result.events:
+            self.service.event(event.t, event.kind, event.text, event.tier, event.replica)
+        if result.observation is not None or result.closed:
+            self._open = result.open
+        # Not `+=`: another thread may publish an event while a cycle ends.
+        self._minutes.extend(one for one in result.minutes if one.kept)
+        self._closed.extend(result.closed)
+
+    def end_cycle(self, now: float) -> None:
+        """Write what was collected. What cannot be written now waits in memory."""
+        minutes, self._minutes = self._minutes, []
+        ended, self._closed = (*self._closed, *self._external()), []
+        before = self.service.error
+        pools = {target.key: target.pool for target in self._source.targets}
+        still_open = self._open if minutes or ended else ()
+        self.service.write_cycle(minutes, self._versions, ended, still_open, pools=pools, now=now)
+        if self.service.error is not None and before is None:
+            _log.error('history write failed, buffering in memory error="%s"', self.service.error)
+        elif before is not None and self.service.error is None:
+            _log.info("history write recovered")
+
+    def close(self) -> None:
+        """Close the history. What still waits is lost, and logged."""
+        self.service.close()

@@ -11,8 +11,7 @@ import pytest
 from making import START, window
 
 from agent.history.errors import HistoryError, HistoryErrorKind
-from agent.history.service import HistoryService
-from agent.history.sink import HistorySink
+from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
 from rules.evaluator.observation import ClosedMinute, StepResult
 from rules.plan import load_bins
@@ -42,7 +41,7 @@ def test_minutes_are_written_at_the_end_of_a_cycle_with_their_pool_and_no_others
 def test_a_history_that_cannot_be_written_is_one_line_and_its_recovery_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="agent.history.sink")
+    caplog.set_level(logging.INFO, logger="agent.history.service")
     store = HistoryStore(tmp_path / "history.db")
     sink = HistorySink(HistoryService(lambda: store), SOURCE, {})
     book = store.book
