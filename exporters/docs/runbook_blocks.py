@@ -6,12 +6,11 @@ without these numbers.
 
 from __future__ import annotations
 
-import graphlib
 import re
 from collections.abc import Mapping
 
 from exporters.render.text import format_duration
-from rules.catalogue.registry import RULES
+from rules.catalogue.registry import RULES, upstream_rules
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -96,15 +95,12 @@ def overview() -> str:
 
 def draw_causes() -> str:
     """Return a Mermaid graph of the rules that explain others. An arrow that longer ways imply is not drawn."""
-    explained = {rule.name: {one.rule for one in rule.explained_by} for rule in RULES}
-    upstream: dict[str, set[str]] = {}
-    for name in graphlib.TopologicalSorter(explained).static_order():
-        upstream[name] = explained[name].union(*(upstream[one] for one in explained[name]))
+    upstream = upstream_rules(RULES)
     arrows = [
-        f"  {cause} --> {name}"
-        for name, causes in explained.items()
-        for cause in sorted(causes)
-        if not any(cause in upstream[other] for other in causes)
+        f"  {cause} --> {rule.name}"
+        for rule in RULES
+        for cause in sorted(one.rule for one in rule.explained_by)
+        if not any(cause in upstream[other.rule] for other in rule.explained_by)
     ]
     return "\n".join(["```mermaid", "graph LR", *arrows, "```"])
 

@@ -14,10 +14,10 @@ from paths import ROOT
 from tools import tool
 from waiting import CEILING_SECONDS, wait_for
 
-from exporters.alertmanager.sample_config import OF_THE_CASCADE, inhibitions
+from exporters.alertmanager.sample_config import TICKETS, inhibitions
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
 from rules.catalogue.registry import BY_NAME, RULES
-from rules.verdicts.rule import Scope
+from rules.verdicts.rule import Scope, Severity
 
 SAMPLE = ROOT / "rules" / "prometheus" / "alertmanager.sample.yaml"
 Labels = Mapping[str, str]
@@ -50,6 +50,33 @@ def test_alerts_are_routed_by_their_severity_and_the_watchdog_goes_outside(
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("receivers", "labels"),
+    [
+        ("sizewatch,tickets", ("alertname=ApiLatencyHigh", "severity=warning")),
+        ("sizewatch,pages", ("alertname=ApiDown", "severity=critical")),
+        ("api-team", ("alertname=ForeignAlertDiagnosis", "severity=info", "source=sizewatch")),
+        ("tickets", ("alertname=QueueGrowing", "severity=warning", "source=sizewatch")),
+        ("pages", ("alertname=KvCacheCascade", "severity=critical", "source=sizewatch")),
+    ],
+)
+def test_the_webhook_route_of_the_docs_takes_no_alert_from_its_team(
+    receivers: str, labels: tuple[str, ...], tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "alerting-posts.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    (theirs,) = (block for block in blocks if "route" in block)
+    (diagnosis,) = (block for block in blocks if isinstance(block, list))
+    sample = yaml.safe_load(SAMPLE.read_text(encoding="utf-8"))
+    first, last = theirs["route"]["routes"]
+    sample["route"]["routes"] = [first, *diagnosis, *sample["route"]["routes"], last]
+    sample["receivers"] += [{"name": "sizewatch"}, {"name": "api-team"}]
+    (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(sample), encoding="utf-8")
+    config = f"--config.file={tmp_path / 'alertmanager.yml'}"
+    ran = amtool("config", "routes", "test", config, f"--verify.receivers={receivers}", *labels)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_every_rule_that_is_named_exists() -> None:
     known = {*BY_NAME, *(row.name for row in ITSELF)}
     for row in inhibitions():
@@ -57,12 +84,28 @@ def test_every_rule_that_is_named_exists() -> None:
             if matcher.startswith("alertname"):
                 (values,) = re.findall(r'"(.*)"', matcher)
                 assert set(values.split("|")) <= known
-    assert set(OF_THE_CASCADE) <= set(BY_NAME)
+
+
+def matched(matchers: tuple[str, ...]) -> set[str]:
+    """The rules that the matcher of the alert's name fits."""
+    return set(re.findall(r'"(.*)"', matchers[0])[0].split("|"))
+
+
+def test_a_cause_silences_its_symptoms_and_no_ticket_silences_a_page() -> None:
+    pages = {rule.name for rule in RULES if rule.loudness is Severity.PAGE}
+    pairs = {
+        (one, other) for row in inhibitions()[1:-1] for one in matched(row.source) for other in matched(row.target)
+    }
+    loud = {rule.name for rule in RULES if rule.loudness is not Severity.REPORT}
+    explained = {(one.rule, rule.name) for rule in RULES for one in rule.explained_by if {one.rule, rule.name} <= loud}
+    assert explained <= pairs
+    for row in inhibitions():
+        if row.target[-1] != TICKETS and "alertname" in row.source[0]:
+            assert matched(row.source) <= pages | {"AgentDown"}
 
 
 def test_a_tier_that_is_down_silences_every_rule_about_one_replica() -> None:
-    down = next(row for row in inhibitions() if 'alertname="TierDown"' in row.source)
-    names = set(re.findall(r'"(.*)"', down.target[0])[0].split("|"))
+    names = {name for row in inhibitions() if 'alertname="TierDown"' in row.source for name in matched(row.target)}
     assert {rule.name for rule in RULES if rule.scope is Scope.REPLICA} - {"TierDown"} <= names
     assert {"TtftDivergence", "TpotDivergence", "ItlDivergence"} <= names
 
@@ -77,6 +120,10 @@ SILENCED: tuple[tuple[str, Labels, Labels], ...] = (
     ("a latency", alert("TierDown", "critical"), alert("TtftDivergence", "warning")),
     ("evictions", alert("KvCacheCascade", "critical", replica="a"), alert("KvEviction", "warning")),
     ("ttft", alert("KvCacheCascade", "critical", replica="a"), alert("TtftDivergence", "warning")),
+    ("a page", alert("KvCacheCascade", "critical", replica="a"), alert("TtftSloBurn", "critical")),
+    ("its cause", alert("KvCacheCascade", "critical", replica="a"), alert("WorkloadDrift", "warning")),
+    ("a queue's", alert("QueueGrowing", "warning"), alert("TtftTail", "warning")),
+    ("a drift's", alert("WorkloadDrift", "warning"), alert("QueueGrowing", "warning")),
     ("stale", alert("TargetDown", "warning", replica="a"), alert("TelemetryStale", "warning", replica="a")),
 )
 TOLD: tuple[tuple[str, Labels, Labels], ...] = (
@@ -87,8 +134,7 @@ TOLD: tuple[tuple[str, Labels, Labels], ...] = (
     ),
     ("other tier", alert("TierDown", "critical"), {**alert("TargetDown", "warning", replica="a"), "tier": "u"}),
     ("other cluster", alert("TierDown", "critical", cluster="x"), alert("TtftDivergence", "warning", cluster="y")),
-    ("cascade's ticket", alert("KvCacheCascade", "warning", replica="a"), alert("TtftDivergence", "warning")),
-    ("not latency", alert("TierDown", "critical"), alert("PrefixHitDivergence", "warning")),
+    ("no symptom", alert("KvCacheCascade", "critical", replica="a"), alert("GpuMemoryHigh", "warning")),
 )
 
 
@@ -104,22 +150,22 @@ def test_a_real_alertmanager_silences_what_is_meant_and_nothing_else(tmp_path: P
     with alertmanager(tmp_path, tmp_path / "alertmanager.yml") as url:
         post(url, [{"labels": {"cluster": what, **labels}} for what, *both in pairs for labels in both])
         found = _settled(url, len(SILENCED))
-    assert found == {what: what.startswith("silenced") for what, *_ in pairs if "cluster" not in what} | {
-        "x": False,
-        "y": False,
-    }
+    assert found == {(f"silenced: {what}", name_of(silent)) for what, _, silent in SILENCED}
 
 
-def _settled(url: str, silenced: int) -> dict[str, bool]:
-    """By cluster, whether an alert of it is inhibited; asked again until so many are, for routing takes its moment."""
-    found: dict[str, bool] = {}
+def name_of(labels: Labels) -> tuple[str, str]:
+    return labels["alertname"], labels["severity"]
+
+
+def _settled(url: str, silenced: int) -> set[tuple[str, tuple[str, str]]]:
+    """The inhibited alerts by cluster and name; asked again until so many are, for routing takes its moment."""
+    found: set[tuple[str, tuple[str, str]]] = set()
 
     def settled() -> bool:
         found.clear()
-        for one in alerts(url):
-            cluster = one["labels"]["cluster"]
-            found[cluster] = found.get(cluster, False) or bool(one["status"]["inhibitedBy"])
-        return sum(found.values()) >= silenced
+        inhibited = (one["labels"] for one in alerts(url) if one["status"]["inhibitedBy"])
+        found.update((labels["cluster"], name_of(labels)) for labels in inhibited)
+        return len(found) >= silenced
 
     wait_for(settled)
     return found
