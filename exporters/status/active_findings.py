@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
+from rules.evaluator.incidents import group_incidents
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import format_count
 from rules.verdicts.finding import Finding
@@ -40,6 +41,19 @@ class ActiveFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveIncident:
+    """Open incident. `root` may have ended; `symptoms` are the other active findings, in the order of their begin.
+
+    `worst` is the worst of the active ones.
+    """
+
+    id: str
+    root: ActiveFinding
+    symptoms: tuple[ActiveFinding, ...]
+    worst: ActiveFinding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
     """Verdict on the installation: a line and a smaller second line."""
 
@@ -54,6 +68,25 @@ def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     Findings of severity report (DESIGN 3.10) are in `remarks`.
     """
     return tuple(finding for finding in _every(tier) if not _for_report(finding))
+
+
+def list_active_incidents(tier: TierStatus) -> tuple[ActiveIncident, ...]:
+    """Return incidents with an active finding that is not for the report only, the worst first."""
+    active = {(one.verdict.rule, one.verdict.subject): one for one in list_active_findings(tier)}
+    found = []
+    for incident in group_incidents(tier.findings):
+        keys = dict.fromkeys((one.rule, one.subject) for one in incident.findings)
+        members = [active.pop(key) for key in keys if key in active]
+        if not members:
+            continue
+        root = (incident.root.rule, incident.root.subject)
+        first = next((one for one in members if (one.verdict.rule, one.verdict.subject) == root), None)
+        others = tuple(one for one in members if one is not first)
+        first = first or ActiveFinding(verdict=incident.root.worst, since=incident.root.started_at)
+        found.append(ActiveIncident(id=incident.id, root=first, symptoms=others, worst=min(members, key=_rank)))
+    # A rule may fire before its finding is known here.
+    found += [ActiveIncident(id="", root=one, symptoms=(), worst=one) for one in active.values()]
+    return tuple(sorted(found, key=lambda one: _rank(one.worst)))
 
 
 def remarks(tier: TierStatus) -> tuple[ActiveFinding, ...]:

@@ -14,8 +14,9 @@ from exporters.render.svg_charts import draw_panel, draw_scale
 from exporters.render.text import format_clock, format_duration, format_rfc3339, sign
 from exporters.status.active_findings import (
     ActiveFinding,
+    ActiveIncident,
     ended_findings,
-    list_active_findings,
+    list_active_incidents,
     place,
     remarks,
     tier_state,
@@ -110,9 +111,10 @@ def _judged(one: PlanComparison) -> tuple[Status, str]:
 
 
 FINDINGS_SHOWN = 6
-"""Number of findings shown in full. Twenty failed replicas must not hide the rest of the page."""
+"""Number of incidents shown in full. Twenty failed replicas must not hide the rest of the page."""
 
 SUSPECTS_SHOWN = 3
+SYMPTOMS_NAMED = 3
 
 
 def card(tier: TierStatus, place: int, now: float) -> str:
@@ -149,13 +151,13 @@ def _gpu_facts(tier: TierStatus) -> list[str]:
 
 
 def _findings(tier: TierStatus, now: float) -> str:
-    found = list_active_findings(tier)
+    found = list_active_incidents(tier)
     lesser = "".join(f"<li>{_short(one, now)}</li>" for one in remarks(tier))
     noted = _details(f"{len(remarks(tier))} for the report", f'<ul class="past">{lesser}</ul>') if lesser else ""
     if not found:
         return noted
-    shown = f'<ol class="findings">{"".join(_finding(one, now) for one in found[:FINDINGS_SHOWN])}</ol>'
-    rest = "".join(f"<li>{_short(one, now)}</li>" for one in found[FINDINGS_SHOWN:])
+    shown = f'<ol class="findings">{"".join(_incident(one, now) for one in found[:FINDINGS_SHOWN])}</ol>'
+    rest = "".join(f"<li>{_short(one.worst, now)}</li>" for one in found[FINDINGS_SHOWN:])
     more = f"{len(found) - FINDINGS_SHOWN} more"
     return shown + (_details(more, f'<ul class="past">{rest}</ul>') if rest else "") + noted
 
@@ -163,31 +165,46 @@ def _findings(tier: TierStatus, now: float) -> str:
 def _short(one: ActiveFinding, now: float) -> str:
     verdict = one.verdict
     since = f"since {format_clock(one.since, now)}: " if one.since is not None else ""
-    said = f"{since}{verdict.rule} in {place(verdict.subject)}: {verdict.sentence}"
+    said = f"{since}{verdict.rule} in {place(verdict.subject)}: {verdict.sentence} {_silence(one)}".rstrip()
     return f"{sign(verdict.status, verdict.status.value)} {escape(said)}"
 
 
-def _finding(one: ActiveFinding, now: float) -> str:
-    verdict = one.verdict
+def _incident(incident: ActiveIncident, now: float) -> str:
+    """Return the card of an incident: its root, and its symptoms folded. The colour is that of the worst."""
+    one, verdict = incident.root, incident.root.verdict
     words = f"{verdict.status.value}, {verdict.certainty.value}"
     where = f'<span class="where">{escape(verdict.subject.replica)}</span>' if verdict.subject.replica else ""
     since = "since this turn"
     if one.since is not None:
         clock = f'<time datetime="{format_rfc3339(one.since)}">{format_clock(one.since, now)}</time>'
         since = f"since {clock} ({format_duration(now - one.since)})"
-    silent = ""
-    if one.silent is not None:
-        why = escape(_why(one.silent))
-        silent = f'<p class="silent">Cannot be judged at the moment: {why}. This is the worst it said.</p>'
+    silent = f'<p class="silent">{escape(_silence(one))}</p>' if one.silent is not None else ""
     action = verdict.actions[0] if verdict.actions else None
     runbook = action.runbook if action else verdict.rule
     todo = f"<span><b>First:</b> {escape(action.text)}</span>" if action else ""
     return (
-        f'<li class="{verdict.status.value}"><p class="meta">{sign(verdict.status, words)}<b>{escape(one.title)}</b>{where}'
+        f'<li class="{incident.worst.verdict.status.value}"><p class="meta">'
+        f"{sign(verdict.status, words)}<b>{escape(one.title)}</b>{where}"
         f'<span class="since">{since}</span></p><p class="sentence">{escape(verdict.sentence)}</p>{silent}'
         f'<p class="action">{todo}<span class="runbook">Runbook: <code>{escape(runbook)}</code></span></p>'
-        f"{_suspects(verdict.causes)}</li>"
+        f"{_suspects(verdict.causes)}{_symptoms(incident, now)}</li>"
     )
+
+
+def _silence(one: ActiveFinding) -> str:
+    """Return why a finding's rule has no verdict now, or an empty text."""
+    return f"Cannot be judged at the moment: {_why(one.silent)}. This is the worst it said." if one.silent else ""
+
+
+def _symptoms(incident: ActiveIncident, now: float) -> str:
+    if not incident.symptoms:
+        return ""
+    titles = ", ".join(dict.fromkeys(one.title for one in incident.symptoms[:SYMPTOMS_NAMED]))
+    more = len(incident.symptoms) - SYMPTOMS_NAMED
+    named = f"{titles} and {more} more" if more > 0 else titles
+    rows = "".join(f"<li>{_short(one, now)}</li>" for one in incident.symptoms)
+    noun = "symptom" if len(incident.symptoms) == 1 else "symptoms"
+    return _details(f"{len(incident.symptoms)} {noun}: {named}", f'<ul class="past">{rows}</ul>')
 
 
 def _suspects(causes: tuple[Cause, ...]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from exporters.documents.forecast import forecast_json
 from exporters.documents.prewarm import prewarm_json
-from exporters.documents.replay import episode_json, reading_json, unknown_json, verdict_json
+from exporters.documents.replay import episode_json, incident_json, reading_json, unknown_json, verdict_json
 from exporters.documents.timeline import entry_json
 from exporters.status.active_findings import headline, list_active_findings, remarks, tier_state, unknowns
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
@@ -27,6 +27,7 @@ from exporters.status.records import (
 )
 from rules.evaluator.alert_state import AlertState
 from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.incidents import group_incidents
 from rules.plan.schema import plan_version
 
 SCHEMA = 1
@@ -45,6 +46,7 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
             **{name: getattr(status, name) for name in ("role", "version", "simulated", "started_at", "now")},
             "verdict": {"status": verdict.status.value, "text": verdict.text, "detail": verdict.detail},
             "tiers": [_tier(tier) for tier in status.tiers],
+            "incidents": [incident_json(one) for tier in status.tiers for one in group_incidents(tier.findings)],
             "alerts": [_alert(alert) for alert in status.alerts],
             "foreign_alerts": [_foreign(alert) for alert in status.foreign],
             "timeline": [entry_json(entry) for entry in status.timeline],

@@ -25,7 +25,14 @@ from status_samples import (
 )
 
 from exporters.render.svg_charts import draw_panel
-from exporters.status.active_findings import headline, list_active_findings, remarks, tier_state, unknowns
+from exporters.status.active_findings import (
+    headline,
+    list_active_findings,
+    list_active_incidents,
+    remarks,
+    tier_state,
+    unknowns,
+)
 from exporters.status.page import PAUSED, page_policy, render_page
 from exporters.status.page_tier import FINDINGS_SHOWN
 from exporters.status.page_trend import charts
@@ -37,6 +44,7 @@ from rules.plan import load_bins
 from rules.plan.capacity import stated_capacity
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.work import CapacitySource
+from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.verdict import FIRING, Cause, Status, Subject, Unknown, Verdict
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -95,7 +103,7 @@ def test_every_tier_and_every_firing_sentence_stands_on_the_page() -> None:
         assert tier.name in page.text
     for verdict in fired:
         assert collapsed(verdict.sentence) in page.text
-    for shown in (one.verdict for tier in status.tiers for one in list_active_findings(tier)[:FINDINGS_SHOWN]):
+    for shown in (one.root.verdict for tier in status.tiers for one in list_active_incidents(tier)[:FINDINGS_SHOWN]):
         assert shown.actions[0].text in page.text
         assert f"Runbook: {shown.actions[0].runbook}" in page.text
         assert f"{shown.status.value}, {shown.certainty.value}" in page.text
@@ -504,3 +512,51 @@ def test_what_is_for_the_report_only_spoils_no_tier_and_stands_apart() -> None:
     assert "1 for the report" in page.text
     assert noted.sentence in page.text
     assert "quiet ✓ as planned" in page.text
+
+
+def test_findings_of_one_cause_are_one_card_with_its_symptoms_folded() -> None:
+    tier = explained_tier()
+    page = read(with_tiers(tier))
+    (incident,) = list_active_incidents(tier)
+    assert incident.root.verdict.rule == "KvEviction"
+    assert [one.verdict.rule for one in incident.symptoms] == ["TtftDivergence"]
+    assert page.text.count("1 symptom: TTFT P99 above the benchmark at equal load") == 1
+    assert page.text.count("Runbook:") == 1
+    told = status_json(with_tiers(tier))
+    (said,) = told["incidents"]
+    assert (said["root"], said["id"]) == ("KvEviction", incident.id)
+    assert [one["rule"] for one in said["findings"]] == ["KvEviction", "TtftDivergence"]
+
+
+def test_an_incident_whose_root_has_ended_keeps_its_card_until_its_symptoms_end() -> None:
+    tier = explained_tier()
+    root, symptom = tier.findings
+    ended = replace(tier, findings=(replace(root, ended_at=NOW - 60.0), symptom), results=tier.results[1:])
+    (incident,) = list_active_incidents(ended)
+    assert (incident.root.verdict.rule, incident.worst.verdict.rule) == ("KvEviction", "TtftDivergence")
+    assert "1 symptom: " in read(with_tiers(ended)).text
+
+
+def explained_tier() -> TierStatus:
+    """Evictions since ten minutes, and the time to first token that they explain since five."""
+    tier = planned_tier()
+    fired = next(a for a in tier.results if isinstance(a, Verdict) and a.status in FIRING and a.subject.replica is None)
+    pairs = []
+    for rule, minutes in (("KvEviction", 10), ("TtftDivergence", 5)):
+        verdict = replace(fired, rule=rule, sentence=f"{rule} is seen", causes=())
+        begin = NOW - minutes * 60.0
+        change = Transition(t=begin, status=verdict.status, stage=None, certainty=verdict.certainty)
+        pairs.append(
+            (
+                verdict,
+                Finding(
+                    rule=rule,
+                    subject=verdict.subject,
+                    started_at=begin,
+                    ended_at=None,
+                    worst=verdict,
+                    transitions=(change,),
+                ),
+            )
+        )
+    return replace(tier, results=tuple(v for v, _ in pairs), findings=tuple(f for _, f in pairs))
