@@ -171,8 +171,8 @@ def _short(one: ActiveFinding, now: float) -> str:
 
 def _incident(incident: ActiveIncident, now: float) -> str:
     """Return the card of an incident: its root, and its symptoms folded. The colour is that of the worst."""
-    one, verdict = incident.root, incident.root.verdict
-    words = f"{verdict.status.value}, {verdict.certainty.value}"
+    one, verdict, worst = incident.root, incident.root.verdict, incident.worst.verdict
+    words = f"{worst.status.value}, {worst.certainty.value}"
     where = f'<span class="where">{escape(verdict.subject.replica)}</span>' if verdict.subject.replica else ""
     since = "since this turn"
     if one.since is not None:
@@ -183,8 +183,8 @@ def _incident(incident: ActiveIncident, now: float) -> str:
     runbook = action.runbook if action else verdict.rule
     todo = f"<span><b>First:</b> {escape(action.text)}</span>" if action else ""
     return (
-        f'<li class="{incident.worst.verdict.status.value}"><p class="meta">'
-        f"{sign(verdict.status, words)}<b>{escape(one.title)}</b>{where}"
+        f'<li class="{worst.status.value}"><p class="meta">'
+        f"{sign(worst.status, words)}<b>{escape(one.title)}</b>{where}"
         f'<span class="since">{since}</span></p><p class="sentence">{escape(verdict.sentence)}</p>{silent}'
         f'<p class="action">{todo}<span class="runbook">Runbook: <code>{escape(runbook)}</code></span></p>'
         f"{_suspects(verdict.causes)}{_symptoms(incident, now)}</li>"

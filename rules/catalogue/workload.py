@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import (
-    ENGINE,
+    BEFORE_LATENCY,
+    DIVERGENCES,
     ENOUGH_FOR_P99,
     LONGER,
     MINIMUM_REQUESTS,
     SUPPORTED_REQUESTS,
-    WORKLOAD,
     explain,
 )
 from rules.methods.drift import judge_drift
@@ -61,6 +61,6 @@ ROWS: tuple[Rule, ...] = (
             "Repeat the benchmark open loop, with lengths and arrivals taken from production",
             "Keep the present fleet until then: the plan's usable rps is not to be trusted",
         ),
-        explained_by=explain(*WORKLOAD, *ENGINE),
+        explained_by=explain(*BEFORE_LATENCY, *DIVERGENCES),
     ),
 )
