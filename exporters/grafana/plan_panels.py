@@ -43,8 +43,8 @@ LOAD_STEPS = rising_thresholds(("NoHeadroom", "above", AMBER), ("DemandExceedsCa
 
 
 def certain_verdicts(where: SeriesScope) -> str:
-    """Return certain verdicts, each once. Likely verdicts count as 0."""
-    return q.multiply(q.metric(where, names.VERDICT), q.metric(where, names.VERDICT_CERTAIN))
+    """Return certain verdicts, each once, without notes. Likely verdicts count as 0."""
+    return q.multiply(q.metric(where, names.VERDICT, q.WITHOUT_NOTES), q.metric(where, names.VERDICT_CERTAIN))
 
 
 def worst_verdict(where: SeriesScope) -> str:
@@ -53,8 +53,8 @@ def worst_verdict(where: SeriesScope) -> str:
 
 
 def findings_query(where: SeriesScope) -> str:
-    """Return the number of rules with a finding in a tier, including likely findings."""
-    return q.aggregate("sum", q.BY_TIER, f"{q.metric(where, names.VERDICT)} > bool 0")
+    """Return the number of rules with a finding in a tier, including likely findings, without notes."""
+    return q.aggregate("sum", q.BY_TIER, f"{q.metric(where, names.VERDICT, q.WITHOUT_NOTES)} > bool 0")
 
 
 def latency_share_of_slo(where: SeriesScope, which: str) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from exporters.grafana.records import AMBER, BLUE, RED, Annotation, Variable
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
+from rules.catalogue.registry import RULES
+from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import SEVERITY, Status
 
 CLUSTER = "cluster"
@@ -39,6 +41,9 @@ class SeriesScope:
         """Return the selector of a name."""
         return f"{name}{{{', '.join((*self.matchers, *more))}}}"
 
+
+WITHOUT_NOTES = f'rule!~"{"|".join(rule.name for rule in RULES if rule.loudness is Severity.REPORT)}"'
+"""Matcher of rules that page or make tickets. Findings for the report are notes: they colour no tier and are not counted."""
 
 _CLUSTERS = f'{CLUSTER}=~"$cluster"'
 TIERS = SeriesScope(matchers=(_CLUSTERS, 'tier=~"$tier"'))
@@ -226,7 +231,7 @@ def marks(where: SeriesScope) -> tuple[Annotation, ...]:
 
 def _findings(where: SeriesScope, title: str, colour: str, condition: str) -> Annotation:
     labels = (CLUSTER, *names.VERDICT.labels)
-    verdict = aggregate("max", labels, where.selector(names.VERDICT.name))
+    verdict = aggregate("max", labels, where.selector(names.VERDICT.name, WITHOUT_NOTES))
     certain = aggregate("max", labels, where.selector(names.VERDICT_CERTAIN.name))
     return Annotation(
         title=title,

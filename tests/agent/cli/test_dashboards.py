@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from exporters.grafana import plan_panels
 from exporters.grafana.dashboard_json import COLUMNS, dashboard_json
 from exporters.grafana.files import DASHBOARDS
-from exporters.grafana.queries import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID
+from exporters.grafana.queries import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID, TIERS
 from exporters.grafana.records import Dashboard, Panel, PanelType, ThresholdStep
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.verdicts.rule import Severity
 
 MODELS: dict[str, dict[str, Any]] = {one.uid: dashboard_json(one) for one in DASHBOARDS}
 EVERY = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda one: one.uid)
@@ -190,3 +192,10 @@ def test_marks_are_certain_findings_and_restarts_on_all_dashboards_about_tiers()
         assert list(marks) == ([] if uid == "sizewatch-itself" else ["Critical findings", "Warnings", "Restarts"])
         for name in ("Critical findings", "Warnings"):
             assert uid == "sizewatch-itself" or marks[name].endswith("== 1")
+
+
+def test_findings_for_the_report_colour_no_tier_and_are_not_counted() -> None:
+    notes = {rule.name for rule in RULES if rule.loudness is Severity.REPORT}
+    for expr in (plan_panels.worst_verdict(TIERS), plan_panels.findings_query(TIERS)):
+        (left_out,) = re.findall(r'sizewatch_verdict\{[^}]*rule!~"([^"]*)"', expr)
+        assert set(left_out.split("|")) == notes
