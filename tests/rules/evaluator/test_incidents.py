@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
 from rules.confidence import Certainty
-from rules.evaluator.incidents import FLAP_SECONDS, group_incidents, is_explained
+from rules.evaluator.incidents import FLAP_SECONDS, _is_linked, group_incidents, is_explained
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.rule import Severity
@@ -87,6 +87,13 @@ def test_what_comes_back_soon_is_the_same_incident() -> None:
     late = finding("KvEviction", 101.0 + FLAP_SECONDS, None)
     assert len(group_incidents([first, soon])) == 1
     assert len(group_incidents([first, late])) == 2
+
+
+def test_replicas_that_show_the_same_are_one_incident() -> None:
+    lost = [finding("TargetDown", 10.0 * n, 100.0, replica=f"r{n}") for n in range(5)]
+    (incident,) = group_incidents(lost)
+    assert incident.root.subject.replica == "r0"
+    assert len(group_incidents([*lost, finding("TargetDown", 0.0, 90.0, tier="other", replica="r0")])) == 2
 
 
 def test_a_cause_too_long_ago_explains_nothing() -> None:
@@ -175,3 +182,17 @@ def test_incidents_of_a_longer_past_join_and_never_split(findings: list[Finding]
         homes = [one for one in after if incident.findings[0] in one.findings]
         assert len({one.id for one in homes}) == 1
         assert all(one in homes[0].findings for one in incident.findings)
+
+
+@given(FINDINGS)
+def test_incidents_are_the_connected_findings(findings: list[Finding]) -> None:
+    """Against the plain definition: whatever is linked, through however many others, is together."""
+    homes = [{n} for n in range(len(findings))]
+    for n, one in enumerate(findings):
+        for m, other in enumerate(findings[:n]):
+            if _is_linked(one, other) and homes[n] is not homes[m]:
+                homes[m] |= homes[n]
+                for k in homes[n]:
+                    homes[k] = homes[m]
+    expected = {frozenset(id(findings[k]) for k in home) for home in homes}
+    assert {frozenset(map(id, one.findings)) for one in group_incidents(findings)} == expected
