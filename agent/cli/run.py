@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _use_one_malloc_arena() -> None:
-    """Let all threads share one arena. glibc gives each thread its own, and freed pages stay there: 1.8 MiB of role node."""
+    """Let all threads share one arena. glibc gives each thread its own, and freed pages stay there: 1.4 MiB of role node."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none.
     if mallopt is not None:
         mallopt(M_ARENA_MAX, 1)

@@ -6,13 +6,14 @@ serves both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from exporters.metrics import names
 from exporters.render.yaml import comment_lines, dump_yaml
-from rules.catalogue.registry import RULES, upstream_rules
-from rules.verdicts.rule import Severity
+from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
+from rules.verdicts.rule import Scope, Severity
 
 WATCHDOG = "SizewatchWatchdog"
 
@@ -58,50 +59,57 @@ def inhibitions() -> tuple[Inhibition, ...]:
     for name, targets in downstream.items():
         if targets:
             tickets.setdefault(targets, []).append(name)
-    tier = (CLUSTER, names.TIER)
     return (
         Inhibition(
             source=('source="sizewatch"', PAGES),
             target=('source="sizewatch"', TICKETS),
-            equal=("alertname", *tier, names.REPLICA),
+            equal=("alertname", CLUSTER, names.TIER, names.REPLICA),
             why="A page silences the ticket of the same rule about the same thing.",
         ),
         *(
-            Inhibition(
-                source=(any_value_matcher("alertname", (name,)), PAGES),
-                target=(any_value_matcher("alertname", symptoms), PAGES),
-                equal=tier,
-                why=f"{name} is the cause of these pages of its tier: one page.",
-            )
+            row
             for name in pages
-            if (symptoms := tuple(other for other in downstream[name] if other in pages))
-        ),
-        *(
-            Inhibition(
-                source=(any_value_matcher("alertname", (name,)), PAGES),
-                target=(any_value_matcher("alertname", others), TICKETS),
-                equal=tier,
-                why=f"While {name} pages, its causes and symptoms in the tier are no tickets.",
+            for row in (
+                *_silence((name,), PAGES, tuple(one for one in downstream[name] if one in pages), PAGES),
+                *_silence(
+                    (name,), PAGES, tuple(o for o in loud if o in upstream[name] or name in upstream[o]), TICKETS
+                ),
             )
-            for name in pages
-            if (others := tuple(one for one in loud if one in upstream[name] or one in downstream[name]))
         ),
-        *(
-            Inhibition(
-                source=(any_value_matcher("alertname", tuple(causes)),),
-                target=(any_value_matcher("alertname", targets), TICKETS),
-                equal=tier,
-                why="These causes silence the tickets of their symptoms in the tier.",
-            )
-            for targets, causes in tickets.items()
-        ),
+        *(row for targets, causes in tickets.items() for row in _silence(tuple(causes), "", targets, TICKETS)),
         Inhibition(
             source=('alertname="AgentDown"', 'reason="tier_not_judged"'),
             target=('alertname="UnknownTooLong"',),
-            equal=tier,
+            equal=(CLUSTER, names.TIER),
             why="Where nobody judges, nothing more need be said.",
         ),
     )
+
+
+def _silence(
+    causes: tuple[str, ...], cause_severity: str, targets: tuple[str, ...], target_severity: str
+) -> Iterator[Inhibition]:
+    """Yield the inhibitions of `targets` by `causes` in a tier; between rules about replicas only for one replica."""
+    for source_scope in Scope:
+        sources = tuple(name for name in causes if BY_NAME[name].scope is source_scope)
+        apart = source_scope is Scope.REPLICA
+        same = tuple(name for name in targets if apart and BY_NAME[name].scope is Scope.REPLICA)
+        others = tuple(name for name in targets if name not in same)
+        for silent, labels in ((others, (CLUSTER, names.TIER)), (same, (CLUSTER, names.TIER, names.REPLICA))):
+            if sources and silent:
+                yield Inhibition(
+                    source=(any_value_matcher("alertname", sources), *([cause_severity] if cause_severity else [])),
+                    target=(any_value_matcher("alertname", silent), target_severity),
+                    equal=labels,
+                    why=_WHY[cause_severity, target_severity] + (" Of the same replica." if silent is same else ""),
+                )
+
+
+_WHY = {
+    (PAGES, PAGES): "One trouble, one page: the cause silences the pages of its symptoms.",
+    (PAGES, TICKETS): "While it pages, its causes and symptoms are no tickets.",
+    ("", TICKETS): "A cause silences the tickets of its symptoms.",
+}
 
 
 def alertmanager_text() -> str:

@@ -132,6 +132,11 @@ TOLD: tuple[tuple[str, Labels, Labels], ...] = (
         alert("KvCacheCascade", "critical", replica="a"),
         alert("KvCacheCascade", "warning", replica="b"),
     ),
+    (
+        "other replica stale",
+        alert("TargetDown", "warning", replica="a"),
+        alert("TelemetryStale", "warning", replica="b"),
+    ),
     ("other tier", alert("TierDown", "critical"), {**alert("TargetDown", "warning", replica="a"), "tier": "u"}),
     ("other cluster", alert("TierDown", "critical", cluster="x"), alert("TtftDivergence", "warning", cluster="y")),
     ("no symptom", alert("KvCacheCascade", "critical", replica="a"), alert("GpuMemoryHigh", "warning")),
