@@ -1,15 +1,20 @@
-"""Parser and formatter of durations: 500ms, 15s, 5m, 1h, 7d, 13w.
+"""Durations: parser and formatter (500ms, 15s, 5m, 1h, 7d, 13w), and delays after failures.
 
-A bare number is refused: it is unclear whether it means seconds or minutes.
+A bare number is refused: it is unclear whether it means seconds or minutes. A failing call is retried after a doubling
+delay; a failing target is skipped in some cycles.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604_800.0}
 PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h|d|w)$"
 EXPECTED = "a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w"
+
+_SKIPPED_CYCLES = (0, 0, 1)
+"""Cycles in which a target is skipped after its first, second and later failures."""
 
 
 def parse_duration(text: str) -> float:
@@ -28,3 +33,28 @@ def duration_text(seconds: float) -> str:
         if seconds and seconds % UNITS_SECONDS[unit] == 0:
             return f"{seconds / UNITS_SECONDS[unit]:.0f}{unit}"
     return f"{seconds * 1000:g}ms"
+
+
+def retry_delay(failures: int, first: float, longest: float) -> float:
+    """Return the delay after `failures` (1 or more) in a row: `first`, doubled with each failure up to `longest`."""
+    return min(longest, first * 2.0 ** min(failures - 1, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Skipped cycles of a failing target: none after the first two failures, then one after each.
+
+    Every other cycle is thus spared a timeout, and a recovered target is read within two cycles. `now` is the start of
+    a cycle in seconds of any clock; `interval` is the time between cycles.
+    """
+
+    failures: int = 0
+    skip_until: float = 0.0
+
+    def is_due(self, now: float) -> bool:
+        return now >= self.skip_until
+
+    def record_failure(self, now: float, interval: float) -> Backoff:
+        skipped = _SKIPPED_CYCLES[min(self.failures, len(_SKIPPED_CYCLES) - 1)]
+        # Half a cycle of tolerance: a cycle may start a little early or late.
+        return Backoff(self.failures + 1, now + (skipped + 0.5) * interval)

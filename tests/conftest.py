@@ -30,6 +30,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tickets begin and alerts end at once, for tests of the delivery alone."""
+    monkeypatch.setattr("rules.evaluator.incident_alerts.TICKET_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("rules.evaluator.incident_alerts.KEEP_SECONDS", 0.0)
+
+
 @pytest.fixture(scope="session")
 def past_fleet(tmp_path_factory: pytest.TempPathFactory) -> PastFleet:
     """Filled once, as it takes long; what tests do to their copies is theirs."""

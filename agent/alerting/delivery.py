@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 
 import urllib3
 
+from agent.durations import retry_delay
 from agent.errors import SizewatchError
-from agent.http_client.back_off import retry_delay
 from agent.http_client.error_text import is_timeout, place_of, redact, translate_http_error
 from agent.http_client.transport import HttpRequest, HttpTransport, TargetOptions, authorization, tls_of
 from exporters.alertmanager.payload import AlertPayload

@@ -21,12 +21,14 @@ from agent.pipeline.interfaces import Source
 from agent.scrape.scrapers import Target
 from exporters.alertmanager.payload import AlertPayload, present
 from exporters.status.records import AlertmanagerHealth, ExportScope, WebhookHealth
-from rules.evaluator.alert_state import AlertKey, AlertState, States
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
+from rules.evaluator.incident_alerts import IncidentAlert, close_silenced, step_incident_alerts
+from rules.evaluator.incidents import Incident, group_incidents
 from rules.evaluator.observation import StepResult
 from rules.evaluator.state import EvaluatorState
 from rules.plan.load_bins import TierContext
 from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Subject
 
 MOST = 1_000
 """Maximum number of external alerts in memory."""
@@ -137,12 +139,14 @@ class AlertingService:
             gate = token_gate("alerting.receiver.bearer_token_file", keys.receiver.bearer_token_file)
             self.receiver = WebhookReceiver(gate, clock)
         self.foreign = ExternalAlertStore()
+        self._alerts: tuple[IncidentAlert, ...] = ()
 
     def take_over(self, before: AlertingService | None) -> None:
         """Take over the state of the previous configuration. Threads with unchanged posts continue, others end."""
         if before is None:
             return
         self.foreign.take_over(before.foreign)
+        self._alerts = before._alerts
         if self.receiver is not None and before.receiver is not None:
             self.receiver.take_over(before.receiver)
         if before._posts == self._posts:
@@ -154,34 +158,36 @@ class AlertingService:
     def _posts(self) -> tuple[object, ...]:
         return self._keys.path, self._keys.alertmanagers, self._keys.resend_seconds
 
-    def update(
-        self,
-        states: States,
-        findings: Sequence[Finding],
-        fleet: Callable[[], AlertTargets],
-        now: float,
-        *,
-        posts: bool = True,
+    def receive(
+        self, findings: Sequence[Finding], fleet: Callable[[], AlertTargets], now: float
     ) -> tuple[ExternalAlert, ...]:
-        """Add the received alerts and return the external alerts that changed. With `posts`, offer all alerts for
-        delivery."""
+        """Add the received alerts and return the external alerts that changed."""
         arrived = self.receiver.waiting() if self.receiver is not None else ()
         changed = self.foreign.update(arrived, findings, now, fleet)
         for alert in changed[:LOGGED]:
             _log.info("external alert: %s", _describe_alert(alert))
         if len(changed) > LOGGED:
             _log.info("external alerts changed, not logged count=%d", len(changed) - LOGGED)
-        if self.deliveries and posts:
-            self._offer(tuple(states.values()), self.foreign.alerts, now)
         return changed
 
-    def _offer(self, states: tuple[AlertState, ...], foreign: tuple[ExternalAlert, ...], now: float) -> None:
-        def made() -> tuple[AlertPayload, ...]:
-            return present(states, foreign, self._clock(), self._settings)
+    def post(
+        self, incidents: Iterable[Incident], waiting: Callable[[str], float | None], now: float, *, leads: bool
+    ) -> None:
+        """Update the alerts of the incidents and offer them for delivery, unless another agent of the fleet leads.
 
-        alerts = made()
+        `waiting` returns the requests in the queues of a tier."""
+        self._alerts = alerts = step_incident_alerts(self._alerts, incidents, now)
+        if not leads:
+            return
+        foreign, settings = self.foreign.alerts, self._settings
+        queues = {one.incident.tier: waiting(one.incident.tier) for one in alerts}
+
+        def made() -> tuple[AlertPayload, ...]:
+            return present(alerts, foreign, self._clock(), settings, queues)
+
+        offered = made()
         for delivery in self.deliveries:
-            delivery.offer(made, alerts)
+            delivery.offer(made, offered)
 
     def health(self) -> tuple[tuple[AlertmanagerHealth, ...], WebhookHealth | None]:
         """Return the health of delivery and of the webhook."""
@@ -255,8 +261,11 @@ class AlertingSink:
             return
         self._due = False
         findings = (*self._state.open_findings(), *self._past())
-        leads = self._source.is_leader
-        self._changed += self.service.update(self._exported_alerts(), findings, self._targets, now, posts=leads)
+        self._changed += self.service.receive(findings, self._targets, now)
+        if self.service.deliveries:
+            told = [one for one in close_silenced(findings, self._state.alerts) if self._is_exported(one.subject)]
+            incidents = group_incidents(told, (one.result for one in self._state.rules.values()), now)
+            self.service.post(incidents, self._state.requests_waiting, now, leads=self._source.is_leader)
 
     def pop_changed(self) -> tuple[ExternalAlert, ...]:
         """Return the external alerts that changed since the last call."""
@@ -267,14 +276,9 @@ class AlertingSink:
         """End the delivery threads."""
         self.service.close()
 
-    def _exported_alerts(self) -> Mapping[AlertKey, AlertState]:
-        """Return the alerts without those on whole tiers where another agent exports the tier."""
-        return {
-            key: alert
-            for key, alert in self._state.alerts.items()
-            if key.subject.replica is not None
-            or self._source.export_scope(key.subject.tier) is not ExportScope.REPLICAS
-        }
+    def _is_exported(self, subject: Subject) -> bool:
+        """Return whether this agent sends alerts about a subject. Another one may send those about a whole tier."""
+        return subject.replica is not None or self._source.export_scope(subject.tier) is not ExportScope.REPLICAS
 
     def _targets(self) -> AlertTargets:
         pages = ((tier, replica.track.last) for (tier, _), replica in self._state.replicas.items())

@@ -25,6 +25,7 @@ from agent.history.service import check_tier
 from agent.history.store import HistoryStore
 from exporters.documents.check import check_json, check_text
 from rules.evaluator.benchmark_check import Step13
+from rules.evaluator.incidents import Incident, group_incidents
 from rules.verdicts.verdict import FIRING, Status
 
 SHORTEST_SECONDS = MINUTES.seconds
@@ -52,18 +53,18 @@ def run(options: argparse.Namespace) -> int:
     for mistake in loaded.grave:
         print(f"sizewatch check: {mistake}", file=sys.stderr)
     seconds = min(options.since, LONGEST_SECONDS)
-    found = _check(loaded, options.tier, seconds)
+    found, incidents = _check(loaded, options.tier, seconds)
     if options.format == "json":
-        print(json.dumps(check_json(found), indent=2))
+        print(json.dumps(check_json(found, incidents), indent=2))
     else:
         instead = "" if options.since == seconds else f", not {duration_text(options.since)}: no more is kept"
-        print(check_text(found, f"the last {duration_text(seconds)}{instead}", seconds))
+        print(check_text(found, f"the last {duration_text(seconds)}{instead}", seconds, incidents))
     if any(one.status in FIRING for one in found):
         return FINDING
     return FINE if any(one.status is Status.OK for one in found) else CANNOT_JUDGE
 
 
-def _check(loaded: LoadedConfig, tier: str | None, since_seconds: float) -> list[Step13]:
+def _check(loaded: LoadedConfig, tier: str | None, since_seconds: float) -> tuple[list[Step13], tuple[Incident, ...]]:
     contexts = build_tier_contexts(loaded)
     if tier is not None and tier not in contexts:
         raise unknown_tier_error(tier, contexts)
@@ -72,8 +73,9 @@ def _check(loaded: LoadedConfig, tier: str | None, since_seconds: float) -> list
     with HistoryStore.open_reader(path) as store:
         reader.print_simulated_notice(store)
         contexts = measured_views(store, contexts, versions, now)
-        return [
+        found = [
             check_tier(store, context, versions.get(name, ""), now - since_seconds, now)
             for name, context in sorted(contexts.items())
             if tier in (None, name)
         ]
+        return found, group_incidents(store.findings(now - since_seconds, tier), now=now)

@@ -140,6 +140,15 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command(
+        "status",
+        "each tier of a running daemon in one table: replicas now and recommended, money, certainty, incident",
+        (
+            "0 no incident is open",
+            "1 an incident is open",
+            "3 no daemon answers, or it refuses the credentials",
+        ),
+    ),
+    Command(
         "timeline",
         "what happened: findings, alerts of others, restarts, changes of plan and configuration, a line each",
         ("0 the timeline was printed",),

@@ -14,7 +14,7 @@ from agent.config.files import load_plan
 from agent.config.load import config_schema
 from agent.errors import SizewatchError
 from exporters.docs.generated_files import ARTEFACTS, RenderInputs
-from exporters.docs.runbook_blocks import RunbookError
+from exporters.docs.runbooks import RunbookError
 from exporters.prometheus_rules.engine_only import EngineRulesOptions, engine_only_text
 from exporters.prometheus_rules.engine_queries import UnsupportedSeriesError
 

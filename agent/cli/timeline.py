@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_since(parser)
     parser.add_argument("--tier", metavar="T", help="one tier, and what is about the whole installation; default all")
+    parser.add_argument("--findings", action="store_true", help="the findings of each incident too, below it")
     add_format(parser)
 
 
@@ -37,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         print(json.dumps(timeline_json(found, since, now), indent=2))
     else:
-        print(timeline_text(found, now))
+        print(timeline_text(found, now, options.findings))
     return FINE

@@ -23,7 +23,7 @@ from agent.config.values import (
     list_entries,
 )
 from agent.http_client.transport import TargetOptions
-from exporters.alertmanager.payload import OWN_LABELS, RUNBOOKS, AlertSettings
+from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
 from rules.plan.validation import path_text
 
 
@@ -68,7 +68,9 @@ class AlertingConfig(ConfigSection):
     )
     external_labels: dict[str, Text] = Field({}, description="Labels that every posted alert gets, such as cluster.")
     external_url: Url | None = Field(None, description="The status page's address for people, linked from alerts.")
-    runbook_url: Url = Field(RUNBOOKS, description="The page with the runbooks, linked from alerts.")
+    runbook_url: Url | None = Field(
+        None, description="A page with the runbooks, linked from alerts in place of /runbooks/ at external_url."
+    )
     receiver: WebhookConfig | None = None
 
     def settings(self) -> AlertSettings:

@@ -334,6 +334,7 @@ class Daemon:
             step13=parts.step13,
             forecasts=parts.forecasts,
             no_forecasts=parts.no_forecasts,
+            external_url=(parts.loaded.config.alerting.external_url or "").rstrip("/"),
         )
 
 

@@ -21,6 +21,7 @@ from rules.evaluator.state import EvaluatorState
 from rules.telemetry import windows
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
+from rules.verdicts.error_budget import count_observed_seconds
 
 if TYPE_CHECKING:
     from agent.forecasting.service import ForecastService
@@ -46,6 +47,7 @@ class StatusInputs:
     external_alerts: tuple[ExternalAlert, ...] = ()
     forecasts: ForecastService | None = None
     no_forecasts: str = ""
+    external_url: str = ""
 
 
 def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float) -> AgentStatus:
@@ -63,6 +65,7 @@ def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, no
         timeline=timeline.list_entries(findings, inputs.external_alerts, runtime.events, now - DAY_SECONDS),
         health=inputs.health,
         simulated=inputs.simulated,
+        external_url=inputs.external_url,
     )
 
 
@@ -86,6 +89,7 @@ def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: Status
         export_scope=loop.source.export_scope(name),
         step13=inputs.step13.get(name),
         forecast=_forecast(name, loop, runtime, inputs, now),
+        observed_seconds=count_observed_seconds(loop.state.minutes[name].budget) if name in loop.state.minutes else 0.0,
     )
 
 

@@ -108,7 +108,7 @@ class DemoConsole:
     def _in_full(self, before: Verdict | None, worst: Verdict) -> None:
         self._head(worst, "" if before is None else " now")
         if before is None or (before.status, before.stage) != (worst.status, worst.stage):
-            self._say(self._paper.wrap_text(worst.sentence, INDENT))
+            self._say(self._paper.wrap_text(worst.sentence_with_suspect(), INDENT))
         if before is None and worst.actions:
             self._say(self._paper.wrap_text(f"do: {worst.actions[0].text}", INDENT, f"{INDENT}    "))
 

@@ -13,8 +13,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.durations import retry_delay
 from agent.forecasting.messages import ForecastFailure, ForecastRequest, ForecastResponse, parse_response, question_line
-from agent.http_client.back_off import retry_delay
 from agent.worker.process import (
     MIB,
     WorkerError,

@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Callable
 
+from agent.durations import retry_delay
 from agent.gpu.collector import GpuRead
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 from agent.gpu.nvml_board import GpuSlot
 from agent.gpu.nvml_device import NvmlErrorKind, NvmlRefusedError, ask, ask_text
 from agent.gpu.nvml_faults import FaultEvents
 from agent.gpu.nvml_gpu import NvmlGpu
-from agent.http_client.back_off import retry_delay
 from rules.telemetry.snapshots import GpuReadout
 
 FIRST_RETRY_SECONDS = 10.0

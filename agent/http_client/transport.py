@@ -145,6 +145,9 @@ def tls_context(
     Without `ca_file` it trusts the certificates of the machine, as curl and Prometheus do, not the bundle of `certifi`.
     """
     context = ssl.create_default_context(cafile=ca_file)
+    if ca_file is not None:
+        # As curl does: a file with the server's own certificate is trusted without its issuer.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

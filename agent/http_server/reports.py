@@ -1,4 +1,4 @@
-"""Weekly reports over HTTP: the list, and the files of each report.
+"""Weekly reports and runbooks over HTTP: the lists, the files of each report, and the runbook of each rule.
 
 A path is compared with known names and never joined, so it leads nowhere else. Links are not followed
 (`agent.reporting.storage`).
@@ -36,6 +36,7 @@ def text_reply(status: str, text: str) -> Reply:
 
 
 REPORTS = "/reports"
+RUNBOOKS = "/runbooks"
 
 CACHED = ("Cache-Control", "private, no-cache")
 """A browser may keep it, and asks by its ETag each time."""
@@ -51,6 +52,26 @@ NOT_READABLE = text_reply("503 Service Unavailable", "reports cannot be read jus
 def is_report(path: str) -> bool:
     """Return whether this path is ours."""
     return path == REPORTS or path.startswith(f"{REPORTS}/")
+
+
+def is_runbook(path: str) -> bool:
+    """Return whether this path is one of the runbooks."""
+    return path == RUNBOOKS or path.startswith(f"{RUNBOOKS}/")
+
+
+def runbook_reply(path: str, etag: str) -> Reply:
+    """Return the runbook at `path`, or the list. `etag` is what the client has already (If-None-Match)."""
+    # Read on demand: its expressions and texts are no part of what an agent needs to work.
+    from exporters.docs.runbooks import runbook_page, runbooks_page
+
+    if path == RUNBOOKS:
+        return _moved("runbooks/")
+    name = path.removeprefix(f"{RUNBOOKS}/")
+    body = runbook_page(name) if name else runbooks_page()
+    if body is None:
+        return text_reply("404 Not Found", "there is no such runbook; /runbooks/ lists those there are")
+    headers = (("Content-Security-Policy", page_policy(body)),)
+    return _known(Reply(status="200 OK", content_type="text/html; charset=utf-8", body=body, headers=headers), etag)
 
 
 def report_reply(place: Path | None, path: str, etag: str) -> Reply:

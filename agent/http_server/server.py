@@ -29,7 +29,7 @@ from agent.http_server.options import (
     WebOptions,
     is_wrong_host,
 )
-from agent.http_server.reports import Reply, is_report, report_reply
+from agent.http_server.reports import Reply, is_report, is_runbook, report_reply, runbook_reply
 from agent.http_server.reports import text_reply as _text
 from exporters.metrics import exposition
 from exporters.status import page
@@ -239,12 +239,14 @@ class WebServer:
         if environ["REQUEST_METHOD"] not in BODIES:
             self._drain(environ)
             return replace(_text("405 Method Not Allowed", "only GET and HEAD"), headers=(("Allow", "GET, HEAD"),))
-        known = is_report(path) or path in ROUTES
+        known = is_report(path) or is_runbook(path) or path in ROUTES
         if known and closed and self._gate.open and is_wrong_host(self._options, environ.get("HTTP_HOST", "")):
             self._count(refusals=1)
             return MISDIRECTED
         if is_report(path):
             return report_reply(self._reports, path, environ.get("HTTP_IF_NONE_MATCH", ""))
+        if is_runbook(path):
+            return runbook_reply(path, environ.get("HTTP_IF_NONE_MATCH", ""))
         route = ROUTES.get(path)
         if route is None:
             return _text("404 Not Found", f"there are {', '.join(ROUTES)}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.http_client.back_off import retry_delay
+from agent.durations import retry_delay
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient
 from agent.kubernetes.pods import Pod, pod_of
 

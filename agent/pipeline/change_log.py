@@ -82,5 +82,5 @@ class ChangeLog:
 def _log_finding(one: Finding) -> None:
     worst, rule = one.worst, BY_NAME.get(one.rule)
     level = logging.INFO if rule is not None and rule.loudness is Severity.REPORT else logging.WARNING
-    said = (one.rule, one.subject, worst.status.value, worst.certainty.value, worst.sentence)
+    said = (one.rule, one.subject, worst.status.value, worst.certainty.value, worst.sentence_with_suspect())
     _log.log(level, "finding rule=%s subject=%s status=%s certainty=%s: %s", *said)

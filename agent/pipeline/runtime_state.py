@@ -89,6 +89,8 @@ TREND_SIGNALS = (
     "kv_utilization",
     "prefix_hit_ratio",
     "gpu_utilization",
+    "fleet_utilization",
+    "cost_per_million_tokens",
 )
 TREND_MINUTES = 60
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol, TypeVar
 
-from agent.http_client.back_off import Backoff
+from agent.durations import Backoff
 from agent.prometheus.answers import (
     ApiResponse,
     InstantSample,
@@ -63,7 +63,7 @@ class StoreApi:
 
     A query raises StoreError and then returns no part of the response. If the store is unreachable or rejects the
     credentials, later queries in the cycle fail at once with the same text. The backoff then grows
-    (`agent.http_client.back_off`). A changed credentials file ends it.
+    (`agent.durations`). A changed credentials file ends it.
     """
 
     def __init__(self, options: StoreOptions, clock: Callable[[], float] = time.monotonic, login: str = LOGIN) -> None:

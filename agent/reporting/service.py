@@ -16,8 +16,8 @@ from pathlib import Path
 
 from agent.config.load import LoadedConfig
 from agent.config.report import WEEKDAYS, Destination
+from agent.durations import retry_delay
 from agent.errors import SizewatchError
-from agent.http_client.back_off import retry_delay
 from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult, JobRunner
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState, WeeklySchedule

@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.back_off import Backoff
 from agent.http_client.connection import PageFetcher
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions

@@ -1,10 +1,8 @@
 """Alert payloads for Alertmanager's API v2 (`/api/v2/alerts`): labels, annotations and times.
 
-Labels match the rule files of `exporters.prometheus_rules.alerts`, so that routes fit both. They identify an alert, so
-a changing value must never be a label. `agent.alerting` posts the payloads.
-
-A paging rule starts as a ticket while users are not affected. Its page is a separate alert of its own severity, which
-inhibits the ticket. A cascade usually pages at once, so its ticket is posted only if it lasts.
+An incident is one alert (`rules.evaluator.incident_alerts`). Labels match the rule files of
+`exporters.prometheus_rules.alerts`, so that routes fit both. They identify an alert, so a changing value must never be a
+label: it is an annotation. `agent.alerting` posts the payloads.
 """
 
 from __future__ import annotations
@@ -13,23 +11,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
-from rules.catalogue.registry import BY_NAME
-from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, AlertState, Phase
+from exporters.render.text import runbook_url, tier_anchor
+from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
-from rules.telemetry.wording import quantity
+from rules.evaluator.incident_alerts import IncidentAlert, held_back
+from rules.evaluator.incidents import Incident
+from rules.replicas.cascade import STAGES
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Cause, Subject, Verdict
+from rules.verdicts.verdict import Cause, Subject
 
 SEVERITIES: Mapping[str, str] = {Severity.PAGE.value: "critical", Severity.TICKET.value: "warning"}
 """Severity labels by severity of a rule. Rules of severity report send no alerts."""
 
 VALID_RESENDS = 4
 """Resend intervals after which an alert ends if it is not sent again (Prometheus rules/manager.go, SendAlerts)."""
-
-TICKET_AFTER_SECONDS = 300.0
-"""Minimum seconds of a paging rule at ticket level before the ticket is posted. Faster escalations are one alert."""
 
 DIAGNOSIS = "ForeignAlertDiagnosis"
 """Alertname of informational explanations of foreign alerts."""
@@ -39,17 +37,25 @@ INFORMATION: Mapping[str, str] = {"severity": "info", "loudness": Severity.REPOR
 OWN_LABELS = frozenset({"alertname", "tier", "replica", "severity", "loudness", "foreign_alertname", OURS[0]})
 """Labels that configured labels may not replace."""
 
-RUNBOOKS = "https://sizewatch.dev/runbooks"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
-    """Alert settings: common labels, linked page and runbook address."""
+    """Alert settings: common labels, address of the agent's own pages, and of a runbook page that replaces its own."""
 
     resend_seconds: float = 60.0
     external_labels: Mapping[str, str] = field(default_factory=dict)
     external_url: str | None = None
-    runbooks: str = RUNBOOKS
+    runbooks: str | None = None
+
+    def runbook(self, rule: str) -> str:
+        """Return the address of a rule's runbook: the configured page, else the agent's own, else the public one."""
+        if self.runbooks is None and self.external_url is not None:
+            return f"{self.external_url.rstrip('/')}/runbooks/{rule}"
+        return runbook_url(rule, self.runbooks) if self.runbooks else runbook_url(rule)
+
+    def status_page(self, tier: str) -> str:
+        """Return the address of a tier's card on the status page, "" if the page has no known address."""
+        return f"{self.external_url.rstrip('/')}/#{tier_anchor(tier)}" if self.external_url else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,44 +68,38 @@ class AlertPayload:
 
 
 def present(
-    states: Iterable[AlertState], foreign: Iterable[ExternalAlert], now: float, settings: AlertSettings
+    alerts: Iterable[IncidentAlert],
+    foreign: Iterable[ExternalAlert],
+    now: float,
+    settings: AlertSettings,
+    waiting: Mapping[str, float | None] = MappingProxyType({}),
 ) -> tuple[AlertPayload, ...]:
-    """Return the present state: alerts firing at `now` (unix seconds), and alerts resolved in the last 15 minutes."""
+    """Return the payloads at `now` (unix seconds) of alerts that fire, or that were resolved in the last 15 minutes.
+
+    `waiting` holds the requests in the queues of each tier.
+    """
     posted: dict[str, AlertPayload] = {}
-    for one in (*_of_states(states, now, settings), *_of_foreign(foreign, now, settings)):
+    for one in (
+        *(_posted(alert, now, settings, waiting.get(alert.incident.tier)) for alert in alerts),
+        *_of_foreign(foreign, now, settings),
+    ):
         # Two foreign alerts may share an explanation: a firing alert stands for both.
         if one.title not in posted or one.firing:
             posted[one.title] = one
     return tuple(posted.values())
 
 
-def _of_states(states: Iterable[AlertState], now: float, settings: AlertSettings) -> Iterator[AlertPayload]:
-    for state in states:
-        for loudness, began in _parts(state, now):
-            yield _posted(state, loudness, began, now, settings)
-
-
-def _parts(state: AlertState, now: float) -> Iterator[tuple[str, float]]:
-    if state.loudness not in SEVERITIES:
-        return
-    rule = BY_NAME[state.key.rule]
-    if rule.loudness is not Severity.PAGE:
-        yield state.loudness, state.since
-        return
-    as_page = state.loudness == Severity.PAGE.value
-    if not as_page or state.louder_since is not None:
-        until = state.louder_since or (now if state.resolved_at is None else state.resolved_at)
-        if until - state.since >= TICKET_AFTER_SECONDS:
-            yield Severity.TICKET.value, state.since
-    if as_page:
-        yield Severity.PAGE.value, state.louder_since or state.since
-
-
-def _posted(state: AlertState, loudness: str, began: float, now: float, settings: AlertSettings) -> AlertPayload:
-    key, severity = state.key, SEVERITIES[loudness]
-    labels = {"alertname": key.rule, **_where(key.subject), "severity": severity, "loudness": loudness}
-    ended = state.resolved_at if state.phase is Phase.RESOLVED else None
-    body = _body(labels, _annotations(state.verdict, settings), began, ended, now, settings)
+def _posted(alert: IncidentAlert, now: float, settings: AlertSettings, waiting: float | None) -> AlertPayload:
+    key, severity = alert.key, SEVERITIES[alert.loudness.value]
+    labels = {
+        "alertname": key.rule,
+        **_where(key.subject),
+        "severity": severity,
+        "loudness": alert.loudness.value,
+    }
+    # The clock may have been set back. Alertmanager rejects an alert that ends before it begins.
+    began, ended = min(alert.since, now), alert.resolved_at
+    body = _body(labels, _annotations(alert, settings, waiting), began, ended and min(ended, now), now, settings)
     return AlertPayload(title=f"{key.rule} of {key.subject} ({severity})", firing=ended is None, body=body)
 
 
@@ -125,30 +125,61 @@ def _body(
     } | ({"generatorURL": settings.external_url} if settings.external_url else {})
 
 
-def _annotations(verdict: Verdict, settings: AlertSettings) -> dict[str, str]:
-    rule = BY_NAME[verdict.rule]
-    observed, expected = quantity(verdict.observed, verdict.unit), quantity(verdict.expected, verdict.unit)
+def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float | None) -> dict[str, str]:
+    incident, verdict = alert.incident, alert.incident.verdict
+    causes = [_cause(cause) for cause in verdict.causes]
+    stage, relief = _stage(incident), _relief(alert)
+    queue = "" if waiting is None else f"{waiting:,.0f} {'request' if round(waiting) == 1 else 'requests'} waiting"
+    silent = held_back(alert)
+    held = f"{len(silent)}: {', '.join(silent)}" if silent else ""
+    lines = (
+        f"{incident.sentence}.",
+        *(f"First suspect: {_suspect(cause)}." for cause in verdict.causes[:1]),
+        f"Stage: {stage}." if stage else "",
+        f"Queue: {queue}." if queue else "",
+        f"Holds back {held}." if held else "",
+        f"At once: {relief}." if relief and relief != incident.action else "",
+        f"Next: {incident.action}." if incident.action else "",
+    )
     return {
-        "summary": f"{rule.title} in {verdict.subject}",
-        "description": f"{verdict.sentence}. {rule.meaning}",
+        "summary": f"{incident.tier}: {incident.sentence}",
+        "description": "\n".join(filter(None, lines)),
         "status": f"{verdict.status.value}, {verdict.certainty.value}",
-        "observed": observed,
-        "expected": expected,
-        "causes": "\n".join(_cause(cause) for cause in verdict.causes),
+        "incident": incident.id,
+        "root": f"{incident.root.rule} of {incident.root.subject}",
+        "causes": "\n".join(causes),
         "actions": "\n".join(action.text for action in verdict.actions),
-        "runbook_url": runbook_url(verdict.rule, settings.runbooks),
+        "stage": stage,
+        "queue": queue,
+        "held_back": held,
+        "replicas": ", ".join(incident.impact.replicas),
+        "runbook_url": settings.runbook(verdict.actions[0].runbook if verdict.actions else verdict.rule),
+        "status_url": settings.status_page(incident.tier),
     }
+
+
+def _stage(incident: Incident) -> str:
+    """Return the present stage of a cascade, or the highest one after its end."""
+    active = [one.transitions[-1].stage or 0 for one in incident.findings if one.ended_at is None]
+    stage = max(active or (one.worst.stage or 0 for one in incident.findings))
+    return f"{stage} of {max(STAGES)}, {STAGES[stage]}" if stage else ""
+
+
+def _relief(alert: IncidentAlert) -> str:
+    """Return what helps the users of a page at once: the root may only need a new plan."""
+    named = (one.worst for one in alert.incident.findings if one.rule == alert.key.rule)
+    actions = next((verdict.actions for verdict in named), ())
+    return actions[0].text if actions and alert.loudness is Severity.PAGE else ""
+
+
+def _suspect(cause: Cause) -> str:
+    return f"{cause.evidence[0] if cause.evidence else cause.cause} ({cause.certainty.value})"
 
 
 def _cause(cause: Cause) -> str:
     evidence = f": {'; '.join(cause.evidence)}" if cause.evidence else ""
     against = f" (against it: {'; '.join(cause.against)})" if cause.against else ""
     return f"{cause.cause} ({cause.certainty.value}){evidence}{against}"
-
-
-def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
-    """Return the address of a rule's section on the runbook page."""
-    return f"{runbooks}#{rule.lower()}"
 
 
 def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSettings) -> Iterator[AlertPayload]:
@@ -165,7 +196,7 @@ def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSet
             "summary": f"{alert.name} in {subject}: {diagnosis.sentence}",
             "description": f"{diagnosis.sentence[:1].upper()}{diagnosis.sentence[1:]}.",
             "explained_by": diagnosis.rule,
-            "runbook_url": runbook_url(diagnosis.rule, settings.runbooks),
+            "runbook_url": settings.runbook(diagnosis.rule),
         }
         # Another clock may be ahead, or ours was set back. Alertmanager rejects an alert that ends before it begins.
         began, ended = min(alert.started_at, now), alert.ended_at

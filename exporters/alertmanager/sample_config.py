@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporters.metrics import names
-from exporters.render.yaml import comment_lines, dump_yaml
+from exporters.render.text import comment_lines, dump_yaml
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
 from rules.verdicts.rule import Scope, Severity
 
@@ -119,6 +119,10 @@ def alertmanager_text() -> str:
     return "\n".join((comment_lines(HEAD), *(dump_yaml(part) for part in parts), f"inhibit_rules:\n{rules.lstrip()}"))
 
 
+_BY_TIER = {"matchers": ['source="sizewatch"', f'{names.TIER}!=""'], "group_by": [CLUSTER, names.TIER]}
+"""Route of alerts about a tier. Those of several agents are one message."""
+
+
 def _route() -> dict[str, Any]:
     return {
         "receiver": "tickets",
@@ -140,8 +144,11 @@ def _route() -> dict[str, Any]:
                 "matchers": ['severity="critical"'],
                 "receiver": "pages",
                 "group_wait": "10s",
+                "group_interval": "1m",
                 "repeat_interval": "1h",
+                "routes": [_BY_TIER],
             },
+            _BY_TIER,
         ],
     }
 

@@ -22,7 +22,7 @@ from exporters.autoscaling.manifests import (
 )
 from exporters.autoscaling.records import GAUGE, Scaling, label_value, object_name, recommended_query
 from exporters.autoscaling.schedule import CronEntry, Week, week_of
-from exporters.render.yaml import dump_object
+from exporters.render.text import dump_object
 
 
 def hpa(scaling: Scaling) -> Manifest:

@@ -13,8 +13,7 @@ from typing import Any
 
 from exporters.autoscaling.records import WORKLOADS, Scaling, object_name
 from exporters.autoscaling.schedule import Week
-from exporters.render.text import printable_line
-from exporters.render.yaml import dump_object
+from exporters.render.text import dump_object, printable_line
 
 WIDTH = 110
 

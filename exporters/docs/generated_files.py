@@ -14,7 +14,7 @@ from typing import Any
 
 from exporters.alertmanager.sample_config import alertmanager_text
 from exporters.docs.command_pages import commands_page, configuration_page
-from exporters.docs.runbook_blocks import fill_runbooks
+from exporters.docs.runbooks import fill_runbooks
 from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.grafana.files import FILES as GRAFANA
 from exporters.grafana.files import config_maps_text

@@ -6,12 +6,13 @@ The module serves `sizewatch check`.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from exporters.documents.replay import explanation_json
-from exporters.render.text import format_duration
-from rules.evaluator.benchmark_check import Step13
+from exporters.documents.replay import explanation_json, incident_json
+from exporters.render.text import format_duration, runbook_url
+from rules.evaluator.benchmark_check import LEARNING_SECONDS, Step13, learning_words
+from rules.evaluator.incidents import Incident
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.wording import number
 from rules.telemetry.work import CapacitySource
@@ -26,29 +27,44 @@ HEADS = {
 }
 
 
-def check_text(tiers: Iterable[Step13], since_words: str, asked_seconds: float) -> str:
-    """Return the check of every tier, worst verdict first, and the watched time if it is less than requested."""
-    return "\n\n".join("\n".join(_tier(one, since_words, asked_seconds)) for one in tiers)
+def check_text(
+    tiers: Iterable[Step13], since_words: str, asked_seconds: float, incidents: Sequence[Incident] = ()
+) -> str:
+    """Return the check of every tier, worst verdict first, and the watched time if it is less than requested.
+
+    A verdict that fires names its newest incident.
+    """
+    return "\n\n".join("\n".join(_tier(one, since_words, asked_seconds, incidents)) for one in tiers)
+
+
+def result_words(one: Step13) -> str:
+    """Return the result in words: a confirmation, a difference, or why there is none yet."""
+    return learning_words(one.seen_seconds) if one.is_learning else HEADS[one.status]
 
 
 def headline(one: Step13) -> str:
     """Return the tier, its result and the reach of the load in a sentence."""
-    return f"{one.tier}: {HEADS[one.status]}; {_reach(one)}"
+    return f"{one.tier}: {result_words(one)}; {_reach(one)}"
 
 
-def _tier(one: Step13, since_words: str, asked_seconds: float) -> list[str]:
+def _tier(one: Step13, since_words: str, asked_seconds: float, incidents: Sequence[Incident]) -> list[str]:
     short = one.seen_seconds < FULL_COVERAGE * asked_seconds
     seen = f"{format_duration(one.seen_seconds)} seen of {since_words}" if short else since_words
-    lines = [f"{one.tier}: {HEADS[one.status]} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
+    lines = [f"{one.tier}: {result_words(one)} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
     for result in sorted(one.results, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
         lines += _wrapped(_line(result), 2, 12)
         if _fires(result) and not isinstance(result, Unknown):
-            said = [f"cause: {'; '.join(c.evidence)}" for c in result.causes]
-            said += [f"do: {a.text}" for a in result.actions[:1]]
+            said = [f"incident: {about.sentence}" for about in _incidents_of(result.rule, one.tier, incidents)[-1:]]
+            said += [*result.details, *(f"cause: {'; '.join(c.evidence)}" for c in result.causes)]
+            said += [*(f"do: {a.text}" for a in result.actions[:1]), f"runbook: {runbook_url(result.rule)}"]
             lines += [line for text in said for line in _wrapped(text, 12, 14)]
     if one.unvisited:
         lines += _wrapped(f"load not reached: {', '.join(one.unvisited)} a replica", 2, 4)
     return lines
+
+
+def _incidents_of(rule: str, tier: str, incidents: Iterable[Incident]) -> list[Incident]:
+    return [one for one in incidents if one.tier == tier and any(finding.rule == rule for finding in one.findings)]
 
 
 def _wrapped(text: str, first: int, then: int) -> list[str]:
@@ -79,16 +95,18 @@ def _reach(one: Step13) -> str:
     return f"{text}; a replica takes {number(now.rps, 'per_second')} now: {now.reason}"
 
 
-def check_json(tiers: Iterable[Step13]) -> dict[str, Any]:
-    """Return the check as JSON."""
-    return {"schema": 1, "tiers": [_tier_json(one) for one in tiers]}
+def check_json(tiers: Iterable[Step13], incidents: Sequence[Incident] = ()) -> dict[str, Any]:
+    """Return the check as JSON, with the incidents of each tier."""
+    return {"schema": 1, "tiers": [_tier_json(one, incidents) for one in tiers]}
 
 
-def _tier_json(one: Step13) -> dict[str, Any]:
+def _tier_json(one: Step13, incidents: Sequence[Incident]) -> dict[str, Any]:
     return {
         "tier": one.tier,
         "status": one.status.value,
+        "learning": one.is_learning,
         "seen_seconds": one.seen_seconds,
+        "needed_seconds": LEARNING_SECONDS,
         "requests": one.requests,
         "highest_rps": one.highest_rps,
         "usable_rps": one.usable_rps,
@@ -97,6 +115,7 @@ def _tier_json(one: Step13) -> dict[str, Any]:
         "highest_share_of_usable": one.highest_share,
         "load_not_reached": list(one.unvisited),
         "answers": [_answer_json(result) for result in one.results],
+        "incidents": [incident_json(about) for about in incidents if about.tier == one.tier],
     }
 
 

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from exporters.render.text import runbook_url
 from rules.engines.coverage import engine_signals
-from rules.evaluator.incidents import Incident, group_incidents
+from rules.evaluator.incidents import Impact, Incident, group_incidents
 from rules.plan.load_bins import TierContext
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.readings import read, read_all
@@ -73,6 +74,24 @@ def incident_json(incident: Incident) -> dict[str, Any]:
         ],
         "sentence": incident.sentence,
         "action": incident.action,
+        "impact": impact_json(incident.impact),
+    }
+
+
+def impact_json(impact: Impact) -> dict[str, Any]:
+    """Return what users feel, which replicas are concerned, and what idles. Unknown parts are None."""
+    missed = impact.missed
+    return {
+        "missed": None
+        if missed is None
+        else {
+            "objective": missed.objective or "requests served",
+            "limit_seconds": missed.limit_seconds,
+            "share": reading_json(missed.share),
+            "requests": None if missed.share.value is None else round(missed.share.value * missed.share.n),
+        },
+        "replicas": list(impact.replicas),
+        "idle": None if impact.idle is None else asdict(impact.idle),
     }
 
 
@@ -98,12 +117,13 @@ def _verdict(
 
 
 def explanation_json(verdict: Verdict) -> dict[str, Any]:
-    """Return the readings, the sentence, the causes and the actions of a verdict."""
+    """Return the readings, the sentence, the details, the causes and the actions of a verdict."""
     return {
         "observed": reading_json(verdict.observed),
         "expected": reading_json(verdict.expected),
         "unit": verdict.unit,
         "sentence": verdict.sentence,
+        "details": list(verdict.details),
         "causes": [asdict(cause) for cause in verdict.causes],
         "actions": [asdict(action) for action in verdict.actions],
     }
@@ -211,14 +231,14 @@ def _about(about: Iterable[tuple[str, Subject]]) -> str:
 
 
 def _finding_lines(finding: Finding, origin: float) -> list[str]:
-    """Return a finding: time, severity, certainty, sentence, causes and actions."""
+    """Return a finding: time, severity, certainty, sentence, details, causes and actions."""
     until = f"to {_clock(finding.ended_at - origin)}" if finding.ended_at is not None else "and lasts"
     worst = finding.worst
     head = (
         f"{worst.status.value.upper():8} {finding.rule} ({finding.subject}), {worst.certainty.value}, "
         f"from {_clock(finding.started_at - origin)} {until}"
     )
-    lines = [head, _wrapped(worst.sentence, "    ")]
+    lines = [head, _wrapped(worst.sentence, "    "), *(_wrapped(text, "      ") for text in worst.details)]
     reached = [(before, now) for before, now in pairwise((None, *finding.transitions)) if now is not None and now.stage]
     if reached:
         steps = [
@@ -231,6 +251,7 @@ def _finding_lines(finding: Finding, origin: float) -> list[str]:
         lines.append(_wrapped(f"cause ({cause.certainty.value}): {'; '.join(cause.evidence)}", "    "))
         lines.extend(_wrapped(text, "      ") for text in cause.against)
     lines.extend(_wrapped(f"do: {action.text}", "    ") for action in worst.actions[:3])
+    lines.append(f"    runbook: {runbook_url(finding.rule)}")
     return lines
 
 

@@ -1,13 +1,13 @@
-"""Timeline as text, a line per entry, and as JSON.
+"""Timeline as text, a line per incident or event, and as JSON.
 
-The module serves `sizewatch timeline`; the status page shows the same lines. Entries are defined in
-`rules.evaluator.timeline`.
+The module serves `sizewatch timeline`; the status page shows the same lines. Findings are folded into their incident,
+or indented below it; the JSON has them all. Entries are defined in `rules.evaluator.timeline`.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from exporters.render.text import format_duration, format_local
@@ -31,15 +31,29 @@ WORDS: dict[str, str] = {
     TimelineKind.START: "sizewatch started",
     TimelineKind.STOP: "sizewatch stopped",
 }
-"""Words for kinds of entries. A finding is named by its status."""
+"""Words for kinds of entries. A finding is named by its status, an incident by its loudness."""
 
 
-def timeline_text(entries: Iterable[TimelineEntry], now: float) -> str:
-    """Return all entries in the given order, newest last. Times are UTC."""
-    lines = [
-        f"{format_local(entry.t, 'UTC', '%Y-%m-%d %H:%M:%S')}  {place(entry)}  {line(entry, now)}" for entry in entries
-    ]
+def timeline_text(entries: Sequence[TimelineEntry], now: float, findings: bool = False) -> str:
+    """Return the entries in the given order, newest last. Times are UTC. `findings` are below their incident, or folded."""
+    below: dict[str, list[TimelineEntry]] = {}
+    for entry in entries if findings else ():
+        if entry.kind == TimelineKind.EPISODE:
+            below.setdefault(entry.incident, []).append(entry)
+    lines = []
+    for entry in fold_findings(entries):
+        lines.append(_row(entry, now))
+        lines.extend(f"    {_row(one, now)}" for one in below.get(entry.incident, ()))
     return "\n".join(lines) or NOTHING
+
+
+def fold_findings(entries: Iterable[TimelineEntry]) -> list[TimelineEntry]:
+    """Return the entries without those of findings, which their incidents tell."""
+    return [entry for entry in entries if entry.kind != TimelineKind.EPISODE]
+
+
+def _row(entry: TimelineEntry, now: float) -> str:
+    return f"{format_local(entry.t, 'UTC', '%Y-%m-%d %H:%M:%S')}  {place(entry)}  {line(entry, now)}"
 
 
 def line(entry: TimelineEntry, now: float) -> str:
@@ -76,6 +90,7 @@ def entry_json(entry: TimelineEntry) -> dict[str, Any]:
         "replica": entry.replica,
         "rule": entry.rule or None,
         "status": entry.status or None,
+        "incident": entry.incident or None,
         "text": entry.text,
     }
 

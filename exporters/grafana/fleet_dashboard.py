@@ -39,7 +39,7 @@ def _columns() -> tuple[Query, ...]:
             states=VERDICTS,
             steps=plan_panels.VERDICT_STEPS,
         ),
-        Query(expr=plan_panels.findings_query(W), legend="Findings", decimals=0),
+        Query(expr=plan_panels.incident_count(W), legend="Incidents", decimals=0),
         Query(expr=q.replicas_up(W), legend="Running", decimals=0),
         Query(expr=q.metric_by_tier(W, names.PLAN_REPLICAS), legend="Planned", decimals=0),
         Query(expr=forecast_dashboard.recommended(W), legend="Recommended", decimals=0),
@@ -82,8 +82,8 @@ def _columns() -> tuple[Query, ...]:
 def _table() -> Panel:
     return Panel(
         title="Tiers",
-        description="A line a tier, newest values. Verdict: its worst certain finding; findings: how many rules find something, "
-        "likely ones included. Load: of the usable capacity. TTFT and TPOT: P99 by what is promised. Money in the plan's "
+        description="A line a tier, newest values. Verdict: its worst certain finding; incidents: how many page or make a "
+        "ticket. Load: of the usable capacity. TTFT and TPOT: P99 by what is promised. Money in the plan's "
         "currency. A tier's name leads to its own dashboard.",
         kind=PanelType.TABLE,
         unit=COUNT,
@@ -136,6 +136,7 @@ FLEET = Dashboard(
     variables=ABOUT_TIERS,
     marks=marks(W),
     sections=(
+        Section(title="Incidents", panels=(plan_panels.incidents_table(W),)),
         Section(title="Tiers", panels=(_table(), plan_panels.verdicts_over_time(W, height=8))),
         Section(
             title="Plan against now",

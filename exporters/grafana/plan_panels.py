@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from exporters.alertmanager.payload import RUNBOOKS
 from exporters.grafana import queries as q
 from exporters.grafana.queries import SeriesScope
 from exporters.grafana.records import (
@@ -21,6 +20,7 @@ from exporters.grafana.records import (
     PROMISED,
     RATIO,
     RED,
+    SECONDS,
     STATE,
     VERDICTS,
     Panel,
@@ -35,6 +35,7 @@ from exporters.grafana.records import (
 from exporters.grafana.request_panels import LATENCIES
 from exporters.metrics import names
 from exporters.prometheus_rules.self_monitoring import NOT_SEEING
+from exporters.render.text import RUNBOOKS
 
 FAULTS = "|".join(gap.value for gap in NOT_SEEING)
 
@@ -52,9 +53,30 @@ def worst_verdict(where: SeriesScope) -> str:
     return q.aggregate_tier(certain_verdicts(where))
 
 
-def findings_query(where: SeriesScope) -> str:
-    """Return the number of rules with a finding in a tier, including likely findings, without notes."""
-    return q.aggregate("sum", q.BY_TIER, f"{q.metric(where, names.VERDICT, q.WITHOUT_NOTES)} > bool 0")
+def incident_count(where: SeriesScope) -> str:
+    """Return the number of incidents of a tier that page or make tickets, 0 for a tier without."""
+    found = q.aggregate("sum", q.BY_TIER, q.metric(where, names.INCIDENT, q.LOUD_INCIDENTS))
+    return f"{found}\nor\n0 * {q.aggregate_tier(where.selector(names.VERDICT.name))}"
+
+
+def incidents_table(where: SeriesScope, width: int = 24, height: int = 6) -> Panel:
+    """Return the present incidents by tier and root, with their begin."""
+    start = q.metric(where, names.INCIDENT_START, q.LOUD_INCIDENTS)
+    return Panel(
+        title="Incidents now",
+        description="A line an incident: findings of a tier with one root cause. Empty: none pages or makes a ticket. Root "
+        "leads to its runbook; the status page has the sentence, the symptoms and the next action.",
+        kind=PanelType.TABLE,
+        unit=COUNT,
+        queries=(
+            Query(expr=f"1000 * {start}", legend="Since", unit="dateTimeAsIso"),
+            Query(expr=f"time() - {start}", legend="Lasts", unit=SECONDS, decimals=0),
+        ),
+        rows=(("tier", "Tier"), ("root", "Root"), ("severity", "Severity"), ("cluster", "Cluster")),
+        links=(("Root", "Runbook", RUNBOOKS),),
+        width=width,
+        height=height,
+    )
 
 
 def latency_share_of_slo(where: SeriesScope, which: str) -> str:
@@ -81,15 +103,15 @@ def verdicts_over_time(where: SeriesScope, width: int = 24, height: int = 6) -> 
 def findings_table(where: SeriesScope) -> Panel:
     """Return the present findings by rule, with observed and expected values."""
     labels = (*q.BY_TIER, names.REPLICA, names.RULE)
-    found = f"{q.metric(where, names.VERDICT)} > 0"
+    found = f"{q.metric(where, names.VERDICT, q.WITHOUT_NOTES)} > 0"
 
     def beside(metric: names.ExportedMetric) -> str:
         return f"{q.aggregate('max', labels, where.selector(metric.name))}\nand\n({found})"
 
     return Panel(
         title="Findings now",
-        description="Rules that find something at this moment, likely ones included. Seen and expected are in the rule's base "
-        "unit; where only a bound is known it stands there. The runbook says what to do; the status page has the causes.",
+        description="Rules that find something at this moment, likely ones included, notes for the report left out. Seen and "
+        "expected are in the rule's base unit; where only a bound is known it stands there. The runbook says what to do.",
         kind=PanelType.TABLE,
         unit=COUNT,
         queries=(

@@ -15,7 +15,6 @@ from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 from rules.catalogue.registry import RULES
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import SEVERITY, Status
 
 CLUSTER = "cluster"
 """External label of some installations. Grouping by an absent label is harmless."""
@@ -44,6 +43,9 @@ class SeriesScope:
 
 WITHOUT_NOTES = f'rule!~"{"|".join(rule.name for rule in RULES if rule.loudness is Severity.REPORT)}"'
 """Matcher of rules that page or make tickets. Findings for the report are notes: they colour no tier and are not counted."""
+
+LOUD_INCIDENTS = f'severity!="{Severity.REPORT}"'
+"""Matcher of incidents that page or make tickets."""
 
 _CLUSTERS = f'{CLUSTER}=~"$cluster"'
 TIERS = SeriesScope(matchers=(_CLUSTERS, 'tier=~"$tier"'))
@@ -214,11 +216,11 @@ def tier_link(uid: str) -> str:
 
 
 def marks(where: SeriesScope) -> tuple[Annotation, ...]:
-    """Return annotations for certain findings and engine restarts."""
+    """Return annotations for incidents and engine restarts."""
     restarts = where.selector(names.exported("restarts"))
     return (
-        _findings(where, "Critical findings", RED, f"== {SEVERITY[Status.CRITICAL]}"),
-        _findings(where, "Warnings", AMBER, f"== {SEVERITY[Status.WARNING]}"),
+        _incidents(where, "Incidents: page", RED, Severity.PAGE),
+        _incidents(where, "Incidents: ticket", AMBER, Severity.TICKET),
         Annotation(
             title="Restarts",
             expr=aggregate("max", (CLUSTER, *names.OF_REPLICA), f"increase({restarts}[{WINDOW}])") + " > 0",
@@ -229,14 +231,13 @@ def marks(where: SeriesScope) -> tuple[Annotation, ...]:
     )
 
 
-def _findings(where: SeriesScope, title: str, colour: str, condition: str) -> Annotation:
-    labels = (CLUSTER, *names.VERDICT.labels)
-    verdict = aggregate("max", labels, where.selector(names.VERDICT.name, WITHOUT_NOTES))
-    certain = aggregate("max", labels, where.selector(names.VERDICT_CERTAIN.name))
+def _incidents(where: SeriesScope, title: str, colour: str, severity: Severity) -> Annotation:
+    # Incidents are of a tier: the matcher of replicas would hide them.
+    of_tier = SeriesScope(matchers=tuple(one for one in where.matchers if not one.startswith(names.REPLICA)))
     return Annotation(
         title=title,
-        expr=f"{verdict} {condition}\nand\n{certain} == 1",
+        expr=metric(of_tier, names.INCIDENT, f'severity="{severity}"'),
         colour=colour,
-        heading="{{rule}}",
-        text="{{tier}} {{replica}}",
+        heading="{{root}}",
+        text="{{tier}}",
     )

@@ -22,6 +22,7 @@ TIER = Dashboard(
             title="Now",
             panels=(
                 *plan_panels.numbers(W),
+                plan_panels.incidents_table(W, height=5),
                 plan_panels.findings_table(W),
                 plan_panels.unknowns(W),
                 plan_panels.verdicts_over_time(W, height=4),

@@ -17,7 +17,7 @@ PREFIX = "sizewatch_"
 
 TIER, POOL, REPLICA, MODEL, GPU = "tier", "pool", "replica", "model", "gpu"
 RULE, REASON, KIND, BOUND = "rule", "reason", "kind", "bound"
-ALERTMANAGER, QUANTILE, DESTINATION = "alertmanager", "quantile", "destination"
+ALERTMANAGER, QUANTILE, DESTINATION, LOUDNESS = "alertmanager", "quantile", "destination", "loudness"
 
 OF_TIER = (TIER,)
 OF_REPLICA = (TIER, POOL, REPLICA)
@@ -82,7 +82,23 @@ OBSERVED = _gauge(
     "What that verdict saw, in the rule's base unit, for people to read; where only a bound is known, bound says which",
 )
 EXPECTED = _gauge("expected", (*OF_RULE, BOUND), "What that verdict compared it with, in the same unit")
+INCIDENT_ALERTS = _gauge("incident_alerts", OF_TIER, "Incidents of the tier that last and alert; 0 where all is well")
+INCIDENT_ALERT = _gauge(
+    "incident_alert",
+    (*OF_RULE, LOUDNESS),
+    "Findings that one alert stands for while its incident lasts; rule is the one that is named in the alert",
+)
+SUSPECT = _gauge(
+    "suspect", (*OF_RULE, "cause"), "1 for the first suspect of a verdict that fires; the status page has the evidence"
+)
 UNKNOWN = _gauge("unknown", (*OF_RULE, REASON), "1 while a rule cannot judge, with the reason")
+OF_INCIDENT = (TIER, "root", "severity")
+INCIDENT = _gauge(
+    "incident",
+    OF_INCIDENT,
+    "1 while an incident lasts: its root rule, and page, ticket or report by its loudest finding",
+)
+INCIDENT_START = _gauge("incident_start_timestamp_seconds", OF_INCIDENT, "When it began, seconds since the epoch")
 CASCADE_STAGE = _gauge(
     "kv_cascade_stage",
     OF_REPLICA,
@@ -114,6 +130,9 @@ PLAN_PREFIX_HITS = _gauge("plan_prefix_hit_ratio", OF_TIER, "Share of prompt tok
 PLAN_PRICE = _gauge("plan_gpu_hour_price", (TIER, "currency"), "Price of one GPU for one hour")
 
 BUILD_INFO = _gauge("build_info", ("version", "role"), "1; which sizewatch this is")
+STATUS_PAGE = _gauge(
+    "status_page_info", ("url",), "1; address of the status page for people, where the configuration gives one"
+)
 START_TIME = _gauge("start_time_seconds", (), "When this agent started, seconds since the epoch")
 LAST_TURN = _gauge("last_turn_timestamp_seconds", (), "When the last turn ended, seconds since the epoch")
 TURNS = _counter("turns", (), "Turns of the agent's loop")

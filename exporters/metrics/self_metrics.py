@@ -24,11 +24,23 @@ from exporters.status.records import (
     WebhookHealth,
 )
 from rules.confidence import Certainty
+from rules.evaluator.incident_alerts import (
+    IncidentAlert,
+    close_silenced,
+    held_back,
+    is_lasting,
+    step_incident_alerts,
+)
+from rules.evaluator.incidents import Incident, group_incidents
 from rules.plan.curve import operating_point
 from rules.plan.schema import TierPlan, plan_version
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.work import Capacity
-from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
+
+TIER_DOWN, TARGET_DOWN = "TierDown", "TargetDown"
+"""Rules of a whole tier and of its replicas. The agent of a node calls a tier down whose other nodes may serve."""
 
 
 def replica_labels(replica: ReplicaStatus) -> tuple[str, ...]:
@@ -123,9 +135,23 @@ def _judged(status: AgentStatus) -> Iterator[Verdict]:
 
 
 def _answers(tier: TierStatus) -> Iterator[RuleResult]:
-    """Yield the results in the export scope of this agent: of replicas, of the whole tier or all."""
+    return (result for result in tier.results if _is_exported(tier, result.subject))
+
+
+def _is_exported(tier: TierStatus, subject: Subject) -> bool:
+    """Return whether a subject is in the export scope of this agent: replicas, the whole tier or all."""
     left_out = {ExportScope.ALL: None, ExportScope.WHOLE_TIER: False, ExportScope.REPLICAS: True}[tier.export_scope]
-    return (result for result in tier.results if (result.subject.replica is None) is not left_out)
+    return (subject.replica is None) is not left_out
+
+
+def _of_incidents(value: Callable[[Incident], float]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for tier in status.tiers:
+            found = group_incidents(finding for finding in tier.findings if _is_exported(tier, finding.subject))
+            lasting = {(tier.name, one.root.rule, one.severity.value): one for one in found if one.ended_at is None}
+            yield from ((labels, value(one)) for labels, one in lasting.items())
+
+    return samples
 
 
 def _verdicts(status: AgentStatus) -> Iterator[Sample]:
@@ -134,6 +160,37 @@ def _verdicts(status: AgentStatus) -> Iterator[Sample]:
 
 def _certainties(status: AgentStatus) -> Iterator[Sample]:
     return ((_subject(v.subject, v.rule), float(v.certainty is Certainty.CERTAIN)) for v in _judged(status))
+
+
+def _suspects(status: AgentStatus) -> Iterator[Sample]:
+    firing = (one for one in _judged(status) if one.status in FIRING and one.causes)
+    return (((*_subject(one.subject, one.rule), one.causes[0].cause), 1.0) for one in firing)
+
+
+def _incident_alert_counts(status: AgentStatus) -> Iterator[Sample]:
+    for tier in status.tiers:
+        ids = {alert.incident.id for alert in _lasting_alerts(tier, status)}
+        yield (tier.name,), float(len(ids))
+
+
+def _incident_alerts(status: AgentStatus) -> Iterator[Sample]:
+    """Return the alerts of incidents. Beside TierDown its replicas are tickets, which it inhibits where it fires."""
+    found: dict[tuple[str, ...], float] = {}
+    for alert in (one for tier in status.tiers for one in _lasting_alerts(tier, status)):
+        labels = (*_subject(alert.key.subject, alert.key.rule), alert.loudness.value)
+        found[labels] = max(found.get(labels, 0.0), float(1 + len(held_back(alert))))
+        if alert.key.rule == TIER_DOWN:
+            down = (one for one in alert.incident.findings if one.rule == TARGET_DOWN and one.ended_at is None)
+            found.update(((*_subject(one.subject, one.rule), Severity.TICKET.value), 1.0) for one in down)
+    return iter(found.items())
+
+
+def _lasting_alerts(tier: TierStatus, status: AgentStatus) -> tuple[IncidentAlert, ...]:
+    """Return the alerts of the tier's incidents in the export scope, without those whose findings are over."""
+    exported = [one for one in tier.findings if _is_exported(tier, one.subject)]
+    states = {one.key: one for one in status.alerts}
+    incidents = group_incidents(close_silenced(exported, states), (), status.now)
+    return tuple(one for one in step_incident_alerts((), incidents, status.now) if is_lasting(one))
 
 
 def _bounds(found: SignalValue) -> Iterator[tuple[str, float]]:
@@ -242,7 +299,12 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.VERDICT_CERTAIN, _certainties),
     (names.OBSERVED, _values(lambda verdict: verdict.observed)),
     (names.EXPECTED, _values(lambda verdict: verdict.expected)),
+    (names.INCIDENT_ALERTS, _incident_alert_counts),
+    (names.INCIDENT_ALERT, _incident_alerts),
+    (names.SUSPECT, _suspects),
     (names.UNKNOWN, _unknowns),
+    (names.INCIDENT, _of_incidents(lambda one: 1.0)),
+    (names.INCIDENT_START, _of_incidents(lambda one: one.started_at)),
     (names.CASCADE_STAGE, _of_replicas(lambda r: float(r.cascade_stage))),
     (names.PLAN_INFO, _plan_infos),
     (names.PLAN_USABLE_RPS, _of_plans(_usable_rps)),
@@ -260,6 +322,7 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.PLAN_PREFIX_HITS, _of_plans(lambda p: p.workload.prefix_hit_ratio if p.workload else None)),
     (names.PLAN_PRICE, _prices),
     (names.BUILD_INFO, lambda status: iter([((status.version, status.role), 1.0)])),
+    (names.STATUS_PAGE, lambda status: iter([((status.external_url,), 1.0)] if status.external_url else [])),
     (names.START_TIME, lambda status: iter([((), status.started_at)])),
     (names.LAST_TURN, _of_health(lambda h: h.last_turn_at)),
     (names.TURNS, _of_health(lambda h: h.turns)),

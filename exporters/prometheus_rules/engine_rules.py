@@ -14,15 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from exporters.alertmanager.payload import runbook_url
 from exporters.prometheus_rules.alerts import KEEP, hold_seconds
 from exporters.prometheus_rules.engine_queries import EngineSelector, UnsupportedSeriesError, edge_above, le, series
-from exporters.prometheus_rules.rule_files import Alert, Pairs, Record, common_labels, duration, first_step
+from exporters.prometheus_rules.rule_files import Alert, Pairs, Record, common_labels, duration
+from exporters.render.text import runbook_url
 from rules.confidence import CONFIDENCE
 from rules.engines.table import EngineTable
-from rules.methods.burn_rate import RUNGS
+from rules.methods.burn_rate import CALM_PARTS, RUNGS
 from rules.plan.curve import RPS_TOLERANCE, Curve
 from rules.plan.schema import TierPlan
+from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.verdicts.context import SEPARATE
 from rules.verdicts.rule import Rule, Severity
 from rules.verdicts.verdict import Status
@@ -122,13 +123,13 @@ def alert(rule: Rule, of: TierScope, expr: str, observed: str, loudness: Severit
     """Return an alert with the rule's name and runbook. `observed` is a template of the observed value."""
     distinct = tuple(pair for pairs in more for pair in pairs)
     description = "\n".join(
-        (f"Tier {of.tier} ({of.plan.model}): {observed}.", rule.meaning, f"Next: {first_step(rule)}.")
+        (f"Tier {of.tier} ({of.plan.model}): {observed}.", rule.meaning, f"Next: {rule.actions[0]}.")
     )
     return Alert(
         name=rule.name,
         expr=expr,
         hold_seconds=hold_seconds(rule, loudness),
-        keep_seconds=300.0,
+        keep_seconds=KEEP[loudness],
         labels=(*of.label, ("rule", rule.name), *distinct, *common_labels(loudness)),
         annotations=(
             ("summary", f"{rule.title}: {of.tier}"),
@@ -224,7 +225,7 @@ def _up(of: TierScope) -> str:
 
 def _down(rule: Rule, of: TierScope, expr: str, observed: str) -> RenderedRule:
     hold = (rule.thresholds["misses"].value - 1) * SCRAPE_SECONDS
-    one = replace(alert(rule, of, expr, observed, rule.loudness), hold_seconds=hold, keep_seconds=60.0)
+    one = replace(alert(rule, of, expr, observed, rule.loudness), hold_seconds=hold)
     return RenderedRule(alerts=(one,), needs=(_up(of),))
 
 
@@ -314,24 +315,25 @@ def _counts(objective: Objective, window: str) -> tuple[Record, Record]:
 def _burn_alert(objective: Objective, rung: str, status: Status) -> Alert:
     rule, of = objective.rule, objective.of
     value = {name: rule.thresholds[f"{rung}_{name}"].value for name in ("burn", "long_seconds", "short_seconds")}
-    long, short = duration(value["long_seconds"]), duration(value["short_seconds"])
-    loudness, rate = LOUD[status], value["burn"]
+    long, loudness, rate = duration(value["long_seconds"]), LOUD[status], value["burn"]
     return Alert(
         name=rule.name,
-        expr=_burn_expr(objective, rate, value["long_seconds"], short),
+        expr=_burn_expr(objective, rate, value["long_seconds"], value["short_seconds"]),
         hold_seconds=hold_seconds(rule, loudness),
         keep_seconds=KEEP[loudness],
         labels=(*of.label, ("rule", rule.name), ("window", long), *common_labels(loudness)),
         annotations=(
             ("summary", f"{rule.title}, {rate:g} x: {of.tier}"),
-            ("description", f"{_burn_text(objective, long)}\n{rule.meaning}\nNext: {first_step(rule)}."),
+            ("description", f"{_burn_text(objective, long)}\n{rule.meaning}\nNext: {rule.actions[0]}."),
             ("runbook_url", runbook_url(rule.name)),
         ),
     )
 
 
-def _burn_expr(objective: Objective, rate: float, long_seconds: float, short: str) -> str:
-    thresholds, long = objective.rule.thresholds, duration(long_seconds)
+def _burn_expr(objective: Objective, rate: float, long_seconds: float, short_seconds: float) -> str:
+    thresholds, long, short = objective.rule.thresholds, duration(long_seconds), duration(short_seconds)
+    fastest = thresholds[f"{RUNGS[0][0]}_short_seconds"].value
+    calm = duration(max(fastest, short_seconds / CALM_PARTS))
     limit, needed = f"{rate * thresholds['allowed_share'].value:g}", f"{thresholds['minimum_requests'].value:g}"
     slow, seen = (objective.select_record(what, f"increase{long}") for what in ("slow", "requests"))
     lately_slow, lately = (objective.select_record(what, f"increase{short}") for what in ("slow", "requests"))
@@ -344,6 +346,8 @@ def _burn_expr(objective: Objective, rate: float, long_seconds: float, short: st
             f"and {lately_slow} > {limit} * {lately}",
             f"and {seen} >= {needed} and {lately} >= {needed}",
             f"and count_over_time(({minutes} > {limit})[{long}:1m]) >= {SEPARATE}",
+            f"and count_over_time(({minutes} > {limit})[{calm}:1m]) >= 1",
+            *([f"and on () ({known} >= {FULL_COVERAGE})"] if short_seconds > fastest else []),
         )
     )
 

@@ -7,13 +7,14 @@ readable text. A new unit is a row of UNITS.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from exporters.metrics import names
-from exporters.render.yaml import Block, comment_lines, dump_yaml
+from exporters.render.text import Block, comment_lines, dump_yaml, runbook_url
 from rules.evaluator.external_alerts import OURS
+from rules.replicas.cascade import STAGES
 from rules.telemetry.signals import Unit
 from rules.verdicts.rule import Rule, Severity
 
@@ -149,25 +150,76 @@ def subject_labels(of_replica: bool) -> str:
     return "{{ $labels.tier }}{{ with $labels.replica }}/{{ . }}{{ end }}" if of_replica else "{{ $labels.tier }}"
 
 
-def first_step(rule: Rule) -> str:
-    """Return the first action that fits an alert, which lists no causes."""
-    return next((action for action in rule.actions if "causes below" not in action), rule.actions[0])
+def story_template(rule: Rule) -> str:
+    """Return the present state of an incident: what and since when, root, first suspect, stage, queue, evidence.
+
+    It is a text on several lines. A line without a value is left out.
+    """
+    tier, of_rule = "$labels.tier", f"$labels.tier $labels.replica `{rule.name}`"
+    incident = f"{names.INCIDENT.name}{{tier=%q,severity!='report'}}"
+    named = f"{names.INCIDENT.name}{{tier=%q,severity!='report',root='{rule.name}'}}"
+    queue = names.FAMILY["requests_waiting"].name
+    stages = "".join(f"{{{{ if eq . {number}.0 }}}}{text}{{{{ end }}}}" for number, text in STAGES.items() if number)
+    stage = f"{{{{ with . | first | value }}}}Stage {{{{ . }}}} of {max(STAGES)}, {stages}.{{{{ end }}}}"
+    watchers = ", ".join(WATCHER_LABELS)
+    return "\n".join(
+        (
+            f"{rule.title} in tier {{{{ {tier} }}}}{{{{ with $labels.replica }}}}, replica {{{{ . }}}}{{{{ end }}}}",
+            _with(
+                f"min({names.INCIDENT_START.name}{{tier=%q,severity!='report'}})",
+                tier,
+                " since {{ . | first | value | humanizeTimestamp }}",
+                ".",
+            ),
+            _with(
+                f"{incident} unless on (tier) {named}",
+                f"{tier} {tier}",
+                '\nRoot: {{ . | first | label "root" }}.',
+            ),
+            _with(
+                f"max by (cause) ({names.SUSPECT.name}{{tier=%q,replica=%q,rule=%q}})",
+                of_rule,
+                '\nFirst suspect: {{ . | first | label "cause" }}.',
+            ),
+            _with(f"max({names.CASCADE_STAGE.name}{{tier=%q}} > 0)", tier, f"\n{stage}"),
+            _with(
+                f"sum(max without ({watchers}) ({queue}{{tier=%q}}))",
+                tier,
+                '\nQueue: {{ . | first | value | printf "%.0f" }} requests waiting.',
+            ),
+            *_evidence(rule),
+        )
+    )
 
 
-def summary_template(rule: str, unit: str) -> str:
-    """Return the summary: tier, planned model, observed and expected value. It is a sentence on several lines."""
-    selector = f"{{{{- $of := printf \"{{rule='{rule}',tier=%q,replica=%q}}\" $labels.tier $labels.replica -}}}}"
-    planned = f'{{{{- with printf "{names.PLAN_INFO.name}{{tier=%q}}" $labels.tier | query }}}}'
-    name = '({{ . | first | label "model" }}){{ end }}'
-    observed = _numbers(names.OBSERVED.name, unit, "not known")
-    expected = _numbers(names.EXPECTED.name, unit, "no one number, see the runbook")
-    return f"{selector}\nTier {{{{ $labels.tier }}}}\n{planned} {name}: observed\n{observed}; expected\n{expected}."
+def _with(query: str, arguments: str, text: str, after: str = "") -> str:
+    """Return a template of `text` with the results of a query, nothing if there are none, and then `after`."""
+    return f'{{{{- with printf "{query}" {arguments} | query }}}}{text}{{{{ end }}}}{after}'
 
 
-def _numbers(metric: str, unit: str, otherwise: str) -> str:
-    query = f'printf "sort(max by ({names.BOUND}) ({metric}%s))" $of | query'
-    sign = f"{{{{ with .Labels.{names.BOUND} }}}}{{{{ . }}}} bound {{{{ end }}}}"
-    return f"{{{{- range {query} }}}} {sign}{_value(unit)}{{{{ else }}}} {otherwise}{{{{ end }}}}"
+def _evidence(rule: Rule) -> Iterator[str]:
+    """Yield the observed and expected values that are known, if their unit is one that people read."""
+    if rule.unit in UNITS:
+        sign = f"{{{{ with .Labels.{names.BOUND} }}}}{{{{ . }}}} bound {{{{ end }}}}"
+        for metric, word in ((names.OBSERVED, "\nObserved"), (names.EXPECTED, "; expected")):
+            query = f"sort(max by ({names.BOUND}) ({metric.name}{{rule='{rule.name}',tier=%q,replica=%q}}))"
+            numbers = f"{{{{ range . }}}} {sign}{_value(rule.unit)}{{{{ end }}}}"
+            yield _with(query, "$labels.tier $labels.replica", f"{word}:{numbers}")
+
+
+def _page_link(own: str, otherwise: str = "") -> str:
+    """Return a template of an address below the status page of the agent that watches the tier, if that is known."""
+    query = f'printf "{names.STATUS_PAGE.name} and on (instance) {names.VERDICT.name}{{tier=%q}}" $labels.tier | query'
+    found = '{{ . | first | label "url" }}'
+    return f"{{{{ with {query} }}}}{found}/{own}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+
+
+def link_templates(rule: str) -> Pairs:
+    """Return the annotations that link the runbook and the card of the tier."""
+    return (
+        ("runbook_url", _page_link(f"runbooks/{rule}", runbook_url(rule))),
+        ("status_url", _page_link("#tier-{{ $labels.tier | urlquery }}")),
+    )
 
 
 def _value(unit: str) -> str:

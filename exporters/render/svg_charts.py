@@ -110,6 +110,16 @@ def draw_scale(value: tuple[float, float | None] | None, planned: tuple[float, .
     return f'<svg class="scale" viewBox="0 0 {width:g} 10" preserveAspectRatio="none" aria-hidden="true">{"".join(parts)}</svg>'
 
 
+def draw_spans(spans: Iterable[tuple[float, float, str]]) -> str:
+    """Return a strip of time with a bar for each span: its begin and end, shares (0-1) of the strip, and its CSS class."""
+    parts = ['<rect class="track" x="0" y="3" width="100" height="2"/>']
+    for begin, end, name in spans:
+        left = max(0.0, min(begin, 0.99)) * 100
+        width = max(1.0, min(end, 1.0) * 100 - left)
+        parts.append(f'<rect class="{name}" x="{left:.1f}" y="0" width="{width:.1f}" height="8"/>')
+    return f'<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">{"".join(parts)}</svg>'
+
+
 def _x(panel: SvgChart, t: float) -> float:
     share = (t - panel.start) / (panel.end - panel.start)
     return max(0.0, min(1.0, share)) * WIDTH

@@ -1,4 +1,4 @@
-"""Text helpers: safe external text, Markdown and terminal tables, times, durations, and status signs for HTML.
+"""Text helpers: safe external text, Markdown and terminal tables, times, durations, status signs for HTML, and YAML.
 
 A status sign has shape, colour and word, so that colour never carries meaning alone.
 """
@@ -10,8 +10,11 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import Any, Literal
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
+
+import yaml
 
 from rules.verdicts.verdict import Status
 
@@ -51,6 +54,20 @@ def printable_line(text: str) -> str:
 def shorten(text: str, most: int) -> str:
     """Return at most so many characters, with an ellipsis for the rest."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+RUNBOOKS = "https://sizewatch.dev/runbooks"
+"""Published runbooks, for alerts and texts of a program that serves none itself."""
+
+
+def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
+    """Return the address of a rule's section on a page with all runbooks."""
+    return f"{runbooks}#{rule.lower()}"
+
+
+def tier_anchor(tier: str) -> str:
+    """Return the anchor of a tier's card on the status page, as an id and as the fragment of an address."""
+    return f"tier-{quote(tier, safe='', errors='replace')}"
 
 
 def wrap(text: str, first: str = "", then: str = "", width: int = 100) -> list[str]:
@@ -108,13 +125,22 @@ def format_duration(seconds: float) -> str:
     return f"{whole // large:.0f} {names[0]}" + (f" {rest:.0f} {names[1]}" if rest else "")
 
 
-SIGNS: Mapping[Status, str] = {Status.OK: "✓", Status.WARNING: "▲", Status.CRITICAL: "■", Status.UNKNOWN: "?"}
-"""Shape of each status, for readers and printers without colour."""
+Tone = Status | Literal["note"]
+"""Colour of a statement: that of a status, or the neutral one of a note, which alarms nobody."""
+
+SIGNS: Mapping[str, str] = {
+    Status.OK: "✓",
+    Status.WARNING: "▲",
+    Status.CRITICAL: "■",
+    Status.UNKNOWN: "?",
+    "note": "◆",
+}
+"""Shape of each tone, for readers and printers without colour."""
 
 
-def sign(status: Status, text: str) -> str:
-    """Return a status as shape, colour and word."""
-    return f'<span class="sign {status.value}"><b aria-hidden="true">{SIGNS[status]}</b> {escape(text)}</span>'
+def sign(tone: str, text: str) -> str:
+    """Return a tone as shape, colour and word."""
+    return f'<span class="sign {tone}"><b aria-hidden="true">{SIGNS[tone]}</b> {escape(text)}</span>'
 
 
 _ICONS: Mapping[Status, str] = {
@@ -129,3 +155,41 @@ def icon(status: Status) -> str:
     """Return the icon of the browser tab as a `data:` address."""
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">{_ICONS[status]}</svg>'
     return f"data:image/svg+xml,{quote(svg)}"
+
+
+class Block(str):
+    """Text printed as a literal block."""
+
+    __slots__ = ()
+
+
+class Dumper(yaml.SafeDumper):
+    """PyYAML dumper with literal blocks, with lists indented below their key and without anchors."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+Dumper.add_representer(Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
+
+
+def dump_object(data: Any, *, allow_unicode: bool = False) -> str:
+    """Return YAML in key order without folded lines. By default, escape characters other than ASCII."""
+    text: str = yaml.dump(
+        data, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=allow_unicode, default_flow_style=False
+    )
+    return text
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """Return YAML as `dump_object` does, with an empty line between rules and groups for readability."""
+    apart = re.sub(r"\n(?= *- (?:name|alert|record): )", "\n\n", dump_object(data, allow_unicode=True))
+    return re.sub(r"((?:groups|rules|receivers|time_intervals):\n)\n", r"\1", apart)
+
+
+def comment_lines(text: str) -> str:
+    """Return the lines of text as YAML comments."""
+    return "".join(f"# {line}".rstrip() + "\n" for line in text.strip().splitlines())

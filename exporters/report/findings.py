@@ -11,13 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exporters.render.text import format_duration, format_local
 from exporters.report.inputs import TierPast
-from exporters.report.period_records import ExternalAlertRow, ReportFinding, RestartRow, StageRow
+from exporters.report.period_records import (
+    ExternalAlertRow,
+    ReportFinding,
+    ReportIncident,
+    RestartRow,
+    StageRow,
+    SymptomRow,
+)
 from exporters.report.records import TierReport
-from exporters.report.wording import instant
+from exporters.report.wording import instant, money
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.timeline import TimelineEvent, TimelineKind, parse_start_event
+from rules.evaluator.incidents import Incident, describe_missed, group_incidents
+from rules.evaluator.timeline import LOUDNESS_WORDS, TimelineEvent, TimelineKind, parse_start_event
 from rules.replicas.cascade import STAGES
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
@@ -36,6 +44,68 @@ def list_findings(past: TierPast) -> tuple[ReportFinding, ...]:
     until = past.resize.seen.until
     found = [_incident(group, past.foreign, past.resize.seen.since, until) for group in groups]
     return tuple(sorted(found, key=lambda one: (one.started_at, one.rule, one.replica or "")))
+
+
+def list_incidents(past: TierPast) -> tuple[ReportIncident, ...]:
+    """Return the incidents with a certain finding or one of an alerting rule, oldest first."""
+    loud = {id(one) for one in _loud(past)}
+    found = group_incidents(past.findings, now=past.resize.seen.until)
+    return tuple(
+        _report_incident(one)
+        for one in found
+        if any(id(finding) in loud or finding.worst.certainty is Certainty.CERTAIN for finding in one.findings)
+    )
+
+
+def _report_incident(one: Incident) -> ReportIncident:
+    missed, idle = one.impact.missed, one.impact.idle
+    symptoms: dict[str, list[Finding]] = {}
+    for finding in (finding for finding in one.symptoms if finding.rule != one.root.rule):
+        symptoms.setdefault(finding.rule, []).append(finding)
+    return ReportIncident(
+        id=one.id,
+        root=one.root.rule,
+        title=_title(one.root.rule),
+        severity=one.severity.value,
+        started_at=one.started_at,
+        ended_at=one.ended_at,
+        sentence=one.sentence,
+        action=one.action,
+        symptoms=tuple(
+            SymptomRow(rule=rule, title=_title(rule), times=len(several), started_at=several[0].started_at)
+            for rule, several in symptoms.items()
+        ),
+        missed=describe_missed(missed),
+        missed_share=missed.share.value if missed is not None else None,
+        requests=missed.share.n if missed is not None else None,
+        replicas=one.impact.replicas,
+        idle_replicas=idle.replicas if idle is not None else None,
+        idle_cost_per_day=idle.cost_per_day if idle is not None else None,
+    )
+
+
+def _title(rule: str) -> str:
+    return RULES[rule].title if rule in RULES else rule
+
+
+MOST_SYMPTOMS = 5
+"""Maximum number of symptoms named in a line. report.json lists all."""
+
+
+def incident_line(one: ReportIncident, zone: str, currency: str) -> str:
+    """Return an incident in a line: how loud, when, its sentence, symptoms with their begin, idle money and action."""
+    lasted = "not over" if one.ended_at is None else f"for {format_duration(one.ended_at - one.started_at)}"
+    text = f"{LOUDNESS_WORDS[Severity(one.severity)]}, {instant(one.started_at, zone)}, {lasted}: {one.sentence}."
+    named = [
+        f"{row.title} ({format_local(row.started_at, zone, '%d %b %H:%M')})" for row in one.symptoms[:MOST_SYMPTOMS]
+    ]
+    more = len(one.symptoms) - len(named)
+    named += [f"{more} more"] if more else []
+    text += f" Symptoms: {', '.join(named)}." if named else ""
+    if one.idle_replicas is not None:
+        text += f" {one.idle_replicas:.1f} replicas idle"
+        text += f", {money(one.idle_cost_per_day, currency)} a day." if one.idle_cost_per_day is not None else "."
+    return f"{text} Do: {one.action}." if one.action else text
 
 
 def worst_titles(past: TierPast) -> tuple[str, ...]:
@@ -77,7 +147,7 @@ def _incident(group: Sequence[Finding], foreign: Iterable[ExternalAlert], since:
         ended_at=None if any(one.ended_at is None for one in ordered) else max(one.ended_at or 0.0 for one in ordered),
         last_started_at=ordered[-1].started_at,
         worst_at=worst.started_at,
-        sentence=worst.worst.sentence,
+        sentence=worst.worst.sentence_with_suspect(),
         stages=tuple(StageRow(t=step.t, status=step.status.value, stage=step.stage) for step in worst.transitions),
         foreign=_foreign(tied),
     )

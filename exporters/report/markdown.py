@@ -13,6 +13,7 @@ from exporters.report.findings import (
     affected_replicas,
     finding_text,
     foreign_line,
+    incident_line,
     period_text,
     restart_lines,
     restarts_in_all,
@@ -246,6 +247,16 @@ def _guardrails(tier: TierReport) -> Iterator[str]:
 
 
 def _incidents(tier: TierReport) -> Iterator[str]:
+    if not tier.grouped_incidents:
+        yield "None."
+    for one in tier.grouped_incidents:
+        yield f"- **{one.title}**: {incident_line(one, tier.trap.zone, tier.currency)}"
+    if tier.grouped_incidents:
+        yield ""
+        yield request_lengths_text(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
+
+
+def _findings(tier: TierReport) -> Iterator[str]:
     zone = tier.trap.zone
     if not tier.incidents:
         yield "None."
@@ -312,6 +323,7 @@ SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
     ("Pre-warming", _prewarming),
     ("Guardrails", _guardrails),
     ("Incidents", _incidents),
+    ("Findings", _findings),
     ("Data quality", _quality),
     ("Questions of the sizing guide (8.4)", _questions),
     ("Proposal", _proposal),

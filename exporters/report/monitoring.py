@@ -110,7 +110,7 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         loudest is None or SEVERITY[answered.status] >= SEVERITY[loudest.worst.status]
     ):
         sure = answered.certainty.value if answered.status in FIRING else ""
-        return _judged(answered.rule, answered.status.value, sure, answered.sentence)
+        return _judged(answered.rule, answered.status.value, sure, answered.sentence_with_suspect())
     if loudest is not None:
         return _fired(loudest, fired, past)
     silent = [one for one in past.unknowns if one.rule in names]
@@ -128,7 +128,7 @@ def _fired(loudest: Finding, fired: list[Finding], past: TierPast) -> RuleOutcom
     seconds = total_duration(fired, seen.since, seen.until)
     times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired):,} times")
     lasting = ", not over" if any(one.ended_at is None for one in fired) else ""
-    text = f"fired {times}, {format_duration(seconds)} in all{lasting}; at its worst: {loudest.worst.sentence}"
+    text = f"fired {times}, {format_duration(seconds)} in all{lasting}; at its worst: {loudest.worst.sentence_with_suspect()}"
     sure = loudest.worst.certainty
     return _judged(loudest.rule, loudest.worst.status.value, Certainty(sure).value, text)
 

@@ -52,6 +52,41 @@ class ReportFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SymptomRow:
+    """Findings of a rule in an incident. `started_at` is the first begin."""
+
+    rule: str
+    title: str
+    times: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportIncident:
+    """Incident: its root, the other rules that found something in order of time, and what users felt.
+
+    `severity` is page, ticket or report (a note). `missed_share` is of `requests`, and 0-1; both are null without
+    objectives. `missed` names the objective. `idle_replicas` and their cost per day are null where none idles.
+    """
+
+    id: str
+    root: str
+    title: str
+    severity: str
+    started_at: float
+    ended_at: float | None
+    sentence: str
+    action: str
+    symptoms: tuple[SymptomRow, ...]
+    missed: str
+    missed_share: float | None
+    requests: float | None
+    replicas: tuple[str, ...]
+    idle_replicas: float | None
+    idle_cost_per_day: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRow:
     """Engine restarts of a replica ("" if only their number is known). `unseen_seconds` is the total from the last page
     of an old process to the first page of the new. It excludes `untimed` restarts of unknown duration.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from exporters.documents.check import HEADS
+from exporters.documents.check import result_words
 from exporters.report.inputs import TierPast
 from exporters.report.monitoring import judge_row
 from exporters.report.records import QuestionAnswer, ReportNumber, TermRow
@@ -268,7 +268,7 @@ def _representative(asked: _Asked) -> _Answer:
     """Answer by Step 13, time in system at equal load, and the guide's ceiling, which has no verdict (DESIGN 3.11)."""
     context = asked.tier
     judged = judge_row(("BenchmarkNotRepresentative",), asked.past)
-    text = HEADS[asked.past.step13.status]
+    text = result_words(asked.past.step13)
     text = f"{text[:1].upper()}{text[1:]}" + (f"; {judged.sentence}" if judged.rule else "")
     point = context.curve.usable(context.plan.slo) if context.curve and context.plan else None
     if point is None or point.c_max is None or context.plan is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from exporters.report.period_records import QualityPart, ReportFinding, RestartRow
+from exporters.report.period_records import QualityPart, ReportFinding, ReportIncident, RestartRow
 
 SCHEMA = 1
 SCHEMA_ID = "https://sizewatch.dev/schemas/report-1.json"
@@ -299,7 +299,10 @@ class ProposalPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReport:
-    """Tier in reading order. `lengths` are of the whole period; curve lengths are of the last days."""
+    """Tier in reading order. `lengths` are of the whole period; curve lengths are of the last days.
+
+    `grouped_incidents` has a row for each root cause; `incidents` has the findings behind them.
+    """
 
     tier: str
     model: str
@@ -316,6 +319,7 @@ class TierReport:
     trap: TrapPart
     prewarming: PrewarmPart
     guardrails: GuardrailPart
+    grouped_incidents: tuple[ReportIncident, ...]
     incidents: tuple[ReportFinding, ...]
     restarts: tuple[RestartRow, ...]
     quality: QualityPart

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
-from exporters.documents.check import HEADS
+from exporters.documents.check import HEADS, result_words
 from exporters.documents.plan_diff import tier_diff
 from exporters.report.data_quality import quality, quality_summary
-from exporters.report.findings import list_findings, restarts, worst_titles
+from exporters.report.findings import list_findings, list_incidents, restarts, worst_titles
 from exporters.report.inputs import Prewarming, TierPast
 from exporters.report.monitoring import judge_row, monitoring_rows
 from exporters.report.next_plan import is_benchmark_refuted, unchanged_lengths
@@ -87,6 +87,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         trap=_trap(past, zone),
         prewarming=_prewarming(past, resize.seen.context.limits),
         guardrails=_guardrails(past),
+        grouped_incidents=list_incidents(past),
         incidents=list_findings(past),
         restarts=restarts(past),
         quality=quality(past, zone),
@@ -101,8 +102,8 @@ def verdict(past: TierPast, zone: str) -> str:
     name = resize.seen.context.tier
     if not resize.seen.hours:
         return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
-    head = HEADS[past.step13.status] + _suspect(past)
-    if past.step13.status is Status.UNKNOWN:
+    head = result_words(past.step13) + _suspect(past)
+    if past.step13.status is Status.UNKNOWN and not past.step13.is_learning:
         head = f"whether production confirms the benchmark {HEADS[Status.UNKNOWN]}"
     share = past.step13.highest_share
     if past.step13.status is Status.OK and share is not None and share < REACHED:

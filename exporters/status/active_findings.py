@@ -1,19 +1,18 @@
-"""Active findings of a tier, their begin, and the headline of the installation.
+"""Active findings of a tier, their begin, and the incidents that they form.
 
-An open finding whose rule currently has no verdict stays active, with the gap. Pages and JSON print these records; only
-the headline is text.
+An open finding whose rule currently has no verdict stays active, with the gap. Pages and JSON print these records.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporters.status.records import AgentStatus, TierStatus
+from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.incidents import group_incidents
+from rules.evaluator.incidents import Impact, Incident, group_incidents
 from rules.telemetry.signals import Gap
-from rules.telemetry.wording import format_count
+from rules.telemetry.wording import split_claim
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
@@ -44,22 +43,18 @@ class ActiveFinding:
 class ActiveIncident:
     """Open incident. `root` may have ended; `symptoms` are the other active findings, in the order of their begin.
 
-    `worst` is the worst of the active ones.
+    `worst` is the worst of the active ones. `findings` are all of the incident, also ended ones. `started_at` and `impact`
+    are None and `findings` empty if a rule fires whose finding is not known yet.
     """
 
     id: str
     root: ActiveFinding
     symptoms: tuple[ActiveFinding, ...]
     worst: ActiveFinding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
-    """Verdict on the installation: a line and a smaller second line."""
-
-    status: Status
-    text: str
-    detail: str
+    sentence: str
+    started_at: float | None = None
+    impact: Impact | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
@@ -67,35 +62,52 @@ def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
 
     Findings of severity report (DESIGN 3.10) are in `remarks`.
     """
-    return tuple(finding for finding in _every(tier) if not _for_report(finding))
+    return tuple(finding for finding in _every(tier) if not _is_report(finding.verdict.rule))
 
 
-def list_active_incidents(tier: TierStatus) -> tuple[ActiveIncident, ...]:
-    """Return incidents with an active finding that is not for the report only, the worst first."""
+def list_active_incidents(tier: TierStatus, now: float | None = None) -> tuple[ActiveIncident, ...]:
+    """Return incidents with an active finding that is not for the report only, the worst first.
+
+    Their sentences omit the day if it is that of `now` (unix seconds).
+    """
     active = {(one.verdict.rule, one.verdict.subject): one for one in list_active_findings(tier)}
     found = []
-    for incident in group_incidents(tier.findings):
+    for incident in group_incidents(tier.findings, tier.results, now):
         keys = dict.fromkeys((one.rule, one.subject) for one in incident.findings)
         members = [active.pop(key) for key in keys if key in active]
-        if not members:
-            continue
-        root = (incident.root.rule, incident.root.subject)
-        first = next((one for one in members if (one.verdict.rule, one.verdict.subject) == root), None)
-        others = tuple(one for one in members if one is not first)
-        first = first or ActiveFinding(verdict=incident.root.worst, since=incident.root.started_at)
-        found.append(ActiveIncident(id=incident.id, root=first, symptoms=others, worst=min(members, key=_rank)))
+        if members:
+            found.append(_active(incident, members))
     # A rule may fire before its finding is known here.
-    found += [ActiveIncident(id="", root=one, symptoms=(), worst=one) for one in active.values()]
-    return tuple(sorted(found, key=lambda one: _rank(one.worst)))
+    found += [
+        ActiveIncident(id="", root=one, symptoms=(), worst=one, sentence=split_claim(one.verdict.sentence)[0])
+        for one in active.values()
+    ]
+    return tuple(sorted(found, key=lambda one: rank(one.worst)))
+
+
+def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
+    root = (incident.root.rule, incident.root.subject)
+    first = next((one for one in members if (one.verdict.rule, one.verdict.subject) == root), None)
+    others = tuple(one for one in members if one is not first)
+    return ActiveIncident(
+        id=incident.id,
+        root=first or ActiveFinding(verdict=incident.verdict, since=incident.root.started_at),
+        symptoms=others,
+        worst=min(members, key=rank),
+        sentence=incident.sentence,
+        started_at=incident.started_at,
+        impact=incident.impact,
+        findings=incident.findings,
+    )
 
 
 def remarks(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     """Return active findings of severity report. They need no immediate attention and do not affect the tier state."""
-    return tuple(finding for finding in _every(tier) if _for_report(finding))
+    return tuple(finding for finding in _every(tier) if _is_report(finding.verdict.rule))
 
 
-def _for_report(finding: ActiveFinding) -> bool:
-    rule = BY_NAME.get(finding.verdict.rule)
+def _is_report(name: str) -> bool:
+    rule = BY_NAME.get(name)
     return rule is not None and rule.loudness is Severity.REPORT
 
 
@@ -109,10 +121,11 @@ def _every(tier: TierStatus) -> tuple[ActiveFinding, ...]:
         elif isinstance(result, Unknown) and finding is not None:
             found.append(ActiveFinding(verdict=finding.worst, since=finding.started_at, silent=result))
     found += [ActiveFinding(verdict=finding.worst, since=finding.started_at) for finding in open_episodes.values()]
-    return tuple(sorted(found, key=_rank))
+    return tuple(sorted(found, key=rank))
 
 
-def _rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:
+def rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:
+    """Return the sort key of findings, worst first: status, certainty, severity, then earliest begin."""
     verdict, rule = finding.verdict, BY_NAME.get(finding.verdict.rule)
     loudness = _LOUDNESS[rule.loudness.value] if rule else 0
     likely = verdict.certainty is not Certainty.CERTAIN
@@ -129,6 +142,12 @@ def unknowns(tier: TierStatus) -> tuple[Unknown, ...]:
     return tuple(result for result in tier.results if isinstance(result, Unknown))
 
 
+def pending_rules(tier: TierStatus) -> tuple[str, ...]:
+    """Return the page and ticket rules without a verdict for a reason that passes, each once."""
+    rules = (one.rule for one in unknowns(tier) if one.reason not in LACKING)
+    return tuple(dict.fromkeys(name for name in rules if name in BY_NAME and not _is_report(name)))
+
+
 def tier_state(tier: TierStatus) -> Status:
     """Return the status of the tier's worst finding, unknown if no rule has a verdict."""
     found = list_active_findings(tier)
@@ -137,45 +156,6 @@ def tier_state(tier: TierStatus) -> Status:
     return Status.OK if any(isinstance(result, Verdict) for result in tier.results) else Status.UNKNOWN
 
 
-def headline(status: AgentStatus) -> Headline:
-    """Return the headline of the installation."""
-    every = sorted((finding for tier in status.tiers for finding in list_active_findings(tier)), key=_rank)
-    if every:
-        return _firing(status, every)
-    if not status.tiers:
-        return Headline(status=Status.UNKNOWN, text="Nothing is watched", detail="The configuration names no tier.")
-    if not any(isinstance(result, Verdict) for tier in status.tiers for result in tier.results):
-        text = "No verdict yet"
-        return Headline(
-            status=Status.UNKNOWN, text=text, detail="The first follow a few minutes after the first scrapes."
-        )
-    planned = [tier for tier in status.tiers if tier.context.plan is not None]
-    text = f"{format_count(len(planned), 'tier')} as planned" if planned else "Nothing fires"
-    return Headline(status=Status.OK, text=text, detail=_unanswered(status))
-
-
-def _firing(status: AgentStatus, every: list[ActiveFinding]) -> Headline:
-    first = every[0]
-    critical = sum(finding.verdict.status is Status.CRITICAL for finding in every)
-    warnings = format_count(len(every) - critical, "warning")
-    counted = [f"{critical} critical"] * (critical > 0) + [warnings] * (critical < len(every))
-    tiers = len({finding.verdict.subject.tier for finding in every})
-    detail = f"{', '.join(counted)} in {tiers} of {format_count(len(status.tiers), 'tier')}. {_unanswered(status)}"
-    return Headline(status=first.verdict.status, text=f"{first.title} in {place(first.verdict.subject)}", detail=detail)
-
-
 def place(subject: Subject) -> str:
     """Return the subject of a verdict in words."""
     return subject.tier if subject.replica is None else f"{subject.tier}, {subject.replica}"
-
-
-def _unanswered(status: AgentStatus) -> str:
-    silent = [one for tier in status.tiers for one in unknowns(tier)]
-    lacking = sum(one.reason in LACKING for one in silent)
-    number = len(silent) - lacking
-    without = [tier.name for tier in status.tiers if tier.context.plan is None]
-    said = [f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan."] if without else []
-    said.append(
-        f"{format_count(number, 'question')} cannot be answered now." if number else "Every rule that can could judge."
-    )
-    return " ".join([*said, *([f"{lacking} more need what plan or engine lacks."] if lacking else [])])

@@ -16,17 +16,31 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from exporters.render.text import SIGNS, format_duration, format_rfc3339, icon, sign, strip_control_characters
-from exporters.status.active_findings import headline, tier_state
+from exporters.render.text import (
+    SIGNS,
+    format_duration,
+    format_rfc3339,
+    icon,
+    sign,
+    strip_control_characters,
+    tier_anchor,
+)
+from exporters.status.page_incident import incidents
 from exporters.status.page_tables import notices as report_notices
 from exporters.status.page_tables import reports, timeline
-from exporters.status.page_tier import card
-from exporters.status.records import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth, TierStatus
-from rules.verdicts.verdict import SEVERITY, Status
+from exporters.status.page_tier import HEADS, card
+from exporters.status.records import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth
+from exporters.status.tier_overview import Headline, headline, list_incidents, summarize_tier, worst_first
+from rules.verdicts.verdict import FIRING, Status
 
 REFRESH_SECONDS = 5
 PAUSED = "paused=1"
 """Query of a page without refresh."""
+
+TIERS_OPEN = 6
+"""Number of tiers whose cards are open. Of more tiers the overview has a line each, so that it fits a screen."""
+
+_FOLDED = re.compile(r"<details(?! [^>]*\bopen\b)([^>]*>)")
 
 MOST_PODS_TOLD = 8
 
@@ -88,18 +102,29 @@ def _top(status: AgentStatus, paused: bool) -> str:
     banner = f'<p class="banner">{escape(status.simulated)}</p>' if status.simulated else ""
     toggle = '<a href="?">refresh again</a>' if paused else f'<a href="?{PAUSED}">pause and open all</a>'
     notices = "".join(f"<li>{escape(notice)}</li>" for notice in _notices(status))
-    links = "".join(
-        f'<li><a href="#tier-{place}">{sign(tier_state(tier), tier.name)}</a></li>'
-        for place, tier in enumerate(_worst_first(status), 1)
-    )
     return (
         f'{banner}<header class="top {verdict.status.value}"><p class="brand"><b>sizewatch</b><span>'
         f'<time datetime="{format_rfc3339(status.now)}">{format_rfc3339(status.now)[11:19]} UTC</time> {toggle}</span></p>'
         f'<h1><span class="sign {verdict.status.value}"><b aria-hidden="true">{SIGNS[verdict.status]}</b></span>'
-        f"{escape(_word(verdict.status))}{escape(verdict.text)}</h1><p>{escape(verdict.detail)}</p>"
-        f'<nav aria-label="Tiers"><ul>{links}</ul></nav></header>'
+        f"{escape(_word(verdict.status))}{escape(verdict.text)}</h1>{_about(verdict)}{_links(status)}</header>"
         + (f'<ul class="notices">{notices}</ul>' if notices else "")
     )
+
+
+def _about(verdict: Headline) -> str:
+    """Return the line below the headline. With an incident its card follows instead."""
+    return "" if verdict.status in FIRING else f"<p>{escape(verdict.detail)}</p>"
+
+
+def _links(status: AgentStatus) -> str:
+    """Return links to the open cards. Folded cards are links themselves."""
+    if not 1 < len(status.tiers) <= TIERS_OPEN:
+        return ""
+    lines = (summarize_tier(tier) for tier in worst_first(status))
+    links = "".join(
+        f'<li><a href="#{escape(tier_anchor(line.tier))}">{sign(line.tone, line.tier)}</a></li>' for line in lines
+    )
+    return f'<nav aria-label="Tiers"><ul>{links}</ul></nav>'
 
 
 def _word(status: Status) -> str:
@@ -111,14 +136,14 @@ def _notices(status: AgentStatus) -> Iterator[str]:
     health = status.health
     if health.last_turn_at is not None and status.now - health.last_turn_at > OLD_AFTER_SECONDS:
         age = format_duration(status.now - health.last_turn_at)
-        yield f"The last turn ended {age} ago: everything below is that old. Look into the agent's log."
+        yield f"The last cycle ended {age} ago: this page is that old. See the log of sizewatch."
     if health.history_trouble is not None:
-        waiting = f" {health.unbooked_minutes} minutes wait to be written." if health.unbooked_minutes else ""
-        yield f"The history cannot be written: {health.history_trouble}.{waiting}"
+        waiting = f" {health.unbooked_minutes} minutes are buffered." if health.unbooked_minutes else ""
+        yield f"History write failed: {health.history_trouble}.{waiting}"
     if health.dropped_minutes:
-        yield f"{health.dropped_minutes} minutes of replicas were lost to the history."
+        yield f"The history lost {health.dropped_minutes} replica-minutes."
     if health.config_trouble is not None:
-        yield f"The configuration on disk cannot be used, the one before it still is: {health.config_trouble}"
+        yield f"Configuration reload failed; the previous configuration is active: {health.config_trouble}"
     yield from health.gpu_problems
     if health.store is not None:
         yield from _of_store(health.store)
@@ -129,45 +154,45 @@ def _notices(status: AgentStatus) -> Iterator[str]:
     yield from report_notices(health.reporting, status.now)
     for one in health.alertmanagers:
         if one.trouble is not None:
-            yield f"Alerts do not reach their Alertmanager: {one.trouble}"
-        yield from (f"{one.alertmanager} refuses an alert: {words}" for words in one.refused)
+            yield f"Alertmanager unreachable, alerts are not delivered: {one.trouble}"
+        yield from (f"{one.alertmanager} rejected an alert: {words}" for words in one.refused)
 
 
 def _of_store(found: StoreHealth) -> Iterator[str]:
     if found.leads is False:
-        yield "Another sizewatch of this fleet leads: this one judges as well and posts no alerts until that one is gone."
+        yield "Standby: another sizewatch is the leader. This one evaluates but sends no alerts."
     if found.lease_trouble:
-        yield f"Which sizewatch of this fleet leads cannot be told: {found.lease_trouble}"
-    yield from (f"{tier} cannot be seen: {why}" for tier, why in sorted(found.in_sight.items()) if why)
+        yield f"The leader of this fleet is unknown: {found.lease_trouble}"
+    yield from (f"No data of {tier}: {why}" for tier, why in sorted(found.in_sight.items()) if why)
 
 
 def _of_discovery(found: DiscoveryHealth) -> Iterator[str]:
     if found.trouble is not None:
-        yield f"Engine pods have not been followed for {format_duration(found.age_seconds)}: {found.trouble}"
+        yield f"Pod discovery has failed for {format_duration(found.age_seconds)}: {found.trouble}"
     yield from (f"Pod {text}" for text in found.left_out[:MOST_PODS_TOLD])
     if len(found.left_out) > MOST_PODS_TOLD:
-        yield f"{len(found.left_out) - MOST_PODS_TOLD} more pods are left out; /api/status names them all."
+        yield f"{len(found.left_out) - MOST_PODS_TOLD} more pods are left out; /api/status lists all."
     yield from found.notes
 
 
 def _tiers(status: AgentStatus, paused: bool) -> str:
     if not status.tiers:
         return '<main><p class="none">Name a tier with its targets in the configuration, then reload.</p></main>'
-    cards = "".join(card(tier, place, status.now) for place, tier in enumerate(_worst_first(status), 1))
-    whole = f"<main>{cards}{timeline(status)}{reports(status.health.reporting, status.now)}</main>"
+    tiers = worst_first(status)
+    folded = len(tiers) > TIERS_OPEN
+    cards = "".join(card(tier, status.now, folded=folded) for tier in tiers)
+    lines = f'<section class="tiers{" many" if folded else ""}" aria-label="Tiers">{HEADS * 2 if folded else ""}{cards}</section>'
+    found = incidents((incident for _, incident in list_incidents(status)), status.now)
+    rest = f"{timeline(status)}{reports(status.health.reporting, status.now)}"
     # External markup is escaped by now, so each match is our own.
-    return whole.replace("<details>", "<details open>") if paused else whole
-
-
-def _worst_first(status: AgentStatus) -> list[TierStatus]:
-    """Return tiers by severity, then in configuration order, so that healthy cards keep their place."""
-    return sorted(status.tiers, key=lambda tier: -SEVERITY[tier_state(tier)])
+    whole = f"<main>{found}{lines}{rest}</main>"
+    return _FOLDED.sub(r"<details open\1", whole) if paused else whole
 
 
 def _asked(store: StoreHealth | None) -> tuple[str, ...]:
     if store is None:
         return ()
-    return (f"{store.queries} queries of {store.place}, {sum(store.failures.values())} without a whole answer",)
+    return (f"{store.queries} queries of {store.place}, {sum(store.failures.values())} failed or incomplete",)
 
 
 def _foot(status: AgentStatus) -> str:
@@ -175,17 +200,17 @@ def _foot(status: AgentStatus) -> str:
     failures = sum(health.scrape_failures.values())
     said = [
         f"sizewatch {status.version}, role {status.role}, up {format_duration(status.now - status.started_at)}",
-        f"{health.turns} turns, {health.overruns} late, {health.turn_errors} with errors",
-        f"last turn {health.last_turn_seconds * 1000:.0f} ms"
+        f"{health.turns} cycles, {health.overruns} late, {health.turn_errors} with errors",
+        f"last cycle {health.last_turn_seconds * 1000:.0f} ms"
         if health.last_turn_seconds is not None
-        else "no turn yet",
+        else "no cycle yet",
         f"{failures} failed scrapes{_by_kind(status)}",
         *_asked(health.store),
         f"{sum(alert.resolved_at is None for alert in status.alerts)} alerts firing",
         *(f"{one.alertmanager} has {one.firing} of them{_last(one, status.now)}" for one in health.alertmanagers),
     ]
     items = "".join(f"<li>{escape(text)}</li>" for text in said)
-    links = '<a href="metrics">metrics</a> <a href="api/status">this page as JSON</a>'
+    links = '<a href="metrics">metrics</a> <a href="api/status">this page as JSON</a> <a href="runbooks/">runbooks</a>'
     if health.reporting is not None:
         links += ' <a href="reports/">weekly reports</a>'
     return f"<footer><ul>{items}</ul><p>{links}</p></footer>"
@@ -193,7 +218,7 @@ def _foot(status: AgentStatus) -> str:
 
 def _last(one: AlertmanagerHealth, now: float) -> str:
     return (
-        f", told {format_duration(now - one.last_success_at)} ago"
+        f", last post {format_duration(now - one.last_success_at)} ago"
         if one.last_success_at is not None
         else ", never reached"
     )

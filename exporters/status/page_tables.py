@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from html import escape
 
-from exporters.documents.timeline import line, place
+from exporters.documents.timeline import fold_findings, line, place
 from exporters.render.text import format_clock, format_duration, format_rfc3339, sign
 from exporters.status.records import AgentStatus, DeliveryHealth, GpuStatus, ReplicaStatus, ReportHealth, TierStatus
 from rules.replicas.cascade import STAGES
@@ -22,7 +22,7 @@ REPLICAS_SHOWN = 16
 FOLDED = 200
 """Maximum number of folded replicas. A page of thousands is not usable."""
 
-_COLUMNS = ("Replica", "Scrapes", "Engine", "Running", "Waiting", "KV cache", "GPUs")
+_COLUMNS = ("Replica", "Scrapes", "Engine", "Running now", "Waiting now", "KV cache now", "GPUs now")
 
 
 def replicas(tier: TierStatus, now: float) -> str:
@@ -124,11 +124,11 @@ def notices(found: ReportHealth | None, now: float) -> Iterator[str]:
     if found is None:
         return
     if found.trouble:
-        yield f"The weekly report cannot be written: {found.trouble}. It is tried again."
+        yield f"The weekly report cannot be written: {found.trouble}. Writing is retried."
     for one in found.deliveries:
         if one.trouble:
             again = (
-                f" It is tried again in {format_duration(max(0.0, one.next_at - now))}."
+                f" The next attempt is in {format_duration(max(0.0, one.next_at - now))}."
                 if one.next_at is not None
                 else ""
             )
@@ -149,7 +149,7 @@ def reports(found: ReportHealth | None, now: float) -> str:
 
 def _last(found: ReportHealth, now: float) -> str:
     if not found.newest:
-        return "None was written yet."
+        return "No report was written yet."
     name = escape(found.newest)
     age = (
         f", written {format_duration(now - found.made_at)} ago"
@@ -179,13 +179,14 @@ def timeline(status: AgentStatus) -> str:
     """Return the folded timeline, empty without entries."""
     if not status.timeline:
         return ""
-    newest = status.timeline[: -SHOWN - 1 : -1]
+    entries = fold_findings(status.timeline)
+    newest = entries[: -SHOWN - 1 : -1]
     rows = "".join(
         f'<li><time class="since" datetime="{format_rfc3339(entry.t)}">{escape(format_clock(entry.t, status.now))}</time> '
         f"<b>{escape(place(entry))}</b> {escape(line(entry, status.now))}</li>"
         for entry in newest
     )
-    number = len(status.timeline)
+    number = len(entries)
     title = f"Timeline of the last day: {number} {'entry' if number == 1 else 'entries'}"
     more = f"<p>The newest {SHOWN}; `sizewatch timeline` has all.</p>" if number > SHOWN else ""
     return f'<section class="timeline"><details><summary>{title}</summary><ul class="past">{rows}</ul>{more}</details></section>'

@@ -1,6 +1,7 @@
-"""Plan of a tier against its present, number by number: reading, planned value and rules.
+"""Plan of a tier against its present, number by number: reading, planned value, rules and the state of the tile.
 
-The worst result among the rules of a row sets its colour. Pages and JSON print the rows. A new number is a row of ROWS.
+The worst active finding about a number sets its colour, else the worst result of its rules. Pages and JSON print the
+rows. A new number is a row of ROWS.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from exporters.render.text import Tone, format_duration
+from exporters.status.active_findings import list_active_findings
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
@@ -22,11 +25,18 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
+from rules.telemetry.wording import number
 from rules.telemetry.work import CapacitySource
-from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Unknown, Verdict
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Unknown, Verdict
 
 AT_EQUAL_LOAD = frozenset({judge_tail, judge_mean, judge_excess})
 """Methods whose verdicts expect the benchmark value at the same load."""
+
+SLO = "SLO"
+"""Label of a planned value that is an objective."""
+
+NOTHING_SEEN = "no data in the last 5 minutes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +52,8 @@ class ComparisonRow:
     """Compared number: signal, unit, rules, and its readers from windows and plan.
 
     `seen` describes the bounds of the reading: bucket edges of a quantile or extremes of a level. The rules are all
-    rules about the number, so tiles and findings agree. With `more_is_better`, below the plan is worse.
+    page and ticket rules about the number, so tiles and findings agree. With `more_is_better`, below the plan is worse.
+    A `judged_by_plan` number has no rule: its planned value is its limit.
     """
 
     key: str
@@ -53,12 +64,14 @@ class ComparisonRow:
     planned: Callable[[TierStatus], PlannedValue | None]
     seen: str = ""
     more_is_better: bool = False
+    judged_by_plan: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
-    """Row of a tier. `judged` is the worst result of its rules, None without a result. `at_this_load` is the benchmark
-    value at equal load if a rule compared with it.
+    """Row of a tier. `judged` is the worst active finding about it or result of its rules, None without a result.
+    `window_seconds` is the time that `now` describes. `at_this_load` is the benchmark value at equal load if a rule
+    compared with it.
     """
 
     row: ComparisonRow
@@ -66,6 +79,49 @@ class PlanComparison:
     planned: PlannedValue | None
     judged: RuleResult | None
     at_this_load: Reading | None
+    window_seconds: float | None = None
+
+    @property
+    def window(self) -> str:
+        """Return the window of the number in words, "" without one."""
+        return "" if self.window_seconds is None else f"last {format_duration(self.window_seconds)}"
+
+    @property
+    def state(self) -> tuple[Tone, str]:
+        """Return the tone of the number and its word. Only a planned value that holds is "as planned"."""
+        if self.row.judged_by_plan:
+            return self._state_by_plan()
+        result = self.judged
+        if result is None:
+            return Status.UNKNOWN, ""
+        if isinstance(result, Unknown):
+            why = "" if result.reason is Gap.NOT_IN_PLAN else f": {result.reason.value.replace('_', ' ')}"
+            return Status.UNKNOWN, f"not judged{why}"
+        if result.status in FIRING:
+            return result.status, f"{result.status.value}, {result.certainty.value}"
+        if self.planned is None or isinstance(self.now, Missing):
+            return result.status, "no finding"
+        if not self.is_worse:
+            return result.status, "as planned"
+        return (
+            (Status.UNKNOWN, "beyond the SLO, no finding yet")
+            if self.planned.text == SLO
+            else (result.status, "no finding")
+        )
+
+    def _state_by_plan(self) -> tuple[Tone, str]:
+        times = self.times_planned
+        if times is None:
+            return Status.UNKNOWN, ""
+        return ("note", f"{number(times, '')}x the plan") if self.is_worse else (Status.OK, "as planned")
+
+    @property
+    def times_planned(self) -> float | None:
+        """Return the surest ratio of the number to its planned value, None if one is not known."""
+        if self.planned is None or isinstance(self.now, Missing) or not self.planned.value:
+            return None
+        value = self.now.low if self.now.low is not None else self.now.value
+        return None if value is None else value / self.planned.value
 
     @property
     def is_worse(self) -> bool:
@@ -84,16 +140,18 @@ def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
 
 
 def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
-    now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="nothing has been seen in the last 5 minutes")
+    now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text=NOTHING_SEEN)
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
-    results = tuple(result for result in tier.results if result.rule in row.rules)
+    active = (one.verdict for one in list_active_findings(tier) if one.verdict.rule in row.rules)
+    results = (*active, *(result for result in tier.results if result.rule in row.rules))
     return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
         judged=worst_result(results),
         at_this_load=_at_this_load(results),
+        window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
     )
 
 
@@ -147,7 +205,7 @@ def _usable(tier: TierStatus) -> PlannedValue | None:
 def _slo(name: str) -> Callable[[TierPlan], PlannedValue | None]:
     def planned(plan: TierPlan) -> PlannedValue | None:
         limit = getattr(plan.slo, name)
-        return None if limit is None else PlannedValue(value=limit, text="SLO")
+        return None if limit is None else PlannedValue(value=limit, text=SLO)
 
     return planned
 
@@ -185,6 +243,13 @@ def _of_plan(planned: Callable[[TierPlan], PlannedValue | None]) -> Callable[[Ti
     return lambda tier: planned(tier.context.plan) if tier.context.plan else None
 
 
+def _about(*signals: str) -> tuple[str, ...]:
+    """Return the page and ticket rules that judge one of the signals. Report rules never colour a number."""
+    return tuple(
+        name for name, rule in RULES.items() if rule.signal in signals and rule.loudness is not Severity.REPORT
+    )
+
+
 def _row(
     key: str,
     title: str,
@@ -195,12 +260,12 @@ def _row(
     seen: str = "",
     more_is_better: bool = False,
 ) -> ComparisonRow:
-    """Return a row that reads the signal `key` unless `now` is given."""
+    """Return a row that reads the signal `key` unless `now` is given. `rules` add to those that judge this signal."""
     return ComparisonRow(
         key=key,
         title=title,
         unit=unit,
-        rules=rules,
+        rules=tuple(dict.fromkeys((*_about(key), *rules))),
         now=now or _signal(key),
         planned=_of_plan(planned),
         seen=seen,
@@ -208,42 +273,36 @@ def _row(
     )
 
 
-_TTFT = ("TtftDivergence", "TtftSloBurn", "TtftTail")
-_TPOT = ("TpotDivergence", "TpotSloBurn", "TpotTail")
-_KV = ("KvCacheCascade", "KvCacheNearCeiling")
-_EVICTIONS = ("KvEviction", "EvictionDivergence", "KvCacheCascade")
-
 ROWS: tuple[ComparisonRow, ...] = (
-    _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), *_TTFT, seen="known within"),
-    _row("tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), *_TPOT, seen="known within"),
+    _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), seen="known within"),
+    _row("tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), seen="known within"),
     ComparisonRow(
         key="completed_rps_per_replica",
         title="Requests per replica",
         unit="per_second",
-        rules=("LoadBeyondBenchmark", "PastTheKnee", "DemandExceedsCapacity", "NoHeadroom"),
+        rules=_about("completed_rps", "arrival_rps", "fleet_utilization"),
         now=_rps,
         planned=_usable,
     ),
-    _row("kv_utilization", "KV cache in use", "ratio", _at_usable_load("kv_utilization"), *_KV, seen="seen"),
-    _row(
-        "prefix_hit_ratio",
-        "Prefix cache hits",
-        "ratio",
-        _prefix_hits,
-        "PrefixHitDivergence",
-        "PrefixHitLow",
-        more_is_better=True,
-    ),
-    _row("eviction_rate", "Evictions per request", "ratio", _at_usable_load("eviction_rate"), *_EVICTIONS),
+    _row("kv_utilization", "KV cache in use", "ratio", _at_usable_load("kv_utilization"), seen="seen"),
+    _row("prefix_hit_ratio", "Prefix cache hits", "ratio", _prefix_hits, more_is_better=True),
+    _row("eviction_rate", "Evictions per request", "ratio", _at_usable_load("eviction_rate"), "KvCacheCascade"),
     _row(
         "gpu_utilization",
         "GPU utilisation",
         "ratio",
         _at_usable_load("gpu_utilization"),
-        "GpuUtilizationShortfall",
         now=_gpu,
         seen="seen",
         more_is_better=True,
     ),
-    _row("cost_per_million_tokens", "Cost per million tokens", "money", _cost),
+    ComparisonRow(
+        key="cost_per_million_tokens",
+        title="Cost per million tokens",
+        unit="money",
+        rules=(),
+        now=_signal("cost_per_million_tokens"),
+        planned=_of_plan(_cost),
+        judged_by_plan=True,
+    ),
 )

@@ -141,7 +141,7 @@ class TierStatus:
     13 sentence for this plan version, None before it. `forecast` is None on agents without forecasts (a node).
 
     `parts` are replicas of another machine with GPUs here: only name, pool and GPUs count. `tells` is the exported part
-    of the tier.
+    of the tier. `observed_seconds` is how long the tier was observed in the last days, None if nothing counts it.
     """
 
     context: TierContext
@@ -154,6 +154,7 @@ class TierStatus:
     forecast: ForecastStatus | None = None
     parts: tuple[ReplicaStatus, ...] = ()
     export_scope: ExportScope = ExportScope.ALL
+    observed_seconds: float | None = None
 
     @property
     def name(self) -> str:
@@ -290,7 +291,8 @@ class AgentHealth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
     """State at the end of a cycle. `foreign` are foreign alerts of the last day, `timeline` is that day, newest last.
-    `simulated` is the banner text for simulated targets, "" in production.
+    `simulated` is the banner text for simulated targets, "" in production. `external_url` is the address of the status
+    page for people, "" if not configured.
     """
 
     role: str
@@ -303,3 +305,4 @@ class AgentStatus:
     timeline: tuple[TimelineEntry, ...] = ()
     health: AgentHealth = field(default_factory=AgentHealth)
     simulated: str = ""
+    external_url: str = ""

@@ -14,7 +14,7 @@ from exporters.documents.forecast import forecast_json
 from exporters.documents.prewarm import prewarm_json
 from exporters.documents.replay import episode_json, incident_json, reading_json, unknown_json, verdict_json
 from exporters.documents.timeline import entry_json
-from exporters.status.active_findings import headline, list_active_findings, remarks, tier_state, unknowns
+from exporters.status.active_findings import list_active_findings, remarks, tier_state, unknowns
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
 from exporters.status.records import (
     AgentHealth,
@@ -25,6 +25,7 @@ from exporters.status.records import (
     ReplicaStatus,
     TierStatus,
 )
+from exporters.status.tier_overview import describe_state, headline, overview_json
 from rules.evaluator.alert_state import AlertState
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import group_incidents
@@ -45,8 +46,13 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
             "schema": SCHEMA,
             **{name: getattr(status, name) for name in ("role", "version", "simulated", "started_at", "now")},
             "verdict": {"status": verdict.status.value, "text": verdict.text, "detail": verdict.detail},
+            "overview": overview_json(status),
             "tiers": [_tier(tier) for tier in status.tiers],
-            "incidents": [incident_json(one) for tier in status.tiers for one in group_incidents(tier.findings)],
+            "incidents": [
+                incident_json(one)
+                for tier in status.tiers
+                for one in group_incidents(tier.findings, tier.results, status.now)
+            ],
             "alerts": [_alert(alert) for alert in status.alerts],
             "foreign_alerts": [_foreign(alert) for alert in status.foreign],
             "timeline": [entry_json(entry) for entry in status.timeline],
@@ -69,6 +75,7 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
     return {
         "tier": tier.name,
         "status": tier_state(tier).value,
+        "state": describe_state(tier).words,
         "plan_version": plan_version(plan) if plan else None,
         "verdicts": [
             verdict_json(one.verdict)
@@ -113,6 +120,8 @@ def _number(one: PlanComparison) -> dict[str, Any]:
         "unit": one.row.unit,
         "rules": list(one.row.rules),
         "now": reading_json(one.now),
+        "window_seconds": one.window_seconds,
+        "status": one.state[0],
         "planned": {"value": one.planned.value, "text": one.planned.text} if one.planned else None,
         "at_this_load": reading_json(one.at_this_load) if one.at_this_load else None,
     }

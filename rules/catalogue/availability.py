@@ -16,16 +16,16 @@ ROWS: tuple[Rule, ...] = (
         minimum_seconds=0,
         thresholds={
             "misses": Threshold(3, "scrapes", "METRICS trap 12: gone after 2-3 missed scrapes"),
-            "seconds": Threshold(120, "seconds", "guide 9.5: a cold start takes 90 s; a restart is over by then"),
+            "seconds": Threshold(45, "seconds", "three scrapes: nobody is served, and a page comes within 90 s of it"),
         },
         signal="coverage",
         unit="replicas",
         title="Tier down",
-        meaning="No replica of the tier answers on its metrics page: nobody is served by it, or nobody can see that they are.",
+        meaning="No replica of the tier answers on its metrics page: it serves nobody, or its service cannot be observed.",
         actions=(
-            "Send one request to the tier's own endpoint: is it down for users, or only for sizewatch",
-            "If it is down, let the other tiers of the model or a fallback take its traffic before anything is repaired",
-            "If it serves, `sizewatch doctor` says which step of the way to the metrics pages fails",
+            "Send one request to the tier's own endpoint: it may be down only for sizewatch",
+            "If it is down, send its traffic to the model's other tiers or a fallback before you repair it",
+            "If it serves, run `sizewatch doctor`: it reports which step to the metrics pages fails",
         ),
         explained_by=explain(*FAULTS),
     ),
@@ -37,14 +37,17 @@ ROWS: tuple[Rule, ...] = (
         loudness=Severity.TICKET,
         window_seconds=0,
         minimum_seconds=0,
-        thresholds={"misses": Threshold(3, "scrapes", "METRICS trap 12: gone after 2-3 missed scrapes")},
+        thresholds={
+            "misses": Threshold(3, "scrapes", "METRICS trap 12: gone after 2-3 missed scrapes"),
+            "start_seconds": Threshold(180, "seconds", "guide 9.5: a cold start takes 90 s; a slow one twice that"),
+        },
         signal="coverage",
         unit="scrapes",
         title="Target down",
         meaning="The engine's metrics page has not answered for three scrapes: the replica is down, restarting or unreachable.",
         actions=(
-            "Look at the replica: is the process up, does /metrics answer from this node",
-            "`sizewatch doctor` says which step of the connection fails",
+            "Check the replica: its process, and /metrics from this node",
+            "Run `sizewatch doctor`: it reports which step of the connection fails",
         ),
         explained_by=explain(*FAULTS, "TierDown"),
     ),
@@ -60,8 +63,8 @@ ROWS: tuple[Rule, ...] = (
         signal="coverage",
         unit="seconds",
         title="Telemetry stale",
-        meaning="The page answers but does not move although it claims running or waiting requests, or a GPU has not been "
-        "read: what is shown is old.",
+        meaning="The page answers but does not change although it reports running or waiting requests, or a GPU was not "
+        "read: the values are old.",
         actions=(
             "Check whether the engine is stuck: send one request and watch its step counter",
             "After a mass cancel vLLM keeps its last gauges until the next step (issue 29928): then this is harmless",
@@ -81,12 +84,12 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="coverage",
         unit="seconds",
-        title="Unknown for too long",
-        meaning="Rules that judged this tier before cannot any more, because scrapes fail, counters restart or telemetry stands "
-        "still: what they watch for would not be noticed.",
+        title="Results unknown for too long",
+        meaning="Rules that judged this tier before have no result now, because scrapes fail, counters restart or "
+        "telemetry stands still. What they watch for would not be noticed.",
         actions=(
-            "Repair what the sentence names: the target's scrape, the restarting process, the stuck page",
-            "`sizewatch doctor` says which targets and signals are missing, and why",
+            "Repair the cause in the sentence: the target's scrape, the restarting process, the stuck page",
+            "Run `sizewatch doctor`: it reports which targets and signals are missing, and why",
         ),
         explained_by=explain("TierDown", "TargetDown", "TelemetryStale"),
     ),

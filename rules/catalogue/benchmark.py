@@ -43,7 +43,7 @@ def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
         title=title,
         meaning="More requests are slower than the benchmark allows at the same load: the plan's latency no longer holds.",
         actions=(
-            "Look at the causes below in order; a cause with evidence comes before a new plan",
+            "Check the first suspect; a cause with evidence comes before a new plan",
             "If the workload changed, go back to step 1: measure lengths and arrival pattern again, and benchmark with them",
             "If the benchmark is the first suspect, repeat it open loop with at least 300 requests a point",
         ),
@@ -52,9 +52,9 @@ def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
 
 
 ROWS: tuple[Rule, ...] = (
-    _tail("TtftDivergence", "ttft", "TTFT P99 above the benchmark at equal load", "TpotDivergence", "ItlDivergence"),
-    _tail("TpotDivergence", "tpot", "TPOT P99 above the benchmark at equal load"),
-    _tail("ItlDivergence", "itl", "ITL P99 above the benchmark at equal load", "TpotDivergence"),
+    _tail("TtftDivergence", "ttft", "TTFT P99 above benchmark", "TpotDivergence", "ItlDivergence"),
+    _tail("TpotDivergence", "tpot", "TPOT P99 above benchmark"),
+    _tail("ItlDivergence", "itl", "ITL P99 above benchmark", "TpotDivergence"),
     Rule(
         name="GpuUtilizationShortfall",
         method=judge_mean,
@@ -66,9 +66,9 @@ ROWS: tuple[Rule, ...] = (
         signal="gpu_utilization",
         family="gpu_utilization",
         metric="gpu_utilization",
-        title="GPU utilisation below the benchmark at equal load",
-        meaning="The GPUs work less for the same completed requests than the benchmark said: the workload is not the one "
-        "that was measured (shorter prompts, other batching), or requests are held up before the GPU.",
+        title="GPU utilisation below benchmark",
+        meaning="The GPUs work less for the same completed requests than in the benchmark. The workload is another one "
+        "(shorter prompts, other batching), or requests are held up before the GPU.",
         actions=(
             "Compare prompt and output lengths with the plan's workload",
             "Look at queue time and at the front end's CPU: a starved engine shows as an idle GPU",
@@ -90,7 +90,7 @@ ROWS: tuple[Rule, ...] = (
         signal="prefix_hit_ratio",
         family="prefix_hit_ratio",
         metric="prefix_hit_ratio",
-        title="Prefix cache hit rate below the benchmark at equal load",
+        title="Prefix hit rate below benchmark",
         meaning="Prefill work that the plan expected to save is being computed: TTFT and capacity follow.",
         actions=(
             "Check that prefix caching is on and that requests of one prefix reach one replica",
@@ -111,7 +111,7 @@ ROWS: tuple[Rule, ...] = (
         signal="eviction_rate",
         family="eviction_rate",
         metric="eviction_rate",
-        title="Evictions above the benchmark at equal load",
+        title="Evictions above benchmark",
         meaning="Requests are thrown out of the KV cache more often than in the benchmark: requests are longer, or more "
         "of them run at once, than was planned.",
         actions=(
@@ -134,10 +134,10 @@ ROWS: tuple[Rule, ...] = (
         unit="per_second",
         family="requests_finished",
         metric="completed_rps",
-        title="Load beyond what the benchmark measured",
-        meaning="A replica completes more than the benchmark's highest uncensored point, has more requests in the system than "
-        "it had there, or its queue keeps growing: what the plan says about latency does not apply there, and nothing can be "
-        "compared. More requests in the system at a load within what replicas take are held up, not too many.",
+        title="Load beyond benchmark",
+        meaning="A replica completes more than the benchmark's highest uncensored point, holds more requests, or its queue "
+        "keeps growing. The plan's latencies do not apply there, and nothing can be compared. More requests in the "
+        "system at a load within what replicas take are held up, not too many.",
         actions=(SEE_THE_LOAD, *all_levers("LoadBeyondBenchmark")),
         explained_by=explain(*BEFORE_LOAD, "DemandExceedsCapacity"),
     ),

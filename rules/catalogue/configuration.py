@@ -27,7 +27,7 @@ ROWS: tuple[Rule, ...] = (
         family="prefix_hit_ratio",
         needs="workload.prefix_hit_ratio",
         condition=Condition.SERVING,
-        about="Prompt tokens found in the prefix cache",
+        about="Prefix cache hit rate",
         title="Prefix cache hit rate low",
         meaning="The plan knows that prompts share prefixes, and the cache does not find them: routing sends them astray, or the "
         "cache is too small.",
@@ -68,12 +68,12 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="prefix_hit_ratio",
         family="prefix_queried_tokens",
-        title="Routing destroys prefix locality",
+        title="Prefix locality lost in routing",
         meaning="Requests no longer reach the replica that holds their prefix: every replica computes every prefix, and the "
         "hit rate falls to about one replica's divided by their number.",
         actions=(
             "Look at what changed in the router or load balancer when the rate fell; restore routing by prefix",
-            "Cap the share of one replica and let what is above overflow: a popular prefix must not make a hot spot",
+            "Cap the share of one replica and let the rest overflow, so that no prefix makes a hot spot",
             "Where the router cannot do it, plan without the hits: benchmark again",
         ),
         explained_by=explain("MixedTierLoadBalancing"),
@@ -93,7 +93,7 @@ ROWS: tuple[Rule, ...] = (
         signal="adapters_active",
         unit="seconds",
         about="requests held back",
-        title="LoRA adapters compete for GPU memory",
+        title="LoRA adapter slots exhausted",
         meaning="Requests wait until their adapter has a place in GPU memory: more adapters are used at once than fit. It "
         "looks like prefill interference on some tenants, and no tuning of prefill helps (guide 9.3).",
         actions=(
@@ -115,7 +115,7 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="speculative_acceptance",
         condition=Condition.SERVING,
-        about="Drafted tokens accepted, of those tried,",
+        about="Speculative acceptance",
         title="Speculative acceptance low",
         meaning="The draft model no longer guesses what the target model says: rounds are spent on tokens that are thrown away.",
         actions=(
@@ -141,7 +141,7 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="tokens_per_round",
         about="the speed-up by speculation",
-        title="Speculation costs more than it yields",
+        title="Speculative decoding uneconomic",
         meaning="The tokens a round yields do not pay for its drafts, so decoding without speculation would be faster; or "
         "they are accepted so well that the text must repeat itself.",
         actions=(
@@ -166,11 +166,11 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="completed_rps",
         family="requests_finished",
-        title="Equal load on unequal tiers",
-        meaning="Requests of one model are spread over tiers of different speed as if they were one: the slower tier sets the "
-        "P99 of all of them, and the faster one is idle beside it.",
+        title="Load balancing ignores replica capacity",
+        meaning="Requests of one model are spread over tiers of different speed as if they were one. The slower tier sets "
+        "the P99 of all of them, and the faster tier idles.",
         actions=(
-            "Weight the tiers by their usable requests a second, or send each kind of request to the tier that suits it",
+            "Weight the tiers by their usable requests a second, or route requests by kind",
             "Keep latency-sensitive requests off the slower tier; give it batch work and what fits its memory",
             "Size and alert each tier on its own: a fleet average hides both",
         ),
@@ -190,13 +190,13 @@ ROWS: tuple[Rule, ...] = (
         signal="tpot_mean_seconds",
         unit=CAPABILITY,
         about="compute capability",
-        title="A number format that the GPU has no hardware path for",
+        title="Number format without hardware support",
         meaning="The model runs, converted at every step: the memory may be saved, the planned speed-up is not there. One "
         "artefact does not serve every hardware generation (guide 9.5).",
         actions=(
             "Serve an artefact made for this GPU: INT8 on A100, FP8 from compute capability 8.9 on",
             "Benchmark this tier by itself: the curve of another generation does not hold here",
-            "Where the format was chosen for memory alone, say so by raising the threshold for this tier",
+            "If the format was chosen for memory alone, raise the threshold for this tier",
         ),
     ),
     Rule(
@@ -213,7 +213,7 @@ ROWS: tuple[Rule, ...] = (
         signal="cold_start_seconds",
         unit="seconds",
         about="the slowest start",
-        title="A cold start took longer than the pre-warm lead",
+        title="Cold start slower than lead time",
         meaning="Replicas that are asked for so many seconds ahead come too late: during every scale-up the objective is "
         "missed until they are ready.",
         actions=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import OUTAGES, WORKLOAD, explain
+from rules.catalogue.thresholds import BEFORE_LOAD, explain
 from rules.methods.demand import judge_demand, judge_forecast
 from rules.verdicts.rule import Rule, Severity, Threshold
 
@@ -21,12 +21,12 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="arrival_rps",
         about="targets within the 95 % quantile",
-        title="The forecast is no better than none",
-        meaning="More demand came than the forecast's 95 % quantile allows for, or a naive method would have been as good: "
-        "what is warmed by it comes too late or for nothing.",
+        title="Forecast accuracy degraded",
+        meaning="More demand came than the forecast's 95% quantile allows, or a naive method was as good. What is pre- "
+        "warmed by it comes too late or for nothing.",
         actions=(
             "Do not let the recommended replicas scale this tier until it has recovered; keep the minimum warm count up",
-            "Look at what changed in the traffic (a new client, a moved batch job, a holiday) and tell it known events",
+            "Find what changed in the traffic (a client, a batch job, a holiday), and configure known events",
             "Compare the methods with the naive ones over weeks of the tier's own history: which one holds there",
         ),
     ),
@@ -43,15 +43,15 @@ ROWS: tuple[Rule, ...] = (
         signal="arrival_rps",
         unit="per_second",
         about="arriving requests",
-        title="More demand than capacity",
-        meaning="More requests arrive than the replicas may take within the objective by the plan, or the forecast says that "
-        "they will before a new replica can be ready: queues follow.",
+        title="Demand exceeds capacity",
+        meaning="More requests arrive than the replicas can serve, or the forecast reaches that "
+        "before a new replica is ready. Queues follow.",
         actions=(
-            "Bring up the replicas that the sentence names, now: each takes a cold start to be ready",
-            "Find out why planned replicas are not there, where the planned fleet would be enough",
+            "Start the missing replicas now: each takes a cold start to be ready",
+            "If the planned fleet is enough, find out why planned replicas are missing",
             "Until they are ready shed or delay load (queue breaker, batch work); never raise batch limits against it",
             "If the demand stays, plan again with the new peak: workload.requests_per_second.peak and fleet.instances",
         ),
-        explained_by=explain(*OUTAGES, *WORKLOAD, "ForecastDegraded"),
+        explained_by=explain(*BEFORE_LOAD, "ForecastDegraded"),
     ),
 )

@@ -23,12 +23,12 @@ ROWS: tuple[Rule, ...] = (
         unit="tokens",
         metric="max_tokens",
         about="the gateway's limits",
-        title="A limit on prompts or outputs is missing, or protects nothing",
+        title="Gateway token limit missing or ineffective",
         meaning="One request can take the KV cache of an instance, or hold its place for minutes: only a limit at the "
         "gateway stops it before it costs anything.",
         actions=(
-            "Set the limits that the sentence names at the gateway, not in the engine, and write them into the plan",
-            "Let them follow what is seen: P95 of prompts with headroom, never the model's context length",
+            "Set the missing limits at the gateway, not in the engine, and write them into the plan",
+            "Derive them from observed lengths: P95 of prompts with headroom, never the model's context length",
             "Where a limit is exceeded, find out why the gateway does not enforce it",
         ),
     ),
@@ -45,7 +45,7 @@ ROWS: tuple[Rule, ...] = (
         unit="tokens",
         family="generation_tokens_per_request",
         about="P99 output length",
-        title="The longest answers have become longer",
+        title="Output length P99 rising",
         meaning="P99 output length is above the plan's (guide 9.4): long answers hold their place in the batch and their KV "
         "blocks, and everybody else waits for them.",
         actions=(
@@ -70,9 +70,9 @@ ROWS: tuple[Rule, ...] = (
         family="requests_ended_by_length",
         metric="ended_by_length",
         about="answers that only their limit ended",
-        title="Answers run until their token limit",
-        meaning="More answers than the plan leaves are longer than its longest and were ended by nothing but their token "
-        "limit: loops, endless lists, a lost stop token, or prompts made for it.",
+        title="Runaway generation",
+        meaning="More answers than planned are longer than the plan's longest, and only their token limit ended them. "
+        "Loops, endless lists, a lost stop token, or prompts made for it are usual causes.",
         actions=(
             "Find the tenant or the prompt pattern in the gateway's log, and refuse or reroute it there",
             "Lower the output limit for that use; a limit for each user's requests per second does not help",
@@ -95,11 +95,11 @@ ROWS: tuple[Rule, ...] = (
         unit="requests",
         metric="queue_breaker",
         about="the circuit breaker",
-        title="The circuit breaker's depth does not fit objective and arrivals",
+        title="Circuit breaker depth unsuitable",
         meaning="Load is shed only after the objective is broken, or long before it would be (Little's law: waiting time x "
         "arrivals is the queue).",
         actions=(
-            "Set the breaker to the depth that the sentence names, at the gateway and in the plan",
+            "Set the breaker to the depth in the sentence, at the gateway and in the plan",
             "Do so again whenever the objective or the peak changes",
         ),
     ),

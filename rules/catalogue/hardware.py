@@ -47,8 +47,8 @@ ROWS: tuple[Rule, ...] = (
         meaning="The traffic's prompts and outputs want another ratio of prefill to decode replicas than there is: one pool is "
         "short while the other one waits for it.",
         actions=(
-            "Move replicas from the pool that waits to the one that is short, to the split that the sentence names",
-            "Short of prefill: first tokens are late. Short of decode: tokens are slow. See which one users feel before moving",
+            "Move replicas from the waiting pool to the short pool, to the split in the sentence",
+            "See first what users feel: late first tokens need prefill, slow tokens need decode",
             "If lengths changed for good, put them into the plan's workload and derive both pools again",
         ),
         explained_by=explain(*WORKLOAD),
@@ -68,13 +68,13 @@ ROWS: tuple[Rule, ...] = (
             ),
         },
         signal="expert_balance_ratio",
-        about="balance of experts (mean by busiest GPU)",
-        title="Experts unevenly used",
-        meaning="Tokens crowd on the experts of a few GPUs. All GPUs of the group wait for the busiest at every layer, so the "
+        about="Expert balance",
+        title="Expert load imbalance",
+        meaning="Tokens crowd on the experts of a few GPUs. All GPUs of the group wait for the busiest at every layer. The "
         "replica yields about this share of what its GPUs could do.",
         actions=(
-            "Let the engine move and duplicate hot experts (SGLang --enable-eplb, --ep-num-redundant-experts), or more often",
-            "Measure which experts this workload uses before settling on an expert-parallel size, and keep that small",
+            "Let the engine move and duplicate hot experts (SGLang --enable-eplb, --ep-num-redundant-experts)",
+            "Measure which experts this workload uses before you choose an expert-parallel size, and keep it small",
             "Where the engine has a capacity factor, keep it above 1: overflow costs quality without an error",
         ),
     ),
@@ -82,13 +82,13 @@ ROWS: tuple[Rule, ...] = (
         "GpuXid",
         "gpu_fault_events",
         "GPU faults (XID, AFID)",
-        "GPU fault reported by the driver",
+        "GPU fault reported by driver",
         "The driver reported a fault of a GPU. Some codes end the process only, others mean a GPU that must be reset or "
         "replaced; which code it was stands in the metrics.",
         (
             "Look up the code: sizewatch_gpu_fault_events_by_code_total, and the kernel log of the node",
-            "Drain the node if the code says hardware (such as 48, 63, 64, 74, 79, 94, 95): a restart does not mend it",
-            "Restart the engine if the code says its process (such as 13, 31, 43): and look for its cause",
+            "Drain the node for a hardware code (48, 63, 64, 74, 79, 94, 95): a restart does not help",
+            "Restart the engine for a process code (13, 31, 43), and look for its cause",
         ),
         "GpuEccErrors",
     ),
@@ -104,19 +104,19 @@ ROWS: tuple[Rule, ...] = (
             )
         },
         signal="gpu_throttled_ratio",
-        about="Time in which heat or the board held the clocks down",
-        title="GPUs throttled",
+        about="Throttled GPU time",
+        title="GPU throttling",
         meaning="The GPUs run slower than the ones that were benchmarked: capacity and latency are no longer the plan's.",
         actions=(
             "Look at the node's cooling, fans, power supplies and neighbours; compare temperatures of its GPUs",
-            "Move traffic to other nodes until it is mended: more load makes it hotter",
+            "Move traffic to other nodes until it is repaired: more load makes it hotter",
         ),
     ),
     _faults(
         "GpuEccErrors",
         "gpu_ecc_uncorrectable_errors",
-        "Memory errors that ECC could not correct",
-        "GPU memory errors",
+        "Uncorrectable GPU memory errors",
+        "Uncorrectable GPU memory errors",
         "A GPU's memory gave wrong data that ECC could not mend: the request was lost, and the GPU may be failing.",
         (
             "Drain the node and reset the GPU: rows that failed are remapped at the reset",

@@ -17,11 +17,11 @@ ROWS: tuple[Rule, ...] = (
         thresholds={"below": Threshold(0.70, "ratio", "guide 9.3: below 70 % is over-provisioned on memory")},
         signal="gpu_memory_utilization",
         condition=Condition.SERVING,
-        about="GPU memory in use",
-        title="GPU memory largely unused",
-        meaning="The GPUs have more memory than this model and its KV cache use: a smaller GPU, or a larger cache, would do. "
-        "Engines that reserve their memory at start (vLLM, SGLang, TensorRT-LLM) use what their flag says; how full their "
-        "cache is says KV cache utilisation.",
+        about="GPU memory use",
+        title="GPU memory underused",
+        meaning="The GPUs have more memory than this model and its KV cache use: a smaller GPU, or a larger cache, would "
+        "do. Engines that reserve their memory at start (vLLM, SGLang, TensorRT-LLM) use what their flag sets. KV "
+        "cache utilisation shows how full their cache is.",
         actions=(
             "Raise --gpu-memory-utilization (vLLM) or --mem-fraction-static (SGLang) if the KV cache is short",
             "If the KV cache is not short either, size the next plan on GPUs with less memory",
@@ -33,7 +33,7 @@ ROWS: tuple[Rule, ...] = (
         loudness=Severity.TICKET,
         thresholds={"above": Threshold(0.95, "ratio", "guide 9.3: above 95 % risks running out on a spike")},
         signal="gpu_memory_utilization",
-        about="GPU memory in use",
+        about="GPU memory use",
         title="GPU memory nearly full",
         meaning="What is not reserved by the engine (activations, other processes, fragmentation) may not fit at the next spike.",
         actions=(
@@ -48,8 +48,8 @@ ROWS: tuple[Rule, ...] = (
         loudness=Severity.TICKET,
         thresholds={"above": Threshold(0.90, "ratio", "guide 9.3: 75-90 % is healthy, near 100 % is the ceiling")},
         signal="kv_utilization",
-        about="KV cache in use",
-        title="KV cache near its ceiling",
+        about="KV cache use",
+        title="KV cache near capacity",
         meaning="The KV cache is nearly full all the time: any burst, or one long prompt, begins to evict.",
         actions=(
             "Use an FP8 KV cache (guide 7.5): it doubles what fits",
@@ -76,7 +76,7 @@ ROWS: tuple[Rule, ...] = (
         signal="kv_utilization",
         family="kv_utilization",
         about="KV cache utilisation",
-        title="KV cache never filled in a week",
+        title="KV cache underused",
         meaning="Even at the fullest instants of the fullest hours the KV cache stays below the guide's band: memory is paid "
         "for that no request uses.",
         actions=(
@@ -140,7 +140,7 @@ ROWS: tuple[Rule, ...] = (
             "ttft_slo_seconds": TTFT_SLO,
         },
         signal="kv_utilization",
-        title="KV cache memory-pressure cascade",
+        title="KV cache cascade",
         meaning="The KV cache fills faster than requests leave, evictions and a queue follow, users wait: a memory problem "
         "that looks like a latency problem (guide 7.4). Stages: 1 filling, 2 evicting, 3 queueing, 4 user-visible.",
         actions=(
@@ -165,8 +165,8 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="kv_residency_p50_seconds",
         unit="seconds",
-        about="Half of the KV blocks are evicted within",
-        title="KV blocks evicted young",
+        about="KV block residency P50",
+        title="KV block residency short",
         meaning="Blocks are computed, cached briefly, evicted and computed again: the cache churns.",
         actions=(
             "Enlarge the cache: FP8 KV cache, more memory for it, or more replicas",

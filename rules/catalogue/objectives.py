@@ -45,8 +45,8 @@ def _burn(name: str, stem: str, title: str, actions: tuple[str, ...], *upstream:
         needs=f"slo.{stem}_p99_seconds",
         about=f"requests slower than the {stem.upper()} objective",
         title=title,
-        meaning="More requests than the objective allows are slower than promised, and the month's error budget is being "
-        "spent faster than it lasts: users feel it.",
+        meaning="More requests than the objective allows are slower than promised: users feel it. The error budget of the "
+        "month is spent faster than it lasts.",
         actions=actions,
         explained_by=explain(*BEFORE_LATENCY, *LATENCY, *upstream),
     )
@@ -69,15 +69,15 @@ def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
         needs=f"slo.{stem}_p99_seconds",
         about=f"{stem.upper()} P99",
         title=title,
-        meaning="Requests are slower than promised. Whether only the tail is, or everything, tells causes and levers apart.",
+        meaning="Requests are slower than the objective. A slow tail and a slow median have different causes and levers.",
         actions=all_levers(name),
         explained_by=explain(*BEFORE_LATENCY, *DIVERGENCES, *upstream),
     )
 
 
 ROWS: tuple[Rule, ...] = (
-    _burn("TtftSloBurn", "ttft", "TTFT objective burning", TTFT_BURN_ACTIONS, "TpotSloBurn"),
-    _burn("TpotSloBurn", "tpot", "TPOT objective burning", TPOT_BURN_ACTIONS),
+    _burn("TtftSloBurn", "ttft", "TTFT SLO burn", TTFT_BURN_ACTIONS, "TpotSloBurn"),
+    _burn("TpotSloBurn", "tpot", "TPOT SLO burn", TPOT_BURN_ACTIONS),
     Rule(
         name="AvailabilityBurn",
         method=judge_availability,
@@ -90,9 +90,9 @@ ROWS: tuple[Rule, ...] = (
         signal="failed_share",
         family=FAILED,
         about="requests that failed",
-        title="Requests fail",
-        meaning="More requests fail (an answer 5xx, an error of the engine) than the promised availability allows. Whoever "
-        "sends them gets no answer. Refused requests, and those that their clients left, are not among them.",
+        title="Availability SLO burn",
+        meaning="More requests fail (a 5xx response, an error of the engine) than the promised availability allows. Their "
+        "clients get no answer. Refused requests, and those that their clients left, are not counted.",
         actions=(
             "Find the replica that fails: the cause below names it. Take it out of the routing and restart it",
             "Read the engine's log from the first failure on: a dead worker, no memory, a transfer that failed",
@@ -117,16 +117,16 @@ ROWS: tuple[Rule, ...] = (
         family=NO_ROOM,
         about="requests that were refused",
         title="Requests refused",
-        meaning="Requests are turned away: because a queue is full, or because nobody here can serve what they ask for. They "
-        "are demand that the fleet did not serve.",
+        meaning="Requests are turned away: a queue is full, or no replica can serve what they ask for. They are demand "
+        "that the fleet did not serve.",
         actions=(
             "Refused for want of room: add replicas of this tier, or raise its minimum warm count before the peak",
             "If only one replica refuses, look at the routing before you add any",
-            "Answered 4xx: read a few of the answers; prompts too long, a model name or an adapter that is not served",
+            "Answered 4xx: read some responses; look for long prompts, unknown model names and unknown adapters",
             "If a gateway retries refused requests, let it wait longer each time: retries keep the queue full",
         ),
         explained_by=explain(*BEFORE_LATENCY),
     ),
-    _tail("TtftTail", "ttft", "TTFT above its objective: tail or everything", "TpotTail"),
-    _tail("TpotTail", "tpot", "TPOT above its objective: tail or everything"),
+    _tail("TtftTail", "ttft", "TTFT tail above SLO", "TpotTail"),
+    _tail("TpotTail", "tpot", "TPOT tail above SLO"),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.verdicts.rule import Explanation, Threshold
 
@@ -54,6 +56,27 @@ HITS = ("PrefixHitDivergence", "PrefixHitLow")
 QUEUE = ("GpuSaturated", "PastTheKnee", "QueueGrowing")
 DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
 LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
+
+SUSPECTED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("engine stopped", "client requests", "one replica"), ()),
+    "hardware faults": FAULTS,
+    "throttling": ("GpuThrottling",),
+    "restarts": OUTAGES,
+    "routing": ("PrefixRoutingBroken",),
+    "prefix hits": ("PrefixRoutingBroken", *HITS),
+    "prompt lengths": ("WorkloadDrift",),
+    "output lengths": WORKLOAD,
+    "adapters held back": ("AdapterCachePressure",),
+    "adapters": ("AdapterCachePressure",),
+    "speculation": ("SpeculationAcceptanceLow", "SpeculationUneconomic"),
+    "failed transfers": ("KvTransferSlow",),
+    "more load": ("MixedTierLoadBalancing", *LOAD),
+    "evictions": MEMORY,
+    "queueing": ("QueueGrowing",),
+    "prefill": (*WORKLOAD, *HITS),
+}
+"""Rules that find what a suspected cause of a symptom names. They are the root rather than others that explain it too.
+An empty entry: no rule finds it, so the symptom itself is the root if the suspect is certain."""
 
 BEFORE_LOAD = (*FAULTS, *OUTAGES, *WORKLOAD, *ROUTING)
 BEFORE_QUEUE = (*BEFORE_LOAD, *ENGINE, *LOAD, *MEMORY, *HITS)

@@ -31,7 +31,7 @@ ROWS: tuple[Rule, ...] = (
         signal="gpu_utilization",
         condition=Condition.SERVING,
         about="GPU utilisation while serving",
-        title="GPU compute low while serving",
+        title="GPU utilisation low while serving",
         meaning="The GPUs wait although requests are served: batches are too small, or decode is bound by memory bandwidth.",
         actions=(
             "Raise the number of requests at once (--max-num-seqs) while the KV cache has room",
@@ -53,7 +53,7 @@ ROWS: tuple[Rule, ...] = (
         signal="gpu_utilization",
         family="ttft_seconds",
         metric="ttft_p99_seconds",
-        title="GPUs pegged while TTFT rises",
+        title="GPU saturated, TTFT rising",
         meaning="The GPUs have no time left and requests wait longer and longer for their first token. Pegged with a stable "
         "TTFT is healthy: the hardware is used.",
         actions=(
@@ -79,8 +79,8 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="fleet_utilization",
         about="fleet utilisation",
-        title="Utilization trap: paid capacity idles for days",
-        meaning="The fleet serves far less than it could for at least a week, and the KV cache does not need the replicas "
+        title="Utilization trap",
+        meaning="The fleet serves far less than it could for at least a week. The KV cache does not need the replicas "
         "either: most of the bill produces nothing.",
         actions=(
             "Share the GPUs with other models or tenants (model colocation: MIG or time-sharing)",
@@ -107,8 +107,8 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="fleet_utilization",
         about="fleet utilisation",
-        title="No headroom: the fleet is used to the brim",
-        meaning="The tier runs so near its usable rate that the next spike, or the loss of one replica, breaks the objective.",
+        title="No capacity headroom",
+        meaning="The tier runs near its usable rate: the next spike, or the loss of one replica, breaks the objective.",
         actions=(
             "Add a replica of this tier",
             "Pre-warm ahead of the busy hours, where only those are full",
@@ -134,13 +134,13 @@ ROWS: tuple[Rule, ...] = (
         signal="tokens_per_gpu_hour",
         unit="tokens_per_hour",
         about="tokens per GPU-hour",
-        title="Tokens per GPU-hour fall while traffic grows",
+        title="Tokens per GPU-hour falling",
         meaning="Each GPU-hour yields less although there is more to do: something saturates, answers became shorter, or "
         "replicas were added faster than load.",
         actions=(
-            "Read in the sentence what moved: requests per replica, or tokens per request",
+            "Read in the details what moved: requests per replica, or tokens per request",
             "Fewer requests per replica: scale down, or spread the load evenly",
-            "Shorter answers: nothing is wrong; the plan's lengths are, measure them again (step 1)",
+            "Shorter answers: measure the plan's lengths again (step 1); nothing else is wrong",
             "Neither: compare latency, KV cache, evictions and clocks with the week before; something saturates",
         ),
         explained_by=explain(*WORKLOAD),
@@ -207,9 +207,9 @@ ROWS: tuple[Rule, ...] = (
         family="ttft_seconds",
         metric="ttft_p99_seconds",
         about="TTFT P99 by P50",
-        title="Past the knee: P99 leaves P50",
-        meaning="The slowest first tokens have left the median behind. Above the load that a replica can take that is the "
-        "knee of its curve; below it a tail of its own.",
+        title="TTFT P99 far above P50",
+        meaning="The slowest first tokens have left the median behind. Above the load that a replica can take this is the "
+        "knee of its curve, below it a slow tail.",
         actions=(
             SEE_THE_LOAD,
             *all_levers("PastTheKnee"),

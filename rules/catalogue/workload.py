@@ -29,9 +29,9 @@ ROWS: tuple[Rule, ...] = (
         signal="prompt_tokens_p95",
         unit="tokens",
         about="lengths",
-        title="Traffic has moved away from the planned workload",
-        meaning="Prompts, outputs or the peak are not those that the tier was sized for: memory floor, batch and fleet were "
-        "all calculated from them.",
+        title="Workload drift",
+        meaning="Prompts, outputs or the peak are not those that the tier was sized for. Memory floor, batch and fleet "
+        "were calculated from them.",
         actions=(
             "Go back to step 1: put the lengths and the peak that are seen into the plan's workload",
             "Benchmark again with them before the fleet is changed",
@@ -53,8 +53,8 @@ ROWS: tuple[Rule, ...] = (
         signal="e2e_p50_seconds",
         unit="seconds",
         about="time in the system",
-        title="The benchmark does not represent production",
-        meaning="A request stays in the system more than twice as long as in the benchmark at the same completed load: the "
+        title="Benchmark not representative",
+        meaning="A request stays in the system more than twice as long as in the benchmark at the same completed load. The "
         "benchmark sent other requests, or at another rhythm, and nothing sized from it holds.",
         actions=(
             "Compare prompt and output lengths, prefix hits and adapters with what the benchmark sent",

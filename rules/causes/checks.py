@@ -74,11 +74,9 @@ def check_repeated_prompts(context: CauseContext) -> CauseResult:
     planned = context.workload.prefix_hit_ratio if context.workload else None
     if planned is not None and measured <= planned + LOST:
         return CauseResult(supported=False, text=f"the benchmark's prefix hits are the planned ones ({planned:.0%})")
-    wanted = "the plan's workload names none" if planned is None else f"the plan's workload has {planned:.0%}"
-    text = f"the benchmark: {measured:.0%} of its prompt tokens came from the prefix cache, and {wanted}"
-    return CauseResult(
-        supported=True, proven=planned is not None, text=f"{text}; one seed for every rate repeats prompts"
-    )
+    wanted = "the plan names none" if planned is None else f"the plan has {planned:.0%}"
+    text = f"the benchmark: repeated prompts, {measured:.0%} of its prompt tokens were cached, {wanted}"
+    return CauseResult(supported=True, proven=planned is not None, text=text)
 
 
 def _read_measured_hits(context: CauseContext) -> float | None:
@@ -121,11 +119,11 @@ def check_longer(family: str, word: str, key: str) -> Callable[[CauseContext], C
         if found is None:
             return CauseResult(supported=None, text=f"no {word} lengths were seen")
         seen = f"above {found.low:,.0f}" if found.high is None else f"{found.low:,.0f} to {found.high:,.0f}"
-        where = f"P95 {seen} tokens, {planned.p95:,.0f} in the plan"
+        where = f"P95 {seen} tokens, {planned.p95:,.0f} planned"
         if found.low > planned.p95 * LONGER:
             return CauseResult(supported=True, proven=True, text=f"{word}s are longer than planned: {where}")
         if found.high is None or found.high > planned.p95 * LONGER:
-            return CauseResult(supported=None, text=f"whether {word}s are longer than planned is not known: {where}")
+            return CauseResult(supported=None, text=f"{word}s may be longer than planned: {where}")
         return CauseResult(supported=False, text=f"{word}s are not longer ({where})")
 
     return examine

@@ -32,14 +32,11 @@ from rules.methods.tails import judge_tail
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.verdicts.verdict import FIRING, Cause, Verdict
 
-MACHINE = (
-    "nothing in load, queue, lengths or cache explains it: the machine is slower than the one that was measured "
-    "(neighbours, clocks, throttling)"
-)
+MACHINE = "the machine is slower than the benchmarked one (neighbours, clocks): load, queue, lengths and cache do not explain it"
 
 UNMEASURED = (
-    "nothing that is known explains it: the machine is slow (neighbours, clocks, throttling), or more was promised than it "
-    "can do; without a benchmark nothing tells"
+    "the machine is slow (neighbours, clocks, throttling), or the objective is too strict: "
+    "without a benchmark both are possible"
 )
 
 
@@ -98,7 +95,7 @@ SUSPECTS: tuple[CauseCheck, ...] = (
 
 
 def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindow]) -> Verdict:
-    """Add the causes to a verdict, and the first one to its sentence. A verdict that does not fire stays as it is.
+    """Add the causes to a verdict, the first suspect first. A verdict that does not fire stays as it is.
 
     A comparison with the benchmark is explained by the binned windows on the curve, any other finding by all `binned`.
     """
@@ -127,6 +124,4 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     if not causes:
         return verdict
     causes[0] = replace(causes[0], against=unknown)
-    return replace(
-        verdict, causes=tuple(causes), sentence=f"{verdict.sentence}. First suspect: {causes[0].evidence[0]}"
-    )
+    return replace(verdict, causes=tuple(causes))

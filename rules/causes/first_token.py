@@ -37,7 +37,7 @@ def check_queueing_cause(context: CauseContext) -> CauseResult:
         None,
     )
     if found is not None:
-        more = "" if waiting is None else f", {waiting:.2g} waiting a replica on average"
+        more = "" if waiting is None else f", {waiting:.2g} waiting on average"
         return _build_result(found, "queueing", "in the queue", more)
     if waiting is None:
         return CauseResult(supported=None, text="the queue is not known")

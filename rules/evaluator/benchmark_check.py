@@ -16,14 +16,31 @@ from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.tails import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-from rules.telemetry.windows import HOUR_SECONDS
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.work import Capacity
-from rules.verdicts.context import watched_seconds
+from rules.verdicts.context import SEPARATE, watched_seconds
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 FIRST_WEEK_SECONDS = 7 * 86400.0
 """Age of a plan version in seconds at which the result is stored: "within the first week of production traffic"."""
+
+
+LEARNING_SECONDS = SEPARATE * HOUR_SECONDS
+"""Observed time in seconds from which a tier without a finding confirms its plan. DESIGN 3.3 asks three separate periods
+of a finding, and the periods of step 13 are hours: fewer hours could not have shown one.
+"""
+
+
+def is_learning(observed_seconds: float) -> bool:
+    """Return whether a tier was observed too briefly to confirm its plan."""
+    return observed_seconds < FULL_COVERAGE * LEARNING_SECONDS
+
+
+def learning_words(observed_seconds: float) -> str:
+    """Return how much of the needed time was observed: "learning, 4 of 180 min"."""
+    return f"learning, {observed_seconds // MINUTE_SECONDS:.0f} of {LEARNING_SECONDS / MINUTE_SECONDS:.0f} min"
 
 
 ASKED = frozenset(rule.name for rule in benchmark.ROWS) | {"KvEviction"}
@@ -77,13 +94,18 @@ class Step13:
 
     @property
     def status(self) -> Status:
-        """Return the worst status. It is unknown if no rule fires and no latency could be compared."""
+        """Return the worst status. It is unknown if no rule fires and no latency could be compared, or while learning."""
         verdicts = [a for a in self.results if isinstance(a, Verdict)]
         firing = {v.status for v in verdicts if v.status in FIRING}
         if firing:
             return Status.CRITICAL if Status.CRITICAL in firing else Status.WARNING
         compared = any(BY_NAME[v.rule].method in CONFIRMING for v in verdicts)
-        return Status.OK if compared else Status.UNKNOWN
+        return Status.OK if compared and not is_learning(self.seen_seconds) else Status.UNKNOWN
+
+    @property
+    def is_learning(self) -> bool:
+        """Return whether nothing fires and too little time was seen to confirm the benchmark."""
+        return self.status is Status.UNKNOWN and self.seen_seconds > 0 and is_learning(self.seen_seconds)
 
 
 def check_benchmark(

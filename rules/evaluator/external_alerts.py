@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
+from rules.catalogue.thresholds import LATENCY
 from rules.confidence import Certainty
 from rules.telemetry.wording import format_count
 from rules.verdicts.finding import Finding
@@ -83,21 +84,8 @@ def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
     return replace(alert, tier=tier)
 
 
-_SLOW = (
-    *("TtftDivergence", "TpotDivergence", "ItlDivergence", "TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail"),
-    *("KvCacheCascade", "KvEviction", "EvictionDivergence", "KvCacheNearCeiling", "KvTransferSlow", "QueueGrowing"),
-    *(
-        "PastTheKnee",
-        "GpuSaturated",
-        "LoadBeyondBenchmark",
-        "DemandExceedsCapacity",
-        "NoHeadroom",
-        "PrefixHitDivergence",
-    ),
-    *("PrefixHitLow", "PrefixRoutingBroken", "AdapterCachePressure", "SpeculationUneconomic", "MixedTierLoadBalancing"),
-    *("ColdStartLate", "OutputLengthDrift", "RunawayGeneration", "WorkloadDrift", "PdRatioOff", "GpuThrottling"),
-    *("GpuXid", "TierDown", "TargetDown", "ExpertImbalance"),
-)
+_UPSTREAM = upstream_rules(RULES)
+_SLOW = frozenset({*LATENCY, "TtftSloBurn", "TpotSloBurn"}).union(*(_UPSTREAM[rule] for rule in LATENCY))
 _FAILS = (
     "AvailabilityBurn",
     "RequestsRefused",
@@ -127,7 +115,7 @@ SYMPTOMS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
             "p99",
             "p95",
         ),
-        frozenset(_SLOW),
+        _SLOW,
     ),
     ("error", ("error", "5xx", "unavailable", "failure", "failing", "down", "unhealthy"), frozenset(_FAILS)),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME
 from rules.causes import explain
@@ -29,10 +30,18 @@ def cascade_limits(context: TierContext) -> CascadeThresholds:
 
 
 def evaluate_replica_rules(
-    replica: ReplicaState, context: TierContext, now: float, recent: Sequence[BinnedWindow] = ()
+    replica: ReplicaState,
+    context: TierContext,
+    now: float,
+    recent: Sequence[BinnedWindow] = (),
+    others_answer: bool = False,
 ) -> tuple[RuleResult, ...]:
-    """Return the results of one replica at `now`. `recent` are its last minutes, to explain a cascade with."""
-    return tuple(_explained(_context(rule, context, now, replica=replica), context, recent) for rule in REPLICA_RULES)
+    """Return the results of one replica at `now`. `recent` are its last minutes, to explain a cascade with.
+
+    `others_answer`: the tier is served, so a replica that never answered may be a new one.
+    """
+    cases = (_context(rule, context, now, replica=replica) for rule in REPLICA_RULES)
+    return tuple(_explained(replace(case, others_answer=others_answer), context, recent) for case in cases)
 
 
 def evaluate_tier_availability(

@@ -12,6 +12,9 @@ from rules.evaluator.tier_rules import TierMinutes, TierSize
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Reading
+from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import Finding, RuleState
 from rules.verdicts.projection import Projection
@@ -46,6 +49,19 @@ class EvaluatorState:
     def open_findings(self) -> tuple[Finding, ...]:
         """Return the findings that have not ended."""
         return tuple(state.finding for state in self.rules.values() if state.finding is not None)
+
+    def requests_waiting(self, tier: str) -> float | None:
+        """Return the requests in the queues of a tier: of its replicas' present pages, else the newest minute's mean."""
+        tracks = [one.track for (name, _), one in self.replicas.items() if name == tier]
+        pages = [track.last.gauges for track in tracks if track.last is not None and track.misses == 0]
+        waiting = [gauges["requests_waiting"] for gauges in pages if "requests_waiting" in gauges]
+        if waiting:
+            return sum(waiting)
+        binned = self.minutes[tier].binned if tier in self.minutes else ()
+        newest = max((one.window.end for one in binned), default=0.0)
+        found = (one.window for one in binned if one.window.end > newest - MINUTE_SECONDS)
+        means = [value for window in found if isinstance(value := read(BY_NAME["requests_waiting"], window), Reading)]
+        return sum(one.value or 0.0 for one in means) if means else None
 
     def is_aggregated(self, tier: str) -> bool:
         """Return whether a store adds up the tier's minutes."""

@@ -6,7 +6,7 @@ same verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from rules.evaluator import alert_state, long_rules, tier_rules, timeline
@@ -36,10 +36,10 @@ from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapsh
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts import finding
+from rules.verdicts import error_budget, finding
 from rules.verdicts.context import TierWindows
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState
-from rules.verdicts.verdict import RuleResult, Unknown
+from rules.verdicts.verdict import FIRING, MissedObjective, RuleResult, Unknown, Verdict
 
 SELF_RULES = frozenset({"UnknownTooLong"})
 """Rules about missing evaluation. They are evaluated also while a tier is unavailable."""
@@ -185,16 +185,20 @@ class Evaluator:
         """Evaluate the due rules. Return what ended and the findings that began or became worse."""
         state.now = now
         results: list[RuleResult] = []
+        answering = {
+            replica.tier for replica in state.replicas.values() if replica.track.last and not replica.track.misses
+        }
         for replica in state.replicas.values():
             if replica.tier not in unavailable:
                 context = self.tier(replica.tier)
                 recent = _recent_windows(state, replica, context, now)
-                results.extend(evaluate_replica_rules(replica, context, now, recent))
+                results.extend(evaluate_replica_rules(replica, context, now, recent, replica.tier in answering))
         results.extend(self._evaluate_availability(state, now, unavailable))
         results.extend(_unknown_results(state, now, unavailable))
         results.extend(self._evaluate_tiers(state, now, unavailable))
         results.extend(state.new_results)
         state.new_results = ()
+        results = list(_add_impact(state, results, now))
         state.alerts = alert_state.step_alerts(state.alerts, results, now, state.removed_rules)
         closed = [one for gone in state.removed_rules.values() for one in finding.close_rule_state(gone, now)]
         state.removed_rules = {}
@@ -259,6 +263,19 @@ def _unknown_results(state: EvaluatorState, now: float, unavailable: Mapping[str
         if subject.tier in unavailable and rule not in SELF_RULES:
             text = unavailable[subject.tier]
             yield Unknown(t=now, rule=rule, subject=subject, reason=Gap.STALE, text=text)
+
+
+def _add_impact(state: EvaluatorState, results: Iterable[RuleResult], now: float) -> Iterator[RuleResult]:
+    """Add to each result that fires what the users of its tier feel."""
+    missed: dict[str, MissedObjective | None] = {}
+    for result in results:
+        if not isinstance(result, Verdict) or result.status not in FIRING:
+            yield result
+            continue
+        tier = result.subject.tier
+        if tier not in missed and tier in state.minutes:
+            missed[tier] = error_budget.measure_missed_objective(state.minutes[tier].budget, now)
+        yield replace(result, missed=missed.get(tier))
 
 
 def _add_start(state: EvaluatorState, tier: str, start: ReplicaStart, now: float) -> Iterator[TimelineEvent]:

@@ -1,21 +1,30 @@
-"""Timeline: findings, external alerts and events as entries in order of time (`exporters.documents.timeline` prints it)."""
+"""Timeline: incidents, their findings, external alerts and events as entries in order of time.
+
+`exporters.documents.timeline` prints it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.incidents import Incident, group_incidents
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
 from rules.verdicts.finding import Finding
+from rules.verdicts.rule import Severity
+
+LOUDNESS_WORDS: Mapping[Severity, str] = {Severity.PAGE: "page", Severity.TICKET: "ticket", Severity.REPORT: "note"}
+"""Words for how loud an incident is."""
 
 
 class TimelineKind(StrEnum):
     """Kind of an entry. The history stores the word; a word that was removed here is still read."""
 
+    INCIDENT = "incident"
     EPISODE = "episode"
     FOREIGN_ALERT = "foreign_alert"
     RESTART = "restart"
@@ -49,7 +58,8 @@ class TimelineEvent:
 class TimelineEntry:
     """Line of the timeline. `lasts` says whether it has an end; `ended_at` is None until then.
 
-    `rule` and `status` are a finding's, empty otherwise. Without a tier it concerns the whole installation.
+    `rule` and `status` are a finding's, or the root and the loudness of an incident, else empty. `incident` is the id of
+    an incident, on its own entry and on those of its findings. Without a tier it concerns the whole installation.
     """
 
     t: float
@@ -61,6 +71,7 @@ class TimelineEntry:
     ended_at: float | None = None
     rule: str = ""
     status: str = ""
+    incident: str = ""
 
 
 def list_entries(
@@ -74,27 +85,49 @@ def list_entries(
 
     For one tier: entries of the tier, its replicas and the whole installation.
     """
-    found = [*map(_of_episode, findings), *map(_of_foreign, foreign), *map(_of_event, events)]
+    found = [*_of_incidents(group_incidents(findings)), *map(_of_foreign, foreign), *map(_of_event, events)]
     kept = [e for e in found if _reaches(e, since) and (tier is None or e.tier in (None, tier))]
-    return tuple(sorted(kept, key=lambda e: (e.t, e.tier or "", e.replica or "", e.text)))
+    return tuple(
+        sorted(kept, key=lambda e: (e.t, e.tier or "", e.kind != TimelineKind.INCIDENT, e.replica or "", e.text))
+    )
 
 
 def _reaches(entry: TimelineEntry, since: float) -> bool:
     return entry.t >= since or (entry.lasts and (entry.ended_at is None or entry.ended_at >= since))
 
 
-def _of_episode(finding: Finding) -> TimelineEntry:
+def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:
+    for one in incidents:
+        root, number = BY_NAME.get(one.root.rule), len(one.symptoms)
+        symptoms = f" ({number} symptom{'' if number == 1 else 's'})" if number else ""
+        yield TimelineEntry(
+            t=one.started_at,
+            kind=TimelineKind.INCIDENT,
+            tier=one.tier,
+            replica=one.root.subject.replica,
+            text=f"{root.title if root else one.root.rule}: {one.sentence}{symptoms}",
+            lasts=True,
+            ended_at=one.ended_at,
+            rule=one.root.rule,
+            status=LOUDNESS_WORDS[one.severity],
+            incident=one.id,
+        )
+        yield from (_of_episode(finding, one.id) for finding in one.findings)
+
+
+def _of_episode(finding: Finding, incident: str) -> TimelineEntry:
     rule, worst = BY_NAME.get(finding.rule), finding.worst
     return TimelineEntry(
         t=finding.started_at,
         kind=TimelineKind.EPISODE,
         tier=finding.subject.tier,
         replica=finding.subject.replica,
-        text=f"{rule.title if rule else finding.rule}: {worst.sentence}",
+        text=f"{rule.title if rule else finding.rule}: {worst.sentence_with_suspect()}",
         lasts=True,
         ended_at=finding.ended_at,
         rule=finding.rule,
         status=f"{worst.status.value}, {worst.certainty.value}",
+        incident=incident,
     )
 
 

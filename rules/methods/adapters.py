@@ -27,6 +27,9 @@ LOADS = ("kv_transfer_seconds", "external_prefix_queried_tokens")
 READ = frozenset({"adapters_running", "adapters_waiting", "requests_waiting_deferred", "requests_finished", *LOADS})
 """Families of the sum."""
 
+LOADS_UNKNOWN = "how often adapters are loaded is not exposed"
+"""Detail of every verdict."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterWait:
@@ -48,9 +51,7 @@ def judge_adapters(case: RuleContext) -> RuleResult:
     total = windows.sum_families((one.window for one in case.binned), READ)
     served = mean_level(total, "adapters_running")
     if isinstance(served, Missing):
-        return case.unknown(
-            served.gap, f"{_engine(case)} tells of no LoRA adapters: it serves none, or does not say ({_why(case)})"
-        )
+        return case.unknown(served.gap, f"no LoRA adapters are exposed: {_why(case)}")
     if not served.high:
         return case.unknown(Gap.NO_TRAFFIC, "no request with a LoRA adapter was seen")
     found = _measure(total)
@@ -74,10 +75,10 @@ def judge_adapters(case: RuleContext) -> RuleResult:
     if any(part is not None and (is_held_back(part) or is_crowded(part)) for part in each):
         # Unknown would not end a finding.
         sentence = capitalize(excuse) if found.seconds is not None else "Requests of adapters waited"
-        sentence += "; not lastingly, or not any more. How often adapters are loaded is not exposed"
+        details = ("not lastingly, or no longer", LOADS_UNKNOWN)
         observed, expected = exact_reading(found.seconds, found.finished), range_reading(0.0, allowed, found.finished)
-        return case.verdict(Status.OK, Certainty.LIKELY, observed, expected, sentence)
-    return case.unknown(Gap.NOT_EXPOSED, f"{excuse}: {_why(case)}")
+        return case.verdict(Status.OK, Certainty.LIKELY, observed, expected, sentence, details=details)
+    return case.unknown(Gap.NOT_EXPOSED, f"{excuse}; {_why(case)}")
 
 
 def _measure_part(binned: Sequence[BinnedWindow]) -> AdapterWait | None:
@@ -106,24 +107,18 @@ def _report_held_back(
     connector = any(total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS)
     also = "adapter slots or KV loads" if connector else "adapter slots"
     fit = f", {slots} fit" if slots is not None else ""
-    sentence = (
-        f"Requests are held back for {also}: {number(seconds, 'seconds')} each on average, up to "
-        f"{number(allowed, 'seconds')} is healthy; at most {_adapters(found.most)} ran at once{fit}. "
-        "How often adapters are loaded is not exposed"
-    )
+    sentence = f"Requests wait {number(seconds, 'seconds')} for {also} on average; up to {number(allowed, 'seconds')} is healthy"
+    details = (f"at most {_adapters(found.most)} ran at once{fit}", LOADS_UNKNOWN)
     observed, expected = exact_reading(seconds, found.finished), range_reading(0.0, allowed, found.finished)
-    return case.verdict(Status.WARNING, certain_if(not connector), observed, expected, sentence)
+    return case.verdict(Status.WARNING, certain_if(not connector), observed, expected, sentence, details=details)
 
 
 def _report_crowded(case: RuleContext, found: AdapterWait, most: int) -> RuleResult:
     """Return a likely warning: vLLM may name an adapter in both of its lists, so they are no proof (PEERS 2.12)."""
-    sentence = (
-        f"{_adapters(found.most)} ran at once where {most} fit, and requests of {found.waiting:.2g} adapters were waiting "
-        "on average. How often adapters are loaded is not exposed"
-    )
+    sentence = f"{_adapters(found.most)} ran at once where {most} fit; requests of {found.waiting:.2g} adapters wait on average"
     observed = range_reading(0.0, None, found.finished)
     expected = Reading(value=0.0, low=0.0, high=None, n=found.finished)
-    return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence)
+    return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=(LOADS_UNKNOWN,))
 
 
 def _adapters(count: float) -> str:
@@ -132,8 +127,8 @@ def _adapters(count: float) -> str:
 
 def _explain_fine(found: AdapterWait, allowed: float) -> str:
     if found.seconds is None:
-        return "whether requests are held back for adapters is not told, and no more adapters ran than fit"
-    return f"requests were held back for {number(found.seconds, 'seconds')} each, up to {number(allowed, 'seconds')} is healthy"
+        return "no more adapters ran than fit"
+    return f"requests waited {number(found.seconds, 'seconds')} each, up to {number(allowed, 'seconds')} is healthy"
 
 
 def _engine(case: RuleContext) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rules.confidence import Certainty
@@ -28,7 +30,7 @@ FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED
 """Reasons that an operator can repair. The others are missing parts of plan, engine or traffic."""
 
 NAMED = 3
-"""Maximum number of rules without a result that a sentence names."""
+"""Maximum number of rules without a result that are named."""
 
 
 def _require_replica(case: RuleContext) -> ReplicaState:
@@ -44,9 +46,10 @@ def _verdict(
     sentence: str,
     certainty: Certainty = Certainty.CERTAIN,
     stage: int | None = None,
+    details: Iterable[str] = (),
 ) -> Verdict:
     seen = observed if isinstance(observed, Reading) else exact_reading(observed, 1)
-    found = case.verdict(status, certainty, seen, Missing(gap=Gap.NOT_IN_PLAN), sentence)
+    found = case.verdict(status, certainty, seen, Missing(gap=Gap.NOT_IN_PLAN), sentence, details=details)
     return found if stage is None else replace(found, stage=stage)
 
 
@@ -68,16 +71,17 @@ def judge_cascade(case: RuleContext) -> RuleResult:
         return _verdict(case, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
     status = Status.CRITICAL if state.stage >= 3 else Status.WARNING
     text = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}"
+    details = []
     if state.breach_at is not None and state.onset is not None and state.breach_at > state.onset:
-        text += f"; first seen {state.breach_at - state.onset:.0f} s before users felt it"
-    return _verdict(case, status, level, text, certain_if(state.confirmed), state.stage)
+        details.append(f"first seen {state.breach_at - state.onset:.0f} s before users felt it")
+    return _verdict(case, status, level, text, certain_if(state.confirmed), state.stage, details)
 
 
 def judge_target_down(case: RuleContext) -> RuleResult:
-    """Find replicas whose last scrapes failed."""
+    """Find replicas whose last scrapes failed. A new replica of a served tier may still start."""
     replica, allowed = _require_replica(case), case.limit("misses")
     misses, last = replica.track.misses, replica.track.last
-    if last is None and misses < allowed:
+    if last is None and (misses < allowed or (case.others_answer and _may_start(case, replica))):
         # Not "ok": after a restart of the agent that would end the finding of a target that is still down.
         text = f"{misses} scrapes without a usable page, and none before" if misses else "not scraped yet"
         return case.unknown(Gap.SCRAPE_FAILED, text)
@@ -90,11 +94,24 @@ def judge_target_down(case: RuleContext) -> RuleResult:
         if misses and silent > allowed * MINUTE_SECONDS:
             return case.unknown(Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
         return _verdict(case, Status.OK, float(misses), text)
-    since = f" ({case.now - last.t:.0f} s)" if last is not None else ", and none before"
-    why = f": {replica.error}" if replica.error else ""
-    return _verdict(
-        case, Status.WARNING, float(misses), f"No usable metrics page in the last {misses} scrapes{since}{why}"
-    )
+    since = f" for {case.now - last.t:.0f} s" if last is not None else " ever"
+    why = f": {_shorten_error(replica.error)}" if replica.error else ""
+    text = f"No usable metrics page{since}; {misses} scrapes in a row failed{why}"
+    return _verdict(case, Status.WARNING, float(misses), text, details=(replica.error,))
+
+
+def _shorten_error(error: str) -> str:
+    """Return the kind of a scrape error, without address and text of the client."""
+    if "refused" in error.lower() or "Connect call failed" in error:
+        return "connection refused"
+    status = re.search(r"answered (\d{3})", error)
+    return f"HTTP {status[1]}" if status is not None else error.partition(": ")[0]
+
+
+def _may_start(case: RuleContext, replica: ReplicaState) -> bool:
+    plan = case.context.plan
+    planned = plan.cold_start_seconds if plan is not None else None
+    return case.now - _silent_since(replica) < max(case.limit("start_seconds"), planned or 0.0)
 
 
 def judge_stale(case: RuleContext) -> RuleResult:
@@ -110,7 +127,7 @@ def judge_stale(case: RuleContext) -> RuleResult:
     if STEP_FAMILY not in last.counters:
         return case.unknown(Gap.NOT_EXPOSED, "the page does not count the engine's steps")
     if seconds >= case.limit("seconds"):
-        text = f"The engine has not stepped for {seconds:.0f} s, yet its page claims {_describe_claim(replica)}"
+        text = f"The engine has not stepped for {seconds:.0f} s; its page claims {_describe_claim(replica)}"
         return _verdict(case, Status.WARNING, seconds, text)
     return _verdict(case, Status.OK, seconds, "The page moves with the engine")
 
@@ -148,12 +165,12 @@ def judge_tier_down(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.SCRAPE_FAILED, text)
     silent = min(now - _silent_since(one) for one in down)
     status = Status.CRITICAL if silent >= case.limit("seconds") else Status.WARNING
-    never = "" if any(one.track.last is not None for one in down) else "; none ever did"
-    why = next((f" ({one.name}: {one.error})" for one in down if one.error), "")
+    never = "" if any(one.track.last is not None for one in down) else ", and never before"
+    why = tuple(f"{one.name}: {one.error}" for one in down if one.error)[:1]
     fewest = min(one.track.misses for one in down)
-    none = f"None of the tier's {format_count(len(down), 'replica')}"
-    text = f"{none} answered in the last {fewest} scrapes, {silent:.0f} s by now{never}{why}"
-    return _verdict(case, status, seen, text)
+    none = f"None of the tier's {len(down)} replicas" if len(down) > 1 else "The tier's only replica has not"
+    text = f"{none} answered for {silent:.0f} s{never}; {fewest} scrapes in a row failed"
+    return _verdict(case, status, seen, text, details=why)
 
 
 def _silent_since(replica: ReplicaState) -> float:
@@ -176,12 +193,13 @@ def judge_unknown_too_long(case: RuleContext) -> RuleResult:
     observed = exact_reading(longest, len(silent))
     late = [result for seconds, result in silent if seconds >= case.limit("seconds")]
     if not late:
-        text = "Every rule that could judge the tier still can, or could until a moment ago"
+        text = "Every rule of the tier has a result, or had one a moment ago"
         return _verdict(case, Status.OK, observed, text)
-    named = "; ".join(f"{result.rule} of {result.subject}: {_format_reason(result)}" for result in late[:NAMED])
-    more = f"; and {len(late) - NAMED} more" if len(late) > NAMED else ""
-    text = f"{format_count(len(late), 'rule')} that judged before cannot any more, for up to {longest / 3600:.1f} h: {named}{more}"
-    return _verdict(case, Status.WARNING, observed, text)
+    named = tuple(f"{result.rule} of {result.subject}: {_format_reason(result)}" for result in late[:NAMED])
+    more = (f"and {len(late) - NAMED} more",) if len(late) > NAMED else ()
+    first = f"{late[0].rule} of {late[0].subject} for longest"
+    text = f"{format_count(len(late), 'rule')} without a result for up to {longest / 3600:.1f} h; {first}"
+    return _verdict(case, Status.WARNING, observed, text, details=(*named, *more))
 
 
 def _silent_from(one: RuleState, judged_at: float) -> float:

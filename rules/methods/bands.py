@@ -95,13 +95,13 @@ def judge_band(case: RuleContext) -> RuleResult:
     each = [value for value in by_period if value is not None]
     outside = sum(limits.status(value) is not Status.OK for value in each)
     if limits.status(last) is Status.OK:
-        remark = "; back within that at the end of the time"
+        remark = "back within that at the end of the time"
         return _build_verdict(case, found, Status.OK, Certainty.CERTAIN, limits, remark)
     if outside < LIKELY_PERIODS:
         early = too_early(case, counted, last, by_period, lambda value: limits.status(value) is not Status.OK)
         if early is not None:
             return early
-        remark = f"; outside in at most one of its {case.periods_word}"
+        remark = f"outside in at most one of its {case.periods_word}"
         return _build_verdict(case, found, Status.OK, Certainty.CERTAIN, limits, remark)
     if status is Status.CRITICAL and not is_persistent(
         last, each, lambda value: limits.status(value) is Status.CRITICAL
@@ -109,7 +109,7 @@ def judge_band(case: RuleContext) -> RuleResult:
         status = Status.WARNING
     certainty = certain_if(outside >= SEPARATE and _is_proven(case, counted, found, status, limits))
     moved = abs(last - found.value) > MOVED * abs(found.value)
-    remark = f"; {number(last, case.rule.unit)} at the end of the time" if moved else ""
+    remark = f"{number(last, case.rule.unit)} at the end of the time" if moved else ""
     return _build_verdict(case, found, status, certainty, limits, remark)
 
 
@@ -142,7 +142,7 @@ def _judge_bounds(case: RuleContext, found: Reading, limits: BandThresholds) -> 
     ends = [end for end in (found.low, found.high) if end is not None]
     if len(ends) == 2 and all(limits.status(end) is Status.OK for end in ends):
         return _build_verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
-    text = f"{case.rule.about}: only known to be {quantity(found, case.rule.unit)}"
+    text = f"{case.rule.about} is only known to be {quantity(found, case.rule.unit)}"
     return case.unknown(Gap.NOT_EXPOSED, text)
 
 
@@ -150,7 +150,8 @@ def _build_verdict(
     case: RuleContext, found: Reading, status: Status, certainty: Certainty, limits: BandThresholds, remark: str = ""
 ) -> RuleResult:
     shown = quantity(found, case.rule.unit) if found.value is None else number(found.value, case.rule.unit)
-    sentence = f"{case.rule.about} {shown}: {_describe_limits(limits, case.rule.unit)}{remark}"
+    parts = (f"{case.rule.about} is {shown}", _describe_limits(limits, case.rule.unit), remark)
+    sentence = "; ".join(filter(None, parts))
     expected = range_reading(limits.below or 0.0, limits.above, found.n)
     return case.verdict(status, certainty, found, expected, sentence)
 
@@ -187,7 +188,8 @@ def judge_experts(case: RuleContext) -> RuleResult:
     if not verdicts:
         return next(iter(results.values()))
     worst = max(verdicts, key=lambda name: _rank(verdicts[name]))
-    return replace(verdicts[worst], sentence=f"{worst}: {verdicts[worst].sentence}") if worst else verdicts[worst]
+    found = verdicts[worst]
+    return replace(found, sentence=f"{found.sentence}; on replica {worst}") if worst else found
 
 
 def _mean_running(one: BinnedWindow) -> float:

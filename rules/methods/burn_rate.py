@@ -1,23 +1,26 @@
 """Burn rates of an error budget, over pairs of a long and a short window (SRE workbook ch. 5, multiwindow alerts).
 
 A burn rate is the share of slow requests by the allowed share: 1 spends a month's budget in a month. The long window
-shows that a relevant part of the budget is spent, the short one that it still burns. After a start only a part of the
-long window is observed. The other part counts as equally busy and without slow requests.
+shows that a relevant part of the budget is spent, the short one that it still burns. A burn that is over does not fire,
+although both windows still hold it. After a start only a part of the long window is observed. The fastest pair counts the
+other part as equally busy and without slow requests; slower pairs are certain only of an observed window.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import IntEnum
 
-from rules.confidence import CONFIDENCE, Certainty
+from rules.confidence import CONFIDENCE, Certainty, binomial_tail
 from rules.methods.evidence import certain_if, is_significant_share, range_reading
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.wording import guess, number
+from rules.telemetry.wording import guess, number, spread
 from rules.verdicts import error_budget
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, read_plan_value, worst_gap
-from rules.verdicts.error_budget import SlowRequestCount
+from rules.verdicts.error_budget import BurnSpan, SlowRequestCount
 from rules.verdicts.verdict import RuleResult, Status, Verdict
 
 PERIOD_SECONDS = 30 * 86_400.0
@@ -31,6 +34,9 @@ RUNGS: tuple[tuple[str, Status], ...] = (
 )
 """Rungs of the ladder by the stem of their thresholds' names, the fastest first."""
 
+CALM_PARTS = 6
+"""Part of the short window without a burn that ends it, and at least the fastest short window: a pause is no recovery."""
+
 ENOUGH_TRIALS = 100_000.0
 """Maximum number of trials in a test of chance. It understates the evidence, and is quick."""
 
@@ -40,9 +46,10 @@ class BurnState(IntEnum):
 
     UNSEEN = 0  # too little of the long window
     CALM = 1
-    BLIND = 2  # the long window burns, and the short one has too few requests
-    LIKELY = 3
-    CERTAIN = 4
+    OVER = 2  # the long window burns, and the latest requests do not
+    BLIND = 3  # the long window burns, and the short one has too few requests
+    LIKELY = 4
+    CERTAIN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +63,20 @@ class BurnWindow:
     long: SlowRequestCount
     short: SlowRequestCount
     state: BurnState
+    over: BurnSpan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """Share of requests that may break an objective, and words for them after "5.0% of 200 requests in the last 1 h"."""
+    """Share of requests that may break an objective, and words for them after "5.0% of 200 requests in 1 h".
+
+    `name` is that of the objective, `note` is a detail of a burn.
+    """
 
     allowed: float
     broken: str
+    name: str
+    note: str = ""
 
 
 def judge_burn(case: RuleContext) -> RuleResult:
@@ -73,7 +86,7 @@ def judge_burn(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     allowed, family = case.limit("allowed_share"), case.rule.family
     word, seconds = family.partition("_")[0].upper(), number(float(objective), "seconds")
-    promise = Promise(allowed=allowed, broken=f"had a {word} above the {seconds} promised to {1 - allowed:.0%} of them")
+    promise = Promise(allowed=allowed, broken=f"missed the {seconds} {word} objective", name=word)
     result = judge_promise(case, promise)
     if result is not None:
         return result
@@ -94,8 +107,9 @@ def judge_promise(case: RuleContext, promise: Promise) -> RuleResult | None:
         return case.too_few_requests(
             blind.short.n, case.limit("minimum_requests"), f" in the last {format_span(blind.short_seconds)}"
         )
-    calm = next((rung for rung in rungs if rung.state is BurnState.CALM), None)
-    return None if calm is None else _build_verdict(case, calm, Status.OK, Certainty.CERTAIN, promise)
+    order = (BurnState.OVER, BurnState.CALM)
+    fine = next((rung for state in order for rung in rungs if rung.state is state), None)
+    return None if fine is None else _build_verdict(case, fine, Status.OK, Certainty.CERTAIN, promise)
 
 
 def _evaluate_rung(case: RuleContext, promise: Promise, name: str, status: Status) -> BurnWindow:
@@ -109,7 +123,23 @@ def _evaluate_rung(case: RuleContext, promise: Promise, name: str, status: Statu
         short=error_budget.count_slow_requests(case.budget, case.rule.family, case.now - short_seconds, case.now),
         state=BurnState.UNSEEN,
     )
+    rung = replace(rung, over=_find_recovery(case, promise, rung))
     return replace(rung, state=_compute_state(case, promise, rung))
+
+
+def _find_recovery(case: RuleContext, promise: Promise, rung: BurnWindow) -> BurnSpan | None:
+    """Return the long window's burn if it is over: for long enough, and with too few slow requests since to be chance."""
+    limit = rung.burn * promise.allowed
+    if not _is_beyond_chance(rung.long.best, rung.long.n, limit, LIKELY_CONFIDENCE):
+        return None
+    span = error_budget.find_burn_span(case.budget, case.rule.family, limit, case.now - rung.long_seconds, case.now)
+    calm_seconds = max(case.limit(f"{RUNGS[0][0]}_short_seconds"), rung.short_seconds / CALM_PARTS)
+    if span is None or case.now - span.end < calm_seconds or span.n <= 0:
+        return None
+    trials = math.floor(min(span.n, ENOUGH_TRIALS))
+    slow = math.ceil(span.slow / span.n * trials)
+    proven = slow < trials and limit < 1 and 1 - binomial_tail(slow + 1, trials, limit) < 1 - CONFIDENCE
+    return span if proven else None
 
 
 def _compute_state(case: RuleContext, promise: Promise, rung: BurnWindow) -> BurnState:
@@ -119,14 +149,18 @@ def _compute_state(case: RuleContext, promise: Promise, rung: BurnWindow) -> Bur
         return BurnState.UNSEEN
     if not _is_beyond_chance(long.best, long.n, limit, LIKELY_CONFIDENCE):
         return BurnState.CALM
+    if rung.over is not None:
+        return BurnState.OVER
     if short.n < needed:
         return BurnState.BLIND
     if short.best <= limit * short.n:
         return BurnState.CALM
     # Nothing counts as slow in the unobserved part, so the share of the observed part must be larger.
     known = long.seconds / rung.long_seconds
-    proven_limit = limit * (1.0 if known >= FULL_COVERAGE else 1.0 / known)
+    is_seen = known >= FULL_COVERAGE
+    proven_limit = limit * (1.0 if is_seen else 1.0 / known)
     is_proven = short.low > limit * short.n and _is_beyond_chance(long.low, long.n, proven_limit, CONFIDENCE)
+    is_proven &= is_seen or rung.short_seconds == case.limit(f"{RUNGS[0][0]}_short_seconds")
     separate = sum(1 for share in long.shares if share > limit) >= SEPARATE
     return BurnState.CERTAIN if is_proven and separate else BurnState.LIKELY
 
@@ -153,27 +187,36 @@ def explain_no_rung(case: RuleContext, promise: Promise) -> RuleResult:
 def _build_verdict(
     case: RuleContext, rung: BurnWindow, status: Status, certainty: Certainty, promise: Promise
 ) -> Verdict:
-    n, when, note = rung.long.n, f"the last {format_span(rung.long_seconds)}", ""
+    n, seen = rung.long.n, min(rung.long.seconds, rung.long_seconds)
     observed = Reading(value=rung.long.best / n, low=rung.long.low / n, high=rung.long.high / n, n=n)
-    if rung.long.seconds < FULL_COVERAGE * rung.long_seconds:
-        seen = format_span(rung.long.seconds)
-        when, note = (f"{seen} seen", "") if status is Status.OK else (when, f"; of that time {seen} were seen")
-    sentence = f"{_format_share(rung.long)} of {n:,.0f} requests in {when} {promise.broken}"
-    sentence += f"{_describe_burn(rung, status, promise.allowed)}{note}"
-    return case.verdict(status, certainty, observed, range_reading(0.0, promise.allowed, n), sentence)
+    is_partial = seen < FULL_COVERAGE * rung.long_seconds
+    when = format_span(seen if is_partial else rung.long_seconds)
+    share, edges = number(rung.long.best / n, "ratio"), spread(rung.long.low / n, rung.long.high / n, "ratio")
+    sentence = f"{share} of {n:,.0f} requests in {when} {promise.broken}"
+    details: tuple[str, ...] = ()
+    if rung.state is BurnState.OVER and rung.over is not None:
+        sentence = _describe_recovery(rung.over, case.now, promise)
+    elif status is not Status.OK:
+        rate = rung.long.best / n / promise.allowed
+        sentence += f"; the budget burns {rate:.3g}x too fast"
+        details = (
+            f"share between the edges of the bucket: {edges}" if edges != share else "",
+            f"{rung.burn:g}x is the limit over {format_span(rung.long_seconds)} and {format_span(rung.short_seconds)}",
+            f"{_format_share(rung.short)} of {rung.short.n:,.0f} requests in the last {format_span(rung.short_seconds)}",
+            f"{rate * seen / PERIOD_SECONDS:.1%} of a month's budget was spent",
+            f"{when} of {format_span(rung.long_seconds)} were seen" if is_partial else "",
+            promise.note,
+        )
+    return case.verdict(status, certainty, observed, range_reading(0.0, promise.allowed, n), sentence, details=details)
 
 
-def _describe_burn(rung: BurnWindow, status: Status, allowed: float) -> str:
-    if status is Status.OK:
-        still = rung.short.best / rung.short.n if rung.short.n > 0 else 0.0
-        over = rung.long.best > rung.burn * allowed * rung.long.n
-        return f"; in the last {format_span(rung.short_seconds)} {still:.1%}" if over else ""
-    rate = rung.long.best / rung.long.n / allowed
-    spent = rate * rung.long.seconds / PERIOD_SECONDS
+def _describe_recovery(span: BurnSpan, now: float, promise: Promise) -> str:
+    begin, end = (datetime.fromtimestamp(one, UTC) for one in (span.begin, span.end))
+    today = datetime.fromtimestamp(now, UTC).date()
+    from_, to = (f"{one:%H:%M}" if one.date() == today else f"{one:%d %b %H:%M}" for one in (begin, end))
     return (
-        f", and {_format_share(rung.short)} of {rung.short.n:,.0f} in the last {format_span(rung.short_seconds)}: "
-        f"the error budget burns {rate:.3g} times as fast as it may ({rung.burn:g} is the limit here), "
-        f"{spent:.1%} of a month's budget was spent"
+        f"{promise.name} recovering, budget spent from {from_} to {to}; "
+        f"{span.slow:,.0f} of {span.n:,.0f} requests since {promise.broken}"
     )
 
 

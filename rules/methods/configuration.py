@@ -118,9 +118,12 @@ def judge_precision(case: RuleContext) -> RuleResult:
     wanted = max((case.limit(needs) if (needs := needed(format)) else 0.0 for format in parts.values()), default=0.0)
     observed, expected = exact_reading(gpu.capability, 1.0), range_reading(wanted, None, 1.0)
     if found:
-        capability = "" if gpu.capability is None else f" has compute capability {gpu.capability:.1f}"
-        sentence = f"{plan.gpu.product}{capability}: {'; '.join(text for text, _ in found)}"
-        return case.verdict(Status.WARNING, certain_if(any(sure for _, sure in found)), observed, expected, sentence)
+        certainty = certain_if(any(sure for _, sure in found))
+        sentence = f"{plan.gpu.product} has {found[0][0]}"
+        details = [text for text, _ in found[1:]]
+        if gpu.capability is not None:
+            details.append(f"compute capability {gpu.capability:.1f}, {wanted:g} or more is needed")
+        return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
     formats = ", ".join(f"{part} in {format}" for part, format in parts.items())
     sentence = f"{plan.gpu.product} computes what is planned: {formats}"
     return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
@@ -131,11 +134,10 @@ def _find_mismatch(case: RuleContext, gpu: Product, part: str, format: str) -> t
     needs = needed(format)
     if not needs or gpu.computes(needs, case.limit(needs)):
         return None
-    since = f" (NVIDIA has it from {case.limit(needs):g} on)" if gpu.capability is not None else ""
-    text = f"no hardware path for {part} in {format}{since}"
+    text = f"no hardware path for {part} in {format}"
     if part == "KV cache":
-        return f"{text}: memory is saved, time is not", False
-    return f"{text}: they run converted, without the planned speed-up", needs not in UNPACKED
+        return f"{text}; memory is saved, time is not", False
+    return f"{text}; they run converted, without the planned speed-up", needs not in UNPACKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,7 @@ def judge_cold_start(case: RuleContext) -> RuleResult:
     restarts = math.fsum(s.window.counters.get("restarts", 0.0) for s in case.binned)
     if restarts:
         seen = "one restart was seen" if restarts == 1 else f"{restarts:.0f} restarts were seen"
-        return case.unknown(Gap.NOT_EXPOSED, f"{seen}, and the page does not tell when the engine was ready")
+        return case.unknown(Gap.NOT_EXPOSED, f"{seen}, the page does not expose when the engine was ready")
     return case.unknown(Gap.NO_TRAFFIC, "no start was seen")
 
 
@@ -188,30 +190,31 @@ def _judge_quantiles(case: RuleContext, known: StartQuantiles, planned: float) -
     """Compare the P95 of all known starts with this timing."""
     allowed, slow, proven = planned * case.limit("factor"), known.p95_seconds, known.proven_seconds
     observed = Reading(value=slow, low=proven, high=None, n=float(known.count))
-    took, how = number(slow, "seconds"), f"timed {FROM_TO[known.timing]}"
+    took = number(slow, "seconds")
     if known.count == 1:
-        sentence = f"The one start that is known, {how}, took {took}"
+        sentence = f"The only known cold start took {took}"
     elif not known.has_p95:
-        sentence = f"The slowest of {known.count} starts {how} took {took}"
+        sentence = f"The slowest of {known.count} cold starts took {took}"
     else:
-        sentence = f"Of {known.count} starts {how} 95% took at most {took}"
+        sentence = f"Cold start P95 is {took} over {known.count} starts"
     is_fine = slow <= allowed
-    sentence = f"{sentence}; {_describe_planned(planned, known.timing, is_fine=is_fine)}"
+    sentence = f"{sentence}; {number(planned, 'seconds')} are planned"
+    details = (f"timed {FROM_TO[known.timing]}", _describe_part(known.timing, is_fine=is_fine))
     status = Status.OK if is_fine else Status.WARNING
     # A part of a start that is shorter than the plan proves nothing.
     certainty = certain_if(known.timing is Timing.POD if is_fine else proven > allowed)
-    return case.verdict(status, certainty, observed, _expect_planned(planned), sentence)
+    return case.verdict(status, certainty, observed, _expect_planned(planned), sentence, details=details)
 
 
 def _expect_planned(planned: float) -> Reading:
     return Reading(value=planned, low=0.0, high=planned, n=1.0)
 
 
-def _describe_planned(planned: float, timing: Timing, *, is_fine: bool) -> str:
-    words = f"{number(planned, 'seconds')} are planned"
+def _describe_part(timing: Timing, *, is_fine: bool) -> str:
+    """Return what the plan covers where only a part of a start was timed."""
     if timing is Timing.POD:
-        return words
-    return f"{words} for the whole, which was not timed" if is_fine else f"{words} for the whole"
+        return ""
+    return "the plan is for the whole start, which was not timed" if is_fine else "the plan is for the whole start"
 
 
 def _find_starts(case: RuleContext, timing: Timing) -> tuple[StartQuantile, ...]:
@@ -245,17 +248,19 @@ def _judge_starts(case: RuleContext, starts: tuple[StartQuantile, ...], timing: 
         _expect_planned(planned),
     )
     starts_word = f"{count:.0f} start" if count == 1 else f"{count:.0f} starts"
-    took = f"{number(slowest.seconds, 'seconds')} {FROM_TO[timing]}"
+    took = number(slowest.seconds, "seconds")
+    details = [f"timed {FROM_TO[timing]}", _describe_part(timing, is_fine=not late)]
     if not late:
         most = f"at most {took}" if count > 1 else took
-        sentence = f"{starts_word} took {most}; {_describe_planned(planned, timing, is_fine=True)}"
-        return case.verdict(Status.OK, certain_if(timing is Timing.POD), observed, expected, sentence)
+        sentence = f"{starts_word} took {most}; {number(planned, 'seconds')} are planned"
+        certainty = certain_if(timing is Timing.POD)
+        return case.verdict(Status.OK, certainty, observed, expected, sentence, details=details)
     sentence = (
-        f"{late:.0f} of {starts_word} took longer than the planned {number(planned, 'seconds')}: "
+        f"{late:.0f} of {starts_word} took longer than the planned {number(planned, 'seconds')}; "
         f"{slowest.replica or case.context.tier} {took}"
     )
-    sentence += f" (mean {number(mean, 'seconds')})" if count > 1 else ""
-    return case.verdict(Status.WARNING, Certainty.CERTAIN, observed, expected, sentence)
+    details.append(f"mean {number(mean, 'seconds')}" if count > 1 else "")
+    return case.verdict(Status.WARNING, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
 def _judge_engine_times(case: RuleContext, times: dict[str | None, float], planned: float) -> RuleResult:
@@ -264,11 +269,12 @@ def _judge_engine_times(case: RuleContext, times: dict[str | None, float], plann
     late = seconds > planned * case.limit("factor")
     observed = range_reading(seconds, None, float(len(times)))
     sentence = (
-        f"{replica or case.context.tier} says that its own start took {number(seconds, 'seconds')}; what came before it is "
-        f"not counted, and {number(planned, 'seconds')} are planned for all of it"
+        f"The engine of {replica or case.context.tier} started in {number(seconds, 'seconds')} by its own clock; "
+        f"{number(planned, 'seconds')} are planned"
     )
+    details = ("the plan is for the whole start; what came before the engine is not counted",)
     status = Status.WARNING if late else Status.OK
-    return case.verdict(status, certain_if(late), observed, _expect_planned(planned), sentence)
+    return case.verdict(status, certain_if(late), observed, _expect_planned(planned), sentence, details=details)
 
 
 def _describe_measured(case: RuleContext) -> str:

@@ -170,7 +170,9 @@ def _report_excess(
     short = supply.needed(whole.best) - math.floor(whole.ready + 0.5)
     parts = [f"{number(whole.best, 'per_second')} arrive, {_describe_capacity(supply, whole)}"]
     if ready is None:
-        parts.append(f"the {supply.planned} planned ones {number(supply.planned_rps, 'per_second')}: outgrown plan")
+        parts.append(
+            f"the {supply.planned} planned ones {number(supply.planned_rps, 'per_second')}, the plan is outgrown"
+        )
     else:
         parts.append(f"{max(1, short)} more {'is' if short <= 1 else 'are'} needed")
         if supply.planned is not None:
@@ -192,18 +194,18 @@ def _judge_projection(case: RuleContext, supply: Supply, whole: Arrivals) -> Rul
         return None
     short = supply.needed(point.q95) - supply.planned
     sentence = (
-        f"Up to {number(point.q95, 'per_second')} (95 % quantile, median {number(point.q50, 'per_second')}) are forecast in "
-        f"{(point.t - case.now) / 60:.0f} min by {projection.method}; the {supply.planned} planned replicas may take "
-        f"{number(supply.planned_rps, 'per_second')}: {short} short"
+        f"Up to {number(point.q95, 'per_second')} are forecast in {(point.t - case.now) / 60:.0f} min; "
+        f"the {supply.planned} planned replicas take {number(supply.planned_rps, 'per_second')}, {short} short"
     )
+    details = (f"95% quantile, median {number(point.q50, 'per_second')}", f"by {projection.method}")
     observed = Reading(value=point.q95, low=point.q50, high=point.q99, n=float(projection.forecasts))
     expected = range_reading(0.0, supply.planned_rps, whole.n)
-    return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence)
+    return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=details)
 
 
 def _describe_capacity(supply: Supply, whole: Arrivals) -> str:
     plural = "replica" if f"{whole.ready:.3g}" == "1" else "replicas"
-    return f"{whole.ready:.3g} ready {plural} may take {number(whole.ready * supply.usable, 'per_second')}"
+    return f"{whole.ready:.3g} ready {plural} take {number(whole.ready * supply.usable, 'per_second')}"
 
 
 def _build_verdict(
@@ -233,15 +235,15 @@ def judge_forecast(case: RuleContext) -> RuleResult:
     status, certainty, sentence = _grade_projection(case, projection)
     kept = projection.covered / projection.forecasts if projection.forecasts else None
     n, least = float(projection.forecasts), _forecast_limit(case, "coverage")
-    return case.verdict(status, certainty, exact_reading(kept, n), range_reading(least, 1.0, n), sentence)
+    details = (f"by {projection.method}", f"{projection.compared} targets were compared with the naive method")
+    observed, expected = exact_reading(kept, n), range_reading(least, 1.0, n)
+    return case.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 def _grade_projection(case: RuleContext, projection: Projection) -> tuple[Status, Certainty, str]:
     """Return status, certainty and words for the quality of a projection. Too few forecasts are ok."""
     wrong: list[tuple[Certainty, str]] = []
-    shown = (
-        f"{projection.covered} of {projection.forecasts} targets were within the 95 % quantile of {projection.method}"
-    )
+    shown = f"{projection.covered} of {projection.forecasts} targets were within the 95% quantile"
     needed, missed = _forecast_limit(case, "minimum_forecasts"), projection.forecasts - projection.covered
     if projection.forecasts >= needed:
         over = [
@@ -253,10 +255,9 @@ def _grade_projection(case: RuleContext, projection: Projection) -> tuple[Status
             wrong.append((over[0], f"only {shown}"))
     ratio, naive = projection.error_ratio, projection.naive or "the naive method"
     if ratio is not None and projection.compared >= needed and ratio >= _forecast_limit(case, "error_ratio"):
-        text = f"{projection.method} was off by {ratio:.2f} times as much as {naive}"
-        wrong.append((Certainty.LIKELY, f"{text} over {projection.compared} targets"))
+        wrong.append((Certainty.LIKELY, f"the error is {ratio:.2f} times that of {naive}"))
     if not wrong:
-        better = "" if ratio is None else f"; its error is {ratio:.2f} of that of {naive}"
+        better = "" if ratio is None else f"; the error is {ratio:.2f} times that of {naive}"
         return Status.OK, Certainty.CERTAIN, shown + better
     return Status.WARNING, wrong[0][0], capitalize("; ".join(text for _, text in wrong))
 

@@ -56,11 +56,15 @@ class DriftedQuantile:
     factor: float
     certain: bool
 
-    def __str__(self) -> str:
-        seen = f"{self.name.upper()} {quantity(self.observed, 'tokens')}, {number(self.planned, 'tokens')} in the plan"
+    @property
+    def seen(self) -> str:
+        return f"{self.name.upper()} {quantity(self.observed, 'tokens')}, {number(self.planned, 'count')} planned"
+
+    @property
+    def times(self) -> str:
         if self.side is LimitSide.LONGER:
-            return f"{self.word} are at least {self.factor:.1f}x as long as planned ({seen})"
-        return f"{self.word} are at most {self.factor:.2g}x as long as planned ({seen})"
+            return f"at least {self.factor:.1f}x"
+        return f"at most {self.factor:.2g}x"
 
 
 def judge_drift(case: RuleContext) -> RuleResult:
@@ -95,7 +99,7 @@ def judge_drift(case: RuleContext) -> RuleResult:
     if peak is not None and peak.is_above_plan:
         observed = Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests)
         expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.requests)
-        sentence = capitalize(str(peak))
+        sentence = f"The peak load is above the plan; {peak}"
         verdict = case.verdict(Status.WARNING, certain_if(peak.certain), observed, expected, sentence)
         return replace(verdict, unit="per_second")
     return _report_no_drift(case, planned, rows, peak)
@@ -151,7 +155,7 @@ def _explain_no_comparison(case: RuleContext, rows: Sequence[tuple[str, str, str
     if 0 < requests < case.limit("minimum_requests"):
         return case.too_few_requests(requests, case.limit("minimum_requests"))
     if requests > 0:
-        text = "the plan's workload does not say how long the requests are that were seen"
+        text = "the plan's workload has no lengths for the observed requests"
         return case.unknown(Gap.NOT_IN_PLAN, text)
     gap = worst_gap(case.binned, rows[0][1])
     if any(family in one.window.histograms for one in case.binned for _, family, _ in rows):
@@ -167,15 +171,19 @@ def _report_drift(
     for drifted in certain or moved:
         first.setdefault(drifted.word, drifted)
     worst = max(certain or moved, key=lambda one: max(one.factor, 1 / one.factor if one.factor > 0 else 1.0))
-    sentence = " and ".join(str(drifted) for drifted in first.values())
+    first[worst.word] = worst
+    ordered = sorted(first.values(), key=lambda one: one is not worst)
+    claims = [f"{one.word} {'are ' if one is worst else ''}{one.times}" for one in ordered]
+    sentence = capitalize(f"{', '.join(claims)} as long as planned: {worst.seen}")
+    details = [f"{one.word} {one.seen}" for one in ordered]
     if peak is not None and peak.is_above_plan:
-        sentence += f"; {peak}"
+        details.append(str(peak))
     longer = frozenset(word for word, drifted in first.items() if drifted.side is LimitSide.LONGER)
     towards = TOWARDS.get(longer, "") if not case.rule.family else ""
     if workload.archetype is not None and towards not in ("", workload.archetype):
-        sentence += f": the traffic moves from {workload.archetype} towards {towards}"
+        details.append(f"the traffic moves from {workload.archetype} towards {towards}")
     expected = exact_reading(worst.planned, worst.observed.n)
-    return case.verdict(Status.WARNING, certain_if(bool(certain)), worst.observed, expected, capitalize(sentence))
+    return case.verdict(Status.WARNING, certain_if(bool(certain)), worst.observed, expected, sentence, details=details)
 
 
 def _report_no_drift(
@@ -194,7 +202,7 @@ def _report_no_drift(
         if found is None:
             continue
         value = planned[family][name]
-        texts.append(f"{word} {name.upper()} {quantity(found, 'tokens')}, {number(value, 'tokens')} in the plan")
+        texts.append(f"{word} {name.upper()} {quantity(found, 'tokens')}, {number(value, 'count')} planned")
         low_enough = found.high is not None and found.high <= value * factor
         is_close = is_close and low_enough and (bool(case.rule.family) or (found.low or 0.0) >= value / factor)
         if observed is None:
@@ -204,5 +212,6 @@ def _report_no_drift(
         if observed is None:
             observed, wanted = Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests), peak.planned
     expected = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n if observed else 0.0)
-    sentence = capitalize("; ".join(texts))
-    return case.verdict(Status.OK, certain_if(is_close), observed or expected, expected, sentence)
+    # Too few requests for any planned quantile: the rule ran, and found nothing beyond the factor.
+    sentence = capitalize(texts[0]) if texts else "No length is proven to have drifted"
+    return case.verdict(Status.OK, certain_if(is_close), observed or expected, expected, sentence, details=texts[1:])

@@ -22,7 +22,7 @@ from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 KINDS: tuple[tuple[str, str, str, str], ...] = (
     (NO_ROOM, "no_room", "no_room_share", "refused for want of room (503)"),
-    (HTTP_REFUSED, "bad", "bad_share", "answered 4xx, as what cannot be served or is too much for one client"),
+    (HTTP_REFUSED, "bad", "bad_share", "answered 4xx"),
 )
 """Kinds of refusals: family, field of `Outcomes`, threshold, words. Refusals that the fleet can avoid come first."""
 
@@ -31,8 +31,8 @@ def judge_availability(case: RuleContext) -> RuleResult:
     """Compare failed requests with the availability of the plan. Refused requests are in neither number."""
     allowed, of_plan = allowed_to_fail(case.context, case.rule)
     source = "" if of_plan else " (the default: the plan has no slo.availability)"
-    broken = f"failed where {(1 - allowed) * 100:.6g}% are promised to be served{source}"
-    promise = Promise(allowed=allowed, broken=broken)
+    note = f"{(1 - allowed) * 100:.6g}% are promised to be served{source}"
+    promise = Promise(allowed=allowed, broken="failed", name="Availability", note=note)
     result = judge_promise(case, promise)
     missing = _explain_missing(case) if case.binned else None
     if missing is not None and (result is None or (isinstance(result, Verdict) and result.status is Status.OK)):
@@ -42,7 +42,7 @@ def judge_availability(case: RuleContext) -> RuleResult:
         return explain_no_rung(case, promise)
     if isinstance(result, Unknown) or result.status is Status.OK:
         return result
-    return replace(result, sentence=f"{result.sentence}{_describe_doubt(case)}")
+    return replace(result, details=(*result.details, *_describe_doubt(case)))
 
 
 def allowed_to_fail(context: TierContext, rule: Rule) -> tuple[float, bool]:
@@ -64,17 +64,17 @@ def _explain_missing(case: RuleContext) -> Unknown | None:
     return case.unknown(found.gap, text)
 
 
-def _describe_doubt(case: RuleContext) -> str:
+def _describe_doubt(case: RuleContext) -> tuple[str, ...]:
     """Return why the counts are inconclusive, or which of the two kinds of failures is missing."""
     doubts = [found.doubt for found in _read_outcomes(case.binned) if found.doubt]
     if doubts:
-        return f"; not certain: {doubts[-1]}"
+        return (f"not certain: {doubts[-1]}",)
     present = {family for one in case.binned for family in one.window.counters}
     if HTTP_FAILED not in present:
-        return "; HTTP answers 5xx are not exposed, what failed before the engine had it is not counted"
+        return ("HTTP answers 5xx are not exposed: failures before the engine are not counted",)
     if FAILED not in present:
-        return "; errors of the engine are not exposed, what failed in the middle of a stream is not counted"
-    return ""
+        return ("errors of the engine are not exposed: failures within a stream are not counted",)
+    return ()
 
 
 def _read_outcomes(binned: Iterable[BinnedWindow]) -> list[Outcomes]:
@@ -123,8 +123,9 @@ def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> Ru
     if total.asked < needed:
         return case.too_few_requests(total.asked, needed)
     observed, expected = exact_reading(total.share, total.asked), range_reading(0.0, limit, total.asked)
-    sentence = f"{total.share:.1%} of {total.asked:,.0f} requests were {words}; {limit:.0%} is allowed"
-    fine = case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
+    claim, details = f"{total.share:.1%} of requests were {words}", (f"of {total.asked:,.0f} requests",)
+    sentence = f"{claim}; {limit:.0%} is allowed"
+    fine = case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
     if not is_significant_share(total.refused, total.asked, total.asked, limit, LIKELY_CONFIDENCE):
         return fine
     last = _count_refusals(case.last_quarter(case.binned), field)
@@ -132,10 +133,10 @@ def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> Ru
         return case.too_few_requests(last.asked if last else 0.0, needed / 4, " in the last quarter of the time")
     each = (_count_refusals(group, field) for group in case.periods(case.binned))
     if not is_persistent(last, each, lambda part: part.share > limit):
-        return replace(fine, sentence=f"{sentence}, but not in all that time")
+        return replace(fine, sentence=f"{sentence}, and most of the time it was less")
     is_proven = not total.doubtful and is_significant_share(total.refused, total.asked, total.asked, limit, CONFIDENCE)
     status = Status.CRITICAL if last.share > case.limit("critical_share") else Status.WARNING
-    return case.verdict(status, certain_if(is_proven), observed, expected, sentence)
+    return case.verdict(status, certain_if(is_proven), observed, expected, sentence, details=details)
 
 
 def _count_refusals(binned: Iterable[BinnedWindow], field: str) -> Refusals | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, poisson_lower_bound
-from rules.methods.evidence import certain_if, exact_reading, range_reading
+from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
 from rules.plan.load_bins import BinnedWindow, group_by_load_bin
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import ratio
@@ -75,12 +75,18 @@ def judge_event_ratio(case: RuleContext) -> RuleResult:
         return status
     if status is Status.WARNING and total.exceeds(critical):
         status = Status.CRITICAL
-    share = f" ({total.events / total.finished:.1%})" if total.finished > 0 else ""
-    sentence = (
-        f"{total.events:,.0f} preemptions for {total.finished:,.0f} finished requests{share}: healthy is below "
-        f"{warning:.0%}, above {critical:.0%} is degraded{_describe_end(status, total.exceeds(warning))}"
+    claim = f"{total.events:,.0f} preemptions while no request finished"
+    if total.finished > 0:
+        claim = f"Preemptions are {total.events / total.finished:.1%} of finished requests"
+    healthy, degraded = f"below {warning:.0%} is healthy", f"above {critical:.0%} is degraded"
+    limit = degraded if status is Status.CRITICAL else healthy
+    sentence = f"{claim}; {_describe_end(status, total.exceeds(warning)) or limit}"
+    details = (
+        f"{total.events:,.0f} preemptions for {total.finished:,.0f} finished requests",
+        f"{healthy}, {degraded}",
     )
-    return case.verdict(status, certainty, found, range_reading(0.0, warning, total.finished), sentence)
+    expected = range_reading(0.0, warning, total.finished)
+    return case.verdict(status, certainty, found, expected, sentence, details=details)
 
 
 def judge_excess(case: RuleContext) -> RuleResult:
@@ -110,12 +116,15 @@ def judge_excess(case: RuleContext) -> RuleResult:
     if status is not Status.OK and supported < total.finished / 2:
         certainty = Certainty.LIKELY
     value = total.events / total.finished
-    sentence = (
-        f"{value:.1%} preemptions a finished request where the benchmark has {usual:.1%} at this load "
-        f"({points * 100:.0f} points more are allowed){_describe_end(status, value > usual + points)}"
+    end = _describe_end(status, value > usual + points)
+    sentence = f"Preemptions are {value:.1%} of finished requests; the benchmark has {usual:.1%} at this load"
+    sentence = f"{sentence}; {end}" if end else sentence
+    details = (
+        f"{total.events:,.0f} preemptions for {total.finished:,.0f} finished requests",
+        f"{points * 100:.0f} points more than the benchmark are allowed",
     )
     observed, expected = (exact_reading(each, total.finished) for each in (value, usual))
-    return case.verdict(status, certainty, observed, expected, sentence)
+    return case.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 def _compute_status(
@@ -136,7 +145,7 @@ def _compute_status(
 
 
 def _describe_end(status: Status, exceeds: bool) -> str:
-    return "; none in the last quarter of that time" if status is Status.OK and exceeds else ""
+    return "none in the last quarter of the time" if status is Status.OK and exceeds else ""
 
 
 def judge_faults(case: RuleContext) -> RuleResult:
@@ -151,14 +160,17 @@ def judge_faults(case: RuleContext) -> RuleResult:
     status = Status.WARNING if count >= case.limit("events") else Status.OK
     where = sorted({one.replica for one in case.binned if one.window.counters.get(family) and one.replica})
     minutes = math.ceil(watched_seconds(case.binned) / windows.MINUTE_SECONDS)
-    sentence = f"{case.rule.about}: {count:.0f} in {minutes:d} min{_list_codes(family, total)}"
-    sentence += f", of {', '.join(where)}" if where and status is not Status.OK else ""
-    return case.verdict(status, Certainty.CERTAIN, exact_reading(count, count), exact_reading(0.0, count), sentence)
+    sentence = f"{case.rule.about}: {count:.0f} in {minutes:d} min"
+    sentence += f" on {join_names(where)}" if where and status is not Status.OK else ""
+    observed, expected = exact_reading(count, count), exact_reading(0.0, count)
+    details = (_list_codes(family, total),)
+    return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
 def _list_codes(family: str, total: windows.Window) -> str:
+    """Return the number of events by code, "" without codes."""
     stem = BY_CODE.get(family)
     found = {
         name.partition("/")[2]: n for name, n in total.counters.items() if stem and name.startswith(f"{stem}/") and n
     }
-    return f" ({', '.join(f'{code} x {n:.0f}' for code, n in sorted(found.items()))})" if found else ""
+    return join_names([f"{code} x {n:.0f}" for code, n in sorted(found.items())])

@@ -6,7 +6,7 @@ Buckets count only if they lie wholly on one side of a limit. The binomial distr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from rules.confidence import Certainty, binomial_tail
@@ -20,6 +20,9 @@ PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
 
 ROUNDING = 1e-9
 """Tolerance of counts that are sums of doubles."""
+
+NAMED = 5
+"""Maximum number of names in a detail."""
 
 
 class LimitSide(StrEnum):
@@ -54,11 +57,15 @@ def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def join_names(names: Sequence[str]) -> str:
+    """Return names for a detail, the first ones if there are many."""
+    more = len(names) - NAMED
+    return f"{', '.join(names[:NAMED])} and {more} more" if more > 0 else ", ".join(names)
+
+
 def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
     """Return why an excess is no finding: it is over, or too few separate minutes (hours) show it."""
-    return (
-        "not any more in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {case.periods_word}"
-    )
+    return "no longer in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {case.periods_word}"
 
 
 def group_by_replica(binned: Iterable[BinnedWindow]) -> dict[str | None, tuple[BinnedWindow, ...]]:

@@ -15,7 +15,6 @@ from rules.methods.evidence import (
     OUTPUTS,
     PROMPTS,
     LimitSide,
-    capitalize,
     certain_if,
     count_requests,
     exact_reading,
@@ -83,17 +82,18 @@ def _check_limits(case: RuleContext) -> RuleResult:
     """Find token limits that are missing, exceeded, or too generous to protect."""
     guardrails = case.context.plan.guardrails if case.context.plan else None
     if guardrails is None:
-        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no guardrails{_propose_limits(case, LIMITED)}")
+        proposed = _propose_limits(case, LIMITED)
+        return case.unknown(Gap.NOT_IN_PLAN, "; ".join(filter(None, ("the plan has no guardrails", proposed))))
     missing = [limited for limited in LIMITED if getattr(guardrails, limited.key) is None]
     found = [one for limited in LIMITED if (one := _find_violation(case, guardrails, limited)) is not None]
     texts = [one.text for one in found]
     if missing:
         names = " and ".join(f"no {limited.words}" for limited in missing)
-        texts.insert(0, f"The plan's guardrails have {names}{_propose_limits(case, missing)}")
+        texts = [f"The plan's guardrails have {names}", _propose_limits(case, missing), *texts]
     if texts:
         observed, expected = (found[0].observed, found[0].expected) if found else (NOTHING, NOTHING)
         certainty = certain_if(bool(missing) or any(one.certain for one in found))
-        return case.verdict(Status.WARNING, certainty, observed, expected, ". ".join(texts))
+        return case.verdict(Status.WARNING, certainty, observed, expected, texts[0], details=texts[1:])
     return _explain_unseen(case) or _confirm_limits(case, guardrails)
 
 
@@ -105,16 +105,16 @@ def _find_violation(case: RuleContext, guardrails: Guardrails, limited: GuardedQ
         return None
     headroom = case.limit("most_headroom")
     for q, at, side, consequence in (
-        (0.99, float(limit), LimitSide.LONGER, "it is not enforced"),
-        (limited.q, limit / headroom, LimitSide.SHORTER, f"more than {headroom:g}x, so it protects nothing"),
+        (0.99, float(limit), LimitSide.LONGER, "is not enforced"),
+        (limited.q, limit / headroom, LimitSide.SHORTER, f"protects nothing, at more than {headroom:g}x"),
     ):
         likely = is_significant_quantile(parts, q, at, side, LIKELY_CONFIDENCE)
         found = quantile(parts, q)
         if found is None or not likely or not is_lasting_drift(case, limited.family, q, at, side):
             continue
-        seen = f"{'P99' if q > 0.95 else 'P95'} of what is seen is {quantity(found, 'tokens')}"
+        seen = f"{'P99' if q > 0.95 else 'P95'} is {quantity(found, 'tokens')}"
         return GuardrailViolation(
-            text=f"The {limited.words} is {number(limit, 'tokens')}, {seen}: {consequence}",
+            text=f"The {limited.words} of {number(limit, 'tokens')} {consequence}; {seen}",
             certain=is_significant_quantile(parts, q, at, side, CONFIDENCE),
             observed=found,
             expected=range_reading(0.0, float(limit), found.n),
@@ -131,7 +131,7 @@ def _propose_limits(case: RuleContext, several: Sequence[GuardedQuantity]) -> st
             continue
         low, high = (number(case.limit(name) * found.high, "tokens") for name in ("least_headroom", "most_headroom"))
         texts.append(f"{low.removesuffix(' tokens')} to {high} for {limited.words.removesuffix(' limit')}s")
-    return f"; by what is seen {' and '.join(texts)} would fit" if texts else ""
+    return f"{' and '.join(texts)} would fit" if texts else ""
 
 
 def _explain_unseen(case: RuleContext) -> Unknown | None:
@@ -154,12 +154,15 @@ def _confirm_limits(case: RuleContext, guardrails: Guardrails) -> Verdict:
         if found is None:
             continue
         given = float(getattr(guardrails, limited.key))
-        seen = f"{limited.quantile} of what is seen {quantity(found, 'tokens')}"
-        texts.append(f"the {limited.words} is {number(given, 'tokens')}, {seen}")
+        texts.append(
+            f"the {limited.words} is {number(given, 'tokens')}, {limited.quantile} {quantity(found, 'tokens')}"
+        )
         if len(texts) == 1:
             observed, limit = found, given
     expected = range_reading(0.0, limit, observed.n)
-    return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, capitalize("; ".join(texts)))
+    return case.verdict(
+        Status.OK, Certainty.CERTAIN, observed, expected, "The token limits fit the requests", details=texts
+    )
 
 
 def _check_queue_breaker(case: RuleContext) -> RuleResult:
@@ -181,17 +184,17 @@ def _check_queue_breaker(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan's guardrails have no queue_breaker{fitting}")
     if most is None:
         return _explain_no_arrivals(case)
-    status, rate, remark = Status.OK, most, ""
+    status, rate, remark, state = Status.OK, most, "", "fits"
     depth, present = safe_queue_depth(slo, most), safe_queue_depth(slo, now) if now else 0.0
     if breaker > case.limit("too_deep") * depth:
-        status = Status.WARNING
-        remark = f": from {depth:,.0f} on every queued request misses {number(slo, 'seconds')} before any is shed"
+        status, state = Status.WARNING, "is too deep"
+        remark = f"from {depth:,.0f} on every queued request misses {number(slo, 'seconds')} before any is shed"
     elif now and breaker < case.limit("too_shallow") * present:
-        status, depth, rate = Status.WARNING, present, now
-        remark = f": {present:,.0f} could wait within {number(slo, 'seconds')}, most of them are refused"
-    text = f"The breaker sheds load at {breaker:g} queued requests; {_describe_fit(case, slo, rate)}{remark}"
+        status, depth, rate, state = Status.WARNING, present, now, "is too shallow"
+        remark = f"{present:,.0f} could wait within {number(slo, 'seconds')}, most of them are refused"
+    text = f"The breaker at {breaker:g} queued requests {state}; {_describe_fit(case, slo, rate)}"
     expected = range_reading(case.limit("low") * depth, case.limit("high") * depth, 1.0)
-    return case.verdict(status, Certainty.CERTAIN, exact_reading(breaker, 1.0), expected, text)
+    return case.verdict(status, Certainty.CERTAIN, exact_reading(breaker, 1.0), expected, text, details=(remark,))
 
 
 def _describe_fit(case: RuleContext, slo: float, rate: float) -> str:
@@ -238,7 +241,7 @@ def judge_runaway(case: RuleContext) -> RuleResult:
     workload = case.context.plan.workload if case.context.plan else None
     planned = workload.generation_tokens.p99 if workload and workload.generation_tokens else None
     if planned is None:
-        text = f"the plan has no P99 of generation_tokens to tell a long answer by{_describe_cut(case)}"
+        text = f"the plan has no P99 of generation_tokens{_describe_cut(case)}"
         return case.unknown(Gap.NOT_IN_PLAN, text)
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
@@ -260,14 +263,16 @@ def judge_runaway(case: RuleContext) -> RuleResult:
         status, certainty = Status.WARNING, certain_if(is_proven)
     least, probable = found.minimum_count / found.n, found.probable / found.n
     between = f"{probable:.1%}" if probable - least < 0.0005 else f"{least:.1%} to {probable:.1%}"
-    sentence = (
-        f"{between} of {found.n:,.0f} answers ran beyond {number(longest, 'tokens')} until their token limit "
-        f"({found.cut / found.n:.0%} ended at theirs, {found.long / found.n:.1%} are so long); {allowed * 100:g}% is allowed"
-    )
+    sentence = f"{between} of answers ran into their token limit; {allowed * 100:g}% is allowed"
+    details = [
+        f"{found.long / found.n:.1%} of {found.n:,.0f} answers are longer than {number(longest, 'tokens')}",
+        f"{found.cut / found.n:.0%} ended at their token limit",
+    ]
     if status is Status.WARNING and probable > MANY_RUNAWAYS:
-        sentence += ". So many are no single prompts: a lost stop token, or longer answers that are meant"
+        details.append("so many are no single prompts: a lost stop token, or longer answers that are intended")
     observed = Reading(value=probable, low=least, high=min(found.cut, found.at_most_long) / found.n, n=found.n)
-    return case.verdict(status, certainty, observed, range_reading(0.0, allowed, found.n), sentence)
+    expected = range_reading(0.0, allowed, found.n)
+    return case.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 def _count_runaways(binned: Sequence[BinnedWindow], longest: float) -> RunawayCount | None:

@@ -36,8 +36,9 @@ def judge_headroom(case: RuleContext) -> RuleResult:
         return periods.unknown_utilization(case, used)
     limit = case.limit("above")
     minutes = f"{watched_seconds(case.binned) / MINUTE_SECONDS:.0f}"
-    when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"for {minutes} min"
-    sentence = f"Fleet utilisation {number(used.value, 'ratio')}{periods.weighing(case, judged)} {when}"
+    when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"over {minutes} min"
+    claim = f"Fleet utilisation is {number(used.value, 'ratio')}"
+    details = [when, periods.weighing(case, judged)]
     last = _read_last_peak(case) if weekly else periods.value(case, periods.select_last_quarter(case))
     by_period = [periods.value(case, (one,)) for one in judged]
     early = None if weekly else too_early(case, case.binned, last, by_period, lambda value: value > limit)
@@ -47,15 +48,19 @@ def judge_headroom(case: RuleContext) -> RuleResult:
     lasting = is_persistent(last, by_period, lambda value: value > limit)
     expected = range_reading(0.0, limit, used.n)
     if used.value <= limit or not lasting:
-        sentence += f": up to {limit * 100:g}% leaves headroom"
+        sentence = f"{claim}; up to {limit * 100:g}% leaves headroom"
         if used.value > limit:
             sentence += f"; {explain_not_lasting(case, is_over=last is None or last <= limit)}"
         certainty = certain_if(above or (used.high is not None and used.high <= limit))
-        return case.verdict(Status.OK, certainty, used, expected, sentence)
+        return case.verdict(Status.OK, certainty, used, expected, sentence, details=details)
     # Over a week the report proposes the size, from the peak and not from hours.
-    later = ": the report and `sizewatch prewarm` say how many are needed then"
-    sentence += later if weekly else _describe_need(case, judged, used.value)
-    return case.verdict(Status.WARNING, certain_if(periods.is_covered(judged) and above), used, expected, sentence)
+    need, cost = _describe_need(case, judged, used.value)
+    if weekly:
+        need, cost = f"{when}, up to {limit * 100:g}% leaves headroom", ""
+        details.append("the report and `sizewatch prewarm` have the replicas needed then")
+    sentence = f"{claim}; {need or f'up to {limit * 100:g}% leaves headroom'}"
+    certainty = certain_if(periods.is_covered(judged) and above)
+    return case.verdict(Status.WARNING, certainty, used, expected, sentence, details=(*details, cost))
 
 
 def _select_busiest(case: RuleContext, hours: Sequence[Window]) -> tuple[Window, ...]:
@@ -73,11 +78,11 @@ def _read_last_peak(case: RuleContext) -> float | None:
     return max((one for one in known if one is not None), default=None)
 
 
-def _describe_need(case: RuleContext, judged: Sequence[Window], utilization: float) -> str:
-    """Return the replicas that this utilisation needs, at least one more, and the cost of the missing ones."""
+def _describe_need(case: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
+    """Return the replicas that this utilisation needs, at least one more, and the cost of the missing ones in words."""
     replicas, capacity = periods.mean_ready_replicas(judged), case.context.capacity
     if capacity is None:
-        return ""
+        return "", ""
     demand = utilization * replicas * capacity.rps
     needed = max(
         math.floor(replicas + 1),
@@ -85,8 +90,8 @@ def _describe_need(case: RuleContext, judged: Sequence[Window], utilization: flo
     )
     more = max(1, needed - round(replicas))
     after = number(utilization * replicas / needed, "ratio")
-    text = f": {needed} replicas are needed ({after} used), {replicas:.1f} were ready"
-    return text + periods.describe_cost(case, f"; {more} more cost ", more)
+    text = f"{needed} replicas are needed ({after} used), {replicas:.1f} were ready"
+    return text, periods.describe_cost(case, f"{more} more cost ", more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +129,16 @@ def judge_falling(case: RuleContext) -> RuleResult:
     falling = sum(1 for day in days if _is_falling(case, *day))
     observed = exact_reading(after.tokens_per_gpu_hour, found.n)
     expected = range_reading(before.tokens_per_gpu_hour * (1 - case.limit("fall")), None, found.n)
-    sentence = _compare(before, after)
+    sentence = (
+        f"Tokens per GPU-hour went {_format_change(before.tokens_per_gpu_hour, after.tokens_per_gpu_hour)} in a week, "
+        f"traffic {_format_change(before.traffic, after.traffic)}"
+    )
+    details = _compare(before, after)
     if not _is_falling(case, before, after):
-        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
+        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
     certainty = certain_if(falling >= case.limit("days") and periods.is_covered(hours))
     sentence += f"; on {falling} of {len(days)} days"
-    return case.verdict(Status.WARNING, certainty, observed, expected, sentence)
+    return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
 
 
 def _compute_yield(case: RuleContext, hours: Sequence[Window]) -> TokenYield | None:
@@ -170,14 +179,13 @@ def _is_falling(case: RuleContext, before: TokenYield, after: TokenYield) -> boo
     return grown and after.tokens_per_gpu_hour < before.tokens_per_gpu_hour * (1 - case.limit("fall"))
 
 
-def _compare(before: TokenYield, after: TokenYield) -> str:
+def _compare(before: TokenYield, after: TokenYield) -> tuple[str, ...]:
     """Return the change in words. Tokens per GPU-hour are requests per replica x tokens per request."""
     return (
-        f"Tokens per GPU-hour {number(after.tokens_per_gpu_hour, 'count')} this week, "
-        f"{number(before.tokens_per_gpu_hour, 'count')} the week before, "
-        f"while traffic went {_format_change(before.traffic, after.traffic)}: "
-        f"requests per replica {_format_change(before.requests_per_replica, after.requests_per_replica)}, "
-        f"tokens per request {_format_change(before.tokens_per_request, after.tokens_per_request)}"
+        f"{number(after.tokens_per_gpu_hour, 'count')} tokens per GPU-hour this week",
+        f"{number(before.tokens_per_gpu_hour, 'count')} the week before",
+        f"requests per replica {_format_change(before.requests_per_replica, after.requests_per_replica)}",
+        f"tokens per request {_format_change(before.tokens_per_request, after.tokens_per_request)}",
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, poisson_lower_bound
-from rules.methods.evidence import certain_if, group_by_replica
+from rules.methods.evidence import certain_if, group_by_replica, join_names
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
 from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
@@ -19,7 +19,7 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME, Gap, Reading
 from rules.telemetry.windows import NET_CHANGE, Window
-from rules.telemetry.wording import number
+from rules.telemetry.wording import number, split_claim
 from rules.telemetry.work import Capacity, work_of
 from rules.verdicts.context import (
     SEPARATE,
@@ -42,9 +42,9 @@ SAME = 1.05
 """Factor within which work and requests are equal; then a sentence shows requests only."""
 
 LOAD_WORDS: dict[LatencyPattern, str] = {
-    LatencyPattern.KNEE: ": more load than replicas take",
-    LatencyPattern.TAIL: ": within what replicas take together, it is not the load",
-    LatencyPattern.EITHER: "",
+    LatencyPattern.KNEE: "more load than replicas take",
+    LatencyPattern.TAIL: "the replicas together can take this load",
+    LatencyPattern.EITHER: "what replicas take is not known",
 }
 
 DAY_SECONDS = 86400.0
@@ -141,43 +141,48 @@ def judge_beyond(case: RuleContext) -> RuleResult:
     early = _explain_too_early(case, case.limit("minutes") - 1)
     if early:
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
-    status, certainty, sentence = _assess(case, number(curve.top_rps, "per_second"), number(max(rates), "per_second"))
+    status, certainty, sentence, details = _assess(
+        case, number(curve.top_rps, "per_second"), number(max(rates), "per_second")
+    )
     if status is Status.OK and scraped_by_the_minute(case.binned) and (early := beyond_so_far(case)):
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
     expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
     if status is Status.OK:
-        return case.verdict(status, certainty, observed, expected, sentence)
+        return case.verdict(status, certainty, observed, expected, sentence, details=details)
     load, pattern = compare_offered_load(case)
-    sentence = f"{sentence}; {load}{LOAD_WORDS[pattern]}"
-    return with_levers(case.verdict(status, certainty, observed, expected, sentence), pattern)
+    sentence = f"{sentence}; {LOAD_WORDS[pattern]}"
+    return with_levers(case.verdict(status, certainty, observed, expected, sentence, details=(*details, load)), pattern)
 
 
-def _assess(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, str]:
+def _assess(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, str, tuple[str, ...]]:
+    """Return status, certainty, sentence and details."""
     replicas = group_by_replica(case.binned)
     overloads = _find_overloads(case, replicas)
     lasting = [one for one in overloads if one.lasting and one.periods >= case.limit("minutes") - 1]
     proven = [one for one in lasting if one.periods >= case.limit("minutes")]
     if lasting:
         named = proven or lasting
-        sentence = (
-            f"{_name_replicas(named, len(replicas))} than the benchmark measured in {_count_periods(case, named)}: "
-            f"{named[-1].text}"
+        names = join_names([one.replica for one in named if one.replica])
+        details: tuple[str, ...] = (
+            f"in {_count_periods(case, named)}: {named[-1].text}",
+            names if len(named) > 1 else "",
         )
-        return Status.WARNING, certain_if(bool(proven)), sentence
+        return Status.WARNING, certain_if(bool(proven)), _describe_overload(named, len(replicas)), details
     growing = find_growing_queues(case)
     if growing:
         name, text = next(iter(growing.items()))
         finishing = number(max(s.rps or 0.0 for s in case.last_quarter(replicas[name])), "per_second")
-        sentence = f"{name or case.context.tier}: {text}; {finishing} finish where the benchmark reached {top}"
-        return Status.WARNING, Certainty.LIKELY, sentence
-    sentence = f"At most {most} a replica; the benchmark goes to {top}"
+        details = (split_claim(text)[1], f"{finishing} finish, the benchmark reached {top}")
+        sentence = f"More requests arrive at {name or case.context.tier} than finish"
+        return Status.WARNING, Certainty.LIKELY, sentence, details
+    sentence, details = f"At most {most} a replica; the benchmark goes to {top}", ()
     if overloads:
         longest = max(overloads, key=lambda one: watched_seconds(one.beyond))
         seen = part_seen(longest.beyond, replicas[longest.replica])
         end = "too short for a finding" if longest.lasting else "over by now"
-        sentence = f"Beyond the benchmark for {seen}, {end}: {longest.text}"
-    return Status.OK, Certainty.CERTAIN, sentence
+        sentence, details = f"Beyond the benchmark for {seen}; {end}", (longest.text,)
+    return Status.OK, Certainty.CERTAIN, sentence, details
 
 
 def beyond_so_far(case: RuleContext) -> str:
@@ -219,15 +224,14 @@ def _find_overloads(case: RuleContext, replicas: Mapping[str | None, Sequence[Bi
     return overloads
 
 
-def _name_replicas(found: Sequence[ReplicaOverload], replicas: int) -> str:
-    names = ", ".join(one.replica for one in found if one.replica)
+def _describe_overload(found: Sequence[ReplicaOverload], replicas: int) -> str:
     completed = any(one.completed for one in found)
-    if not names:
-        return "The load was more" if completed else "More requests were in the system"
-    had = "carried more" if completed else "had more requests in the system"
-    if len(found) == 1:
-        return f"{names} {had}" if replicas == 1 else f"{names} (1 of {replicas} replicas) {had}"
-    return f"{len(found)} of {replicas} replicas ({names}) {had}"
+    if len(found) > 1:
+        state = "are beyond the benchmarked load" if completed else "hold more requests than benchmarked"
+        return f"{len(found)} of {replicas} replicas {state}"
+    name = found[0].replica or "The tier"
+    state = "is beyond the benchmarked load" if completed else "holds more requests than benchmarked"
+    return f"{name} {state}" if replicas == 1 else f"{name} (1 of {replicas} replicas) {state}"
 
 
 def _count_periods(case: RuleContext, found: Sequence[ReplicaOverload]) -> str:
@@ -260,13 +264,12 @@ class PeakComparison:
     def _describe_burst(self) -> str:
         if self.ratio is None or self.planned_ratio is None or self.ratio <= self.planned_ratio * self.factor:
             return ""
-        return f"; peak to average {self.ratio:.1f} where {self.planned_ratio:.1f} was planned"
+        return f", peak to average {self.ratio:.1f}, {self.planned_ratio:.1f} planned"
 
     def __str__(self) -> str:
-        text = f"{number(self.rps, 'per_second')} or more arrived in three {self.periods}, the planned peak is "
-        text += number(self.planned, "per_second")
-        if self.rps > self.planned * self.factor:
-            text += f": {self.rps / self.planned:.1f}x"
+        times = f" ({self.rps / self.planned:.1f}x)" if self.rps > self.planned * self.factor else ""
+        planned = number(self.planned, "per_second")
+        text = f"{number(self.rps, 'per_second')} or more arrived in three {self.periods}, {planned} planned{times}"
         return text + self._describe_burst()
 
 

@@ -31,7 +31,7 @@ from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 ENOUGH_SEEN = 0.5
 """Minimum observed share of GPU-seconds. The unobserved half may be the busy one."""
 
-MORE_HITS = "more tokens are counted as found in the prefix cache than as looked up: the engine's counters contradict each other"
+MORE_HITS = "the engine counts more prefix cache hits than lookups: its counters contradict each other"
 
 PROMISED = 10**9
 """Requests behind a value of the plan: it is no estimate."""
@@ -41,7 +41,7 @@ PROMISED = 10**9
 class BinMean:
     """Mean in a load bin. `weight` is that of the observed part (0: none), `full_weight` that of a complete observation.
 
-    A `weak` mean is likely at most. `remark` ends the sentence of a finding.
+    A `weak` mean is likely at most. `remark` is a detail of a finding.
     """
 
     value: float
@@ -157,12 +157,13 @@ def _build_verdict(of: BenchmarkComparison, mean: BinnedMean, status: Status, ce
     case, points = of.case, of.case.limit("points")
     expected = Reading(value=mean.expected, low=mean.lower, high=mean.upper, n=mean.weight)
     below = (mean.expected - mean.observed) * 100
-    gap = f"{below:.0f} points below" if below >= 0.5 else "not below"
-    sentence = (
-        f"{MEANS[case.rule.metric].words} {mean.observed:.0%} where the plan has {mean.expected:.0%} at this load: {gap} "
-        f"({points * 100:.0f} points are allowed){mean.remark if status is not Status.OK else ''}"
+    gap = f"{below:.0f} points below the plan" if below >= 0.5 else "not below the plan"
+    seen = f"{mean.observed:.0%} where {mean.expected:.0%} is planned at this load"
+    sentence = f"{MEANS[case.rule.metric].words} is {gap}; {seen}"
+    details = (f"{points * 100:.0f} points below are allowed", mean.remark if status is not Status.OK else "")
+    return case.verdict(
+        status, certainty, exact_reading(mean.observed, mean.weight), expected, sentence, details=details
     )
-    return case.verdict(status, certainty, exact_reading(mean.observed, mean.weight), expected, sentence)
 
 
 def _observe_gpus(of: BenchmarkComparison, one: LoadBin) -> BinMean:
@@ -215,7 +216,7 @@ def _observe_hits(of: BenchmarkComparison, one: LoadBin) -> BinMean:
         return BinMean(value=0.0, weight=0.0, full_weight=requests)
     if queried > 0:
         return BinMean(value=hits / queried, weight=requests, full_weight=requests)
-    remark = "; no prompt was looked up at all: is prefix caching on?"
+    remark = "no prompt was looked up in the prefix cache: is prefix caching on?"
     return BinMean(value=0.0, weight=requests, full_weight=requests, weak=True, remark=remark)
 
 

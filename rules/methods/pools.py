@@ -92,7 +92,18 @@ def judge_pools(case: RuleContext) -> RuleResult:
     replicas = last.prefill + last.decode
     observed, expected = exact_reading(last.present, replicas), exact_reading(found.wanted_ratio, replicas)
     status = Status.WARNING if firing else Status.OK
-    return case.verdict(status, Certainty.CERTAIN, observed, expected, _describe(last, firing))
+    pool, share = last.short
+    present = f"{last.prefill} prefill and {last.decode} decode replicas"
+    sentence = f"{present} (P:D {last.present:.2g}); the traffic wants P:D {last.wanted_ratio:.2g}"
+    if firing:
+        prefill, decode = last.best_split
+        sentence = f"The {pool} pool is short, {share:.0%} of it is used; {prefill} and {decode} replicas would fit"
+    details = (
+        f"{present}, P:D {last.present:.2g}, the traffic wants {last.wanted_ratio:.2g}",
+        f"prompts {number(last.prompt_rate, 'tokens_per_second')}",
+        f"output {number(last.generation_rate, 'tokens_per_second')}",
+    )
+    return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
 def _select_pool(case: RuleContext, binned: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
@@ -123,16 +134,3 @@ def _measure_pool(binned: Sequence[BinnedWindow], family: str) -> tuple[int, flo
     seconds = sum(one.window.seconds_of(family) for one in binned if family in one.window.counters)
     tokens = sum(one.window.counters.get(family, 0.0) for one in binned)
     return replicas, tokens / seconds * replicas if seconds > 0 else 0.0
-
-
-def _describe(pools: PoolRatio, firing: bool) -> str:
-    pool, share = pools.short
-    text = (
-        f"{pools.prefill} prefill and {pools.decode} decode replicas (P:D {pools.present:.2g}); "
-        f"{number(pools.prompt_rate, 'tokens_per_second')} of prompts and "
-        f"{number(pools.generation_rate, 'tokens_per_second')} of output want P:D {pools.wanted_ratio:.2g}"
-    )
-    if not firing:
-        return text
-    prefill, decode = pools.best_split
-    return f"{text}: {prefill} and {decode} of the same replicas would fit; the {pool} pool is short, {share:.0%} of it is used"

@@ -12,7 +12,15 @@ from dataclasses import dataclass, fields
 from itertools import chain
 
 from rules import confidence
-from rules.methods.evidence import PROMPTS, capitalize, certain_if, exact_reading, group_by_replica, sum_parts
+from rules.methods.evidence import (
+    PROMPTS,
+    capitalize,
+    certain_if,
+    exact_reading,
+    group_by_replica,
+    join_names,
+    sum_parts,
+)
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing
@@ -115,6 +123,7 @@ class Routing:
     broken: bool | None
     text: str
     found: CurrentHitRate
+    details: tuple[str, ...] = ()
     certain: bool = False
     gap: Gap = Gap.NOT_IN_PLAN
 
@@ -140,7 +149,7 @@ def judge_replicas(case: RuleContext) -> RuleResult:
     expected = exact_reading(reference.rate, requests) if reference is not None else Missing(gap=Gap.NOT_IN_PLAN)
     status = Status.WARNING if routing.broken else Status.OK
     certainty = certain_if(routing.certain or not routing.broken)
-    return case.verdict(status, certainty, observed, expected, capitalize(routing.text))
+    return case.verdict(status, certainty, observed, expected, capitalize(routing.text), details=routing.details)
 
 
 def assess_routing(binned: Sequence[BinnedWindow], context: TierContext, rule: Rule) -> Routing:
@@ -150,17 +159,23 @@ def assess_routing(binned: Sequence[BinnedWindow], context: TierContext, rule: R
     planned = _read_planned_rate(context)
     found = measure_hit_rate(binned, planned, limits)
     if found.requests < limits.minimum_requests:
-        text = f"{found.requests:.0f} requests of warm replicas in the last minutes, {limits.minimum_requests:.0f} are needed"
+        text = f"{found.requests:.0f} requests of warm replicas lately, {limits.minimum_requests:.0f} are needed"
         return Routing(broken=None, text=text, found=found, gap=Gap.TOO_FEW_REQUESTS)
     if len(found.replicas) < 2:
-        text = f"one replica with a warm cache ({found.rate:.0%} prefix hits): no routing to break"
+        text = f"one replica with a warm cache, {found.rate:.0%} prefix hits; no routing to break"
         return Routing(broken=False, text=text, found=found)
     if not _is_locality_lost(found, limits):
         return _explain_not_lost(found, limits, planned is not None)
     reason = _find_other_reason(found, limits)
     if reason:
-        return Routing(broken=False, text=f"{found}{reason}", found=found)
-    return Routing(broken=True, text=_explain_broken(found), found=found, certain=_has_spread_changed(found, limits))
+        return Routing(broken=False, text=f"{found}; {reason}", found=found)
+    return Routing(
+        broken=True,
+        text=f"{found}; every replica lost hits",
+        found=found,
+        details=_explain_broken(found),
+        certain=_has_spread_changed(found, limits),
+    )
 
 
 def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
@@ -257,35 +272,35 @@ def _explain_not_lost(found: CurrentHitRate, limits: LocalityThresholds, planned
     best = found.reference.rate if found.reference else found.rate
     if best <= limits.near / len(found.replicas) and not planned:
         rate = f"prefix hits are {found.rate:.0%} over {len(found.replicas)} replicas"
-        text = f"{rate}, as before, and the plan does not say what one replica alone has"
+        text = f"{rate}, as before; the plan has no hit rate of one replica"
         return Routing(broken=None, text=text, found=found)
     fallen = found.reference is not None and found.rate <= found.reference.rate - limits.points
     state = "not lost in each of the last minutes" if fallen else "not lost"
-    return Routing(broken=False, text=f"{found}: {state}", found=found)
+    return Routing(broken=False, text=f"{found}; {state}", found=found)
 
 
 def _find_other_reason(found: CurrentHitRate, limits: LocalityThresholds) -> str:
-    """Return the reason for lost hits other than the routing, as the end of a sentence. Return "" without any."""
+    """Return the reason for lost hits other than the routing. Return "" without any."""
     groups, floor = group_by_replica(found.binned), (found.reference.rate if found.reference else 0.0) - limits.points
     warm = [name for name in found.replicas if (hit_rate(groups.get(name, ())) or 0.0) > floor]
     if warm:
-        return f", but not lost on {', '.join(warm)}"
+        return f"not lost on {join_names(warm)}"
     if found.eviction_rate > limits.eviction_rate:
-        return f", with {number(found.eviction_rate, 'ratio')} preemptions a request: the KV cache has no room"
+        return f"{number(found.eviction_rate, 'ratio')} preemptions a request, the KV cache has no room"
     change = found.length_change
     if change is not None and not 1 / limits.length_change <= change <= limits.length_change:
-        return f", and prompts changed: their mean length is {change:.2f} times that of before"
+        return f"prompts changed, their mean length is {change:.2f} times that of before"
     # Caches that hold several prefixes keep more than the expected rate, full caches keep less.
     expected = found.expected_rate
     if not expected / limits.near <= found.rate <= expected * limits.near:
-        return f"; routing alone would leave about {expected:.0%}: prompts changed, or the caches did"
+        return f"routing alone would leave about {expected:.0%}, so prompts or caches changed"
     mean = math.fsum(found.counts) / len(found.counts)
     if not all(mean / limits.spread <= count <= mean * limits.spread for count in found.counts):
-        return ", but requests are not spread evenly: prompts changed"
+        return "requests are not spread evenly, so prompts changed"
     return ""
 
 
-def _explain_broken(found: CurrentHitRate) -> str:
+def _explain_broken(found: CurrentHitRate) -> tuple[str, ...]:
     change, counts = found.length_change, found.counts
     lengths = (
         "prompt lengths before are not known" if change is None else f"prompts are {change:.2f} times as long as before"
@@ -293,9 +308,10 @@ def _explain_broken(found: CurrentHitRate) -> str:
     least, most = (end(counts) / sum(counts) for end in (min, max))
     share = f"{least:.0%}" if round(least, 2) == round(most, 2) else f"{least:.0%} to {most:.0%}"
     return (
-        f"{found}: about what is left when any replica gets any prompt ({found.expected_rate:.0%}); "
-        f"every replica lost hits, {lengths}, {number(found.eviction_rate, 'ratio')} preemptions a request, "
-        f"and each replica gets {share} of the requests"
+        f"{found.expected_rate:.0%} are left when any replica gets any prompt",
+        lengths,
+        f"{number(found.eviction_rate, 'ratio')} preemptions a request",
+        f"each replica gets {share} of the requests",
     )
 
 

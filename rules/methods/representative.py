@@ -47,9 +47,7 @@ def judge_representative(case: RuleContext) -> RuleResult:
     if isinstance(found, Unknown):
         return found
     if found.curve.concurrencies is None:
-        text = (
-            "the benchmark has neither concurrencies nor the medians from which they follow (TTFT, TPOT, output tokens)"
-        )
+        text = "the benchmark has no concurrencies, and no medians of TTFT, TPOT and output tokens"
         return case.unknown(Gap.NOT_IN_PLAN, text)
     contradiction = _find_contradiction(case)
     if contradiction:
@@ -157,7 +155,7 @@ def _find_contradiction(case: RuleContext) -> str:
         return ""
     return (
         f"the telemetry contradicts itself: {total.in_system:.3g} requests in the system by the gauges, "
-        f"{total.littles:.3g} by finished requests x their mean time (Little's law)"
+        f"{total.littles:.3g} by Little's law"
     )
 
 
@@ -209,9 +207,14 @@ def _build_verdict(case: RuleContext, times: SystemTimes, status: Status, certai
     wanted = number(times.expected, "seconds")
     ceiling = f" (at most {number(times.ceiling, 'seconds')})" if times.expected < times.ceiling < math.inf else ""
     sentence = (
-        f"A request spends {number(times.seen, 'seconds')} in the system where the benchmark has {wanted} at this load"
-        f"{ceiling}: {times.seen / times.expected:.1f}x, up to {case.limit('factor'):g}x is representative"
+        f"Requests stay {times.seen / times.expected:.1f}x as long as in the benchmark; "
+        f"up to {case.limit('factor'):g}x is representative"
+    )
+    details = (
+        f"{number(times.seen, 'seconds')} in the system, benchmark {wanted} at this load{ceiling}",
+        f"{times.requests:,.0f} requests",
     )
     high = times.ceiling if times.ceiling < math.inf else None
     expected = Reading(value=times.expected, low=0.0, high=high, n=times.requests)
-    return case.verdict(status, certainty, exact_reading(times.seen, times.requests), expected, sentence)
+    observed = exact_reading(times.seen, times.requests)
+    return case.verdict(status, certainty, observed, expected, sentence, details=details)

@@ -21,7 +21,7 @@ from rules.methods.load import compare_offered_load
 from rules.telemetry import histograms
 from rules.telemetry.histograms import Histogram, Quantile, Share
 from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.wording import guess, number, quantity
+from rules.telemetry.wording import number, quantity, spread
 from rules.verdicts.context import (
     LIKELY_CONFIDENCE,
     RuleContext,
@@ -33,25 +33,25 @@ from rules.verdicts.context import (
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
-EITHER = "the tail is slow, and perhaps everything: the bucket around the median leaves it open"
+EITHER = "the tail is slow, the median may be"
 
 WORDS: dict[str, dict[LatencyPattern, str]] = {
     "ttft_seconds": {
-        LatencyPattern.TAIL: "only the tail is slow: a queue, or long prompts before others, hold up some of them",
-        LatencyPattern.EVERYTHING: "everything is slow: the tier is undersized, or its workload is not the benchmark's any more",
+        LatencyPattern.TAIL: "only the tail is slow: a queue or long prompts hold it up",
+        LatencyPattern.EVERYTHING: "the median is slow too: tier undersized, or workload changed",
         LatencyPattern.EITHER: EITHER,
     },
     "tpot_seconds": {
-        LatencyPattern.TAIL: "only the tail is slow: prefill of other requests comes between their tokens",
-        LatencyPattern.EVERYTHING: "everything is slow: too many requests decode at once, or the GPUs are too weak for decoding",
+        LatencyPattern.TAIL: "only the tail is slow: prefill interrupts decoding",
+        LatencyPattern.EVERYTHING: "the median is slow too: decode batch too large, or GPUs too weak",
         LatencyPattern.EITHER: EITHER,
     },
 }
 
 KNEE_WORDS: dict[LatencyPattern, str] = {
-    LatencyPattern.KNEE: "past the knee: more load than a replica can take",
-    LatencyPattern.TAIL: "a tail above {ratio:g} x P50, not the load",
-    LatencyPattern.EITHER: "P99 is above {ratio:g} x P50, past the knee or a tail of its own",
+    LatencyPattern.KNEE: "past the knee: more load than replicas can take",
+    LatencyPattern.TAIL: "a slow tail, not the load",
+    LatencyPattern.EITHER: "past the knee, or a slow tail",
 }
 
 
@@ -82,20 +82,24 @@ def judge_promise(case: RuleContext) -> RuleResult:
         return certainty
     share = histograms.share_above(shape.parts, float(promised))
     allowed = case.limit("allowed_share") * share.n
-    slow = guess(share.low / share.n, share.best / share.n, share.high / share.n, "ratio")
-    sentence = (
-        f"{_describe(case, shape)}, {number(promised, 'seconds')} is promised for the first: "
-        f"{slow} are slower, {case.limit('allowed_share'):.0%} may be"
+    word = case.rule.family.partition("_")[0].upper()
+    claim = (
+        f"{number(share.best / share.n, 'ratio')} of requests miss the {number(promised, 'seconds')} {word} objective"
+    )
+    details = (
+        _describe(shape),
+        f"misses between the edges of the bucket: {spread(share.low / share.n, share.high / share.n, 'ratio')}",
+        f"{case.limit('allowed_share'):.0%} may miss the objective",
     )
     observed, expected = quantile_reading(shape.p99), range_reading(0.0, float(promised), shape.p50.n)
     if certainty is None:
-        sentence += _explain_ok(case, shape, float(promised))
+        reason = _explain_ok(case, shape, float(promised)) or f"up to {case.limit('allowed_share'):.0%} is healthy"
         is_sure = share.high <= allowed or share.best > allowed
-        return case.verdict(Status.OK, certain_if(is_sure), observed, expected, sentence)
+        return case.verdict(Status.OK, certain_if(is_sure), observed, expected, f"{claim}; {reason}", details=details)
     pattern = _classify(share, case.limit("median_share") * share.n)
     status = Status.CRITICAL if pattern is LatencyPattern.EVERYTHING else Status.WARNING
-    sentence = f"{sentence}; {WORDS[case.rule.family][pattern]}"
-    return with_levers(case.verdict(status, certainty, observed, expected, sentence), pattern)
+    sentence = f"{claim}; {WORDS[case.rule.family][pattern]}"
+    return with_levers(case.verdict(status, certainty, observed, expected, sentence, details=details), pattern)
 
 
 def judge_knee(case: RuleContext) -> RuleResult:
@@ -117,13 +121,14 @@ def judge_knee(case: RuleContext) -> RuleResult:
         certainty = _find_slow_requests(case, promised, promised)
     if isinstance(certainty, Unknown):
         return certainty
-    sentence = f"{_describe(case, shape)}; {load}"
     observed, expected = _divide_by_median(shape), range_reading(1.0, ratio, median.n)
+    claim, healthy = f"TTFT P99 is {quantity(observed, 'times')} times P50", f"up to {ratio:g} times is healthy"
+    details = (_describe(shape), str(load), healthy)
     if certainty is None:
-        text = f"{sentence}: P99 within {ratio:g} x P50 is healthy{_explain_ok(case, shape, limit)}"
-        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, text)
-    sentence = f"{sentence}: {KNEE_WORDS[pattern].format(ratio=ratio)}"
-    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence), pattern)
+        text = f"{claim}; {_explain_ok(case, shape, limit) or healthy}"
+        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, text, details=details)
+    sentence = f"{claim}; {KNEE_WORDS[pattern]}"
+    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details), pattern)
 
 
 def _read_shape(case: RuleContext) -> LatencyShape | Unknown:
@@ -173,10 +178,9 @@ def _classify(share: Share, median: float) -> LatencyPattern:
     return LatencyPattern.EVERYTHING if share.low > median else LatencyPattern.EITHER
 
 
-def _describe(case: RuleContext, shape: LatencyShape) -> str:
-    word = case.rule.family.partition("_")[0].upper()
+def _describe(shape: LatencyShape) -> str:
     p99, p50 = (quantity(quantile_reading(found), "seconds") for found in (shape.p99, shape.p50))
-    return f"{word} P99 {p99} and P50 {p50} of {shape.p50.n:,.0f} requests"
+    return f"P99 {p99}, P50 {p50}, {shape.p50.n:,.0f} requests"
 
 
 def _explain_ok(case: RuleContext, shape: LatencyShape, limit: float) -> str:
@@ -185,9 +189,9 @@ def _explain_ok(case: RuleContext, shape: LatencyShape, limit: float) -> str:
     if slow.best <= allowed * slow.n:
         return ""
     if not is_significant_share(slow.best, slow.n, slow.n, allowed, LIKELY_CONFIDENCE):
-        return "; that may be chance"
+        return "this may be chance"
     last = histograms.share_above(sum_parts(case.last_quarter(case.binned), case.rule.family), limit)
-    return f"; {explain_not_lasting(case, is_over=last.best <= allowed * last.n)}"
+    return explain_not_lasting(case, is_over=last.best <= allowed * last.n)
 
 
 def _divide_by_median(shape: LatencyShape) -> Reading:

@@ -60,13 +60,10 @@ def judge_economics(case: RuleContext) -> RuleResult:
         absent = "no speculation was seen, though the plan has it" if planned else "no speculation is exposed"
         return case.unknown(accepted.gap, accepted.text or absent)
     if _is_too_perfect(case, accepted):
-        sentence = (
-            f"{number(accepted.value or 0.0, 'ratio')} of the drafted tokens that were tried are accepted over "
-            f"{accepted.n:,.0f} rounds: suspiciously perfect, as repeated text is (a loop, one prompt again and again, "
-            "a benchmark)"
-        )
+        sentence = f"Speculative acceptance is suspiciously perfect; {number(accepted.value or 0.0, 'ratio')} of the drafts tried"
+        details = (f"over {accepted.n:,.0f} rounds", "repeated text is so: a loop, one prompt many times, a benchmark")
         expected = range_reading(0.0, case.limit("perfect"), accepted.n)
-        verdict = case.verdict(Status.WARNING, Certainty.LIKELY, accepted, expected, sentence)
+        verdict = case.verdict(Status.WARNING, Certainty.LIKELY, accepted, expected, sentence, details=details)
         return replace(verdict, actions=tuple(Action(text=text, runbook=verdict.rule) for text in SUSPICION))
     if planned is None or planned.draft_step_seconds is None or planned.verify_step_seconds is None:
         return _judge_unpriced(case, accepted)
@@ -81,14 +78,13 @@ def judge_economics(case: RuleContext) -> RuleResult:
 
 def _judge_unpriced(case: RuleContext, accepted: Reading) -> RuleResult:
     """Return unknown without the step times of the plan, or ok, which ends a finding of too perfect drafts."""
-    text = "the plan's speculation has no draft_step_seconds and verify_step_seconds to reckon with"
+    text = "the plan's speculation has no draft_step_seconds and verify_step_seconds"
     acceptance = f"acceptance is {number(accepted.value or 0.0, 'ratio')}"
     if any(_is_perfect(case, group) for group in case.periods(case.binned)):
-        sentence = (
-            f"{capitalize(acceptance)}, not perfect any more or not for long; whether it pays is not known: {text}"
-        )
+        sentence = f"{capitalize(acceptance)}; perfect no longer, or not for long"
         expected = range_reading(0.0, case.limit("perfect"), accepted.n)
-        return case.verdict(Status.OK, Certainty.LIKELY, accepted, expected, sentence)
+        details = (f"whether it pays is not known: {text}",)
+        return case.verdict(Status.OK, Certainty.LIKELY, accepted, expected, sentence, details=details)
     return case.unknown(Gap.NOT_IN_PLAN, f"{text}; {acceptance}")
 
 
@@ -108,7 +104,10 @@ def _judge_speed_up(case: RuleContext, planned: Speculation, found: SpeculationR
     bound = found.speed_up if found.exact else None
     observed = Reading(value=found.speed_up, low=bound, high=bound, n=found.rounds)
     expected = range_reading(least, None, found.rounds)
-    return case.verdict(status, certain_if(found.exact), observed, expected, _describe(planned, found, total))
+    cost = (planned.draft_step_seconds or 0.0) / (planned.verify_step_seconds or 1.0)
+    sentence = f"Speculation runs at {found.speed_up:.2f}x plain decoding; {_describe_break_even(found, cost)}"
+    details = _describe(found, cost, total)
+    return case.verdict(status, certain_if(found.exact), observed, expected, sentence, details=details)
 
 
 def _sum(binned: Sequence[BinnedWindow]) -> Window:
@@ -134,15 +133,12 @@ def _measure_rounds(binned: Sequence[BinnedWindow], planned: Speculation) -> Spe
     return SpeculationRounds(rounds=tokens.n, drafted=length, tokens=tokens.value, exact=exact, speed_up=speed_up)
 
 
-def _describe(planned: Speculation, found: SpeculationRounds, total: Window) -> str:
-    verdict = "speculation pays" if found.speed_up >= 1.0 else "speculation loses"
-    cost = (planned.draft_step_seconds or 0.0) / (planned.verify_step_seconds or 1.0)
+def _describe(found: SpeculationRounds, cost: float, total: Window) -> tuple[str, ...]:
     running = mean_level(total, "requests_running")
-    batch = f", {running.value or 0.0:.2g} requests running a replica" if isinstance(running, Reading) else ""
     return (
-        f"A round of {found.drafted:.2g} drafted tokens yields {found.tokens:.2f} tokens and takes as long as "
-        f"{1 + found.drafted * cost:.2f} plain steps by the plan's step times: {found.speed_up:.2f}x, {verdict}{batch}; "
-        f"{_describe_break_even(found, cost)}"
+        f"a round of {found.drafted:.2g} drafted tokens yields {found.tokens:.2f} tokens",
+        f"it takes as long as {1 + found.drafted * cost:.2f} plain steps by the plan's step times",
+        f"{running.value or 0.0:.2g} requests running a replica" if isinstance(running, Reading) else "",
     )
 
 

@@ -13,7 +13,7 @@ from rules.methods.evidence import certain_if, explain_not_lasting, is_significa
 from rules.plan.load_bins import BinnedWindow, group_by_load_bin
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.telemetry.wording import guess, quantity
+from rules.telemetry.wording import number, quantity, spread
 from rules.verdicts.context import (
     LIKELY_CONFIDENCE,
     BenchmarkComparison,
@@ -74,7 +74,7 @@ def judge_tail(case: RuleContext) -> RuleResult:
     if not is_significant_share(tail.slow, tail.n, tail.requests, allowed, LIKELY_CONFIDENCE):
         # Certain if not even the whole bucket around the limit would be too many.
         sure = certain_if(tail.most_slow <= allowed * tail.n or tail.share > allowed)
-        return _build_verdict(found, tail, Status.OK, sure, ", which may be chance" if tail.share > allowed else "")
+        return _build_verdict(found, tail, Status.OK, sure, "this may be chance" if tail.share > allowed else "")
     last = compute_tail(found, found.last_quarter())
     unknown = found.end_unknown(last.requests if last is not None else 0.0)
     if unknown is not None:
@@ -85,7 +85,7 @@ def judge_tail(case: RuleContext) -> RuleResult:
         return early
     if not is_persistent(last, each, lambda part: part.share > allowed):
         reason = explain_not_lasting(case, is_over=last is not None and last.share <= allowed)
-        return _build_verdict(found, tail, Status.OK, Certainty.CERTAIN, f", but {reason}")
+        return _build_verdict(found, tail, Status.OK, Certainty.CERTAIN, reason)
     # Well-measured bins alone decide, and only if they hold most of the traffic (DESIGN 3.3).
     is_proven = (
         tail.sure_n >= tail.n / 2
@@ -138,21 +138,17 @@ def _build_verdict(
     lower, middle, upper = (total / tail.n for total in tail.weighted)
     expected = Reading(value=middle, low=lower, high=upper, n=float(tail.fewest))
     word = case.rule.metric.partition("_")[0].upper()
-    sentence = (
-        f"{word} P99 is {quantity(observed, 'seconds')} where the benchmark has {quantity(expected, 'seconds')} "
-        f"at this load: {_describe_share(case, tail, status, certainty)}{remark}"
-    )
-    return case.verdict(status, certainty, observed, expected, sentence)
-
-
-def _describe_share(case: RuleContext, tail: Tail, status: Status, certainty: Certainty) -> str:
     counted = "requests" if case.rule.per_request else "output events"
-    factor, allowed = f"{case.limit('factor'):g}", f"{case.limit('allowed_share') * 100:g}%"
-    if status is not Status.OK and certainty is Certainty.CERTAIN:
-        return (
-            f"{tail.sure_share:.1%} of {tail.sure_n:,.0f} {counted} (at least {tail.surely / tail.sure_n:.1%}) took more "
-            f"than {factor} x the upper of these; {allowed} is allowed"
-        )
-    share = guess(tail.fewest_slow / tail.n, tail.share, tail.most_slow / tail.n, "ratio")
-    end = f" ({allowed} is allowed)" if status is Status.OK else f"; {allowed} is allowed"
-    return f"{share} of {tail.n:,.0f} {counted} took more than {factor} x that{end}"
+    is_certain = status is not Status.OK and certainty is Certainty.CERTAIN
+    share, n = (tail.sure_share, tail.sure_n) if is_certain else (tail.share, tail.n)
+    allowed = f"{case.limit('allowed_share') * 100:g}% is allowed"
+    claim = f"{number(share, 'ratio')} of {counted} exceed {case.limit('factor'):g} x the benchmark's {word} P99"
+    p99 = f"P99 {quantity(observed, 'seconds')}, benchmark {quantity(expected, 'seconds')} at equal load"
+    bounds = (
+        f"at least {number(tail.surely / tail.sure_n, 'ratio')} exceed {case.limit('factor'):g} x the upper end"
+        if is_certain
+        else f"between the edges of the bucket {spread(tail.fewest_slow / tail.n, tail.most_slow / tail.n, 'ratio')}"
+    )
+    sentence = f"{claim}; {(remark or allowed) if status is Status.OK else p99}"
+    details = (f"{n:,.0f} {counted}, {bounds}", allowed, p99)
+    return case.verdict(status, certainty, observed, expected, sentence, details=details)

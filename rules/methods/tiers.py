@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty
-from rules.methods.evidence import certain_if, exact_reading
+from rules.methods.evidence import certain_if, exact_reading, join_names
 from rules.plan.curve import operating_point
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, windows
@@ -129,7 +129,8 @@ def judge_tiers(case: RuleContext) -> RuleResult:
         return case.unknown(worst_gap(case.binned, FINISHED), "finished requests are not there")
     pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, mine, name, tier)) is not None]
     if not pairs:
-        text = f"no {SEPARATE} minutes with traffic here and on {', '.join(sorted(others))}, or nothing tells which is faster"
+        names = join_names(sorted(others))
+        text = f"no {SEPARATE} minutes with traffic on both, or no speeds to compare; others of the model: {names}"
         return case.unknown(Gap.TOO_FEW_REQUESTS, text)
     unequal, follow = case.limit("unequal"), case.limit("follow")
     equal = [pair for pair in pairs if pair.faster >= unequal and pair.has_equal_shares(follow)]
@@ -137,19 +138,17 @@ def judge_tiers(case: RuleContext) -> RuleResult:
     if len(equal) > len(routed):
         worst = max((pair for pair in equal if pair not in routed), key=lambda pair: pair.faster)
         own, other = worst.rates
-        sentence = (
-            f"A replica of {worst.slow} gets {own:.3g} requests a second, one of {worst.fast} {other:.3g}, though "
-            f"{worst.words}{_describe_p99(case, worst, others, model)}"
-        )
-        return case.verdict(Status.WARNING, certain_if(worst.proven), *_read_shares(worst), sentence)
+        sentence = f"Each replica of {worst.slow} gets {own:.3g} rps, of {worst.fast} {other:.3g} rps; {worst.words}"
+        details = (_describe_p99(case, worst, others, model),)
+        return case.verdict(Status.WARNING, certain_if(worst.proven), *_read_shares(worst), sentence, details=details)
     pair = routed[0] if routed else max(pairs, key=lambda pair: pair.faster)
     own, other = pair.rates
     if routed:
         sentence = f"Requests are given to {pair.fast} and {pair.slow} by their lengths"
     elif pair.faster < unequal:
-        sentence = f"No tier of {model} is much faster than {pair.slow}: {pair.words} ({pair.fast})"
+        sentence = f"No tier of {model} is much faster than {pair.slow}; {pair.words} ({pair.fast})"
     else:
-        sentence = f"{own:.3g} requests a second and replica on {pair.slow}, {other:.3g} on {pair.fast}: {pair.words}"
+        sentence = f"Each replica of {pair.slow} gets {own:.3g} rps, of {pair.fast} {other:.3g} rps; {pair.words}"
     return case.verdict(Status.OK, Certainty.CERTAIN, *_read_shares(pair), sentence)
 
 
@@ -231,7 +230,7 @@ def _describe_p99(case: RuleContext, pair: TierPair, others: Mapping[str, TierWi
     if low < case.limit("sets_p99"):
         return ""
     share = f"{low:.0%}" if high - low < 0.005 else f"{low:.0%} to {high:.0%}"
-    return f": {share} of the slowest 1 % of {what} of {model} are on {pair.slow}, which sets the P99 of all"
+    return f"{share} of the slowest 1% of {what} of {model} are on {pair.slow}, which sets the P99"
 
 
 def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:

@@ -20,16 +20,16 @@ from rules.methods.evidence import (
     range_reading,
     sum_parts,
 )
-from rules.methods.load import compare_offered_load
+from rules.methods.load import LOAD_WORDS, compare_offered_load
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
-from rules.telemetry.wording import number, spread
+from rules.telemetry.wording import format_count, number, split_claim, spread
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, part_seen, too_early, worst_gap
-from rules.verdicts.latency_pattern import LatencyPattern, with_levers
+from rules.verdicts.latency_pattern import with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 Z = NormalDist().inv_cdf(CONFIDENCE)
@@ -85,14 +85,14 @@ def judge_queue(case: RuleContext) -> RuleResult:
         return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
     worst = max(grown, key=lambda trend: (trend.is_significant, trend.waiting))
     lasting = len(case.periods(replicas[worst.replica])) >= 2 * SEPARATE
-    sentence = (
-        f"{_name_replica(case, worst.replica, len(grown), len(replicas))}: {worst.text} on average; "
-        f"{worst.finished:,.0f} finished in this time, {worst.finished + worst.more:,.0f} arrived"
-    )
     load, pattern = compare_offered_load(case)
-    sentence += f"; {load}" if pattern is not LatencyPattern.EITHER else ""
+    sentence = (
+        f"The queue of {_name_replica(case, worst.replica, len(grown), len(replicas))} grows; "
+        f"{split_claim(worst.text)[1]}; {LOAD_WORDS[pattern]}"
+    )
+    details = (f"{worst.finished:,.0f} finished in this time, {worst.finished + worst.more:,.0f} arrived", load)
     observed, certainty = exact_reading(worst.waiting, worst.finished), certain_if(worst.is_significant and lasting)
-    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence), pattern)
+    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details), pattern)
 
 
 def _find_growth(case: RuleContext, name: str | None, binned: Sequence[BinnedWindow]) -> QueueTrend | None:
@@ -134,12 +134,12 @@ def judge_saturated(case: RuleContext) -> RuleResult:
         return next((rise for rise in found.values() if isinstance(rise, Unknown)), fine)
     worst = max(rising, key=lambda name: rising[name][1])
     rise, is_proven = rising[worst]
-    sentence = (
-        f"{_name_replica(case, worst, len(rising), len(replicas))}: GPUs pegged at "
-        f"{number(known[worst].value or 0.0, 'ratio')}, and {rise}: saturated"
-    )
+    busy = number(known[worst].value or 0.0, "ratio")
+    sentence = f"GPUs of {worst or case.context.tier} are pegged at {busy} while TTFT rises; {rise}"
+    details = (f"{len(rising)} of {format_count(len(replicas), 'replica')}",)
     is_measured = any(MEASURED & {*one.window.counters, *one.window.gauges} for one in replicas[worst])
-    return case.verdict(Status.WARNING, certain_if(is_proven and is_measured), known[worst], expected, sentence)
+    certainty = certain_if(is_proven and is_measured)
+    return case.verdict(Status.WARNING, certainty, known[worst], expected, sentence, details=details)
 
 
 def _read_utilization(binned: Sequence[BinnedWindow]) -> Reading | Missing:
@@ -173,7 +173,7 @@ def _find_rise(case: RuleContext, binned: Sequence[BinnedWindow]) -> tuple[str, 
     needed = case.limit("minimum_requests")
     for parts, word in ((first, "first"), (last, "last")):
         if (n := count_requests(parts)) < needed:
-            return case.too_few_requests(n, needed, f" in the {word} third of the time of a replica with pegged GPUs")
+            return case.too_few_requests(n, needed, f" in the {word} third at pegged GPUs")
     return max((_compare_quantile(case, first, last, q) for q in QUANTILES), key=lambda rise: (bool(rise[0]), rise[1]))
 
 
@@ -195,7 +195,7 @@ def _compare_quantile(
     sure = histograms.share_above(last, factor * before.high)
     is_proven = is_significant_share(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
     was, now = (spread(found.low, found.high, "seconds") for found in (before, after))
-    return f"TTFT P{q * 100:g} rose: it was {was}, it is {now}", is_proven
+    return f"P{q * 100:g} was {was}, is {now}", is_proven
 
 
 def _select_third(case: RuleContext, binned: Sequence[BinnedWindow], *, last: bool) -> tuple[BinnedWindow, ...]:

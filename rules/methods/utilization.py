@@ -6,7 +6,7 @@ The sums by period (hours, or minutes of a short window) are shared with `rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
 from rules.plan import money
@@ -19,7 +19,7 @@ from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.telemetry.work import weighing_words, work_of
 from rules.verdicts.context import RuleContext, watched_seconds
-from rules.verdicts.verdict import RuleResult, Status, Unknown
+from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Unknown
 
 DAY_SECONDS = 86_400.0
 
@@ -56,13 +56,13 @@ def value(case: RuleContext, several: Sequence[Window], signal: str = "") -> flo
 
 
 def weighing(case: RuleContext, several: Sequence[Window]) -> str:
-    """Return how far apart the bounds of fleet utilisation are, and why, in words. Return "" if they are equal."""
+    """Return how far apart the bounds of fleet utilisation are, and why, as a detail. Return "" if they are equal."""
     basis, signal = case.context.basis, BY_NAME["fleet_utilization"]
     capacity = basis.capacity
     if not several or capacity is None:
         return ""
     work = work_of(windows.sum_families(several, families_of(signal)), capacity.lengths)
-    return weighing_words(work, capacity.lengths, capacity.rps) if work else ""
+    return weighing_words(work, capacity.lengths, capacity.rps).strip(" ()") if work else ""
 
 
 def nearest_rank(values: Sequence[float], q: float) -> float:
@@ -120,27 +120,31 @@ def judge_trap(case: RuleContext) -> RuleResult:
     if isinstance(used, Missing) or used.value is None:
         return unknown_utilization(case, used)
     limit = case.limit("below")
-    weighed = f"{number(used.value, 'ratio')}{weighing(case, hours)}"
-    summary = f"fleet utilisation {weighed} over {watched_seconds(case.binned) / DAY_SECONDS:.1f} days"
+    days = watched_seconds(case.binned) / DAY_SECONDS
+    summary, details = (
+        f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days",
+        [weighing(case, hours)],
+    )
     if used.value >= limit:
         sure = used.low is not None and used.low >= limit
-        return _fine(case, used, f"{summary}: {_percent(case, 'below')} or more is no trap", sure)
+        return _fine(case, used, f"{summary}; {_percent(case, 'below')} or more is no trap", sure, details=details)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
         gap = windows.sum_windows(hours).explain_missing("kv_utilization")
-        return case.unknown(gap, f"{summary}, but nothing says whether the KV cache needs the replicas")
-    kv = f"the hourly mean of the KV cache is {number(full[0], 'ratio')} in its fullest hours"
+        return case.unknown(gap, f"{summary}; the KV cache level is not known")
+    details.append(f"the hourly mean of the KV cache is {number(full[0], 'ratio')} in its fullest hours")
     if full[0] >= case.limit("kv_below"):
-        return _fine(case, used, f"{summary}, but {kv}: memory sets the size of this fleet, not load")
+        return _fine(case, used, f"{summary}; memory sets the size of this fleet, not load", details=details)
     idle = _idle(case, hours, used.value)
     if idle.wasted <= 0:
-        return _fine(case, used, f"{summary}, all of it kept warm on purpose: {_describe_insurance(case, idle)}")
+        details.append(_describe_insurance(case, idle))
+        return _fine(case, used, f"{summary}; all of it is kept warm on purpose", details=details)
     last = value(case, select_last_quarter(case))
     certain = is_covered(hours) and last is not None and last < limit
     certain = certain and used.high is not None and used.high < limit
-    sentence = f"{summary} and {kv}: {_describe_waste(case, idle)}"
-    sentence += f"; {_describe_insurance(case, idle)} more" if idle.insured > 0 else ""
-    return _build_verdict(case, Status.WARNING, used, sentence, certain)
+    sentence = f"{summary}; {_describe_waste(case, idle)}"
+    details.append(f"{_describe_insurance(case, idle)} more" if idle.insured > 0 else "")
+    return _build_verdict(case, Status.WARNING, used, sentence, certain, idle=_count_waste(case, idle), details=details)
 
 
 def judge_empty_queue(case: RuleContext) -> RuleResult:
@@ -159,17 +163,18 @@ def judge_empty_queue(case: RuleContext) -> RuleResult:
     each = [one for hour in hours if (one := value(case, (hour,))) is not None]
     busiest = nearest_rank(each, case.limit("fullest_hours"))
     seen = exact_reading(busiest, used.n)
-    gpus = f"the GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
+    gpus = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
     if waiting[0] > case.limit("waiting"):
-        return _fine(case, seen, f"{waiting[0]:.2g} requests wait at each replica in the busiest hours, {gpus}")
+        return _fine(case, seen, f"{waiting[0]:.2g} requests wait at each replica; {gpus}")
     if busiest >= case.limit("gpu_below"):
-        return _fine(case, seen, f"no queue, and {gpus}")
+        return _fine(case, seen, f"no queue; {gpus}")
     idle = _idle(case, hours, busiest)
     if idle.wasted <= 0:
-        return _fine(case, seen, f"no queue, and what idles is kept warm on purpose: {_describe_insurance(case, idle)}")
+        details = (_describe_insurance(case, idle),)
+        return _fine(case, seen, "no queue; what idles is kept warm on purpose", details=details)
     certain = not (POLLED in total.gauges and POLLED in total.sampled) and is_covered(hours)
-    sentence = f"no request ever waits, and {gpus}: {_describe_waste(case, idle)} even then"
-    return _build_verdict(case, Status.WARNING, seen, sentence, certain)
+    sentence = f"no request waits while {gpus}; {_describe_waste(case, idle)}"
+    return _build_verdict(case, Status.WARNING, seen, sentence, certain, _count_waste(case, idle))
 
 
 def judge_empty_cache(case: RuleContext) -> RuleResult:
@@ -190,16 +195,16 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     mean, most = full
     seen = exact_reading(most, float(len(hours)))
-    summary = f"over {len(hours) / 24:.1f} days the KV cache reaches {number(most, 'ratio')} at the highest instant of its fullest "
-    summary += f"hours (hourly mean {number(mean, 'ratio')})"
+    summary = f"the KV cache peaks at {number(most, 'ratio')} over {len(hours) / 24:.1f} days"
+    details = [f"highest instant of its fullest hours, hourly mean {number(mean, 'ratio')}"]
+    sentence = f"{summary}; {_percent(case, 'below')} or more is healthy"
     if most >= case.limit("below"):
-        return _fine(case, seen, f"{summary}: {_percent(case, 'below')} or more is healthy")
+        return _fine(case, seen, sentence, details=details)
     hits = value(case, hours, "prefix_hit_ratio")
-    sentence = f"{summary}, where {_percent(case, 'below')} or more is healthy"
     if hits is None or hits <= case.limit("cached_share"):
-        return _build_verdict(case, Status.WARNING, seen, sentence, is_covered(hours))
-    remark = f"{number(hits, 'ratio')} of prompt tokens are found in it, and blocks that hold them count as free"
-    return _build_verdict(case, Status.WARNING, seen, f"{sentence}; but {remark}", False)
+        return _build_verdict(case, Status.WARNING, seen, sentence, is_covered(hours), details=details)
+    details.append(f"{number(hits, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free")
+    return _build_verdict(case, Status.WARNING, seen, sentence, False, details=details)
 
 
 def unknown_utilization(case: RuleContext, used: SignalValue) -> Unknown:
@@ -235,11 +240,27 @@ def _percent(case: RuleContext, name: str) -> str:
     return f"{case.limit(name) * 100:g}%"
 
 
-def _fine(case: RuleContext, seen: Reading, sentence: str, certain: bool = True) -> RuleResult:
-    return _build_verdict(case, Status.OK, seen, sentence, certain)
+def _fine(
+    case: RuleContext, seen: Reading, sentence: str, certain: bool = True, details: Iterable[str] = ()
+) -> RuleResult:
+    return _build_verdict(case, Status.OK, seen, sentence, certain, details=details)
 
 
-def _build_verdict(case: RuleContext, status: Status, seen: Reading, sentence: str, certain: bool) -> RuleResult:
+def _count_waste(case: RuleContext, idle: IdleCapacity) -> IdleReplicas:
+    price = money.price_of(case.context.plan) if case.context.plan is not None else None
+    cost = money.money_per_day(idle.wasted, price) if price is not None else None
+    return IdleReplicas(replicas=idle.wasted, cost_per_day=cost, currency=price.currency if price is not None else "")
+
+
+def _build_verdict(
+    case: RuleContext,
+    status: Status,
+    seen: Reading,
+    sentence: str,
+    certain: bool,
+    idle: IdleReplicas | None = None,
+    details: Iterable[str] = (),
+) -> RuleResult:
     name = "gpu_below" if "gpu_below" in case.rule.thresholds else "below"
     expected = range_reading(case.limit(name), None, 0.0)
-    return case.verdict(status, certain_if(certain), seen, expected, capitalize(sentence))
+    return case.verdict(status, certain_if(certain), seen, expected, capitalize(sentence), idle=idle, details=details)

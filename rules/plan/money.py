@@ -83,10 +83,17 @@ def compute_idle_capacity(ready: float, utilization: float, target: float, minim
 
 def cost_per_day(replicas: float, price: Price) -> str:
     """Return the daily cost of replicas in words: money, or GPU-hours without a price."""
-    hours = gpu_hours_a_day(replicas, price.gpus_per_replica)
+    money = money_per_day(replicas, price)
+    if money is None:
+        return f"{figure(gpu_hours_a_day(replicas, price.gpus_per_replica))} GPU-hours a day"
+    return f"{amount(money, price.currency)} a day"
+
+
+def money_per_day(replicas: float, price: Price) -> float | None:
+    """Return the daily cost of replicas in the price's currency, None without a price."""
     if price.gpu_hour_price is None:
-        return f"{figure(hours)} GPU-hours a day"
-    return f"{amount(hours * price.gpu_hour_price, price.currency)} a day"
+        return None
+    return gpu_hours_a_day(replicas, price.gpus_per_replica) * price.gpu_hour_price
 
 
 def amount(value: float, currency: str) -> str:

@@ -138,8 +138,8 @@ def _filling(state: CascadeState, limits: CascadeThresholds) -> str:
         return ""
     now = state.recent[-1]
     return (
-        f"KV cache {now.level:.0%} full and full in {time_to_full(state):.0f} s, sooner than the "
-        f"{state.request_seconds or 0:.0f} s that a request takes, while more arrive than finish"
+        f"KV cache {now.level:.0%} full, full in {time_to_full(state):.0f} s, a request takes "
+        f"{state.request_seconds or 0:.0f} s, and more arrive than finish"
     )
 
 
@@ -165,8 +165,8 @@ def _queueing(state: CascadeState, limits: CascadeThresholds) -> str:
     if wait < (_half(limits) if growing else limits.ttft_slo_seconds):
         return ""
     return (
-        f"KV cache {now.level:.0%} full and {now.waiting:.0f} requests waiting: about {wait:.1f} s of queue against "
-        f"a TTFT objective of {limits.ttft_slo_seconds:g} s"
+        f"KV cache {now.level:.0%} full and {now.waiting:.0f} requests waiting: about {wait:.1f} s of queue, "
+        f"TTFT objective {limits.ttft_slo_seconds:g} s"
     )
 
 

@@ -5,6 +5,8 @@ For people only; programs read the readings.
 
 from __future__ import annotations
 
+import re
+
 from rules.telemetry.signals import Missing, SignalValue
 
 _SUFFIX = {
@@ -78,3 +80,9 @@ def join_range(low: str, high: str) -> str:
     """Return both ends of a range, with a shared unit once."""
     bare, _, unit = low.partition(" ")
     return f"{bare} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def split_claim(sentence: str) -> tuple[str, str]:
+    """Return the claim that a sentence begins with, and its rest. They are split at the first "; " or ": "."""
+    found = re.search(r"[;:] ", sentence)
+    return (sentence[: found.start()], sentence[found.end() :]) if found else (sentence, "")

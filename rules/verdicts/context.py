@@ -27,7 +27,7 @@ from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import RuleState
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
-from rules.verdicts.verdict import Action, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Action, IdleReplicas, Status, Subject, Unknown, Verdict
 
 SEPARATE = 3
 """Minutes (hours over a week) that must show the finding on their own: a burst is one event (DESIGN 3.3)."""
@@ -51,7 +51,8 @@ class RuleContext:
     """Input of one rule at `now`: tier, binned windows of the hold (oldest first), period, and further evidence.
 
     `fleet` has all tiers, this one included. `budget` reaches further back than the windows. `projection` is the tier's
-    forecast, None without one. `starts` are the known starts of its replicas, oldest first.
+    forecast, None without one. `starts` are the known starts of its replicas, oldest first. `others_answer`: some replica
+    of the tier answers.
     """
 
     rule: Rule
@@ -66,6 +67,7 @@ class RuleContext:
     starts: tuple[ReplicaStart, ...] = ()
     replica: ReplicaState | None = None
     replicas: tuple[ReplicaState, ...] = ()
+    others_answer: bool = False
     states: tuple[RuleState, ...] = ()
     _late: tuple[float, float] = field(init=False, repr=False, compare=False, default=(math.inf, math.inf))
     """When the last quarter begins, and the newest period: asked for by every replica of a tier."""
@@ -95,8 +97,16 @@ class RuleContext:
         return self.unknown(Gap.TOO_FEW_REQUESTS, f"{requests:,.0f} {what}{where}, {needed:.0f} are needed")
 
     def verdict(
-        self, status: Status, certainty: Certainty, observed: SignalValue, expected: SignalValue, sentence: str
+        self,
+        status: Status,
+        certainty: Certainty,
+        observed: SignalValue,
+        expected: SignalValue,
+        sentence: str,
+        idle: IdleReplicas | None = None,
+        details: Iterable[str] = (),
     ) -> Verdict:
+        """Return a verdict of this rule. Empty `details` are left out."""
         actions = tuple(Action(text=text, runbook=self.rule.name) for text in self.rule.actions)
         return Verdict(
             t=self.now,
@@ -108,7 +118,9 @@ class RuleContext:
             expected=expected,
             unit=self.rule.unit,
             sentence=sentence,
+            details=tuple(filter(None, details)),
             actions=actions if status is not Status.OK else (),
+            idle=idle,
         )
 
     def last_quarter(self, binned: Sequence[BinnedWindow]) -> tuple[BinnedWindow, ...]:

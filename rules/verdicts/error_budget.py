@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, outcomes, windows
-from rules.telemetry.signals import Missing
+from rules.telemetry.signals import Missing, Reading
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
+from rules.verdicts.verdict import MissedObjective
 
 OBJECTIVES = ("ttft_seconds", "tpot_seconds")
 """The histogram families that have an objective, in the order of a row's columns."""
@@ -29,6 +30,9 @@ FINE_SECONDS = 6 * 3600.0
 """How long minutes are kept apart: the short windows of up to half an hour, and the long one of six hours, see them."""
 
 COARSE_SECONDS = 300.0
+
+IMPACT_SECONDS = 900.0
+"""Seconds of requests that show what users feel now: the hold of most rules."""
 
 _HEAD, _EACH = 3, 4
 ROW = _HEAD + _EACH * len(COUNTED)
@@ -119,6 +123,58 @@ def count_slow_requests(budget: Budget, family: str, since: float, until: float)
         seconds=min(until - since, math.fsum(row[2] for row in rows)),
         shares=tuple(row[column + 2] / row[column] for row in rows if row[column] > 0),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnSpan:
+    """Time in which more than an allowed share of requests missed an objective, from `begin` to `end` (unix seconds).
+
+    `n` requests came after it, of which at most `slow` missed the objective.
+    """
+
+    begin: float
+    end: float
+    n: float
+    slow: float
+
+
+def find_burn_span(budget: Budget, family: str, allowed: float, since: float, until: float) -> BurnSpan | None:
+    """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
+    column = _HEAD + _EACH * COUNTED.index(family)
+    rows = [row for row in budget.rows(since, until) if row[column] > 0]
+    burning = [at for at, row in enumerate(rows) if row[column + 2] > allowed * row[column]]
+    if not burning:
+        return None
+    first, last, after = rows[burning[0]], rows[burning[-1]], rows[burning[-1] + 1 :]
+    return BurnSpan(
+        begin=first[0],
+        end=last[0] + last[1],
+        n=math.fsum(row[column] for row in after),
+        slow=math.fsum(row[column + 3] for row in after),
+    )
+
+
+def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | None:
+    """Return the objective that the largest share of recent requests missed. Return None without counted requests.
+
+    Recent requests are those of the last IMPACT_SECONDS before `now` (unix seconds).
+    """
+    limits = dict(zip(OBJECTIVES, budget.objectives, strict=True))
+    found = []
+    for family in COUNTED:
+        count = count_slow_requests(budget, family, now - IMPACT_SECONDS, now)
+        if count.n > 0:
+            share = Reading(value=count.best / count.n, low=count.low / count.n, high=count.high / count.n, n=count.n)
+            word = family.partition("_")[0].upper() if family in limits else ""
+            found.append(
+                (count.best / count.n, MissedObjective(objective=word, limit_seconds=limits.get(family), share=share))
+            )
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def count_observed_seconds(budget: Budget) -> float:
+    """Return the seconds of the last days in which the tier was observed."""
+    return math.fsum(budget.coarse[2::ROW]) + math.fsum(budget.fine[2::ROW])
 
 
 def _row(

@@ -22,7 +22,7 @@ class LatencyPattern(StrEnum):
     KNEE = "knee"  # the load, not the requests
 
 
-SEE_THE_LOAD = "See in the sentence whether it is the load: only load above what replicas take needs more of them"
+SEE_THE_LOAD = "Check first whether it is the load: only load above what replicas take needs more replicas"
 
 ADD_REPLICAS = "Add replicas of this tier, or shed load at the gateway: each further request costs all of them"
 
@@ -30,7 +30,7 @@ KEEP_REPLICAS = "Do not add replicas for it: the load is within what they can ta
 
 SPREAD = "Check that the load is spread evenly over the replicas"
 
-_SEE = "Look at the causes below in order; a cause with evidence comes before more hardware"
+_SEE = "Check the first suspect; a cause with evidence comes before more hardware"
 
 BEYOND_KNEE = (ADD_REPLICAS, SPREAD, "Benchmark up to the load that production reaches")
 
@@ -42,7 +42,7 @@ BEYOND_HELD_UP = (
 )
 
 BEYOND_EITHER = (
-    "Put an operating point into the plan: only then can too much load be told from requests that are held up",
+    "Put an operating point into the plan: it separates too much load from requests held up",
     *BEYOND_HELD_UP[1:],
 )
 """What to do about requests beyond the benchmark: too many for the replicas, held up in the system, or not known which."""
@@ -57,7 +57,7 @@ _TTFT_TAIL = (
 _TTFT_EVERYTHING = (
     _SEE,
     "Add replicas of this tier: it is smaller than its traffic",
-    "If the workload is not the benchmark's any more, go back to step 1: measure it and benchmark with it",
+    "If the workload differs from the benchmark's, go back to step 1: measure it and benchmark with it",
 )
 
 _TPOT_TAIL = (
@@ -69,7 +69,7 @@ _TPOT_TAIL = (
 _TPOT_EVERYTHING = (
     _SEE,
     "Add replicas, or lower the number of requests at once (--max-num-seqs): the decode batch is too large",
-    "If it is slow with a small batch too, the GPUs are too weak for decoding: another tier, or a quantised model",
+    "If a small batch is slow too, use another tier or a quantised model: the GPUs are too weak",
 )
 
 _KNEE = (
@@ -78,7 +78,7 @@ _KNEE = (
 )
 
 _SINGLED_OUT = (
-    "Look for what some requests have and most have not: long prompts, misses of the prefix cache, adapters, one slow replica",
+    "Compare slow requests with the others: long prompts, prefix cache misses, adapters, one slow replica",
     "If long prompts hold up the others: chunked prefill, or prefill on replicas of their own",
 )
 
@@ -88,8 +88,8 @@ _KNEE_TAIL = (
 )
 
 _KNEE_EITHER = (
-    "Benchmark the tier and put its curve into the plan: only then can a load past the knee be told from a tail of its own",
-    "Look whether the median and the queue grow with the load: if they do, add replicas or shed load at the gateway",
+    "Benchmark the tier and put its curve into the plan: it separates the knee from a slow tail",
+    "If the median and the queue grow with the load: add replicas, or shed load at the gateway",
     *_SINGLED_OUT,
 )
 

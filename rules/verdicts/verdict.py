@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.confidence import Certainty
-from rules.telemetry.signals import Gap, SignalValue
+from rules.telemetry.signals import Gap, Reading, SignalValue
 
 
 class Status(StrEnum):
@@ -52,8 +52,33 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissedObjective:
+    """Share of a tier's requests that missed an objective; `share.n` is the number of requests.
+
+    `objective` is TTFT, TPOT, or "" for failed requests, which have no limit in seconds.
+    """
+
+    objective: str
+    limit_seconds: float | None
+    share: Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleReplicas:
+    """Replicas that are paid and not needed, and their cost per day. The cost is None if the plan has no price."""
+
+    replicas: float
+    cost_per_day: float | None
+    currency: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Result of a rule at an instant (unix seconds). Only the cascade has a `stage`."""
+    """Result of a rule at an instant (unix seconds). Only the cascade has a `stage`.
+
+    `sentence` begins with a claim that stands alone, up to the first "; " or ": ". `details` are short facts with numbers.
+    `missed` is what users of the tier felt when it fired, None without objectives. `idle` is what the tier wastes.
+    """
 
     t: float
     rule: str
@@ -64,9 +89,18 @@ class Verdict:
     expected: SignalValue
     unit: str
     sentence: str
+    details: tuple[str, ...] = ()
     stage: int | None = None
     causes: tuple[Cause, ...] = ()
     actions: tuple[Action, ...] = ()
+    missed: MissedObjective | None = None
+    idle: IdleReplicas | None = None
+
+    def sentence_with_suspect(self) -> str:
+        """Return the sentence and the first suspect, for surfaces that do not list the causes."""
+        suspect = self.causes[0].evidence[0] if self.causes and self.causes[0].evidence else ""
+        # Verdicts of older histories have the suspect in the sentence.
+        return self.sentence if suspect in self.sentence else f"{self.sentence}. First suspect: {suspect}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -376,3 +376,23 @@ def agent_status(**changes: Any) -> AgentStatus:
         "health": health,
     }
     return AgentStatus(**(usual | changes))
+
+
+def fine_tier(name: str, **changes: Any) -> TierStatus:
+    """A tier of `planned_tier` whose replicas all answer and in which nothing fires."""
+    base = planned_tier()
+    fine = tuple(one for one in base.results if not (isinstance(one, Verdict) and one.status in FIRING))
+    usual: dict[str, Any] = {
+        "context": replace(base.context, tier=name),
+        "results": fine,
+        "findings": (),
+        "replicas": tuple(replica(name, one.name) for one in base.replicas),
+    }
+    return replace(base, **(usual | changes))
+
+
+def fleet_status(number: int = 40) -> AgentStatus:
+    """`number` tiers: the cascading one, and others that are as planned or learning."""
+    names = (f"h100-llama70b-fp8-{place:02d}" for place in range(number - 1))
+    fine = [fine_tier(name, observed_seconds=240.0 if name.endswith("5") else 86_400.0) for name in names]
+    return agent_status(tiers=(*fine[: number // 2], cascading_tier(), *fine[number // 2 :]))

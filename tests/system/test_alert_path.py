@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +19,13 @@ from alertmanager_server import alerts as held
 from daemon_runs import configuration, running, write
 from mortal_alertmanager import Pager, pager
 from paths import ROOT
-from waiting import free_port, wait_for
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.daemon.factory import assemble
 from agent.demo.engines import Player, RecordedTrack, track
 from agent.http_server.options import options_of
 from agent.sources.recording import load
-from exporters.alertmanager.payload import runbook_url
+from exporters.render.text import runbook_url
 
 pytestmark = pytest.mark.server
 
@@ -39,14 +40,48 @@ BEGIN = 46.0
 """Seconds of the recording that are left out: nothing happens in them."""
 
 
-class Ahead:
-    """Unix seconds that begin now and run faster."""
+class PacedClock:
+    """Unix seconds that begin now and run faster, and stand while Prometheus is behind: what passes unseen proves nothing."""
+
+    AHEAD = 1.2 * SPEED
+    """Seconds that may pass between two samples of Prometheus, which takes one a real second."""
 
     def __init__(self) -> None:
-        self._real, self._begin = time.monotonic(), time.time()
+        self._real, self._now = time.monotonic(), time.time()
+        self._limit = self._now + self.AHEAD
+        self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        return self._begin + (time.monotonic() - self._real) * SPEED
+        with self._lock:
+            real, before = time.monotonic(), self._real
+            self._real = real
+            self._now = max(self._now, min(self._now + (real - before) * SPEED, self._limit))
+            return self._now
+
+    def go_on(self) -> None:
+        self._limit = self() + self.AHEAD
+
+
+@contextmanager
+def keeping_pace(clock: PacedClock, prometheus: str) -> Iterator[None]:
+    """The clock goes on with each sample that Prometheus takes of the daemon."""
+    ended, seen = threading.Event(), ""
+
+    def follow() -> None:
+        nonlocal seen
+        while not ended.wait(0.05):
+            newest = str(query(prometheus, "timestamp(up == 1)"))
+            if newest not in (seen, "[]"):
+                seen = newest
+                clock.go_on()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(CEILING_SECONDS)
 
 
 def afterwards(*names: str) -> RecordedTrack:
@@ -64,10 +99,10 @@ def afterwards(*names: str) -> RecordedTrack:
 
 
 @contextmanager
-def watched(folder: Path, port: int) -> Iterator[None]:
+def watched(folder: Path, port: int, clock: PacedClock) -> Iterator[None]:
     """A daemon on this port that watches an engine through a cascade and through healthy hours after it."""
-    clock = Ahead()
-    player = Player((afterwards("kv_cascade", "diurnal_quiet", "steady", "diurnal_quiet"),), clock)
+    # So long that the cascade does not come round again on a busy machine.
+    player = Player((afterwards("kv_cascade", *("diurnal_quiet", "steady") * 6),), clock)
     player.start()
     data = configuration([], scrape_interval="5s")
     data["targets"] = [{"url": player.url("cpu-small"), "tier": "cpu-small", "replica": "r0"}]
@@ -120,20 +155,21 @@ def test_a_file_is_sped_up_in_its_durations_and_nothing_else() -> None:
 
 
 def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path) -> None:
-    port = free_port()
+    port, clock = free_port(), PacedClock()
     rules = [faster(tmp_path, f"sizewatch-{kind}.yaml", RULE_TIMES) for kind in ("alerts", "recording")]
     with (
         pager() as called,
         alertmanager(tmp_path, faster(tmp_path, "alertmanager.sample.yaml", ROUTE_TIMES, called.url)) as manager,
         scraping(tmp_path, f"127.0.0.1:{port}", manager, *rules) as prometheus,
-        watched(tmp_path, port),
+        watched(tmp_path, port, clock),
+        keeping_pace(clock, prometheus),
     ):
         assert wait_for(lambda: of("critical", firing(prometheus))), "no page in Prometheus"
         (alert,) = of("critical", firing(prometheus))
         assert (alert["labels"]["alertname"], alert["labels"]["tier"], alert["labels"]["replica"]) == (CASCADE, *WHERE)
         assert (alert["labels"]["loudness"], alert["labels"]["source"]) == ("page", "sizewatch")
-        assert alert["annotations"]["summary"] == "KV cache memory-pressure cascade: cpu-small/r0"
-        assert alert["annotations"]["description"].startswith("Tier cpu-small (small-llama): observed ")
+        assert alert["annotations"]["summary"] == "KV cache cascade: cpu-small/r0"
+        assert alert["annotations"]["description"].startswith("KV cache cascade in tier cpu-small, replica r0 since ")
 
         assert wait_for(lambda: told(called, "pages", "firing")), called.messages
         (paged,) = told(called, "pages", "firing")
@@ -141,10 +177,10 @@ def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path
         assert paged["annotations"]["runbook_url"] == runbook_url(CASCADE)
         (page,) = of("critical", held(manager))
         assert (page["fingerprint"], page["status"]["state"]) == (paged["fingerprint"], "active")
-        # The ticket beside it is there, and held back while the page lasts.
-        (ticket,) = wait_for(lambda: [a for a in of("warning", held(manager)) if names([a]) == {CASCADE}])
-        assert ticket["status"]["inhibitedBy"] == [page["fingerprint"]]
-        assert CASCADE not in names(told(called, "tickets", "firing"))
+        # Its symptoms are found and counted, and no alert of their own. The cascade may be over by now.
+        stands_for = f'max_over_time(sizewatch_incident_alert{{rule="{CASCADE}",loudness="page"}}[10m]) > 1'
+        assert wait_for(lambda: query(prometheus, stands_for)), firing(prometheus)
+        assert of("warning", held(manager)) == []
 
         assert wait_for(lambda: told(called, "pages", "resolved")), firing(prometheus)
         (over,) = told(called, "pages", "resolved")
@@ -160,5 +196,4 @@ def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path
         assert names(told(called, "outside", "firing")) == {"SizewatchWatchdog"}
         assert query(prometheus, 'count({__name__=~".+:sizewatch_.+", tier="cpu-small"}) > 10')
         assert rule_troubles(prometheus) == []
-        # The ticket that the page held back is over before it: nobody is told of what has ended.
         assert CASCADE not in names(told(called, "tickets", "firing"))

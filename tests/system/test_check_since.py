@@ -80,7 +80,32 @@ def test_two_minutes_far_beyond_the_benchmark_are_told_and_are_not_ok(
 ) -> None:
     assert main.main(configured(tmp_path, minutes=2, rps=24 * 7.3)) == 3
     text = capsys.readouterr().out
-    assert text.startswith("t: cannot be judged (2 min seen of the last 7d, ")
+    assert text.startswith("t: learning, 2 of 180 min (2 min seen of the last 7d, ")
     told = "unknown   LoadBeyondBenchmark: too few requests (beyond for 2 of 2 minutes seen: too early to say"
     assert told in text.replace("\n" + " " * 12, " ")
     assert "\n  ok " not in text.replace("ok        KvEviction", "")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "code", "words"),
+    [
+        (4, 3, "t: learning, 4 of 180 min (4 min seen of the last 7d, "),
+        (150, 3, "t: learning, 150 of 180 min ("),
+        (190, 0, "t: production confirms the benchmark ("),
+    ],
+)
+def test_minutes_confirm_nothing_until_three_hours_were_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: int, code: int, words: str
+) -> None:
+    command = configured(tmp_path, minutes)
+    assert main.main(command) == code
+    assert capsys.readouterr().out.startswith(words)
+    main.main([*command, "--format", "json"])
+    (tier,) = json.loads(capsys.readouterr().out)["tiers"]
+    assert (tier["learning"], tier["needed_seconds"]) == (code == 3, 10_800.0)
+    assert tier["status"] == ("unknown" if code == 3 else "ok")
+
+
+def test_a_finding_is_told_before_three_hours_were_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(configured(tmp_path, minutes=20, rps=24 * 7.3)) == 1
+    assert "learning" not in capsys.readouterr().out

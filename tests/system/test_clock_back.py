@@ -31,6 +31,8 @@ from exporters.alertmanager.payload import AlertSettings
 from rules.confidence import Certainty
 from rules.evaluator import alert_state, tier_rules
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
+from rules.evaluator.incident_alerts import TICKET_WAIT_SECONDS, step_incident_alerts
+from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.replicas import track
@@ -39,6 +41,7 @@ from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.verdicts import finding
+from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import Status, Subject
 
 HOUR = 3600.0
@@ -413,13 +416,20 @@ def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> 
     ((key, state),) = back.items()
     assert state.since == 60.0
     assert alert_state.step_alerts(back, (), 75.0)[key] == state
-    over = alert_state.step_alerts(ahead, [result(HOUR + 60.0, Status.OK, Certainty.CERTAIN)], HOUR + 60.0)
     settings = AlertSettings(resend_seconds=60.0)
-    for states in (back, alert_state.step_alerts(over, (), 60.0)):
-        for one in payload.present(states.values(), (), 75.0, settings):
-            starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
-            assert starts <= ends
-            assert one.firing == (ends > 75.0)
+    opened, _ = finding.step_rule_state(None, firing)
+    _, (closed,) = finding.step_rule_state(opened, result(HOUR + 60.0, Status.OK, Certainty.CERTAIN))
+    assert opened.finding is not None
+    assert isinstance(closed, Finding)
+    alerts = step_incident_alerts((), group_incidents([opened.finding]), HOUR + TICKET_WAIT_SECONDS)
+    assert [one.resolved_at for one in alerts] == [None]
+    for known, fires in ((opened.finding, True), (closed, False)):
+        (after,) = step_incident_alerts(alerts, group_incidents([known]), 75.0)
+        assert (after.resolved_at is None) == fires
+        (one,) = payload.present((after,), (), 75.0, settings)
+        starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
+        assert starts <= ends
+        assert one.firing == (ends > 75.0) == fires
 
 
 def test_alerts_of_others_that_began_by_a_clock_that_was_ahead_are_explained_at_once() -> None:

@@ -17,6 +17,8 @@ from agent.config.load import parse_config
 from agent.daemon.daemon import Daemon
 from agent.history.store import HistoryStore
 
+pytestmark = pytest.mark.usefixtures("without_waits")
+
 
 def alerting(there: Manager, **keys: Any) -> dict[str, Any]:
     return {"path": "posts", "alertmanagers": [{"url": f"http://127.0.0.1:{there.server_address[1]}"}], **keys}
@@ -37,7 +39,7 @@ def test_a_reload_that_posts_the_same_goes_on_and_one_that_posts_elsewhere_begin
         path = write(tmp_path, configuration(served, alerting=alerting(first)))
         with running(path) as daemon:
             served[0].act = answers_500
-            assert wait_for(lambda: "TargetDown" in posted(first))
+            assert wait_for(lambda: "TierDown" in posted(first))
             (thread,) = (one._thread for one in daemon.assembly.alerting.deliveries)  # type: ignore[union-attr]
             write(tmp_path, configuration(served, alerting=alerting(first), logging={"level": "warning"}))
             reload(daemon)
@@ -45,7 +47,7 @@ def test_a_reload_that_posts_the_same_goes_on_and_one_that_posts_elsewhere_begin
             assert [one._thread for one in daemon.assembly.alerting.deliveries] == [thread]  # type: ignore[union-attr]
             write(tmp_path, configuration(served, alerting=alerting(second)))
             reload(daemon)
-            assert wait_for(lambda: "TargetDown" in posted(second))
+            assert wait_for(lambda: "TierDown" in posted(second))
             assert wait_for(lambda: not thread.is_alive())  # type: ignore[union-attr]
             write(tmp_path, configuration(served))
             reload(daemon)
@@ -63,7 +65,7 @@ def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
     with manager() as there, engines() as served:
         path = write(tmp_path, configuration(served, alerting=alerting(there)))
         with running(path) as daemon, monkeypatch.context() as patched:
-            patched.setattr(AlertingService, "update", broken)
+            patched.setattr(AlertingService, "receive", broken)
             further(daemon, 2)
             assert daemon.loop.defects >= 2
     assert "sink failed sink=AlertingSink" in caplog.text
@@ -90,7 +92,7 @@ def test_a_node_posts_as_well_and_keeps_no_history(tmp_path: Path) -> None:
         path = write(tmp_path, configuration(served, role="node", alerting=alerting(there)))
         with running(path):
             served[0].act = answers_500
-            assert wait_for(lambda: "TargetDown" in posted(there))
+            assert wait_for(lambda: "TierDown" in posted(there))
     assert not (tmp_path / "sizewatch-data").exists()
 
 

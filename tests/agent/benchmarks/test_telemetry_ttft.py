@@ -10,8 +10,7 @@ from making import START, histogram, window
 from telemetry_samples import run
 
 from agent.benchmarks.points import BenchmarkMeasurement, Loop
-from agent.benchmarks.telemetry_merge import RunTelemetry, extract_fields
-from agent.benchmarks.telemetry_ttft import disagreements
+from agent.benchmarks.telemetry_merge import RunTelemetry, disagreements, extract_fields
 from rules.plan.schema import Point
 from rules.telemetry.histograms import Histogram
 

@@ -186,16 +186,18 @@ def test_a_tables_columns_have_their_titles_and_looks(dashboard: Dashboard) -> N
         assert all(target["instant"] and target["format"] == "table" for target in model["targets"])
 
 
-def test_marks_are_certain_findings_and_restarts_on_all_dashboards_about_tiers() -> None:
+def test_marks_are_incidents_and_restarts_on_all_dashboards_about_tiers() -> None:
     for uid, model in MODELS.items():
         marks = {one["name"]: one["expr"] for one in model["annotations"]["list"]}
-        assert list(marks) == ([] if uid == "sizewatch-itself" else ["Critical findings", "Warnings", "Restarts"])
-        for name in ("Critical findings", "Warnings"):
-            assert uid == "sizewatch-itself" or marks[name].endswith("== 1")
+        assert list(marks) == (
+            [] if uid == "sizewatch-itself" else ["Incidents: page", "Incidents: ticket", "Restarts"]
+        )
+        for severity in ("page", "ticket"):
+            assert uid == "sizewatch-itself" or f'severity="{severity}"' in marks[f"Incidents: {severity}"]
 
 
 def test_findings_for_the_report_colour_no_tier_and_are_not_counted() -> None:
     notes = {rule.name for rule in RULES if rule.loudness is Severity.REPORT}
-    for expr in (plan_panels.worst_verdict(TIERS), plan_panels.findings_query(TIERS)):
-        (left_out,) = re.findall(r'sizewatch_verdict\{[^}]*rule!~"([^"]*)"', expr)
-        assert set(left_out.split("|")) == notes
+    (left_out,) = re.findall(r'sizewatch_verdict\{[^}]*rule!~"([^"]*)"', plan_panels.worst_verdict(TIERS))
+    assert set(left_out.split("|")) == notes
+    assert 'severity!="report"' in plan_panels.incident_count(TIERS)

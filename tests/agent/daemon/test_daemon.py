@@ -151,7 +151,7 @@ def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_told_until_i
         further(daemon)
         assert up(daemon) == [True]
         assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
-        assert b"The configuration on disk cannot be used" in ask(daemon)
+        assert b"Configuration reload failed" in ask(daemon)
         (tmp_path / "sizewatch.yaml").unlink()
         daemon.ask_reload()
         assert wait_for(lambda: "no such file" in str(daemon.counts.config_trouble))
@@ -268,7 +268,7 @@ def test_a_history_that_becomes_unwritable_is_told_and_its_minutes_are_booked_la
                 assert wait_for(lambda: health(daemon)["unbooked_minutes"] >= 2)
                 assert "another process holds it" in health(daemon)["history_trouble"]
                 assert metric(daemon, "sizewatch_history_up") == 0
-                assert b"The history cannot be written" in ask(daemon)
+                assert b"History write failed" in ask(daemon)
                 further(daemon)
                 assert up(daemon) == [True]
             assert wait_for(lambda: health(daemon)["history_trouble"] is None)

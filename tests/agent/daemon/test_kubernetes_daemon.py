@@ -151,7 +151,7 @@ def test_while_the_api_is_away_the_pods_stay_and_it_is_told(tmp_path: Path, kube
             kube.forget()
             assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 0)
             assert "503" in health(daemon)["discovery"]["trouble"]
-            assert "Engine pods have not been followed" in ask(daemon).decode()
+            assert "Pod discovery has failed for" in ask(daemon).decode()
             assert up(daemon) == {"a"}
             kube.refuse = 0
             assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 1)

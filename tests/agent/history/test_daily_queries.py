@@ -25,6 +25,7 @@ from agent.history import daily_queries
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
+from rules.catalogue.registry import BY_NAME
 from rules.evaluator import long_rules
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
@@ -85,7 +86,7 @@ def test_a_week_in_the_trap_is_found_in_the_history_and_a_week_at_forty_one_perc
         trap = asked(path)["UtilizationTrap"]
         assert status(trap) is found
         assert isinstance(trap, Verdict)
-        assert f"Fleet utilisation {used:.1%} over 7.0 days" in trap.sentence
+        assert f"Fleet utilisation is {used:.1%} over 7.0 days" in trap.sentence
 
 
 def test_six_and_a_half_days_in_the_history_are_no_trap_yet(path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_daemon_that_starts_on_a_week_in_the_trap_tells_it_on_every_page_and_k
         lines = ask(daemon, "metrics").decode().splitlines()
         (exported,) = [one for one in lines if one.startswith("sizewatch_verdict{") and "UtilizationTrap" in one]
         assert exported.endswith(" 1.0")
-        assert b"UtilizationTrap" in ask(daemon)
+        assert BY_NAME["UtilizationTrap"].title.encode() in ask(daemon)
         assert "UtilizationTrap" in {key.rule for key in daemon.loop.state.alerts}
         further(daemon, 3)
         assert told(daemon)["status"] == "warning", "it stands between two hours"

@@ -4,6 +4,7 @@ Invariants of booking: (1) a row of hours or quarters is the sum of the minutes 
 however the minutes were grouped into turns; (2) what comes back is what was booked.
 """
 
+import json
 import os
 import sqlite3
 from dataclasses import replace
@@ -13,7 +14,7 @@ from history_samples import START, booking, finished, recorded_minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.history.codec import encode_window
+from agent.history.codec import decode_span, encode_span, encode_window
 from agent.history.schema import APPLICATION_ID, DAY, VERSION
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
@@ -223,6 +224,7 @@ VERDICT = Verdict(
     expected=Missing(gap=Gap.NOT_IN_PLAN, text="the curve lacks it"),
     unit="seconds",
     sentence="TTFT is above what the benchmark measured",
+    details=("812 requests", "P99 2.5 s"),
     causes=(
         Cause(cause="cold cache", certainty=Certainty.LIKELY, evidence=("hit rate 0.1",), against=("no restart",)),
     ),
@@ -251,6 +253,12 @@ def test_episodes_and_unknown_spans_come_back_as_they_were(store):
     store.save_episode(OPEN, BLIND, OF_REPLICA)
     assert store.findings(START) == (OF_REPLICA, OPEN)
     assert store.unknowns(START) == (BLIND,)
+
+
+def test_an_episode_of_a_release_without_details_is_still_read():
+    stored = json.loads(encode_span(OPEN))
+    del stored["worst"]["details"]
+    assert decode_span(Finding, json.dumps(stored)) == replace(OPEN, worst=replace(VERDICT, details=()))
 
 
 def test_an_episode_that_ends_takes_the_place_of_the_open_one(store):

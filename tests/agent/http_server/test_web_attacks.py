@@ -134,7 +134,7 @@ def test_a_flood_of_wrong_passwords_holds_three_threads_at_most(monkeypatch: pyt
 )
 def test_a_strangers_name_that_leads_to_this_machine_reads_nothing(server: WebServer, host: str) -> None:
     """DNS rebinding: a page in a browser here is of the same origin as what its own name leads to."""
-    for path in ("/", "/metrics", "/api/status", "/reports/"):
+    for path in ("/", "/metrics", "/api/status", "/reports/", "/runbooks/", "/runbooks/TierDown"):
         status, _, body = ask(server, path, Host=host)
         assert status in (400, 421), path
         assert b"sizewatch_" not in body
@@ -158,7 +158,7 @@ def test_where_credentials_are_asked_for_the_name_does_not_matter(tmp_path: Path
 
 def test_another_origin_is_allowed_nothing(server: WebServer) -> None:
     for method in ("GET", "OPTIONS", "POST"):
-        for path in (*ROUTES, WEBHOOK, "/reports/"):
+        for path in (*ROUTES, WEBHOOK, "/reports/", "/runbooks/TierDown"):
             headers = ask(server, path, method, Origin="https://evil.example", Access_Control_Request_Method="GET")[1]
             assert not [name for name in headers if name.startswith("access-control-")]
             assert headers["cross-origin-resource-policy"] == "same-origin"
@@ -166,7 +166,7 @@ def test_another_origin_is_allowed_nothing(server: WebServer) -> None:
 
 
 def test_no_answer_leaves_a_cookie_or_what_a_request_said(server: WebServer) -> None:
-    for path in ("/", "/<script>x</script>", "/reports/<b>", "/api/status?x=<script>"):
+    for path in ("/", "/<script>x</script>", "/reports/<b>", "/runbooks/<b>", "/api/status?x=<script>"):
         status, headers, body = ask(
             server, path.replace("<", "%3C").replace(">", "%3E"), Cookie="a=b", User_Agent="<b>"
         )
@@ -217,6 +217,7 @@ def test_with_a_client_ca_only_its_certificates_read_and_the_health_page_asks_fo
             assert ask(server, path, tls=reader)[0] == 200
             assert ask(server, path, tls=nobody)[0] == (200 if path == "/healthz" else 403)
         assert ask(server, "/reports/", tls=nobody)[0] == 403
+        assert ask(server, "/runbooks/", tls=nobody)[0] == 403
         assert ask(server, WEBHOOK, "POST", tls=nobody, Authorization=f"Bearer {TOKEN}")[0] == 403
         assert ask(server, "/metrics", tls=nobody, SSL_CLIENT_VERIFY="SUCCESS")[0] == 403
         with pytest.raises((ssl.SSLError, ConnectionError)):

@@ -1,4 +1,4 @@
-"""Weekly reports over real HTTP: the list, the files, who may read them, and what leads nowhere."""
+"""Weekly reports and runbooks over real HTTP: lists and files, who may read them, and what leads nowhere."""
 
 from __future__ import annotations
 
@@ -160,3 +160,31 @@ def test_where_none_are_written_that_is_told_and_only_reading_is_allowed(server:
     server.serve_reports(None)
     status, _, body = ask(server, "/reports/")
     assert (status, body) == (404, b"this agent writes no reports (report.enabled, role)\n")
+
+
+@pytest.mark.parametrize(("path", "words"), [("/runbooks/", "Runbooks"), ("/runbooks/KvCacheCascade", "Look at first")])
+def test_runbooks_are_served_with_the_policy_of_the_pages_and_kept_by_a_browser(path: str, words: str) -> None:
+    with serving() as server:
+        status, headers, body = ask(server, path)
+        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert words in body.decode()
+        (style,) = re.findall(rb"<style>(.*?)</style>", body, flags=re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
+        assert f"style-src 'sha256-{digest}';" in headers["content-security-policy"]
+        assert b"<script" not in body
+        assert ask(server, path, If_None_Match=headers["etag"])[0] == 304
+
+
+def test_a_runbook_needs_the_credentials_of_the_pages(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    with serving(bearer_token_file=str(tmp_path / "token")) as server:
+        assert ask(server, "/runbooks/TierDown")[0] == 401
+        assert ask(server, "/runbooks/TierDown", Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_the_folder_of_the_runbooks_is_the_list_and_what_is_no_rule_leads_nowhere() -> None:
+    with serving() as server:
+        status, headers, _ = ask(server, "/runbooks")
+        assert (status, headers["location"]) == (302, "runbooks/")
+        for path in ("/runbooks/None", "/runbooks/tierdown", "/runbooks/../runbooks.md", "/runbooks/TierDown/"):
+            assert ask(server, path)[0] == 404

@@ -106,7 +106,7 @@ def test_a_target_that_is_down_is_told_with_its_reason_also_while_it_is_left_alo
         assert [watched.loop.state.replicas["t", f"r{n}"].track.misses for n in (0, 1)] == [4, 0]
         down = watched.result("TargetDown")
         assert down.status is Status.WARNING
-        assert "answered 500" in down.sentence
+        assert down.sentence.endswith(": HTTP 500")
         assert watched.result("TargetDown", "r1").status is Status.OK
         served[0].act = None
         watched.go(3)
@@ -126,7 +126,7 @@ def test_a_target_that_was_never_up_is_told_too() -> None:
     with watching() as (served, watched):
         served[0].act = answers_500
         watched.go(3)
-        assert "and none before" in watched.result("TargetDown").sentence
+        assert "No usable metrics page ever" in watched.result("TargetDown").sentence
         (replica,) = watched.status().tiers[0].replicas
         assert (replica.up, replica.last_seen, replica.is_gone) == (False, None, True)
 
@@ -278,6 +278,17 @@ def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_ov
         assert [(e.started_at, e.ended_at) for e in watched.runtime.past] == [(T - 600, T + 15)]
 
 
+def test_the_status_counts_how_long_a_tier_was_observed() -> None:
+    with watching() as (_, watched):
+        (before,) = watched.status().tiers
+        for _ in range(13):
+            watched.go()
+        (after,) = watched.status().tiers
+    assert before.observed_seconds == 0
+    assert after.observed_seconds is not None
+    assert 60 <= after.observed_seconds <= 13 * 15
+
+
 @pytest.mark.parametrize(
     ("left", "seen", "end"),
     [
@@ -305,7 +316,7 @@ def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog
     assert [line.partition(":")[0].partition(" error=")[0] for line in said] == [
         "scrape failed tier=t replica=r0",
         "finding rule=TargetDown subject=t/r0 status=warning certainty=certain",
-        "finding rule=TierDown subject=t status=warning certainty=certain",
+        "finding rule=TierDown subject=t status=critical certainty=certain",
         "scrape recovered tier=t replica=r0",
         "finding ended rule=TargetDown subject=t/r0",
         "finding ended rule=TierDown subject=t",

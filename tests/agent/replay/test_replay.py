@@ -73,7 +73,7 @@ def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture
     for verdict in told["verdicts"]:
         assert set(verdict) == {
             *("rule", "tier", "replica", "status", "certainty", "started_at", "ended_at", "transitions"),
-            *("observed", "expected", "unit", "sentence", "causes", "actions"),
+            *("observed", "expected", "unit", "sentence", "details", "causes", "actions"),
         }
         for change in verdict["transitions"]:
             assert set(change) == {"t", "status", "stage", "certainty"}
@@ -83,8 +83,9 @@ def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture
             assert set(action) == {"text", "runbook"}
     (incident,) = told["incidents"]
     assert set(incident) == {
-        *("id", "tier", "root", "severity", "started_at", "ended_at", "findings", "sentence", "action")
+        *("id", "tier", "root", "severity", "started_at", "ended_at", "findings", "sentence", "action", "impact")
     }
+    assert set(incident["impact"]) == {"missed", "replicas", "idle"}
     assert next(one["rule"] for one in incident["findings"]) == "KvCacheCascade"
     assert {"rule", "replica", "started_at", "ended_at"} == set(incident["findings"][0])
     for unknown in told["unknowns"]:
@@ -262,4 +263,4 @@ def test_an_error_in_the_recording_is_what_a_target_that_is_down_says(tmp_path: 
     failed = [json.dumps({"t": last + 5 * n, "error": "ConnectionRefusedError"}).encode() + b"\n" for n in (1, 2, 3)]
     recording, _ = load(folder_of(tmp_path, a=packed([*good, *failed])))
     down = next(s.finding for s in replay(recording, None).rule_states if s.finding and s.result.rule == "TargetDown")
-    assert down.worst.sentence == "No usable metrics page in the last 3 scrapes (15 s): ConnectionRefusedError"
+    assert down.worst.sentence == "No usable metrics page for 15 s; 3 scrapes in a row failed: connection refused"

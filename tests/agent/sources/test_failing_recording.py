@@ -130,7 +130,7 @@ def test_a_tier_that_answers_only_500_beside_a_live_page_pages() -> None:
     certain = next(t.t for t in found.transitions if t.certainty is Certainty.CERTAIN)
     assert certain < dead[1], "while it still fails"
     assert found.worst.causes[0].cause == "engine stopped"
-    assert "99% are promised to be served (the default" in found.worst.sentence
+    assert any("99% are promised to be served (the default" in one for one in found.worst.details)
 
 
 def test_the_full_queue_is_a_ticket_about_room_and_the_bad_requests_are_not_it() -> None:

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import recorded
 from daemon_runs import ask, configuration, further, metric, running, write
 from engine_server import Engine, answers_500, engines
 from mortal_alertmanager import Alertmanager, Pager, alertmanager, pager
+from test_alert_path import afterwards
 from waiting import free_port, wait_for
 
 from agent.cli import main
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
-from agent.demo.engines import Player, track
+from agent.demo.engines import Player
 from agent.http_server.options import options_of
-from agent.sources.recording import load
 from exporters.alertmanager.payload import timestamp
 
 pytestmark = pytest.mark.server
@@ -46,10 +45,8 @@ class Late:
 
 @contextmanager
 def cascade(clock: Callable[[], float]) -> Iterator[Player]:
-    """The recording of a cascade from shortly before it, served as an engine."""
-    recording, problems = load(recorded.folder("kv_cascade"))
-    assert problems == ()
-    player = Player((track(recording, "cpu-small", 46.0),), clock)
+    """The recording of a cascade from shortly before it and healthy minutes after it, served as an engine."""
+    player = Player((afterwards("kv_cascade", "diurnal_quiet"),), clock)
     player.start()
     try:
         yield player
@@ -113,9 +110,10 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
                 "cluster": "test",
             }
             said = alert["annotations"]
-            assert "KV cache cascade, stage" in said["description"]
+            assert said["description"].startswith(said["summary"].removeprefix("cpu-small: "))
+            assert "First suspect: " in said["description"]
             assert said["runbook_url"].endswith("#kvcachecascade")
-            assert said["summary"] == "KV cache memory-pressure cascade in cpu-small/r0"
+            assert said["queue"].endswith(" waiting")
             assert said["actions"]
 
             # Their alert begins now by the clock that the daemon reads, some minutes ago by Alertmanager's.
@@ -124,7 +122,7 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
             diagnosed = wait_for(lambda: called.told("ForeignAlertDiagnosis", "firing"))
             assert diagnosed, daemon.status()
             assert (
-                "ApiLatencyHigh in cpu-small/r0: this latency alert: KV cache memory-pressure cascade of r0, stage"
+                "ApiLatencyHigh in cpu-small/r0: this latency alert: KV cache cascade of r0, stage"
                 in diagnosed[0]["annotations"]["summary"]
             )
             assert diagnosed[0]["annotations"]["summary"].endswith("earlier")
@@ -133,8 +131,10 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
 
             assert wait_for(lambda: called.told(CASCADE, "resolved")), manager.alerts()
             (resolved,) = called.told(CASCADE, "resolved")
-            assert "KV cache cascade, stage" in resolved["annotations"]["description"]
+            assert resolved["annotations"]["stage"] == "4 of 4, user-visible"
             assert fingerprints([resolved]) == fingerprints(called.told(CASCADE, "firing")) == fingerprints([alert])
+            ours = [a for message in called.messages for a in message["alerts"] if "foreign" not in str(a["labels"])]
+            assert {a["labels"]["alertname"] for a in ours} <= {CASCADE, "ApiLatencyHigh"}
             page = ask(daemon).decode()
             assert "ApiLatencyHigh" in page
             assert "Timeline of the last day" in page
@@ -147,19 +147,21 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
     lines = capsys.readouterr().out.splitlines()
     assert any("sizewatch started" in one for one in lines)
     assert any("foreign alert: ApiLatencyHigh: this latency alert: KV cache" in one for one in lines)
-    assert any("cpu-small/r0  critical, certain: KV cache memory-pressure cascade" in one for one in lines)
+    assert any("  page: " in one and "the KV cache fills" in one for one in lines)
     assert "sizewatch stopped" in lines[-1]
 
 
 @contextmanager
-def posting(folder: Path, manager: Alertmanager, served: list[Engine], **keys: Any) -> Iterator[Daemon]:
-    alerting = {"path": "posts", "resend": "1s", "alertmanagers": [{"url": manager.url}], **keys}
-    with running(write(folder, configuration(served, alerting=alerting))) as daemon:
+def posting(
+    folder: Path, manager: Alertmanager, served: list[Engine], resend: str = "1s", **keys: Any
+) -> Iterator[Daemon]:
+    alerting = {"path": "posts", "resend": resend, "alertmanagers": [{"url": manager.url}]}
+    with running(write(folder, configuration(served, alerting=alerting) | keys)) as daemon:
         yield daemon
 
 
 def firing(manager: Alertmanager) -> list[dict[str, Any]]:
-    return [a for a in manager.alerts("TargetDown") if a["status"]["state"] == "active"]
+    return [a for a in manager.alerts("TierDown") if a["status"]["state"] == "active"]
 
 
 def trouble(daemon: Daemon) -> str | None:
@@ -168,14 +170,16 @@ def trouble(daemon: Daemon) -> str | None:
     return status.health.alertmanagers[0].trouble
 
 
+@pytest.mark.usefixtures("without_waits")
 def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path: Path) -> None:
     with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines(3) as served:
-        with posting(tmp_path, manager, served) as daemon:
-            # r0 fires before and after, r1 only before the outage, r2 begins and ends within it.
+        tiers = [{"url": one.url, "tier": f"t{n}", "replica": "r"} for n, one in enumerate(served)]
+        with posting(tmp_path, manager, served, targets=tiers) as daemon:
+            # t0 fires before and after, t1 only before the outage, t2 begins and ends within it.
             served[0].act = served[1].act = answers_500
-            assert wait_for(lambda: len(called.told("TargetDown", "firing")) == 2)
-            before = {a["labels"]["replica"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)}
-            assert set(before) == {"r0", "r1"}
+            assert wait_for(lambda: len(called.told("TierDown", "firing")) == 2)
+            before = {a["labels"]["tier"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)}
+            assert set(before) == {"t0", "t1"}
             manager.kill()
             served[1].act, served[2].act = None, answers_500
             assert wait_for(lambda: trouble(daemon) is not None)
@@ -184,59 +188,61 @@ def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path:
             further(daemon, 5)
             turns = daemon.counts.turns
             assert metric(daemon, "sizewatch_alertmanager_up") == 0
-            assert b"Alerts do not reach their Alertmanager" in ask(daemon)
+            assert b"Alertmanager unreachable" in ask(daemon)
             assert wait_for(lambda: daemon.counts.turns > turns + 5)
             seen = len(called.messages)
             manager.start()
             assert wait_for(lambda: firing(manager))
-            assert {a["labels"]["replica"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)} == {
-                "r0": before["r0"]
+            assert {a["labels"]["tier"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)} == {
+                "t0": before["t0"]
             }
             assert wait_for(lambda: metric(daemon, "sizewatch_alertmanager_up") == 1)
             time.sleep(0.5)
             later = [a for message in called.messages[seen:] for a in message["alerts"]]
-            assert {(a["labels"]["replica"], a["status"]) for a in later} <= {("r0", "firing"), ("r1", "resolved")}
+            assert {(a["labels"]["tier"], a["status"]) for a in later} <= {("t0", "firing"), ("t1", "resolved")}
             served[0].act = None
-            assert wait_for(lambda: any(a["labels"]["replica"] == "r0" for a in called.told("TargetDown", "resolved")))
+            assert wait_for(lambda: any(a["labels"]["tier"] == "t0" for a in called.told("TierDown", "resolved")))
             assert daemon.counts.errors == 0
-        assert fingerprints(called.told("TargetDown", "firing")) == {mark for mark, _ in before.values()}
+        assert fingerprints(called.told("TierDown", "firing")) == {mark for mark, _ in before.values()}
 
 
+@pytest.mark.usefixtures("without_waits")
 def test_a_restart_of_the_agent_makes_no_second_alert(tmp_path: Path) -> None:
     with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
         with posting(tmp_path, manager, served, resend="10s"):
             served[0].act = answers_500
-            assert wait_for(lambda: called.told("TargetDown", "firing"))
+            assert wait_for(lambda: called.told("TierDown", "firing"))
             (before,) = firing(manager)
         with posting(tmp_path, manager, served, resend="10s") as daemon:
             status = daemon.status()
             assert status is not None
-            (since,) = (alert.since for alert in status.alerts if alert.key.rule == "TargetDown")
+            (since,) = (alert.since for alert in status.alerts if alert.key.rule == "TierDown")
             assert since == pytest.approx(_seconds(before["startsAt"]), abs=0.001)
             assert wait_for(lambda: firing(manager)[0]["updatedAt"] > before["updatedAt"])
             (after,) = firing(manager)
             assert (after["fingerprint"], after["startsAt"]) == (before["fingerprint"], before["startsAt"])
             served[0].act = None
-            assert wait_for(lambda: called.told("TargetDown", "resolved"))
-        assert len(called.told("TargetDown", "firing")) == 1
+            assert wait_for(lambda: called.told("TierDown", "resolved"))
+        assert len(called.told("TierDown", "firing")) == 1
 
 
 def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+@pytest.mark.usefixtures("without_waits")
 def test_an_alert_is_sent_again_before_it_lapses_and_ends_when_nobody_sends_it(tmp_path: Path) -> None:
     with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
         with posting(tmp_path, manager, served):
             served[0].act = answers_500
-            assert wait_for(lambda: called.told("TargetDown", "firing"))
+            assert wait_for(lambda: called.told("TierDown", "firing"))
             (first,) = firing(manager)
             (later,) = wait_for(
                 lambda: [a for a in firing(manager) if _seconds(a["updatedAt"]) > _seconds(first["endsAt"])]
             )
             assert later["startsAt"] == first["startsAt"], "it is the same one, that never ended"
-            assert called.told("TargetDown", "resolved") == []
-        assert wait_for(lambda: called.told("TargetDown", "resolved"))
+            assert called.told("TierDown", "resolved") == []
+        assert wait_for(lambda: called.told("TierDown", "resolved"))
 
 
 def test_path_rules_posts_nothing(tmp_path: Path) -> None:

@@ -2,155 +2,181 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from test_alert_state import CRITICAL, LIKELY, OK, SUBJECT, WARNING, result
+from test_alert_state import SUBJECT
+from test_incidents import finding
 
 from exporters.alertmanager.payload import (
     OWN_LABELS,
-    TICKET_AFTER_SECONDS,
     VALID_RESENDS,
     AlertPayload,
     AlertSettings,
     present,
     timestamp,
 )
-from rules.catalogue.registry import BY_NAME
-from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, step_alerts
+from exporters.render.text import RUNBOOKS
+from rules.confidence import Certainty
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
-from rules.telemetry.signals import Reading
-from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Action, Cause, Status
+from rules.evaluator.incident_alerts import KEEP_SECONDS, IncidentAlert, step_incident_alerts
+from rules.evaluator.incidents import group_incidents
+from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.verdict import Action, Cause, Status, Verdict
 
 T = 1_790_000_000.0
 SETTINGS = AlertSettings(resend_seconds=60)
-TICKET = next(rule.name for rule in BY_NAME.values() if rule.loudness is Severity.TICKET)
 PAGE = "KvCacheCascade"
+CAUSE = Cause(
+    cause="longer prompts", certainty=Certainty.LIKELY, evidence=("P95 900, 400 planned",), against=("few of them",)
+)
 
 
-def states(*steps: tuple[float, Status], rule: str = TICKET, **more: Any) -> dict[AlertKey, AlertState]:
-    found: dict[AlertKey, AlertState] = {}
-    for after, status in steps:
-        found = step_alerts(found, [result(status, rule=rule, **more)], T + after)
-    return found
+def cascade(sentence: str = "The KV cache fills", stage: int = 3, ended_at: float | None = None) -> Finding:
+    """A cascade of one replica that pages, with a first suspect and two actions."""
+    made = finding(PAGE, T, ended_at, tier="t", replica="a")
+    actions = tuple(Action(text=text, runbook=PAGE) for text in ("Shed load", "Add one"))
+    worst = replace(made.worst, sentence=f"{sentence}; more", stage=stage, causes=(CAUSE,), actions=actions)
+    return replace(made, worst=worst, transitions=tuple(replace(one, stage=stage) for one in made.transitions))
+
+
+def alerts(known: Sequence[Finding], now: float, newest: Sequence[Verdict] = ()) -> tuple[IncidentAlert, ...]:
+    return step_incident_alerts((), group_incidents(known, newest, now), now)
 
 
 def posted(
-    found: dict[AlertKey, AlertState], after: float = 0.0, settings: AlertSettings = SETTINGS
+    known: Sequence[Finding],
+    after: float = 0.0,
+    settings: AlertSettings = SETTINGS,
+    newest: Sequence[Verdict] = (),
+    waiting: float | None = None,
 ) -> tuple[AlertPayload, ...]:
-    return present(found.values(), (), T + after, settings)
+    return present(alerts(known, T + after, newest), (), T + after, settings, {"t": waiting})
 
 
 def test_an_alert_carries_labels_times_and_all_that_helps() -> None:
-    cause = Cause(
-        cause="longer prompts", certainty=LIKELY, evidence=("P95 900, 400 planned",), against=("few of them",)
-    )
-    reading = Reading(value=0.3, low=0.2, high=0.4, n=10)
-    found = states(
-        (0, WARNING),
-        observed=reading,
-        expected=reading,
-        causes=(cause,),
-        actions=(Action(text="Add one", runbook="x"),),
-    )
-    (one,) = posted(found, 30)
-    rule = BY_NAME[TICKET]
+    symptoms = [finding(rule, T + 20, tier="t", status=Status.WARNING) for rule in ("KvEviction", "QueueGrowing")]
+    settings = replace(SETTINGS, external_url="https://sizewatch.example/")
+    (one,) = posted([cascade(), *symptoms], 30, settings, waiting=1233.0)
     assert one.firing
     assert one.body == {
         "labels": {
-            "alertname": TICKET,
+            "alertname": PAGE,
             "tier": "t",
             "replica": "a",
-            "severity": "warning",
-            "loudness": "ticket",
+            "severity": "critical",
+            "loudness": "page",
             "source": "sizewatch",
         },
         "annotations": {
-            "summary": f"{rule.title} in t/a",
-            "description": f"warning. {rule.meaning}",
-            "status": "warning, certain",
-            "observed": "20.0% to 40.0%",
-            "expected": "20.0% to 40.0%",
+            "summary": "t: The KV cache fills since 14:13; requests are preempted",
+            "description": (
+                "The KV cache fills since 14:13; requests are preempted.\n"
+                "First suspect: P95 900, 400 planned (likely).\n"
+                "Stage: 3 of 4, queueing.\n"
+                "Queue: 1,233 requests waiting.\n"
+                "Holds back 2: KvEviction, QueueGrowing.\n"
+                "Next: Shed load."
+            ),
+            "status": "critical, certain",
+            "incident": f"t/a/{PAGE}/1790000000",
+            "root": f"{PAGE} of t/a",
             "causes": "longer prompts (likely): P95 900, 400 planned (against it: few of them)",
-            "actions": "Add one",
-            "runbook_url": f"https://sizewatch.dev/runbooks#{TICKET.lower()}",
+            "actions": "Shed load\nAdd one",
+            "stage": "3 of 4, queueing",
+            "queue": "1,233 requests waiting",
+            "held_back": "2: KvEviction, QueueGrowing",
+            "replicas": "a",
+            "runbook_url": f"https://sizewatch.example/runbooks/{PAGE}",
+            "status_url": "https://sizewatch.example/#tier-t",
         },
         "startsAt": timestamp(T),
         "endsAt": timestamp(T + 30 + VALID_RESENDS * 60),
+        "generatorURL": "https://sizewatch.example/",
     }
 
 
-def test_labels_are_the_same_whatever_the_alert_says() -> None:
-    steps = [(0.0, WARNING), (60.0, CRITICAL), (120.0, WARNING)]
-    seen = [posted(states(*steps[:count], sentence=f"{count} said"), 500)[0].body for count in (1, 2, 3)]
-    assert len({str(body["labels"]) for body in seen}) == 1
-    assert len({body["startsAt"] for body in seen}) == 1
-    assert len({body["annotations"]["description"] for body in seen}) == 3
+def test_a_page_names_what_helps_at_once_beside_the_action_of_its_root() -> None:
+    drift = finding("WorkloadDrift", T + 10, tier="t", status=Status.WARNING)
+    (one,) = posted([cascade(), drift], 30)
+    assert one.body["labels"]["alertname"] == PAGE
+    said = one.body["annotations"]
+    assert said["root"] == "WorkloadDrift of t"
+    assert "At once: Shed load.\nNext: mend WorkloadDrift." in said["description"]
+    assert "held_back" not in said
+    ticket = finding("QueueGrowing", T - 1000, tier="t", status=Status.WARNING)
+    (other,) = posted([ticket, replace(drift, started_at=T - 10)], 30)
+    assert (other.body["labels"]["alertname"], other.body["annotations"]["root"]) == (
+        "QueueGrowing",
+        "WorkloadDrift of t",
+    )
+    assert "At once" not in other.body["annotations"]["description"]
+
+
+def test_labels_stay_while_the_annotations_follow_the_newest_verdict() -> None:
+    known = cascade()
+    milder = Transition(t=T + 60, status=Status.WARNING, stage=1, certainty=Certainty.CERTAIN)
+    before, after = (
+        posted([replace(known, transitions=changes)], 90, newest=[verdict])[0].body
+        for changes, verdict in (
+            (known.transitions, replace(known.worst, sentence="66 requests wait; more")),
+            ((*known.transitions, milder), replace(known.worst, sentence="1,233 requests wait", stage=1)),
+        )
+    )
+    assert (before["labels"], before["startsAt"]) == (after["labels"], after["startsAt"])
+    assert before["annotations"]["summary"] == "t: 66 requests wait since 14:13"
+    assert after["annotations"]["summary"] == "t: 1,233 requests wait since 14:13"
+    assert [one["annotations"]["stage"] for one in (before, after)] == ["3 of 4, queueing", "1 of 4, filling"]
 
 
 def test_what_a_configuration_adds_stands_beside_our_labels() -> None:
     settings = AlertSettings(
         external_labels={"cluster": "c", "tier": "other"}, external_url="http://sizewatch.example/"
     )
-    (one,) = posted(states((0, WARNING)), settings=settings)
+    (one,) = posted([cascade()], settings=settings)
     assert one.body["labels"]["cluster"] == "c"
     assert one.body["labels"]["tier"] == "t"
     assert one.body["generatorURL"] == "http://sizewatch.example/"
     assert set(one.body["labels"]) - {"cluster"} <= OWN_LABELS
 
 
-def test_one_that_is_resolved_says_when_and_keeps_its_annotations_for_fifteen_minutes() -> None:
-    found = states((0, WARNING), (60, OK))
-    (one,) = posted(found, 100)
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        (AlertSettings(), f"{RUNBOOKS}#kvcachecascade"),
+        (AlertSettings(external_url="https://a.example/below/"), "https://a.example/below/runbooks/KvCacheCascade"),
+        (AlertSettings(runbooks="https://wiki.example/rb"), "https://wiki.example/rb#kvcachecascade"),
+        (
+            AlertSettings(external_url="https://a.example", runbooks="https://b.example"),
+            "https://b.example#kvcachecascade",
+        ),
+    ],
+)
+def test_the_runbook_is_the_configured_one_else_the_agents_own(settings: AlertSettings, address: str) -> None:
+    assert posted([cascade()], settings=settings)[0].body["annotations"]["runbook_url"] == address
+
+
+def test_one_that_is_resolved_says_when_and_keeps_its_annotations() -> None:
+    (one,) = posted([cascade(ended_at=T + 60)], 61 + KEEP_SECONDS, waiting=0.0)
     assert not one.firing
     assert (one.body["startsAt"], one.body["endsAt"]) == (timestamp(T), timestamp(T + 60))
-    assert one.body["annotations"]["description"].startswith("warning.")
-    assert posted(step_alerts(found, [], T + 61 + RESOLVED_KEPT_SECONDS), 61 + RESOLVED_KEPT_SECONDS) == ()
+    said = one.body["annotations"]
+    assert said["summary"] == "t: The KV cache fills from 14:13 to 14:14"
+    assert (said["stage"], said["queue"]) == ("3 of 4, queueing", "0 requests waiting")
 
 
 def test_one_that_ends_before_it_began_by_a_clock_that_went_back_ends_where_it_began() -> None:
-    (state,) = states((0, WARNING), (60, OK)).values()
+    (state,) = alerts([cascade()], T)
     (one,) = present([replace(state, resolved_at=T - 5)], (), T, SETTINGS)
     assert one.body["startsAt"] == one.body["endsAt"]
-
-
-def test_a_page_at_once_or_soon_is_one_alert() -> None:
-    for steps in (
-        ((0.0, CRITICAL),),
-        ((0.0, WARNING), (20.0, CRITICAL)),
-        ((0.0, WARNING), (20.0, CRITICAL), (30.0, OK)),
-    ):
-        (one,) = posted(states(*steps, rule=PAGE), 1000)
-        assert one.body["labels"]["severity"] == "critical"
-        assert one.body["startsAt"] == timestamp(T + (20 if len(steps) > 1 else 0))
-
-
-def test_a_rule_that_pages_is_a_ticket_while_it_lasts_as_one_and_the_ticket_stays_beside_the_page() -> None:
-    waiting = states((0, WARNING), rule=PAGE)
-    assert posted(waiting, TICKET_AFTER_SECONDS - 1) == ()
-    (ticket,) = posted(waiting, TICKET_AFTER_SECONDS)
-    assert ticket.body["labels"]["severity"] == "warning"
-    both = posted(states((0, WARNING), (400, CRITICAL), (500, WARNING), rule=PAGE), 600)
-    assert [(one.body["labels"]["severity"], one.body["startsAt"]) for one in both] == [
-        ("warning", timestamp(T)),
-        ("critical", timestamp(T + 400)),
-    ]
-    assert both[0].body["labels"] == ticket.body["labels"]
-    over = posted(states((0, WARNING), (400, CRITICAL), (500, OK), rule=PAGE), 600)
-    assert [one.firing for one in over] == [False, False]
-    assert posted(states((0, WARNING), (100, OK), rule=PAGE), 600) == ()
-
-
-def test_what_is_for_the_report_only_is_no_alert() -> None:
-    (state,) = states((0, WARNING)).values()
-    assert present([replace(state, loudness=Severity.REPORT.value)], (), T, SETTINGS) == ()
+    (ahead,) = present([state], (), T - 3600, SETTINGS)
+    assert ahead.body["startsAt"] < ahead.body["endsAt"]
 
 
 def test_halves_of_characters_are_replaced() -> None:
-    (one,) = posted(states((0, WARNING), sentence="a\ud800b"))
-    assert one.body["annotations"]["description"].startswith("a?b.")
+    (one,) = posted([cascade(sentence="a\ud800b")])
+    assert one.body["annotations"]["description"].startswith("a?b since")
 
 
 FOREIGN = ExternalAlert(

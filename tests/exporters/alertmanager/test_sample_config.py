@@ -14,7 +14,9 @@ from paths import ROOT
 from tools import tool
 from waiting import CEILING_SECONDS, wait_for
 
-from exporters.alertmanager.sample_config import TICKETS, inhibitions
+from exporters.alertmanager.sample_config import TICKETS, Inhibition, inhibitions
+from exporters.prometheus_rules.alerts import alert_groups
+from exporters.prometheus_rules.rule_files import Alert
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Scope, Severity
@@ -102,6 +104,33 @@ def test_a_cause_silences_its_symptoms_and_no_ticket_silences_a_page() -> None:
     for row in inhibitions():
         if row.target[-1] != TICKETS and "alertname" in row.source[0]:
             assert matched(row.source) <= pages | {"AgentDown"}
+
+
+def fits(matcher: str, labels: Labels) -> bool:
+    name, operator, value = re.fullmatch(r'(\w+)(=~|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
+    return bool(re.fullmatch(value if operator == "=~" else re.escape(value), labels.get(name, "")))
+
+
+@pytest.mark.parametrize("row", inhibitions(), ids=lambda row: row.source[0])
+def test_an_inhibitor_keeps_firing_at_least_as_long_as_what_it_inhibits(row: Inhibition) -> None:
+    rows = [row for group in alert_groups() for row in group.rows if isinstance(row, Alert)]
+    found = {
+        side: [
+            one.keep_seconds
+            for one in rows
+            if all(fits(matcher, {**dict(one.labels), "alertname": one.name}) for matcher in matchers)
+        ]
+        for side, matchers in (("source", row.source), ("target", row.target))
+    }
+    if row.source[0].startswith("source="):
+        # A page and the ticket of the same rule.
+        paging = [rule.name for rule in RULES if rule.loudness is Severity.PAGE]
+        found["target"] = [
+            one.keep_seconds for one in rows if one.name in paging and ("severity", "warning") in one.labels
+        ]
+    assert found["source"]
+    assert found["target"]
+    assert min(found["source"]) >= max(found["target"])
 
 
 def test_a_tier_that_is_down_silences_every_rule_about_one_replica() -> None:

@@ -3,12 +3,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from html import unescape
 
 import pytest
 from paths import ROOT
 
-from exporters.docs import runbook_blocks
-from exporters.docs.runbook_blocks import (
+from exporters.docs import runbooks
+from exporters.docs.runbooks import (
     BLOCK,
     CAUSES,
     LOUDNESS,
@@ -17,6 +18,9 @@ from exporters.docs.runbook_blocks import (
     RunbookError,
     block,
     fill_runbooks,
+    markdown_html,
+    runbook_page,
+    runbooks_page,
 )
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes.context import LATENCY
@@ -137,7 +141,7 @@ def test_no_runbook_takes_cache_away_from_an_engine_that_lacks_it() -> None:
 def test_a_changed_threshold_changes_its_block_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = BY_NAME["TtftDivergence"]
     changed = replace(rule, thresholds={**rule.thresholds, "factor": Threshold(1.75, "ratio", "here")})
-    monkeypatch.setattr(runbook_blocks, "RULES", (changed, *(r for r in RULES if r is not rule)))
+    monkeypatch.setattr(runbooks, "RULES", (changed, *(r for r in RULES if r is not rule)))
     lines, before = fill_runbooks(PAGE).splitlines(), PAGE.splitlines()
     assert [new for new, old in zip(lines, before, strict=True) if new != old] == ["| `factor` | 1.75 | ratio | here |"]
 
@@ -161,3 +165,51 @@ def test_a_rule_with_a_method_without_a_text_gets_a_general_one() -> None:
 def test_every_method_text_and_severity_is_used() -> None:
     assert set(METHOD_TEXTS) <= {rule.method.__name__ for rule in RULES}
     assert set(LOUDNESS) == set(Severity)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_the_served_page_of_a_rule_has_all_of_its_section_as_html(rule: Rule) -> None:
+    page = (runbook_page(rule.name) or b"").decode()
+    shown = unescape(re.sub(r"<[^>]+>", "", page.partition("<main")[2]))
+    for heading in ("What it means", "Look at first", "Safe to do", "To silence"):
+        assert heading in shown
+    for row in rule.thresholds.values():
+        assert row.source.replace("`", "") in shown
+    outside_code = re.sub(r"<(code|style|pre)>.*?</\1>", "", page, flags=re.DOTALL)
+    for mark in ("**", "](", "<!--", "`", "\n|"):
+        assert mark not in outside_code
+    assert all(f'href="{one.rule}"' in page for one in rule.explained_by)
+
+
+def test_a_link_of_a_served_page_leads_to_a_rule_a_page_or_the_documentation() -> None:
+    pages = [runbooks_page(), *(runbook_page(rule.name) or b"" for rule in RULES)]
+    links = {link for page in pages for link in re.findall(r'href="([^"]+)"', page.decode())}
+    known = {rule.name for rule in RULES} | {"./", "../"}
+    assert {link for link in links if not link.startswith("https://sizewatch.dev/")} <= known
+    assert {rule.name for rule in RULES} <= set(re.findall(r'href="(\w+)"', pages[0].decode()))
+
+
+def test_what_is_no_rule_has_no_page() -> None:
+    assert runbook_page("") is runbook_page("None") is runbook_page("../secret") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("One *two* **three `a*b*`**.", "<p>One <i>two</i> <b>three <code>a*b*</code></b>.</p>"),
+        ("a < b & `<i>`", "<p>a &lt; b &amp; <code>&lt;i&gt;</code></p>"),
+        ("- one\n  more\n- two", "<ul><li>one more</li><li>two</li></ul>"),
+        ("1. one\n2. two", "<ol><li>one</li><li>two</li></ol>"),
+        ("```sh\na <b\n```", "<pre><code>a &lt;b\n</code></pre>"),
+        ("[x](install.md#prometheus)", '<p><a href="https://sizewatch.dev/install#prometheus">x</a></p>'),
+        ("[TierDown](#tierdown)", '<p><a href="TierDown">TierDown</a></p>'),
+        ("see TierDown", '<p>see <a href="TierDown">TierDown</a></p>'),
+        ('[x](javascript:alert(1)")', '<p><a href="https://sizewatch.dev/">x</a>&quot;)</p>'),
+        (
+            "| a |\n|---|\n| 1 \\| `x` |",
+            '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td data-column="a">1 | <code>x</code></td></tr></tbody></table>',
+        ),
+    ],
+)
+def test_markdown_becomes_escaped_html(text: str, html: str) -> None:
+    assert markdown_html(text) == html

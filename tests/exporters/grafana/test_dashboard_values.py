@@ -51,8 +51,11 @@ def told() -> dict[str, str]:
         series("verdict", "t", "r1", more=',rule="A"').replace(',pool="mixed"', ""): "2x60",
         series("verdict_certain", "t", "r1", more=',rule="A"').replace(',pool="mixed"', ""): "0x60",
         series("verdict", "t", more=',replica="",rule="B"'): "1x60",
+        series("verdict", "e", more=',replica="",rule="B"'): "0x60",
         series("verdict_certain", "t", more=',replica="",rule="B"'): "1x60",
     }
+    for agent, root, severity in (("a", "A", "page"), ("b", "A", "page"), ("a", "B", "ticket"), ("a", "C", "report")):
+        found[series("incident", "t", agent=agent, more=f',root="{root}",severity="{severity}"')] = "1x60"
     for tier in ("t", "u", "d"):
         found |= {
             series("capacity_rps", tier): "12x60",
@@ -85,7 +88,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     # The second release: 99 % of requests between 0.5 and 1 s.
     ("the slower release", "t"): (plan_panels.latency_share_of_slo(W, "ttft"), (0.5 + 0.5 * 0.99) / 2),
     ("only what is certain", "t"): (plan_panels.worst_verdict(W), 1.0),
-    ("everything that is found", "t"): (plan_panels.findings_query(W), 2.0),
+    ("incidents but notes, of two agents once", "t"): (plan_panels.incident_count(W), 2.0),
+    ("no incident is none", "e"): (plan_panels.incident_count(W), 0.0),
 }
 """What is asked and of which tier: the expression, and what it should come to."""
 
@@ -98,7 +102,7 @@ def only(expr: str, tier: str) -> str:
 
 def test_the_numbers_are_right(tmp_path: Path) -> None:
     values = [
-        ("10m", f"abs(vector(scalar({only(expr, tier)})) / {value!r} - 1) < bool 1e-9", 1.0)
+        ("10m", f"abs(vector(scalar({only(expr, tier)})) - {value!r}) < bool {1e-9 * (value or 1.0)!r}", 1.0)
         for (_, tier), (expr, value) in EXPECTED.items()
     ]
     assert not differences(tmp_path, RULES, [Case(series=told(), values=values)])

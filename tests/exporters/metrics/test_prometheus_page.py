@@ -15,11 +15,14 @@ from waiting import CEILING_SECONDS
 
 from exporters.metrics import names
 from exporters.metrics.exposition import render
-from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus
+from exporters.status.records import AgentHealth, AgentStatus, ExportScope, GpuStatus, ReplicaStatus
+from rules.confidence import Certainty
 from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import SEVERITY, Unknown, Verdict
+from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict
 
 PLAIN = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -189,6 +192,48 @@ def test_verdicts_go_out_as_numbers_and_questions_without_an_answer_as_their_rea
     assert any(isinstance(result, Unknown) for result in results)
 
 
+def test_the_first_suspect_of_a_verdict_and_the_address_of_the_page_are_series() -> None:
+    status = agent_status()
+    found = series(replace(status, external_url="https://sizewatch.example"))
+    assert one(found, "sizewatch_status_page_info", url="https://sizewatch.example") == 1
+    assert not [name for name, _ in series(status) if name == "sizewatch_status_page_info"]
+    fired = [r for tier in status.tiers for r in tier.results if isinstance(r, Verdict) and r.status is not Status.OK]
+    suspects = {(v.subject.tier, v.subject.replica or "", v.rule, v.causes[0].cause) for v in fired if v.causes}
+    told = [dict(own) for name, own in found if name == "sizewatch_suspect"]
+    assert {(own["tier"], own["replica"], own["rule"], own["cause"]) for own in told} == suspects != set()
+
+
+def incidents(status: AgentStatus) -> set[tuple[str, str, str]]:
+    labels = ("tier", "root", "severity")
+    found = ((dict(own), value) for (name, own), value in series(status).items() if name == "sizewatch_incident")
+    return {tuple(own[label] for label in labels) for own, value in found if value == 1 and set(own) == set(labels)}
+
+
+def test_an_incident_is_one_series_while_it_lasts() -> None:
+    status = agent_status()
+    lost, cascade = ("h100-llama70b-fp8", "TargetDown", "ticket"), ("l40s-qwen14b", "KvCacheCascade", "page")
+    assert incidents(status) == {lost, cascade, ("h100-llama70b-fp8", "PrefixHitDivergence", "ticket")}
+    findings = (finding for tier in status.tiers for finding in tier.findings)
+    began = min(one.started_at for one in findings if one.rule == "TargetDown" and one.ended_at is None)
+    assert one(series(status), "sizewatch_incident_start_timestamp_seconds", root="TargetDown") == began
+    over = replace(
+        status, tiers=tuple(replace(tier, findings=tuple(map(ended, tier.findings))) for tier in status.tiers)
+    )
+    assert incidents(over) == set()
+
+
+def ended(finding: Finding) -> Finding:
+    return replace(finding, ended_at=NOW)
+
+
+@pytest.mark.parametrize(("scope", "exported"), [(ExportScope.REPLICAS, True), (ExportScope.WHOLE_TIER, False)])
+def test_an_agent_exports_incidents_of_its_own_part_of_a_tier(scope: ExportScope, exported: bool) -> None:
+    status = agent_status()
+    (tier,) = (tier for tier in status.tiers if tier.name == "l40s-qwen14b")
+    found = incidents(replace(status, tiers=(replace(tier, export_scope=scope),)))
+    assert ((tier.name, "KvCacheCascade", "page") in found) is exported
+
+
 def test_the_plan_goes_out_in_numbers_for_tiers_that_have_one() -> None:
     found = series(agent_status())
     assert one(found, "sizewatch_plan_usable_rps", tier="h100-llama70b-fp8") == pytest.approx(12.0)
@@ -263,3 +308,65 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
             [promtool, "check", "metrics"], input=body, capture_output=True, timeout=CEILING_SECONDS
         )
         assert (checked.returncode, checked.stderr.decode()) == (0, "")
+
+
+def found(rule: str, ago: float, replica: str | None = None, lasted: float | None = None, **changes: Any) -> Finding:
+    """A certain critical finding of tier t that began so many seconds before NOW."""
+    verdict = Verdict(
+        t=NOW - ago,
+        rule=rule,
+        subject=Subject(tier="t", replica=replica),
+        status=Status.CRITICAL,
+        certainty=Certainty.CERTAIN,
+        observed=Missing(gap=Gap.NO_TRAFFIC),
+        expected=Missing(gap=Gap.NO_TRAFFIC),
+        unit="ratio",
+        sentence="It is seen",
+    )
+    change = Transition(t=NOW - ago, status=verdict.status, stage=None, certainty=verdict.certainty)
+    one = Finding(
+        rule=rule,
+        subject=verdict.subject,
+        started_at=NOW - ago,
+        ended_at=None if lasted is None else NOW - ago + lasted,
+        worst=verdict,
+        transitions=(change,),
+    )
+    return replace(one, **changes)
+
+
+def incident_series(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> dict[tuple[str, str, str], float]:
+    """The alerts of incidents by rule, replica and loudness, and under "" the number of incidents."""
+    tier = unplanned_tier(replicas=(replica("t", "r"),), findings=findings, export_scope=scope)
+    page = series(agent_status(tiers=(replace(tier, context=replace(tier.context, tier="t")),)))
+    return {
+        (own["rule"], own["replica"], own["loudness"]): value
+        for (name, labels), value in page.items()
+        if name == "sizewatch_incident_alert" and (own := dict(labels))
+    } | {("", "", ""): one(page, "sizewatch_incident_alerts", tier="t")}
+
+
+def test_an_incident_is_one_alert_that_counts_what_it_holds_back() -> None:
+    cascade, eviction = found("KvCacheCascade", 400, "r"), found("KvEviction", 390)
+    assert incident_series() == {("", "", ""): 0}
+    assert incident_series(cascade, eviction) == {("KvCacheCascade", "r", "page"): 2, ("", "", ""): 1}
+    over = replace(cascade, ended_at=NOW - 60)
+    assert incident_series(over, eviction) == {("", "", ""): 0}
+    burn = found("TtftSloBurn", 200)
+    assert incident_series(over, burn) == {("KvCacheCascade", "r", "page"): 2, ("", "", ""): 1}
+
+
+def test_an_agent_counts_only_the_incidents_of_what_it_exports() -> None:
+    cascade, drift = found("KvCacheCascade", 400, "r"), found("WorkloadDrift", 1400)
+    alone = incident_series(cascade, drift, scope=ExportScope.REPLICAS)
+    assert alone == {("KvCacheCascade", "r", "page"): 1, ("", "", ""): 1}
+
+
+def test_beside_a_tier_that_is_down_its_replicas_are_tickets() -> None:
+    """On another node a replica may serve: then the rule file drops the page, and Alertmanager does not hold back these."""
+    gone = [found("TargetDown", 90, "r"), found("TierDown", 80)]
+    assert incident_series(*gone) == {
+        ("TierDown", "", "page"): 2,
+        ("TargetDown", "r", "ticket"): 1,
+        ("", "", ""): 1,
+    }

@@ -57,8 +57,8 @@ def test_a_rule_that_flaps_for_a_week_is_one_incident_with_a_count() -> None:
     assert (one.started_at, one.last_started_at, one.ended_at) == (START, START + 10_078 * 60, None)
     # A minute each, and the last until the end of the time.
     assert one.seconds == 5039 * 60 + (WEEK - 10_078 * 60)
-    assert section(found, "Incidents")[0] == (
-        "- **KV cache memory-pressure cascade** on r1: critical, certain, 5,040 times, 3 d 12 h in all; "
+    assert section(found, "Findings")[0] == (
+        "- **KV cache cascade** on r1: critical, certain, 5,040 times, 3 d 12 h in all; "
         "first Mon 02 Nov 00:00 UTC, last Sun 08 Nov 23:58 UTC, not over. At its worst, Tue 03 Nov 09:20 UTC: it was worst here"
     )
     assert "5,040 times, 3 d 12 h in all" in report_html(found)
@@ -78,7 +78,7 @@ def test_a_finding_on_many_replicas_is_one_line_that_names_the_worst() -> None:
     found, tier = told(findings=tuple(several))
     (one,) = tier.incidents
     assert (one.times, one.replicas, one.replica) == (41, 40, "r7")
-    assert " on 40 replicas, worst on r7: critical, certain, 41 times, 21 h in all;" in section(found, "Incidents")[0]
+    assert " on 40 replicas, worst on r7: critical, certain, 41 times, 21 h in all;" in section(found, "Findings")[0]
 
 
 def test_two_at_once_do_not_last_twice_as_long() -> None:
@@ -119,7 +119,7 @@ def test_alerts_of_others_that_flap_too_are_one_line_of_their_incident() -> None
     found, tier = told(findings=every, foreign=alerts)
     ((row,),) = [one.foreign for one in tier.incidents]
     assert (row.name, row.times, row.started_at, row.ended_at) == ("Slow", 20, START + 60, START + 19 * HOUR + 600)
-    assert section(found, "Incidents")[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
+    assert section(found, "Findings")[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
 
 
 def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tuple[TimelineEvent, ...]:
@@ -139,7 +139,7 @@ def test_restarts_stand_beside_incidents_and_what_they_cost_in_the_data_quality(
     found, tier = told(events=events)
     rows = [(one.replica, one.times, one.unseen_seconds, one.untimed) for one in tier.restarts]
     assert rows == [("r1", 3, 380.0, 0), ("r2", 1, 90.0, 0)]
-    assert section(found, "Incidents")[:4] == [
+    assert section(found, "Findings")[:4] == [
         "None.",
         "Restarts of engines:",
         "- r1: 3 restarts, first Mon 02 Nov 01:00 UTC, last Tue 03 Nov 06:00 UTC; nothing was seen of it for 6 min in all",
@@ -158,10 +158,10 @@ def test_a_restart_of_which_no_silence_is_known_is_not_taken_for_none() -> None:
         "- r1: 2 restarts, first Mon 02 Nov 01:00 UTC, last Mon 02 Nov 02:00 UTC; nothing was seen of it for 1 min in all, "
         "1 of them not counted in that"
     )
-    assert said in section(found, "Incidents")
+    assert said in section(found, "Findings")
     alone, _ = told(events=restart(2, unseen=None))
     assert "- r1: 1 restart, Mon 02 Nov 02:00 UTC; how long nothing was seen of it is not known" in section(
-        alone, "Incidents"
+        alone, "Findings"
     )
 
 
@@ -171,7 +171,7 @@ def test_restarts_that_only_sums_tell_of_are_counted() -> None:
     several[5] = replace(several[5], counters={**several[5].counters, "restarts": 2.0})
     found, _ = reported(PLAN, several, events=restart(5))
     assert [(one.replica, one.times) for one in found.tiers[0].restarts] == [("r1", 1), ("", 1)]
-    assert "- 1 restart more, of which only the number is known" in section(found, "Incidents")
+    assert "- 1 restart more, of which only the number is known" in section(found, "Findings")
 
 
 def test_two_hundred_replicas_that_restart_every_day_are_eleven_lines() -> None:
@@ -180,7 +180,7 @@ def test_two_hundred_replicas_that_restart_every_day_are_eleven_lines() -> None:
     )
     found, tier = told(events=events)
     assert len(tier.restarts) == 200
-    lines = [line for line in section(found, "Incidents") if " restarts" in line]
+    lines = [line for line in section(found, "Findings") if " restarts" in line]
     assert lines[-1] == "- 190 replicas more: 1,330 restarts; nothing was seen of it for 1 d 9 h in all"
     assert len(lines) == 11
 
@@ -188,10 +188,10 @@ def test_two_hundred_replicas_that_restart_every_day_are_eleven_lines() -> None:
 def test_without_restarts_nothing_is_said_of_them() -> None:
     found, tier = told()
     assert tier.restarts == ()
-    assert "restart" not in " ".join(section(found, "Incidents") + section(found, "Data quality"))
+    assert "restart" not in " ".join(section(found, "Findings") + section(found, "Data quality"))
     assert "Restarts of engines" not in report_html(found)
 
 
 def test_what_was_critical_stands_once_in_the_verdict_however_often_it_came() -> None:
     several = tuple(finding(RULE, n, n + 0.5, Status.CRITICAL, replica="r1") for n in range(30))
-    assert told(findings=several)[1].verdict.count("KV cache memory-pressure cascade") == 1
+    assert told(findings=several)[1].verdict.count("KV cache cascade") == 1

@@ -125,6 +125,27 @@ def told_of(folder: Path) -> Told:
     )
 
 
+def test_what_happened_is_one_incident_each_and_nothing_else_is_louder_than_a_note(told: Told) -> None:
+    """The drift, the trap and the cascade; the fill makes no forecasts that could miss."""
+    found = {name: told.tier(name)["grouped_incidents"] for name in TIERS}
+    assert {name: [(one["root"], one["severity"]) for one in rows] for name, rows in found.items()} == {
+        CHAT: [("WorkloadDrift", "ticket")],
+        RAG: [("UtilizationTrap", "report")],
+        CODE: [("WorkloadDrift", "page")],
+    }
+    cascade = told.truth["tiers"][CODE]["kv_cascade"]
+    (paged,) = found[CODE]
+    assert cascade["begin"] <= paged["started_at"] <= cascade["alert_at"] < paged["ended_at"]
+    assert paged["symptoms"][0]["rule"] == "KvCacheCascade"
+    (drifting,) = found[CHAT]
+    drift = told.truth["tiers"][CHAT]["prompt_drift"]
+    assert drift["begin"] < drifting["started_at"] < drift["end"]
+    assert drifting["ended_at"] is None
+    (trap,) = found[RAG]
+    assert trap["idle_cost_per_day"] > 0
+    assert f"{trap['idle_replicas']:.1f} replicas idle" in told.texts["report.md"]
+
+
 def row(tier: Json, key: str) -> Json:
     return next(one for one in tier["monitoring"] if one["key"] == key)
 
@@ -283,7 +304,6 @@ def test_the_drift_is_told_with_its_factor_and_where_it_leads(told: Told) -> Non
     assert min(true) * 0.9 < median["factor"] < max(true) * 1.1
     assert chat["workload"]["towards"] == "rag"
     assert "Prompts are at least" in chat["workload"]["drift"]
-    assert "the traffic moves from chat towards rag" in chat["workload"]["drift"]
     assert "does not confirm the benchmark (prompts are longer than planned)" in chat["verdict"]
     drift = told.truth["tiers"][CHAT]["prompt_drift"]
     (told_of,) = (one for one in chat["incidents"] if one["rule"] == "WorkloadDrift")
@@ -310,8 +330,8 @@ def test_the_cascade_is_told_stage_by_stage_before_the_alert_of_others(told: Tol
     assert reached[4] < true["alert_at"] - true["begin"]
     (alert,) = cascade["foreign"]
     assert (alert["started_at"], alert["ended_at"]) == (true["alert_at"], true["alert_until"])
-    assert "KV cache memory-pressure cascade" in alert["text"]
-    assert "critical in this time: KV cache memory-pressure cascade" in code["verdict"]
+    assert "KV cache cascade" in alert["text"]
+    assert "critical in this time: KV cache cascade" in code["verdict"]
     at = datetime.fromtimestamp(true["begin"] + reached[1], UTC)
     assert f"  - {at:%a %d %b %H:%M:%S} UTC: stage 1, filling" in told.texts["report.md"]
     assert not [one for name in (CHAT, RAG) for one in told.tier(name)["incidents"] if one["rule"] == "KvCacheCascade"]

@@ -26,26 +26,28 @@ from status_samples import (
 
 from exporters.render.svg_charts import draw_panel
 from exporters.status.active_findings import (
-    headline,
     list_active_findings,
     list_active_incidents,
+    pending_rules,
     remarks,
     tier_state,
     unknowns,
 )
 from exporters.status.page import PAUSED, page_policy, render_page
-from exporters.status.page_tier import FINDINGS_SHOWN
+from exporters.status.page_incident import INCIDENTS_SHOWN
 from exporters.status.page_trend import charts
 from exporters.status.plan_comparison import ROWS, compare_with_plan
 from exporters.status.records import AgentHealth, AgentStatus, TierStatus, TrendPoint
 from exporters.status.status_json import status_json
+from exporters.status.tier_overview import headline
+from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.plan import load_bins
 from rules.plan.capacity import stated_capacity
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.work import CapacitySource
 from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import FIRING, Cause, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, Action, Cause, Status, Subject, Unknown, Verdict
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -103,26 +105,25 @@ def test_every_tier_and_every_firing_sentence_stands_on_the_page() -> None:
         assert tier.name in page.text
     for verdict in fired:
         assert collapsed(verdict.sentence) in page.text
-    for one in (one for tier in status.tiers for one in list_active_incidents(tier)[:FINDINGS_SHOWN]):
+    for one in (one for tier in status.tiers for one in list_active_incidents(tier)[:INCIDENTS_SHOWN]):
         action, worst = one.root.verdict.actions[0], one.worst.verdict
         assert action.text in page.text
         assert f"Runbook: {action.runbook}" in page.text
         assert f"{worst.status.value}, {worst.certainty.value}" in page.text
 
 
-def test_the_first_line_names_the_worst_of_the_whole_installation() -> None:
+def test_the_first_line_counts_incidents_and_names_the_worst_of_the_whole_installation() -> None:
     found = headline(agent_status())
     assert found.status is Status.CRITICAL
-    assert found.text == "KV cache memory-pressure cascade in l40s-qwen14b, l40s-2"
-    fired = [one.verdict for tier in agent_status().tiers for one in list_active_findings(tier)]
-    critical = sum(verdict.status is Status.CRITICAL for verdict in fired)
-    warnings = len(fired) - critical
-    silent = [one for tier in agent_status().tiers for one in unknowns(tier)]
-    lacking = sum(one.reason in (Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED) for one in silent)
-    assert found.detail == (
-        f"{critical} critical, {warnings} warnings in 2 of 3 tiers. mi300x-mixtral has no plan. "
-        f"{len(silent) - lacking} questions cannot be answered now. {lacking} more need what plan or engine lacks."
-    )
+    title = BY_NAME["KvCacheCascade"].title
+    count = sum(len(list_active_incidents(tier)) for tier in agent_status().tiers)
+    assert found.text == f"{count} incidents in 2 of 3 tiers: {title} in l40s-qwen14b"
+    (incident,) = list_active_incidents(cascading_tier(), NOW)
+    assert found.sentence == f"{incident.sentence}."
+    pending = sum(len(pending_rules(tier)) for tier in agent_status().tiers)
+    assert found.note == f"mi300x-mixtral has no plan. {pending} rules cannot be judged now."
+    one = headline(with_tiers(cascading_tier(), planned_tier_without_findings()))
+    assert one.text == f"1 incident in l40s-qwen14b: {title}"
     page = read()
     assert f"Critical: {found.text}" in page.text
     assert page.text.index("l40s-qwen14b ■ critical") < page.text.index("h100-llama70b-fp8 ▲ warning")
@@ -140,15 +141,22 @@ def test_suspects_stand_with_their_evidence_in_order() -> None:
         Cause(cause="queueing", certainty=Certainty.LIKELY, evidence=("9 waiting",), against=("arrivals are steady",)),
     )
     told = replace(tier, results=(replace(slow, status=Status.WARNING, causes=causes),), findings=())
-    words = "Suspects 5 preemptions; KV cache full 9 waiting (likely); but arrivals are steady"
-    assert words in read(with_tiers(told)).text
+    text = read(with_tiers(told)).text
+    assert "First suspect: 5 preemptions" in text
+    assert "Suspects evictions KV cache full 9 waiting (likely) but arrivals are steady" in text
+    assert text.count("5 preemptions") == 1
 
 
 def test_numbers_stand_beside_the_plan_with_their_bounds_and_the_load() -> None:
     text = read(with_tiers(planned_tier())).text
-    assert "TTFT P99 882 ms known within 750 ms to 1 s plan 2 s SLO 520 ms to 1 s at this load ✓ as planned" in text
+    assert (
+        "TTFT P99 last 5 min 882 ms known within 750 ms to 1 s plan 2 s SLO 520 ms to 1 s at this load ✓ as planned"
+        in text
+    )
     assert "plan 12 rps usable" in text
-    assert "Prefix cache hits 33.2% plan 60.0% of prompt tokens 62.0% at this load ▲ warning, certain" in text
+    assert (
+        "Prefix cache hits last 5 min 33.2% plan 60.0% of prompt tokens 62.0% at this load ▲ warning, certain" in text
+    )
     assert "1.62 USD plan 1.68 USD at 60% of capacity" in text
 
 
@@ -156,9 +164,10 @@ def test_a_tier_without_a_plan_says_so_at_every_number_and_still_shows_what_is_m
     text = read(with_tiers(unplanned_tier())).text
     (numbers,) = [compare_with_plan(unplanned_tier())]
     assert all(one.planned is None for one in numbers)
-    assert text.count("not in plan ? not judged") >= 4
-    assert "TTFT P99 790 ms known within 750 ms to 1 s" in text
-    assert "GPU utilisation not exposed" in text
+    assert text.count("not in plan ? not judged") >= 3
+    assert "as planned" not in text
+    assert "TTFT P99 last 5 min 790 ms known within 750 ms to 1 s" in text
+    assert "GPU utilisation last 5 min not exposed" in text
 
 
 def test_a_capacity_that_no_plan_names_is_not_said_to_be_0_by_the_plan() -> None:
@@ -175,10 +184,17 @@ def test_a_capacity_that_no_plan_names_is_not_said_to_be_0_by_the_plan() -> None
 
 
 def test_what_cannot_be_judged_is_folded_away_with_its_reason() -> None:
-    page = read(with_tiers(unplanned_tier()))
-    assert f"{len(unknowns(unplanned_tier()))} questions cannot be answered" in page.text
-    assert "not in plan: the plan has no benchmark curve for this tier" in page.text
-    assert all("open" not in attributes for tag, attributes in page.tags if tag == "details")
+    tier = planned_tier_without_findings()
+    page = read(with_tiers(tier))
+    assert f"No verdict now: {BY_NAME[pending_rules(tier)[0]].title}" in page.text
+    lacking = {one.rule for one in unknowns(tier) if one.reason in (Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED)}
+    assert f"{len(lacking)} rules need what plan or engine lacks." in page.text
+    unplanned = read(with_tiers(unplanned_tier())).text
+    assert "not in plan: the plan has no benchmark curve for this tier" in unplanned
+    assert "No verdict is pending. " in unplanned
+    folded = [attributes for tag, attributes in page.tags if tag == "details" and "id" not in attributes]
+    assert folded
+    assert all("open" not in attributes for attributes in folded)
 
 
 def test_a_replica_that_is_down_says_only_that() -> None:
@@ -271,7 +287,7 @@ def test_the_plan_is_drawn_across_and_the_beginning_of_a_finding_is_marked() -> 
     texts = [text.text for text in svg.iter("text")]
     assert "SLO 2 s" in texts
     titles = [title.text for title in svg.iter("title")]
-    assert "KV cache memory-pressure cascade: since 14:06 UTC" in titles
+    assert "KV cache cascade: since 14:06 UTC" in titles
 
 
 HOSTILE = "<script>alert(1)</script>\"'&<b>"
@@ -361,7 +377,7 @@ def test_many_findings_and_many_replicas_do_not_hide_the_page() -> None:
     results = tuple(replace(down, subject=Subject(tier=tier.name, replica=f"r{number}")) for number in range(40))
     replicas = tuple(replica(tier.name, f"r{number}", up=number != 39, misses=number // 39 * 5) for number in range(40))
     page = read(with_tiers(replace(tier, results=results, findings=(), replicas=replicas)))
-    assert "34 more" in page.text
+    assert "34 more incidents" in page.text or "40 replicas" in page.text
     assert "24 more replicas" in page.text
     assert page.text.index("r39 ■ down, 5 missed") < page.text.index("r0 ✓ up")
     assert all(f"r{number}" in page.text for number in range(40))
@@ -379,7 +395,13 @@ def test_a_finding_whose_rule_fell_silent_stays_and_says_so() -> None:
     tier = silent_tier()
     (found,) = [one for one in list_active_findings(tier) if one.verdict.rule == "PrefixHitDivergence"]
     assert found.silent is not None
-    assert "Cannot be judged at the moment: scrape failed: no replica answers." in read(with_tiers(tier)).text
+    assert "No verdict now: scrape failed: no replica answers." in read(with_tiers(tier)).text
+
+
+def planned_tier_without_findings() -> TierStatus:
+    tier = planned_tier()
+    quiet = tuple(a for a in tier.results if not (isinstance(a, Verdict) and a.status in FIRING))
+    return replace(tier, results=quiet, findings=())
 
 
 def healthy() -> TierStatus:
@@ -410,7 +432,7 @@ def test_before_the_first_verdict_nothing_is_called_fine() -> None:
     text = read(status).text
     assert "No verdict yet" in text
     assert "new ? no verdict yet" in text
-    assert "nothing has been seen in the last 5 minutes" in text
+    assert "no data in the last 5 minutes" in text
 
 
 def test_an_agent_without_tiers_says_what_to_do() -> None:
@@ -422,13 +444,16 @@ def test_an_agent_without_tiers_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("health", "words"),
     [
-        (AgentHealth(last_turn_at=NOW - 61), "The last turn ended 1 min ago: everything below is that old."),
+        (AgentHealth(last_turn_at=NOW - 61), "The last cycle ended 1 min ago: this page is that old."),
         (
             AgentHealth(history_trouble="the disk is full", unbooked_minutes=4),
-            "cannot be written: the disk is full. 4 minutes wait",
+            "History write failed: the disk is full. 4 minutes are buffered.",
         ),
-        (AgentHealth(dropped_minutes=9), "9 minutes of replicas were lost"),
-        (AgentHealth(config_trouble="targets[0].url: missing"), "the one before it still is: targets[0].url: missing"),
+        (AgentHealth(dropped_minutes=9), "The history lost 9 replica-minutes."),
+        (
+            AgentHealth(config_trouble="targets[0].url: missing"),
+            "the previous configuration is active: targets[0].url: missing",
+        ),
         (AgentHealth(gpu_problems=("GPU 3 fell off the bus",)), "GPU 3 fell off the bus"),
     ],
 )
@@ -510,7 +535,7 @@ def test_what_is_for_the_report_only_spoils_no_tier_and_stands_apart() -> None:
     assert list_active_findings(quiet) == ()
     assert [one.verdict for one in remarks(quiet)] == [noted]
     page = read(with_tiers(quiet))
-    assert "1 for the report" in page.text
+    assert "1 note" in page.text
     assert noted.sentence in page.text
     assert "quiet ✓ as planned" in page.text
 
@@ -521,12 +546,23 @@ def test_findings_of_one_cause_are_one_card_with_its_symptoms_folded() -> None:
     (incident,) = list_active_incidents(tier)
     assert incident.root.verdict.rule == "KvEviction"
     assert [one.verdict.rule for one in incident.symptoms] == ["TtftDivergence"]
-    assert page.text.count("1 symptom: TTFT P99 above the benchmark at equal load") == 1
+    assert page.text.count("Evidence: root and 1 symptom") == 1
     assert page.text.count("Runbook:") == 1
     told = status_json(with_tiers(tier))
     (said,) = told["incidents"]
     assert (said["root"], said["id"]) == ("KvEviction", incident.id)
     assert [one["rule"] for one in said["findings"]] == ["KvEviction", "TtftDivergence"]
+
+
+def test_an_incident_that_pages_says_what_helps_at_once_before_the_action_of_its_root() -> None:
+    tier = explained_tier()
+    root, symptom = tier.findings
+    relief = Action(text="Shed load", runbook="TtftSloBurn")
+    burn = replace(symptom.worst, rule="TtftSloBurn", status=Status.CRITICAL, actions=(relief,))
+    page = replace(symptom, rule="TtftSloBurn", worst=burn)
+    text = read(with_tiers(replace(tier, findings=(root, page), results=(root.worst, burn)))).text
+    assert f"At once: Shed load Then: {root.worst.actions[0].text} Runbook:" in text
+    assert f"Do first: {root.worst.actions[0].text}" in read(with_tiers(tier)).text
 
 
 def test_an_incident_whose_root_has_ended_keeps_its_card_until_its_symptoms_end() -> None:
@@ -535,7 +571,7 @@ def test_an_incident_whose_root_has_ended_keeps_its_card_until_its_symptoms_end(
     ended = replace(tier, findings=(replace(root, ended_at=NOW - 60.0), symptom), results=tier.results[1:])
     (incident,) = list_active_incidents(ended)
     assert (incident.root.verdict.rule, incident.worst.verdict.rule) == ("KvEviction", "TtftDivergence")
-    assert "1 symptom: " in read(with_tiers(ended)).text
+    assert "root and 1 symptom" in read(with_tiers(ended)).text
 
 
 def explained_tier() -> TierStatus:

@@ -79,12 +79,12 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     page = text(status(told))
     recommended = told.recommended
     assert recommended is not None
-    assert "Demand now 11.5 rps a lead ago 11 rps were expected, 95 % up to 12.5 rps" in page
+    assert "Demand now 11.5 rps forecast one lead ago 11 rps, 95 % up to 12.5 rps" in page
     assert "Forecast in 140 s 12 rps 95 % up to 13.5 rps, 99 % up to 14.5 rps" in page
     assert f"Replicas recommended {recommended} 3 ready, 3 minimum warm, start {recommended - 3} now" in page
     assert "Cold start P95 140 s from the request to Ready, 23 starts known" in page
     assert "Within the 95 % quantile 95.1% 95.1% of 1000 past targets at or below their 95% quantile" in page
-    assert "Error by the naive one's 0.62 0.62 of same as now over 1000 targets" in page
+    assert "Error / naive error 0.62 0.62 of same as now over 1000 targets" in page
     assert f"Lead: {COLD.sentence}." in page
     assert "by sizewatch (" in page
     assert told.prewarm is not None
@@ -124,7 +124,7 @@ def test_where_nothing_is_forecast_one_line_says_why() -> None:
     page = text(status(ForecastStatus(gap="not exposed: this agent keeps no history")))
     assert "Forecast: not exposed: this agent keeps no history" in page
     assert "Replicas recommended" not in page
-    assert "Forecast" not in text(status(None))
+    assert "Forecast:" not in text(status(None))
 
 
 def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) -> None:

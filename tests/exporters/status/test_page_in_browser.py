@@ -5,16 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from status_samples import agent_status
+from status_samples import agent_status, fleet_status
 from tools import tool
 from waiting import CEILING_SECONDS
 
 from agent.http_server.options import WebOptions
 from agent.http_server.server import WebServer
+from exporters.status.page import render_page
 
 # Root needs --no-sandbox; the only page that is loaded is our own.
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=2000")
-MEASURE = "<script>document.title = document.documentElement.scrollWidth + ' of ' + window.innerWidth</script>"
+MEASURE = (
+    "<script>const page = document.documentElement; document.title = "
+    "[page.scrollWidth, window.innerWidth, page.scrollHeight, window.innerHeight].join(' ')</script>"
+)
 
 
 @pytest.fixture(name="url")
@@ -37,12 +41,29 @@ def test_the_page_shows_every_tier_and_its_charts(url: str, tmp_path: Path) -> N
     assert page.count("<svg") >= 4
 
 
-@pytest.mark.parametrize("width", [420, 1280])
-def test_nothing_sticks_out_at_phone_and_desktop_width(url: str, tmp_path: Path, width: int) -> None:
-    """The page itself runs no script (its policy forbids it), so a copy of it measures itself."""
-    page = browser(tmp_path, f"--window-size={width},1600", "--dump-dom", url)
-    copy = tmp_path / "copy.html"
+def measured(page: str, folder: Path, width: int, height: int) -> list[int]:
+    """Width of the page and of the window, then their heights. The page's policy forbids scripts, so a copy measures."""
+    copy = folder / "copy.html"
     copy.write_text(page.replace("</body>", MEASURE + "</body>"), encoding="utf-8")
-    measured = browser(tmp_path, f"--window-size={width},1600", "--dump-dom", copy.as_uri())
-    widest, window = measured.partition("<title>")[2].partition("</title>")[0].split(" of ")
-    assert int(widest) <= int(window)
+    found = browser(folder, f"--window-size={width},{height}", "--dump-dom", copy.as_uri())
+    return [int(number) for number in found.partition("<title>")[2].partition("</title>")[0].split()]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_sticks_out_at_phone_and_desktop_width(url: str, tmp_path: Path, width: int) -> None:
+    page = browser(tmp_path, f"--window-size={width},1600", "--dump-dom", url)
+    widest, window, _, _ = measured(page, tmp_path, width, 1600)
+    assert widest <= window
+
+
+def test_forty_tiers_and_an_incident_fit_one_screen_before_anything_is_opened(tmp_path: Path) -> None:
+    widest, window, height, _ = measured(render_page(fleet_status()).decode(), tmp_path, 1280, 900)
+    assert (window, widest) == (1280, 1280)
+    assert height <= 900
+
+
+def test_an_opened_fleet_and_its_evidence_do_not_stick_out(tmp_path: Path) -> None:
+    page = render_page(fleet_status(8), paused=True).decode()
+    for width in (390, 1280):
+        widest, window, _, _ = measured(page, tmp_path, width, 900)
+        assert widest <= window

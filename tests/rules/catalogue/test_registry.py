@@ -1,4 +1,5 @@
 import pytest
+from prose import rule_faults
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator.scrape_rules import evaluate_replica_rules, evaluate_tier_availability
@@ -100,3 +101,8 @@ def test_a_threshold_can_be_replaced_for_a_tier() -> None:
 def test_no_action_advises_a_smaller_cache_against_evictions() -> None:
     for name in ("EvictionDivergence", "KvEviction", "KvCacheCascade"):
         assert any("Never lower --gpu-memory-utilization" in action for action in BY_NAME[name].actions)
+
+
+@every
+def test_a_title_has_at_most_eight_words_an_action_and_a_sentence_of_the_meaning_twenty(rule: Rule) -> None:
+    assert not rule_faults(rule)

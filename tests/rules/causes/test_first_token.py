@@ -43,7 +43,7 @@ def test_requests_that_waited_too_long_in_the_queue_alone_prove_queueing(rule: s
     assert queueing is not None
     assert queueing.certainty is Certainty.CERTAIN
     assert "requests spent more than 260 ms in the queue alone" in queueing.evidence[0]
-    assert queueing.evidence[0].endswith(", 2 waiting a replica on average")
+    assert queueing.evidence[0].endswith(", 2 waiting on average")
     assert cause(made, "prefill") is None
 
 

@@ -1,12 +1,17 @@
+from dataclasses import replace
+
 import pytest
 from judging_samples import START, context, minute, tier
+from test_incidents import finding as make_finding
 
+from exporters.documents.check import check_json, check_text
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import Step13, check_benchmark
+from rules.evaluator.incidents import group_incidents
 from rules.plan.load_bins import BinnedWindow, bin_window
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.verdicts.verdict import Status, Unknown, Verdict
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 WEEK = 7 * 24
 PLANNED = context()
@@ -44,7 +49,7 @@ def test_a_week_of_slow_requests_refutes_it_for_certain_and_says_why() -> None:
     assert isinstance(ttft, Verdict)
     assert (ttft.status, ttft.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert ttft.causes
-    assert "5.0% of 1,814,400 requests" in ttft.sentence
+    assert "1,814,400 requests, at least 5.0%" in ttft.details[0]
 
 
 def test_two_bad_hours_do_not_refute_a_week() -> None:
@@ -88,9 +93,8 @@ def test_load_beyond_the_benchmark_is_counted_apart_and_judged() -> None:
     load = result(found, "LoadBeyondBenchmark")
     assert isinstance(load, Verdict)
     assert load.certainty is Certainty.CERTAIN
-    assert load.sentence.startswith(
-        "The load was more than the benchmark measured in 168 hours: 7 completed rps is above 6"
-    )
+    assert load.sentence.startswith("The tier is beyond the benchmarked load; ")
+    assert load.details[0].startswith("in 168 hours: 7 completed rps is above 6")
 
 
 def test_without_a_benchmark_nothing_is_confirmed() -> None:
@@ -134,3 +138,16 @@ def test_usable_rps_is_the_plans() -> None:
     found = check_benchmark(tight, [hour(n) for n in range(WEEK)], START + WEEK * 3600)
     assert found.usable_rps == pytest.approx(4.0)
     assert found.highest_share == pytest.approx(0.75)
+
+
+def test_a_divergence_names_its_newest_incident_and_programs_get_them_all() -> None:
+    found = checked([hour(n, slow=0.05) for n in range(WEEK)])
+    drift, slow = make_finding("WorkloadDrift", 0.0), make_finding("TtftDivergence", 60.0)
+    elsewhere = replace(slow, subject=Subject(tier="elsewhere"))
+    mine = [replace(one, subject=Subject(tier=found.tier)) for one in (drift, slow)]
+    incidents = group_incidents([*mine, elsewhere], now=90.0)
+    text = check_text([found], "the last 7d", 0.0, incidents)
+    assert text.count("incident: WorkloadDrift is seen since 00:00") == 1
+    (tier,) = check_json([found], incidents)["tiers"]
+    assert [one["root"] for one in tier["incidents"]] == ["WorkloadDrift"]
+    assert "incident:" not in check_text([found], "the last 7d", 0.0)

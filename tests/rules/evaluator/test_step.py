@@ -111,7 +111,8 @@ def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
         assert watcher.apply_failed_scrape("t", "a", START + seconds, error="refused") is not None
         watcher.step(START + seconds)
     assert (
-        rule_state(watcher, "TargetDown", A).sentence == "No usable metrics page in the last 3 scrapes (45 s): refused"
+        rule_state(watcher, "TargetDown", A).sentence
+        == "No usable metrics page for 45 s; 3 scrapes in a row failed: connection refused"
     )
     ended = watched(watcher, start=120, end=135)
     assert [(e.rule, e.started_at, e.ended_at) for e in ended if isinstance(e, Finding)] == [
@@ -250,3 +251,22 @@ def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_wat
     after = EvaluationSteps({"t": context()})
     after.inherit(before, {("t", "a")})
     assert after.projections == {"t": kept}
+
+
+def test_the_queue_of_a_tier_is_that_of_its_present_pages_and_else_of_its_newest_minute() -> None:
+    watcher = EvaluationSteps({"t": context()})
+    assert watcher.state.requests_waiting("t") is None
+    for seconds in range(0, 121, 15):
+        for name, waiting in (("a", 5.0), ("b", 2.0)):
+            page = at(seconds)
+            watcher.apply_snapshot("t", name, replace(page, gauges=page.gauges | {"requests_waiting": waiting}))
+        watcher.step(START + seconds)
+    assert watcher.state.requests_waiting("t") == 7.0
+    pages, watcher.state.replicas = watcher.state.replicas, {}
+    by_minutes = watcher.state.requests_waiting("t")
+    assert by_minutes is not None
+    assert round(by_minutes, 6) == 7.0, "a store sums up minutes and has no pages"
+    watcher.state.replicas = pages
+    watcher.apply_failed_scrape("t", "a", START + 135, Gap.SCRAPE_FAILED)
+    assert watcher.state.requests_waiting("t") == 2.0, "the page of a replica that is away is not its queue"
+    assert watcher.state.requests_waiting("other") is None

@@ -21,8 +21,10 @@ from agent.history.store import HistoryStore
 from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.page import render_page
 from exporters.status.page_tables import SHOWN
+from rules.catalogue.registry import BY_NAME
 from rules.evaluator.external_alerts import attach_finding
 from rules.evaluator.timeline import TimelineEntry, TimelineEvent, TimelineKind, list_entries
+from rules.verdicts.verdict import Subject
 
 
 def event(
@@ -34,7 +36,7 @@ def event(
 FOREIGN = attach_finding(replace(alert(), tier="a", summary="P99 of 4 s"), [make_finding(stage=3)], T + 60)
 
 
-DIAGNOSED = "this latency alert: KV cache memory-pressure cascade of a0, stage 3, began 6 minutes earlier"
+DIAGNOSED = "this latency alert: KV cache cascade of a0, stage 3, began 6 minutes earlier"
 
 
 def test_everything_is_in_one_order_the_newest_last() -> None:
@@ -43,36 +45,51 @@ def test_everything_is_in_one_order_the_newest_last() -> None:
     )
     assert [entry.kind for entry in found] == [
         TimelineKind.START,
+        TimelineKind.INCIDENT,
         TimelineKind.EPISODE,
         TimelineKind.FOREIGN_ALERT,
         TimelineKind.RELOAD,
     ]
-    assert [entry.lasts for entry in found] == [False, True, True, False]
+    assert [entry.lasts for entry in found] == [False, True, True, True, False]
 
 
 def test_what_is_over_before_is_left_out_and_what_lasted_into_it_is_not() -> None:
     over, into, lasting = make_finding(-360, -200), make_finding(-360, -50), make_finding(-360)
     found = list_entries([over, into, lasting], [], [event(-200), event(-50)], T - 100)
-    assert [(entry.t - T, entry.ended_at) for entry in found] == [(-360, T - 50), (-360, None), (-50, None)]
+    findings = [(-360, T - 50), (-360, None)]
+    assert [(entry.t - T, entry.ended_at) for entry in found] == [(-360, None), *findings, (-50, None)]
 
 
 def test_of_one_tier_it_says_what_is_about_that_tier_and_about_everything() -> None:
     everything = [event(0), event(1, tier="a"), event(2, tier="b")]
     found = list_entries([make_finding(-5)], [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a")
-    assert [entry.tier for entry in found] == ["a", None, None, "a"]
+    assert [entry.tier for entry in found] == ["a", "a", None, None, "a"]
 
 
 def test_it_is_written_a_line_an_entry() -> None:
     found = list_entries(
         [make_finding(-360, 30, stage=3)], [FOREIGN, alert("Disk")], [event(60, text="two\nlines")], T - 1000
     )
+    title = BY_NAME["KvCacheCascade"].title
+    head = f"2026-09-21 14:07:20  a/a0  page: {title}: critical from 21 Sep 14:07 to 14:13 (for 6 min)"
+    below = f"    2026-09-21 14:07:20  a/a0  critical, certain: {title}: critical (for 6 min)"
+    assert timeline_text(found, T + 120, findings=True).splitlines()[:2] == [head, below]
     assert timeline_text(found, T + 120).splitlines() == [
-        "2026-09-21 14:07:20  a/a0  critical, certain: KV cache memory-pressure cascade: critical (for 6 min)",
+        head,
         "2026-09-21 14:13:20  no tier  foreign alert: Disk (for 2 min, not over)",
         f"2026-09-21 14:13:20  a  foreign alert: ApiLatencyHigh: {DIAGNOSED}; P99 of 4 s (for 2 min, not over)",
         "2026-09-21 14:14:20  all  configuration: two lines",
     ]
     assert timeline_text((), T) == "Nothing happened, as far as is known."
+
+
+def test_findings_of_one_cause_are_one_line() -> None:
+    symptom = replace(make_finding(-300), rule="TtftSloBurn", subject=Subject(tier="a"))
+    found = list_entries([make_finding(-360, stage=3), symptom], [], [], T - 1000)
+    (row,) = timeline_text(found, T).splitlines()
+    assert row.endswith("since 21 Sep 14:07 (1 symptom) (for 6 min, not over)")
+    assert len(timeline_text(found, T, findings=True).splitlines()) == 3
+    assert render_page(replace(agent_status(), timeline=found)).decode().count('<li><time class="since"') == 1
 
 
 def test_a_line_is_short_and_programs_get_the_whole() -> None:
@@ -86,21 +103,32 @@ def test_a_line_is_short_and_programs_get_the_whole() -> None:
 
 def test_programs_get_the_same() -> None:
     found = list_entries([make_finding(-360, 30, stage=3)], [], [event(0)], T - 1000)
+    title = BY_NAME["KvCacheCascade"].title
+    lasting = {
+        "t": T - 360,
+        "lasts": True,
+        "ended_at": T + 30,
+        "tier": "a",
+        "replica": "a0",
+        "rule": "KvCacheCascade",
+        "incident": f"a/a0/KvCacheCascade/{T - 360:.0f}",
+    }
     assert json.loads(json.dumps(timeline_json(found, T - 1000, T))) == {
         "schema": 1,
         "since": T - 1000,
         "until": T,
         "entries": [
             {
-                "t": T - 360,
-                "lasts": True,
-                "ended_at": T + 30,
+                **lasting,
+                "kind": "incident",
+                "status": "page",
+                "text": f"{title}: critical from 21 Sep 14:07 to 14:13",
+            },
+            {
+                **lasting,
                 "kind": "episode",
-                "tier": "a",
-                "replica": "a0",
-                "rule": "KvCacheCascade",
                 "status": "critical, certain",
-                "text": "KV cache memory-pressure cascade: critical",
+                "text": f"{title}: critical",
             },
             {
                 "t": T,
@@ -112,6 +140,7 @@ def test_programs_get_the_same() -> None:
                 "rule": None,
                 "status": None,
                 "text": "read again",
+                "incident": None,
             },
         ],
     }
@@ -183,7 +212,7 @@ def test_a_daemon_tells_restarts_changes_and_findings_on_its_page_and_by_the_com
     assert (code, err) == (0, "")
     order = [
         "sizewatch started: sizewatch",
-        "cpu-small/r0  warning, certain: Target down:",
+        f": {BY_NAME['TierDown'].title}: ",
         "cpu-small/r0  restart: the engine restarted",
         "configuration: the configuration was read again: 1 targets",
         "cpu-small  plan changed: the plan of cpu-small changed",

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from judging_samples import context, each, gauge, minute, unknown, verdict
+from prose import explain
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -33,9 +34,10 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
 def test_requests_held_back_for_a_tenth_of_the_objective_are_pressure() -> None:
     found = verdict(RULE, TWO_FIT, each(6, lambda n: serving(n, held=0.61, running=2.0)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "Requests are held back for adapter slots: 203 ms each on average, up to 200 ms is healthy; "
-        "at most 2 adapters ran at once, 2 fit. How often adapters are loaded is not exposed"
+    assert explain(found) == (
+        "Requests wait 203 ms for adapter slots on average; up to 200 ms is healthy; "
+        "at most 2 adapters ran at once, 2 fit; "
+        "how often adapters are loaded is not exposed"
     )
     assert found.actions[0].text.startswith("Give adapters more places")
 
@@ -43,7 +45,7 @@ def test_requests_held_back_for_a_tenth_of_the_objective_are_pressure() -> None:
 def test_less_than_that_is_not_known_to_be_healthy_for_nobody_counts_loads() -> None:
     found = unknown(RULE, TWO_FIT, each(6, lambda n: serving(n, held=0.6)))
     assert found.reason is Gap.NOT_EXPOSED
-    assert found.text == f"requests were held back for 200 ms each, up to 200 ms is healthy: {UNCOUNTED}"
+    assert found.text == f"requests waited 200 ms each, up to 200 ms is healthy; {UNCOUNTED}"
 
 
 def test_the_limit_follows_the_objective_and_stands_without_a_plan() -> None:
@@ -64,9 +66,10 @@ def test_pressure_that_is_over_ends_its_finding() -> None:
     """Unknown, as it is where nothing was ever held back, would leave an alert firing for good."""
     over = verdict(RULE, TWO_FIT, each(8, lambda n: serving(n, held=1.0 if n < 6 else 0.0)))
     assert said(over) == (Status.OK, Certainty.LIKELY)
-    assert over.sentence == (
-        "Requests were held back for 250 ms each, up to 200 ms is healthy; not lastingly, or not any more. "
-        "How often adapters are loaded is not exposed"
+    assert explain(over) == (
+        "Requests waited 250 ms each, up to 200 ms is healthy; "
+        "not lastingly, or no longer; "
+        "how often adapters are loaded is not exposed"
     )
     listed = each(8, lambda n: serving(n, held=None, running=2.0, waiting=0.9 if n < 6 else 0.0))
     assert said(verdict(RULE, TWO_FIT, listed)) == (Status.OK, Certainty.LIKELY)
@@ -76,7 +79,11 @@ def test_with_a_kv_connector_requests_may_be_held_back_for_blocks_too() -> None:
     loading = each(6, lambda n: serving(n, held=0.61, counters={"external_prefix_queried_tokens": 5.0}))
     found = verdict(RULE, TWO_FIT, loading)
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
-    assert found.sentence.startswith("Requests are held back for adapter slots or KV loads")
+    assert explain(found) == (
+        "Requests wait 203 ms for adapter slots or KV loads on average; up to 200 ms is healthy; "
+        "at most 1 adapter ran at once, 2 fit; "
+        "how often adapters are loaded is not exposed"
+    )
     silent = each(6, lambda n: serving(n, held=0.61, counters={"external_prefix_queried_tokens": 0.0}))
     assert verdict(RULE, TWO_FIT, silent).certainty is Certainty.CERTAIN
 
@@ -85,9 +92,9 @@ def test_without_held_back_requests_as_many_adapters_as_fit_and_others_waiting_a
     full = each(6, lambda n: serving(n, held=None, running=2.0, waiting=0.6))
     found = verdict(RULE, TWO_FIT, full)
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
-    assert found.sentence == (
-        "2 adapters ran at once where 2 fit, and requests of 0.6 adapters were waiting on average. "
-        "How often adapters are loaded is not exposed"
+    assert explain(found) == (
+        "2 adapters ran at once where 2 fit; requests of 0.6 adapters wait on average; "
+        "how often adapters are loaded is not exposed"
     )
     for tier, made in (
         (context(lora={"max_adapters": 3}), full),
@@ -96,22 +103,24 @@ def test_without_held_back_requests_as_many_adapters_as_fit_and_others_waiting_a
     ):
         told = unknown(RULE, tier, made)
         assert told.reason is Gap.NOT_EXPOSED
-        assert told.text == (
-            f"whether requests are held back for adapters is not told, and no more adapters ran than fit: {UNCOUNTED}"
-        )
+        assert told.text == f"no more adapters ran than fit; {UNCOUNTED}"
 
 
 def test_an_engine_that_does_not_tell_its_adapters_is_named() -> None:
     found = unknown(RULE, TWO_FIT, each(6, minute))
     assert (found.reason, found.text) == (
         Gap.NOT_EXPOSED,
-        f"vLLM tells of no LoRA adapters: it serves none, or does not say ({UNCOUNTED})",
+        "no LoRA adapters are exposed: vLLM counts no adapter loads or evictions (open: PR 45820, PR 54830)",
     )
     sglang = context(engine="sglang")
-    assert unknown(RULE, sglang, each(6, minute)).text.startswith(
-        "SGLang tells of no LoRA adapters: it serves none, or does not say (SGLang counts no "
+    assert (
+        unknown(RULE, sglang, each(6, minute)).text
+        == "no LoRA adapters are exposed: SGLang counts no adapter loads or evictions"
     )
-    assert unknown(RULE, bare("t", None), each(6, minute)).text.startswith("the engine tells of no LoRA adapters")
+    assert (
+        unknown(RULE, bare("t", None), each(6, minute)).text
+        == "no LoRA adapters are exposed: the engine counts no adapter loads or evictions"
+    )
 
 
 def test_adapters_that_nobody_uses_are_no_traffic() -> None:

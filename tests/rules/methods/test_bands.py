@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from judging_samples import answered, context, each, gauge, minute, seen, unknown, verdict
+from prose import explain
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
@@ -146,13 +147,13 @@ def test_two_minutes_make_it_likely_and_three_certain() -> None:
 def test_what_was_outside_and_is_not_any_more_says_so() -> None:
     over = each(8, lambda n: of("KvCacheNearCeiling", 0.99 if n < 6 else 0.8, n))
     found = verdict("KvCacheNearCeiling", context(), over)
-    assert found.sentence == "KV cache in use 94.2%: up to 90.0% is healthy; back within that at the end of the time"
+    assert found.sentence == "KV cache use is 94.2%; up to 90.0% is healthy; back within that at the end of the time"
 
 
 def test_what_is_outside_at_the_end_is_not_called_healthy_again() -> None:
     full = each(5, lambda n: of("KvCacheNearCeiling", 1.0 if n == 4 else 0.89, n))
     found = verdict("KvCacheNearCeiling", context(), full)
-    assert found.sentence == "KV cache in use 91.2%: up to 90.0% is healthy; outside in at most one of its minutes"
+    assert found.sentence == "KV cache use is 91.2%; up to 90.0% is healthy; outside in at most one of its minutes"
 
 
 def test_what_is_not_read_is_called_by_its_signal() -> None:
@@ -179,16 +180,16 @@ def test_a_utilisation_that_is_only_polled_is_likely() -> None:
 
 def test_the_sentence_says_what_is_seen_and_what_is_healthy() -> None:
     found = verdict("KvCacheNearCeiling", context(), each(5, lambda n: of("KvCacheNearCeiling", 0.93, n)))
-    assert found.sentence == "KV cache in use 93.0%: up to 90.0% is healthy"
+    assert found.sentence == "KV cache use is 93.0%; up to 90.0% is healthy"
     found = verdict("PrefixHitLow", WITH_HITS, each(5, lambda n: of("PrefixHitLow", 0.1, n)))
-    assert found.sentence == "Prompt tokens found in the prefix cache 10.0%: 30.0% or more is healthy"
+    assert found.sentence == "Prefix cache hit rate is 10.0%; 30.0% or more is healthy"
 
 
 def test_a_change_inside_the_hold_tells_both_numbers() -> None:
     fallen = each(8, lambda n: of("SpeculationAcceptanceLow", 0.99 if n < 4 else 0.09, n))
     found = verdict("SpeculationAcceptanceLow", context(), fallen)
-    assert found.sentence.startswith("Drafted tokens accepted, of those tried, 54.0%: 60.0% or more is healthy")
-    assert found.sentence.partition(". First suspect")[0].endswith("; 9.0% at the end of the time")
+    assert found.sentence == "Speculative acceptance is 54.0%; 60.0% or more is healthy; 9.0% at the end of the time"
+    assert found.sentence.endswith("; 9.0% at the end of the time")
 
 
 def test_a_threshold_of_the_tier_replaces_the_catalogues() -> None:
@@ -226,7 +227,7 @@ def test_one_fault_is_one_too_many(name: str, family: str) -> None:
 def test_a_fault_is_told_with_its_code_and_its_replica() -> None:
     codes = {"gpu_fault_events_by_code/xid-79": 2.0, "gpu_fault_events_by_code/xid-31": 0.0}
     found = verdict("GpuXid", context(), {"a": each(3, lambda n: faults(n, 0.0)), "b": [faults(2, 2.0, **codes)]})
-    assert found.sentence == "GPU faults (XID, AFID): 2 in 3 min (xid-79 x 2), of b"
+    assert explain(found) == ("GPU faults (XID, AFID): 2 in 3 min on b; xid-79 x 2")
 
 
 def test_faults_that_nobody_counts_are_unknown() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from judging_samples import context, each, minute, unknown, verdict
 from length_samples import sized, usual
+from prose import explain
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -38,9 +39,7 @@ def test_traffic_in_the_planned_buckets_is_not_away_from_the_plan() -> None:
     """The buckets hold the planned lengths; they are too wide to say that nothing moved: ok, and no more than likely."""
     found = verdict(DRIFT, planned(), day(usual(), usual()))
     assert said(found) == (Status.OK, Certainty.LIKELY)
-    assert found.sentence == (
-        "Prompts P95 100 to 200 tokens, 160 tokens in the plan; outputs P95 100 to 200 tokens, 160 tokens in the plan"
-    )
+    assert explain(found) == ("Prompts P95 100 to 200 tokens, 160 planned; outputs P95 100 to 200 tokens, 160 planned")
     assert found.actions == ()
 
 
@@ -60,8 +59,9 @@ def _grid() -> Any:
 def test_longer_prompts_are_told_with_their_factor_and_what_the_traffic_becomes() -> None:
     found = verdict(DRIFT, planned(archetype="chat"), day(usual(long=20), usual()))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "Prompts are at least 1.2x as long as planned (P95 200 to 500 tokens, 160 tokens in the plan): "
+    assert explain(found) == (
+        "Prompts are at least 1.2x as long as planned: P95 200 to 500 tokens, 160 planned; "
+        "prompts P95 200 to 500 tokens, 160 planned; "
         "the traffic moves from chat towards rag"
     )
     assert (found.observed.low, found.expected.value) == (200.0, 160)  # type: ignore[union-attr]
@@ -71,19 +71,34 @@ def test_longer_prompts_are_told_with_their_factor_and_what_the_traffic_becomes(
 def test_longer_outputs_and_both_are_named_and_move_to_their_archetype() -> None:
     outputs = verdict(DRIFT, planned(archetype="chat"), day(usual(), usual(long=20)))
     assert outputs.sentence.startswith("Outputs are at least 1.2x as long")
-    assert outputs.sentence.endswith("from chat towards code")
+    assert explain(outputs) == (
+        "Outputs are at least 1.2x as long as planned: P95 200 to 500 tokens, 160 planned; "
+        "outputs P95 200 to 500 tokens, 160 planned; "
+        "the traffic moves from chat towards code"
+    )
     both = verdict(DRIFT, planned(archetype="chat"), day(usual(long=20), usual(long=20)))
-    assert "and outputs are at least" in both.sentence
-    assert both.sentence.endswith("towards agentic")
-    assert "towards" not in verdict(DRIFT, planned(archetype="code"), day(usual(), usual(long=20))).sentence
+    assert explain(both) == (
+        "Prompts are at least 1.2x, outputs at least 1.2x as long as planned: P95 200 to 500 tokens, 160 planned; "
+        "prompts P95 200 to 500 tokens, 160 planned; "
+        "outputs P95 200 to 500 tokens, 160 planned; "
+        "the traffic moves from chat towards agentic"
+    )
+    assert explain(both) == (
+        "Prompts are at least 1.2x, outputs at least 1.2x as long as planned: P95 200 to 500 tokens, 160 planned; "
+        "prompts P95 200 to 500 tokens, 160 planned; "
+        "outputs P95 200 to 500 tokens, 160 planned; "
+        "the traffic moves from chat towards agentic"
+    )
+    assert "towards" not in explain(verdict(DRIFT, planned(archetype="code"), day(usual(), usual(long=20))))
 
 
 def test_shorter_requests_are_a_drift_too() -> None:
     short = {15.0: 180.0}
     found = verdict(DRIFT, planned(), day(usual(), short))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "Outputs are at most 0.12x as long as planned (P95 10 to 20 tokens, 160 tokens in the plan)"
+    assert explain(found) == (
+        "Outputs are at most 0.11x as long as planned: P99 10 to 20 tokens, 190 planned; "
+        "outputs P99 10 to 20 tokens, 190 planned"
     )
 
 
@@ -169,7 +184,10 @@ def test_more_requests_than_the_planned_peak_are_a_drift() -> None:
     found = verdict(DRIFT, busy, each(6, lambda n: minute(n, rps=3.0)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.unit == "per_second"
-    assert found.sentence == "3 rps or more arrived in three minutes, the planned peak is 2.4 rps: 1.2x"
+    assert (
+        found.sentence
+        == "The peak load is above the plan; 3 rps or more arrived in three minutes, 2.4 rps planned (1.2x)"
+    )
     just = context(workload={"requests_per_second": {"peak": 2.5}})
     assert verdict(DRIFT, just, each(6, lambda n: minute(n, rps=3.0))).status is Status.OK
 
@@ -203,9 +221,9 @@ def test_over_a_day_the_peak_is_compared_with_the_average_too(night: float, stat
 def test_output_drift_judges_the_p99_upwards_alone() -> None:
     long = verdict(OUTPUT, planned(), day(usual(), usual(long=10, length=900)))
     assert said(long) == (Status.WARNING, Certainty.CERTAIN)
-    assert (
-        long.sentence
-        == "Outputs are at least 2.6x as long as planned (P99 500 to 1,000 tokens, 190 tokens in the plan)"
+    assert explain(long) == (
+        "Outputs are at least 2.6x as long as planned: P99 500 to 1,000 tokens, 190 planned; "
+        "outputs P99 500 to 1,000 tokens, 190 planned"
     )
     assert verdict(OUTPUT, planned(), day(usual(long=60, length=900), usual())).status is Status.OK
     assert verdict(OUTPUT, planned(), day(usual(), {15.0: 180.0})).status is Status.OK

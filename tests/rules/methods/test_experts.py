@@ -24,7 +24,7 @@ def balanced(value: float, running: float = 40.0, passes: float = 600.0) -> Call
 def test_crowded_experts_are_told_with_the_balance_and_what_is_healthy() -> None:
     found = verdict(RULE, context(), each(5, balanced(0.3)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == "a: balance of experts (mean by busiest GPU) 30.0%: 33.0% or more is healthy"
+    assert found.sentence == "Expert balance is 30.0%; 33.0% or more is healthy; on replica a"
     assert found.actions
 
 
@@ -56,7 +56,7 @@ def test_one_replica_is_found_among_even_ones() -> None:
     replicas = {"a": each(5, balanced(0.9)), "b": each(5, balanced(0.25)), "c": each(5, balanced(0.9))}
     found = verdict(RULE, context(), replicas)
     assert found.status is Status.WARNING
-    assert found.sentence.startswith("b: ")
+    assert found.sentence == "Expert balance is 25.0%; 33.0% or more is healthy; on replica b"
 
 
 def test_an_engine_that_tells_nothing_is_named_by_its_own_table() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from judging_samples import context, each, minute, unknown, verdict
 from length_samples import sized, usual
+from prose import explain
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -36,9 +37,10 @@ def seen_lengths(
 def test_limits_between_what_is_seen_and_three_times_that_are_fine() -> None:
     found = verdict(LIMITS, guarded(), seen_lengths())
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "The prompt limit is 500 tokens, P95 of what is seen 100 to 200 tokens; "
-        "the output limit is 500 tokens, P99 of what is seen 100 to 200 tokens"
+    assert explain(found) == (
+        "The token limits fit the requests; "
+        "the prompt limit is 500 tokens, P95 100 to 200 tokens; "
+        "the output limit is 500 tokens, P99 100 to 200 tokens"
     )
 
 
@@ -49,8 +51,8 @@ def test_a_limit_above_three_times_the_highest_possible_p95_protects_nothing() -
     ):
         found = verdict(LIMITS, guarded(prompt=limit), seen_lengths())
         assert said(found) == wanted, limit
-    assert found.sentence == (
-        "The prompt limit is 601 tokens, P95 of what is seen is 100 to 200 tokens: more than 3x, so it protects nothing"
+    assert (
+        found.sentence == "The prompt limit of 601 tokens protects nothing, at more than 3x; P95 is 100 to 200 tokens"
     )
     assert isinstance(found.observed, Reading)
     assert (found.observed.high, found.expected.high) == (200.0, 601.0)  # type: ignore[union-attr]
@@ -61,17 +63,16 @@ def test_prompts_are_measured_by_their_p95_and_outputs_by_their_p99() -> None:
     rare = usual(long=5.4)
     assert verdict(LIMITS, guarded(prompt=700), seen_lengths(prompts=rare)).status is Status.WARNING
     assert verdict(LIMITS, guarded(output=700), seen_lengths(outputs=rare)).status is Status.OK
-    assert verdict(LIMITS, guarded(output=700), seen_lengths()).sentence.startswith(
-        "The output limit is 700 tokens, P99"
+    assert (
+        verdict(LIMITS, guarded(output=700), seen_lengths()).sentence
+        == "The output limit of 700 tokens protects nothing, at more than 3x; P99 is 100 to 200 tokens"
     )
 
 
 def test_a_limit_that_more_than_one_in_a_hundred_exceed_is_not_enforced() -> None:
     found = verdict(LIMITS, guarded(prompt=200), seen_lengths(prompts=usual(long=6)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "The prompt limit is 200 tokens, P99 of what is seen is 200 to 500 tokens: it is not enforced"
-    )
+    assert found.sentence == "The prompt limit of 200 tokens is not enforced; P99 is 200 to 500 tokens"
     assert verdict(LIMITS, guarded(prompt=201), seen_lengths(prompts=usual(long=6))).status is Status.OK
     assert verdict(LIMITS, guarded(prompt=200), seen_lengths(prompts=usual(long=1))).status is Status.OK
 
@@ -90,13 +91,11 @@ def test_few_requests_make_a_limit_only_likely_to_be_wrong() -> None:
 def test_a_missing_limit_is_named_with_what_would_fit() -> None:
     found = verdict(LIMITS, guarded(prompt=None), seen_lengths())
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "The plan's guardrails have no prompt limit; by what is seen 400 to 600 tokens for prompts would fit"
-    )
+    assert explain(found) == ("The plan's guardrails have no prompt limit; 400 to 600 tokens for prompts would fit")
     both = verdict(LIMITS, context(guardrails={"queue_breaker": 85}), seen_lengths())
-    assert both.sentence == (
-        "The plan's guardrails have no prompt limit and no output limit; by what is seen 400 to 600 tokens for prompts "
-        "and 400 to 600 tokens for outputs would fit"
+    assert explain(both) == (
+        "The plan's guardrails have no prompt limit and no output limit; "
+        "400 to 600 tokens for prompts and 400 to 600 tokens for outputs would fit"
     )
 
 
@@ -104,14 +103,19 @@ def test_a_missing_limit_needs_no_traffic_to_be_missing_and_hides_no_other_compl
     idle = verdict(LIMITS, guarded(prompt=None), each(6, lambda n: minute(n, rps=0.0)))
     assert idle.sentence == "The plan's guardrails have no prompt limit"
     two = verdict(LIMITS, guarded(prompt=None, output=700), seen_lengths())
-    assert ". The output limit is 700 tokens" in two.sentence
+    assert explain(two) == (
+        "The plan's guardrails have no prompt limit; "
+        "400 to 600 tokens for prompts would fit; "
+        "The output limit of 700 tokens protects nothing, at more than 3x; P99 is 100 to 200 tokens"
+    )
 
 
 def test_without_guardrails_in_the_plan_the_rule_says_what_would_fit() -> None:
     found = unknown(LIMITS, context(), seen_lengths())
     assert found.reason is Gap.NOT_IN_PLAN
-    assert found.text == (
-        "the plan has no guardrails; by what is seen 400 to 600 tokens for prompts and 400 to 600 tokens for outputs would fit"
+    assert (
+        found.text
+        == "the plan has no guardrails; 400 to 600 tokens for prompts and 400 to 600 tokens for outputs would fit"
     )
     assert unknown(LIMITS, bare("t", None), seen_lengths()).reason is Gap.NOT_IN_PLAN
 
@@ -141,15 +145,15 @@ def test_the_guides_example_two_seconds_at_fifty_a_second_wants_eighty_to_ninety
     for depth in (40.0, 80.0, 85.0, 90.0, 100.0):
         found = verdict(BREAKER, breaker(depth), arriving(50.0))
         assert said(found) == (Status.OK, Certainty.CERTAIN), depth
-    assert found.sentence == "The breaker sheds load at 100 queued requests; 80 to 90 fit 2 s at 50 rps"
+    assert found.sentence == "The breaker at 100 queued requests fits; 80 to 90 fit 2 s at 50 rps"
     assert found.expected == Reading(value=None, low=80.0, high=90.0, n=1.0)
 
 
 def test_a_breaker_deeper_than_objective_times_arrivals_sheds_too_late() -> None:
     found = verdict(BREAKER, breaker(101.0), arriving(50.0))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "The breaker sheds load at 101 queued requests; 80 to 90 fit 2 s at 50 rps: "
+    assert explain(found) == (
+        "The breaker at 101 queued requests is too deep; 80 to 90 fit 2 s at 50 rps; "
         "from 100 on every queued request misses 2 s before any is shed"
     )
 
@@ -157,7 +161,10 @@ def test_a_breaker_deeper_than_objective_times_arrivals_sheds_too_late() -> None
 def test_a_breaker_far_below_it_refuses_what_could_wait() -> None:
     found = verdict(BREAKER, breaker(39.0), arriving(50.0))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence.endswith("80 to 90 fit 2 s at 50 rps: 100 could wait within 2 s, most of them are refused")
+    assert explain(found) == (
+        "The breaker at 39 queued requests is too shallow; 80 to 90 fit 2 s at 50 rps; "
+        "100 could wait within 2 s, most of them are refused"
+    )
 
 
 def test_a_quiet_night_makes_no_breaker_too_deep_and_a_planned_peak_none_too_shallow() -> None:
@@ -174,8 +181,9 @@ def test_what_arrives_beyond_the_planned_peak_counts() -> None:
 def test_two_busy_minutes_are_no_arrival_rate() -> None:
     burst = each(6, lambda n: minute(n, rps=50.0 if n < 2 else 5.0))
     assert verdict(BREAKER, breaker(15.0), burst).status is Status.WARNING
-    assert verdict(BREAKER, breaker(15.0), burst).sentence.startswith(
-        "The breaker sheds load at 15 queued requests; 8 to 9"
+    assert explain(verdict(BREAKER, breaker(15.0), burst)) == (
+        "The breaker at 15 queued requests is too deep; 8 to 9 fit 2 s at 5 rps; "
+        "from 10 on every queued request misses 2 s before any is shed"
     )
 
 

@@ -5,6 +5,7 @@ import judging_samples
 import pytest
 from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, binned, context, hour, hours, unknown, verdict
 from judging_samples import minute
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
@@ -30,8 +31,10 @@ def headroom(several: list[Window]) -> Verdict:
 def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_more_replica_has_a_price() -> None:
     found = headroom(live(5.7))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "Fleet utilisation 95.0% for 15 min: 3 replicas are needed (63.3% used), 2.0 were ready; 1 more cost 60 USD a day"
+    assert explain(found) == (
+        "Fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready; "
+        "over 15 min; "
+        "1 more cost 60 USD a day"
     )
     assert found.actions[0].text == "Add a replica of this tier"
 
@@ -44,8 +47,10 @@ def test_up_to_ninety_percent_there_is_headroom(rps: float, status: Status) -> N
 def test_what_one_replica_more_does_not_relieve_is_told_with_how_many_do() -> None:
     """18 rps of usable 6 on each of two replicas: one more would leave 200 %, five leave 85.7 %."""
     found = headroom(live(18.0))
-    assert found.sentence == (
-        "Fleet utilisation 300.0% for 15 min: 7 replicas are needed (85.7% used), 2.0 were ready; 5 more cost 300 USD a day"
+    assert explain(found) == (
+        "Fleet utilisation is 300.0%; 7 replicas are needed (85.7% used), 2.0 were ready; "
+        "over 15 min; "
+        "5 more cost 300 USD a day"
     )
 
 
@@ -53,8 +58,11 @@ def test_prompts_twice_as_long_are_more_work_and_how_much_lies_between_the_kinds
     made = live(4.0, counters={"prompt_tokens": 240 * 2 * PROMPT_TOKENS})
     found = judging_samples.verdict("NoHeadroom", context(), made)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert found.sentence.startswith(
-        "Fleet utilisation 100.0% (66.7% to 133.3%: 133.3% by prompt tokens, 66.7% by output tokens) for 15 min: "
+    assert explain(found) == (
+        "Fleet utilisation is 100.0%; 2 replicas are needed (50.0% used), 1.0 were ready; "
+        "over 15 min; "
+        "66.7% to 133.3%: 133.3% by prompt tokens, 66.7% by output tokens; "
+        "1 more cost 60 USD a day"
     )
     assert isinstance(found.observed, Reading)
     assert (found.observed.low, found.observed.high) == (pytest.approx(2 / 3), pytest.approx(4 / 3))
@@ -82,8 +90,8 @@ def test_a_plan_of_quantiles_gives_bounds_and_only_these_make_headroom_certain(
     found = judging_samples.verdict("NoHeadroom", context(workload=QUANTILES, guardrails=GUARDRAILS), live(rps))
     assert (found.status, found.certainty) == (status, certainty)
     assert (
-        f"{rps / 6:.1%} ({rps / 6 * 400 / 655:.1%} to {rps / 6 * 400 / 180:.1%}: the plan has no mean of its prompt and"
-        in (found.sentence)
+        f"{rps / 6 * 400 / 655:.1%} to {rps / 6 * 400 / 180:.1%}: the plan has no mean of its prompt and output tokens"
+        in found.details
     )
 
 
@@ -96,7 +104,7 @@ def test_nine_minutes_are_not_yet_enough_and_ten_are() -> None:
 def test_a_burst_that_is_over_or_a_single_minute_of_it_is_no_lack_of_headroom() -> None:
     over = [*judging_samples.each(11, lambda n: minute(n, rps=7.0)), *(minute(n, rps=4.0) for n in range(11, 15))]
     assert headroom(over).status is Status.OK
-    assert headroom(over).sentence.endswith("up to 90% leaves headroom; not any more in the last quarter of the time")
+    assert headroom(over).sentence.endswith("up to 90% leaves headroom; no longer in the last quarter of the time")
     straddling = [*live(4.0, 11, counters={"prompt_tokens": 480 * PROMPT_TOKENS}), *live(1.0, 15)[11:]]
     assert (headroom(straddling).status, headroom(straddling).certainty) == (Status.OK, Certainty.LIKELY)
     full = [*live(9.0, 11), *live(1.0, 15)[11:]]
@@ -111,8 +119,11 @@ def test_without_a_curve_or_without_a_price_headroom_says_so() -> None:
     bare = judging_samples.unknown("NoHeadroom", view_of("t", None), live(5.7))
     assert bare.reason is Gap.NOT_IN_PLAN
     unpriced = judging_samples.verdict("NoHeadroom", judging_samples.context(), live(5.7))
-    assert unpriced.sentence.endswith(
-        "2 replicas are needed (47.5% used), 1.0 were ready; 1 more cost 24 GPU-hours a day"
+    assert explain(unpriced) == (
+        "Fleet utilisation is 95.0%; 2 replicas are needed (47.5% used), 1.0 were ready; "
+        "over 15 min; "
+        "not weighed by prompt and output tokens, which plan or engine does not tell; "
+        "1 more cost 24 GPU-hours a day"
     )
     apart = judging_samples.unknown("NoHeadroom", context(pools=["prefill", "decode"]), live(5.7))
     assert apart.reason is Gap.NOT_IN_PLAN
@@ -126,8 +137,10 @@ def peaks(until: int = WEEK, high: float = 0.95) -> list[Window]:
 def test_busiest_hours_of_the_week_that_are_full_every_day_leave_no_headroom() -> None:
     found = verdict("NoHeadroom", context(), peaks())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence.startswith(
-        "Fleet utilisation 95.0% in the busiest 8 of 168 hours: the report and `sizewatch prewarm` say how many"
+    assert explain(found) == (
+        "Fleet utilisation is 95.0%; in the busiest 8 of 168 hours, up to 90% leaves headroom; "
+        "in the busiest 8 of 168 hours; "
+        "the report and `sizewatch prewarm` have the replicas needed then"
     )
     assert verdict("NoHeadroom", context(), peaks(high=0.89)).status is Status.OK
 
@@ -162,16 +175,25 @@ def weeks(used: float = 0.36, **later: Any) -> list[Window]:
 def test_falling_tokens_per_gpu_hour_at_growing_traffic_are_found_with_what_moved() -> None:
     found = verdict("TokensPerGpuHourFalling", context(), weeks(used=0.24, replicas=3))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "Tokens per GPU-hour 518,400 this week, 648,000 the week before, while traffic went +20.0%: "
-        "requests per replica -20.0%, tokens per request unchanged; on 7 of 7 days"
+    assert explain(found) == (
+        "Tokens per GPU-hour went -20.0% in a week, traffic +20.0%; on 7 of 7 days; "
+        "518,400 tokens per GPU-hour this week; "
+        "648,000 the week before; "
+        "requests per replica -20.0%; "
+        "tokens per request unchanged"
     )
 
 
 def test_shorter_answers_are_named_as_what_moved() -> None:
     found = verdict("TokensPerGpuHourFalling", context(), weeks(tokens=60.0))
     assert found.status is Status.WARNING
-    assert "requests per replica +20.0%, tokens per request -40.0%" in found.sentence
+    assert explain(found) == (
+        "Tokens per GPU-hour went -28.0% in a week, traffic +20.0%; on 7 of 7 days; "
+        "466,560 tokens per GPU-hour this week; "
+        "648,000 the week before; "
+        "requests per replica +20.0%; "
+        "tokens per request -40.0%"
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 
 import recorded
 from judging_samples import START, context, each, gauge, minute, minutes, unknown, verdict
+from prose import explain
 
 from agent.config.files import load_plan
 from agent.replay.replay import replay
@@ -42,13 +43,21 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
 def test_a_start_within_the_planned_lead_is_fine() -> None:
     found = verdict(RULE, PLANNED, hour({1: (40.0,)}))
     assert said(found) == (Status.OK, Certainty.LIKELY), "only a part was timed"
-    assert found.sentence == f"1 start took 40 s from process start to ready; {NOT_WHOLE}"
+    assert explain(found) == (
+        "1 start took 40 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start, which was not timed"
+    )
 
 
 def test_one_start_beyond_the_planned_lead_is_late_for_it_was_measured() -> None:
     found = verdict(RULE, PLANNED, hour({1: (40.1,)}))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == "1 of 1 start took longer than the planned 40 s: a 40.1 s from process start to ready"
+    assert explain(found) == (
+        "1 of 1 start took longer than the planned 40 s; a 40.1 s; "
+        "timed from process start to ready; "
+        "the plan is for the whole start"
+    )
     assert found.observed == Reading(value=40.1, low=40.1, high=None, n=1.0)
     assert found.actions[0].text.startswith("Raise cold_start_seconds")
 
@@ -57,14 +66,28 @@ def test_a_quick_start_hides_no_late_one() -> None:
     found = verdict(RULE, PLANNED, hour({1: (50.0,), 4: (20.0,)}))
     assert found.status is Status.WARNING
     assert found.sentence.startswith("1 of 2 starts took longer")
-    assert found.sentence.endswith("a 50 s from process start to ready (mean 35 s)")
+    assert explain(found) == (
+        "1 of 2 starts took longer than the planned 40 s; a 50 s; "
+        "timed from process start to ready; "
+        "the plan is for the whole start; "
+        "mean 35 s"
+    )
     fine = verdict(RULE, PLANNED, hour({1: (30.0,), 4: (20.0,)}))
-    assert fine.sentence == f"2 starts took at most 30 s from process start to ready; {NOT_WHOLE}"
+    assert explain(fine) == (
+        "2 starts took at most 30 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start, which was not timed"
+    )
 
 
 def test_the_late_replica_is_named() -> None:
     replicas = {"a": hour({1: (30.0,)}), "b": hour({2: (60.0,)})}
-    assert ": b 60 s from process start" in verdict(RULE, PLANNED, replicas).sentence
+    assert explain(verdict(RULE, PLANNED, replicas)) == (
+        "1 of 2 starts took longer than the planned 40 s; b 60 s; "
+        "timed from process start to ready; "
+        "the plan is for the whole start; "
+        "mean 45 s"
+    )
 
 
 def test_a_late_start_is_forgotten_after_an_hour() -> None:
@@ -79,7 +102,7 @@ def test_no_restart_and_a_restart_that_nobody_timed_are_told_apart() -> None:
     untimed = each(6, lambda n: minute(n, counters={"restarts": 1.0} if n in (1, 2) else {}))
     found = unknown(RULE, PLANNED, untimed)
     assert found.reason is Gap.NOT_EXPOSED
-    assert found.text == "2 restarts were seen, and the page does not tell when the engine was ready"
+    assert found.text == "2 restarts were seen, the page does not expose when the engine was ready"
 
 
 def test_what_the_engine_says_of_its_own_start_is_a_lower_bound() -> None:
@@ -88,8 +111,9 @@ def test_what_the_engine_says_of_its_own_start_is_a_lower_bound() -> None:
         found = verdict(RULE, PLANNED, made)
         assert said(found) == wanted, seconds
         assert (found.observed.value, found.observed.low) == (None, seconds)  # type: ignore[union-attr]
-    assert found.sentence == (
-        "a says that its own start took 41 s; what came before it is not counted, and 40 s are planned for all of it"
+    assert explain(found) == (
+        "The engine of a started in 41 s by its own clock; 40 s are planned; "
+        "the plan is for the whole start; what came before the engine is not counted"
     )
 
 
@@ -113,7 +137,11 @@ def test_a_new_replica_whose_target_was_waited_for_has_its_start_measured() -> N
     done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
     (found,) = [one.result for one in done.rule_states if one.result.rule == RULE]
     assert isinstance(found, Verdict)
-    assert found.sentence == f"1 start took 15.6 s from process start to ready; {NOT_WHOLE}"
+    assert explain(found) == (
+        "1 start took 15.6 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start, which was not timed"
+    )
 
 
 def known(*seconds: float) -> tuple[ReplicaStart, ...]:
@@ -139,8 +167,10 @@ def test_a_lead_below_the_p95_of_all_known_starts_is_a_verdict_also_days_after_t
     found = with_starts(known(30.0, 50.6, 35.0))
     assert isinstance(found, Verdict)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "The slowest of 3 starts timed from process start to ready took 50.6 s; 40 s are planned for the whole"
+    assert explain(found) == (
+        "The slowest of 3 cold starts took 50.6 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start"
     )
     assert isinstance(found.observed, Reading)
     assert (round(found.observed.value or 0.0, 3), found.observed.n) == (50.6, 3.0)
@@ -148,7 +178,11 @@ def test_a_lead_below_the_p95_of_all_known_starts_is_a_verdict_also_days_after_t
     fine = with_starts(known(30.0, 40.0))
     assert isinstance(fine, Verdict)
     assert said(fine) == (Status.OK, Certainty.LIKELY)
-    assert fine.sentence == f"The slowest of 2 starts timed from process start to ready took 40 s; {NOT_WHOLE}"
+    assert explain(fine) == (
+        "The slowest of 2 cold starts took 40 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start, which was not timed"
+    )
 
 
 def test_one_slow_start_in_twenty_is_within_the_p95_and_two_in_thirty_are_not() -> None:
@@ -156,32 +190,50 @@ def test_one_slow_start_in_twenty_is_within_the_p95_and_two_in_thirty_are_not() 
     one = with_starts(known(*quick, 90.0))
     assert isinstance(one, Verdict)
     assert one.status is Status.OK
-    assert one.sentence == f"Of 20 starts timed from process start to ready 95% took at most 20 s; {NOT_WHOLE}"
+    assert explain(one) == (
+        "Cold start P95 is 20 s over 20 starts; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start, which was not timed"
+    )
     two = with_starts(known(*(20.0,) * 28, 90.0, 95.0))
     assert isinstance(two, Verdict)
     assert two.status is Status.WARNING
-    assert two.sentence.startswith(
-        "Of 30 starts timed from process start to ready 95% took at most 90 s; 40 s are planned"
+    assert explain(two) == (
+        "Cold start P95 is 90 s over 30 starts; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start"
     )
     alone = with_starts(known(90.0))
     assert isinstance(alone, Verdict)
-    assert alone.sentence == (
-        "The one start that is known, timed from process start to ready, took 90 s; 40 s are planned for the whole"
+    assert explain(alone) == (
+        "The only known cold start took 90 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start"
     )
 
 
 def test_a_late_start_of_the_last_hour_is_told_before_all_known_ones_and_a_quick_one_hides_none() -> None:
     late = with_starts(known(90.0, 50.0), windows=hour({1: (50.0,)}))
     assert isinstance(late, Verdict)
-    assert late.sentence.startswith("1 of 1 start took longer than the planned 40 s: a 50 s")
+    assert explain(late) == (
+        "1 of 1 start took longer than the planned 40 s; a 50 s; "
+        "timed from process start to ready; "
+        "the plan is for the whole start"
+    )
     quick = with_starts(known(90.0, 20.0), windows=hour({1: (20.0,)}))
     assert isinstance(quick, Verdict)
-    assert quick.sentence == (
-        "The slowest of 2 starts timed from process start to ready took 90 s; 40 s are planned for the whole"
+    assert explain(quick) == (
+        "The slowest of 2 cold starts took 90 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start"
     )
     both_fine = with_starts(known(20.0), windows=hour({1: (20.0,)}))
     assert isinstance(both_fine, Verdict)
-    assert both_fine.sentence == f"1 start took 20 s from process start to ready; {NOT_WHOLE}"
+    assert explain(both_fine) == (
+        "1 start took 20 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start, which was not timed"
+    )
 
 
 def test_silences_are_upper_bounds_and_prove_nothing() -> None:
@@ -205,8 +257,10 @@ def test_a_threshold_of_its_own_allows_a_tier_longer_starts() -> None:
         assert found.status is status
     recent = with_starts(known(90.0), patient, hour({1: (50.0,)}))
     assert isinstance(recent, Verdict)
-    assert recent.sentence == (
-        "The one start that is known, timed from process start to ready, took 90 s; 40 s are planned for the whole"
+    assert explain(recent) == (
+        "The only known cold start took 90 s; 40 s are planned; "
+        "timed from process start to ready; "
+        "the plan is for the whole start"
     )
 
 
@@ -239,8 +293,8 @@ def test_kinds_of_timing_are_judged_apart() -> None:
     found = with_starts((*known(*(20.0,) * 38), *asked_for(90.0)))
     assert isinstance(found, Verdict)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "The one start that is known, timed from the request for the pod to Ready, took 90 s; 40 s are planned"
+    assert explain(found) == (
+        "The only known cold start took 90 s; 40 s are planned; timed from the request for the pod to Ready"
     )
 
 
@@ -248,8 +302,8 @@ def test_only_starts_timed_from_the_request_show_that_the_plan_holds() -> None:
     found = with_starts((*known(20.0), *asked_for(35.0, 38.0)), windows=hour({1: (20.0,)}))
     assert isinstance(found, Verdict)
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "The slowest of 2 starts timed from the request for the pod to Ready took 38 s; 40 s are planned"
+    assert explain(found) == (
+        "The slowest of 2 cold starts took 38 s; 40 s are planned; timed from the request for the pod to Ready"
     )
 
 
@@ -258,13 +312,13 @@ def test_a_late_start_of_the_last_hour_is_judged_from_the_request_where_its_pod_
     late = with_starts((*asked_for(*(20.0,) * 40), *asked_for(50.0, ago=30.0)), windows=hour({1: (40.0,)}))
     assert isinstance(late, Verdict)
     assert said(late) == (Status.WARNING, Certainty.CERTAIN)
-    assert late.sentence == (
-        "1 of 1 start took longer than the planned 40 s: p0 50 s from the request for the pod to Ready"
+    assert explain(late) == (
+        "1 of 1 start took longer than the planned 40 s; p0 50 s; timed from the request for the pod to Ready"
     )
     fine = with_starts(asked_for(38.0, ago=30.0), windows=hour({1: (28.0,)}))
     assert isinstance(fine, Verdict)
     assert said(fine) == (Status.OK, Certainty.CERTAIN)
-    assert fine.sentence == "1 start took 38 s from the request for the pod to Ready; 40 s are planned"
+    assert explain(fine) == ("1 start took 38 s; 40 s are planned; timed from the request for the pod to Ready")
 
 
 def test_a_pod_that_was_never_seen_ready_is_late_when_its_first_page_was_and_never_surely_in_time() -> None:
@@ -274,4 +328,8 @@ def test_a_pod_that_was_never_seen_ready_is_late_when_its_first_page_was_and_nev
     fine = with_starts(asked_for(30.0, ready=False))
     assert isinstance(fine, Verdict)
     assert said(fine) == (Status.OK, Certainty.LIKELY)
-    assert fine.sentence.endswith(f"not seen Ready, took 30 s; {NOT_WHOLE}")
+    assert explain(fine) == (
+        "The only known cold start took 30 s; 40 s are planned; "
+        "timed from the request for the pod to the first page, not seen Ready; "
+        "the plan is for the whole start, which was not timed"
+    )

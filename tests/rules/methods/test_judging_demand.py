@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from judging_samples import START, each, minute, minutes, tier
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
@@ -76,8 +77,8 @@ def silent(*args: Any, **more: Any) -> Unknown:
 def test_more_than_the_ready_replicas_may_take_says_how_many_are_missing() -> None:
     found = told(5.0)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "10 rps arrive, 2 ready replicas may take 8 rps; 1 more is needed; the 3 planned would be enough"
+    assert (
+        found.sentence == "10 rps arrive, 2 ready replicas take 8 rps; 1 more is needed; the 3 planned would be enough"
     )
     assert isinstance(found.observed, Reading)
     assert found.observed.value == pytest.approx(10.0)
@@ -97,7 +98,9 @@ def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
     found = next(result for result in results if result.rule == RULE)
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
-    assert found.sentence.startswith("10 rps arrive, 2 ready replicas may take 8 rps")
+    assert (
+        found.sentence == "10 rps arrive, 2 ready replicas take 8 rps; 1 more is needed; the 3 planned would be enough"
+    )
     assert isinstance(found.observed, Reading)
     assert found.observed.low == pytest.approx(10.0)
     assert found.observed.n == 4800.0
@@ -106,7 +109,7 @@ def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
 def test_just_what_they_may_take_is_fine() -> None:
     found = told(3.99)
     assert found.status is Status.OK
-    assert found.sentence == "7.98 rps arrive, 2 ready replicas may take 8 rps"
+    assert found.sentence == "7.98 rps arrive, 2 ready replicas take 8 rps"
 
 
 def test_within_chance_it_is_only_likely() -> None:
@@ -117,7 +120,9 @@ def test_within_chance_it_is_only_likely() -> None:
 
 def test_a_benchmark_without_an_end_proves_nothing() -> None:
     found = told(7.0, plan=NO_END)
-    assert "2 ready replicas may take 12 rps" in found.sentence
+    assert (
+        found.sentence == "14 rps arrive, 2 ready replicas take 12 rps; 1 more is needed; the 3 planned would be enough"
+    )
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert told(9.5, plan=NO_END).status is Status.CRITICAL
 
@@ -131,7 +136,9 @@ def test_more_than_even_the_planned_fleet_may_take_is_critical() -> None:
 def test_an_outgrown_plan_is_told_where_more_replicas_than_planned_carry_it() -> None:
     found = told(3.5, replicas=4)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == "14 rps arrive, 4 ready replicas may take 16 rps; the 3 planned ones 12 rps: outgrown plan"
+    assert (
+        found.sentence == "14 rps arrive, 4 ready replicas take 16 rps; the 3 planned ones 12 rps, the plan is outgrown"
+    )
     assert told(3.5, replicas=4, plan=NO_FLEET).status is Status.OK
 
 
@@ -209,9 +216,10 @@ def forecast(q95: float = 13.0, lead: float = 240.0, **changes: Any) -> Projecti
 def test_what_is_forecast_within_the_lead_is_likely_and_says_when_and_how_many_are_short() -> None:
     found = told(1.0, projection=forecast())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert found.sentence == (
-        "Up to 13 rps (95 % quantile, median 10 rps) are forecast in 3 min by combined; "
-        "the 3 planned replicas may take 12 rps: 2 short"
+    assert explain(found) == (
+        "Up to 13 rps are forecast in 3 min; the 3 planned replicas take 12 rps, 2 short; "
+        "95% quantile, median 10 rps; "
+        "by combined"
     )
 
 
@@ -250,8 +258,10 @@ def test_without_a_forecast_it_is_unknown_in_plain_words() -> None:
 def test_a_quantile_that_holds_and_beats_the_naive_method_is_fine() -> None:
     found = told(1.0, rule=DEGRADED, projection=forecast())
     assert (found.status, found.certainty) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "190 of 200 targets were within the 95 % quantile of combined; its error is 0.70 of that of same as now"
+    assert explain(found) == (
+        "190 of 200 targets were within the 95% quantile; the error is 0.70 times that of same as now; "
+        "by combined; "
+        "200 targets were compared with the naive method"
     )
 
 
@@ -276,7 +286,9 @@ def test_a_quantile_that_does_not_hold_is_told_beyond_chance(
 def test_a_forecast_no_better_than_the_naive_method_is_told() -> None:
     found = told(1.0, rule=DEGRADED, projection=forecast(error_ratio=1.0))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert found.sentence == "Combined was off by 1.00 times as much as same as now over 200 targets"
+    assert explain(found) == (
+        "The error is 1.00 times that of same as now; by combined; 200 targets were compared with the naive method"
+    )
     assert told(1.0, rule=DEGRADED, projection=forecast(error_ratio=0.999)).status is Status.OK
 
 

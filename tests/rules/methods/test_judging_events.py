@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 from judging_samples import context, each, minute, unknown, verdict
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -23,8 +24,10 @@ def evicting(number: int, preemptions: float, rps: float = 3.0, **more: Any) -> 
 def test_below_five_per_cent_is_healthy() -> None:
     found = verdict(KV, context(), each(5, lambda n: evicting(n, 9)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "45 preemptions for 900 finished requests (5.0%): healthy is below 5%, above 20% is degraded"
+    assert explain(found) == (
+        "Preemptions are 5.0% of finished requests; below 5% is healthy; "
+        "45 preemptions for 900 finished requests; "
+        "below 5% is healthy, above 20% is degraded"
     )
 
 
@@ -49,7 +52,11 @@ def test_one_burst_of_evictions_is_only_likely() -> None:
 def test_a_storm_ends_with_the_first_quiet_minute() -> None:
     found = verdict(KV, context(), each(5, lambda n: evicting(n, 60 if n < 4 else 0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence.endswith("above 20% is degraded; none in the last quarter of that time")
+    assert explain(found) == (
+        "Preemptions are 26.7% of finished requests; none in the last quarter of the time; "
+        "240 preemptions for 900 finished requests; "
+        "below 5% is healthy, above 20% is degraded"
+    )
 
 
 def test_a_storm_that_abates_is_not_certain_any_more() -> None:
@@ -79,7 +86,11 @@ def test_an_engine_that_only_evicts_and_finishes_nothing_is_degraded() -> None:
     found = verdict(KV, context(), each(5, lambda n: evicting(n, 6, rps=0.0)))
     assert said(found) == (Status.CRITICAL, Certainty.CERTAIN)
     assert isinstance(found.observed, Missing)
-    assert found.sentence.startswith("30 preemptions for 0 finished requests: healthy")
+    assert explain(found) == (
+        "30 preemptions while no request finished; above 20% is degraded; "
+        "30 preemptions for 0 finished requests; "
+        "below 5% is healthy, above 20% is degraded"
+    )
     idle = unknown(KV, context(), each(5, lambda n: evicting(n, 0, rps=0.0)))
     assert (idle.reason, idle.text) == (Gap.NO_TRAFFIC, "no eviction_rate")
 
@@ -100,8 +111,10 @@ def test_evictions_of_the_benchmark_are_expected() -> None:
     # 3 rps lies between 0 and 2 %: the upper point's is expected, 5 points more are allowed.
     found = verdict(EXCESS, context(*PLANNED), each(5, lambda n: evicting(n, 12.6)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "7.0% preemptions a finished request where the benchmark has 2.0% at this load (5 points more are allowed)"
+    assert explain(found) == (
+        "Preemptions are 7.0% of finished requests; the benchmark has 2.0% at this load; "
+        "63 preemptions for 900 finished requests; "
+        "5 points more than the benchmark are allowed"
     )
     assert said(verdict(EXCESS, context(*PLANNED), each(5, lambda n: evicting(n, 22)))) == (
         Status.WARNING,
@@ -127,7 +140,11 @@ def test_an_excess_that_is_over_is_over() -> None:
     over = each(8, lambda n: evicting(n, 60 if n < 6 else 0))
     found = verdict(EXCESS, context(*PLANNED), over)
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence.endswith("; none in the last quarter of that time")
+    assert explain(found) == (
+        "Preemptions are 25.0% of finished requests; the benchmark has 2.0% at this load; none in the last quarter of the time; "
+        "360 preemptions for 1,440 finished requests; "
+        "5 points more than the benchmark are allowed"
+    )
 
 
 def test_an_excess_needs_a_hundred_requests_and_a_benchmark_that_counted() -> None:

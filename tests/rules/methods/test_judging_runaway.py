@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from judging_samples import context, each, minute, unknown, verdict
 from length_samples import sized
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext
@@ -35,9 +36,10 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
 def test_clients_that_ask_for_few_tokens_are_all_cut_and_none_runs_away() -> None:
     found = verdict(RULE, planned(), each(6, lambda n: results(n, long=0, cut=180)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "0.0% of 1,080 answers ran beyond 192 tokens until their token limit (100% ended at theirs, 0.0% are so long); "
-        "1% is allowed"
+    assert explain(found) == (
+        "0.0% of answers ran into their token limit; 1% is allowed; "
+        "0.0% of 1,080 answers are longer than 192 tokens; "
+        "100% ended at their token limit"
     )
 
 
@@ -48,7 +50,11 @@ def test_long_answers_that_end_by_themselves_are_no_runaways() -> None:
 def test_long_answers_are_runaways_likely_where_they_may_be_the_cut_ones() -> None:
     found = verdict(RULE, planned(), each(6, lambda n: results(n, long=18, cut=18)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
-    assert found.sentence.startswith("0.0% to 10.0% of 1,080 answers ran beyond 192 tokens")
+    assert explain(found) == (
+        "0.0% to 10.0% of answers ran into their token limit; 1% is allowed; "
+        "10.0% of 1,080 answers are longer than 192 tokens; "
+        "10% ended at their token limit"
+    )
     assert found.observed == Reading(value=0.1, low=0.0, high=0.1, n=1080)
 
 
@@ -60,9 +66,9 @@ def test_runaways_are_certain_where_long_and_cut_ones_must_overlap() -> None:
 
 
 def test_more_than_half_of_the_answers_are_no_single_prompts() -> None:
-    for long, told in ((89, False), (91, True)):
+    for long, is_told in ((89, False), (91, True)):
         found = verdict(RULE, planned(), each(6, lambda n, k=long: results(n, long=k, cut=180)))
-        assert found.sentence.endswith("a lost stop token, or longer answers that are meant") is told
+        assert ("so many are no single prompts" in explain(found)) is is_told
 
 
 def test_the_allowed_share_is_a_planned_p99s_and_a_few_more_may_be_chance() -> None:
@@ -98,9 +104,7 @@ def test_the_rule_waits_for_its_minimum_of_time_and_requests() -> None:
 def test_without_a_planned_p99_the_share_that_is_cut_is_all_that_can_be_said() -> None:
     found = unknown(RULE, context(), each(6, lambda n: results(n, long=0, cut=90)))
     assert found.reason is Gap.NOT_IN_PLAN
-    assert found.text == (
-        "the plan has no P99 of generation_tokens to tell a long answer by; 50% of the answers end at their token limit"
-    )
+    assert found.text == "the plan has no P99 of generation_tokens; 50% of the answers end at their token limit"
 
 
 @pytest.mark.parametrize(

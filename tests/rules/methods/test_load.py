@@ -1,5 +1,6 @@
 import pytest
 from judging_samples import context, each, gauge, minute, unknown, verdict
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import build_tier_context as bare
@@ -29,29 +30,28 @@ def test_three_minutes_beyond_are_certain_two_likely_one_nothing() -> None:
         return verdict(RULE, context(), each(5, lambda n: minute(n, rps=7.0 if n >= 5 - minutes else 3.0)))
 
     assert said(beyond(3)) == (Status.WARNING, Certainty.CERTAIN)
-    assert beyond(3).sentence == (
-        "a carried more than the benchmark measured in 3 minutes: "
-        "7 completed rps is above 6, the highest load the benchmark vouches for; "
-        "7 rps arrive at a replica, 6 rps are usable: more load than replicas take"
+    assert beyond(3).sentence == ("a is beyond the benchmarked load; more load than replicas take")
+    assert beyond(3).details == (
+        "in 3 minutes: 7 completed rps is above 6, the highest load the benchmark vouches for",
+        "7 rps arrive at a replica, 6 rps are usable",
     )
     assert said(beyond(2)) == (Status.WARNING, Certainty.LIKELY)
     assert said(beyond(1)) == (Status.OK, Certainty.CERTAIN)
-    assert beyond(1).sentence.startswith(
-        "Beyond the benchmark for 1 of 5 minutes seen, too short for a finding: 7 completed rps"
-    )
+    assert beyond(1).sentence == "Beyond the benchmark for 1 of 5 minutes seen; too short for a finding"
+    assert beyond(1).details[0].startswith("7 completed rps")
 
 
 def test_more_requests_in_the_system_than_the_benchmark_had_are_beyond_whatever_completes() -> None:
     found = verdict(RULE, context(), each(5, lambda n: minute(n, rps=1.0, in_system=9.0)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert "9 requests in the system are more than the benchmark's highest, 8" in found.sentence
+    assert "9 requests in the system are more than the benchmark's highest, 8" in explain(found)
     assert verdict(RULE, context(), each(5, lambda n: minute(n, rps=1.0, in_system=7.9))).status is Status.OK
 
 
 def test_an_overload_that_is_over_is_over() -> None:
     found = verdict(RULE, context(), each(12, lambda n: minute(n, rps=7.0 if n < 9 else 3.0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence.startswith("Beyond the benchmark for 9 of 12 minutes seen, over by now")
+    assert found.sentence.startswith("Beyond the benchmark for 9 of 12 minutes seen; over by now")
 
 
 def test_half_of_the_last_quarter_is_enough() -> None:
@@ -66,9 +66,11 @@ def test_one_replica_of_many_is_named() -> None:
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i == 2 else 3.0)) for i in range(8)}
     found = verdict(RULE, context(), replicas)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence.startswith("r2 (1 of 8 replicas) carried more than the benchmark measured in 5 minutes")
+    assert found.sentence.startswith("r2 (1 of 8 replicas) is beyond the benchmarked load; ")
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i < 2 else 3.0)) for i in range(8)}
-    assert verdict(RULE, context(), replicas).sentence.startswith("2 of 8 replicas (r0, r1) carried more")
+    several = verdict(RULE, context(), replicas)
+    assert several.sentence.startswith("2 of 8 replicas are beyond the benchmarked load; ")
+    assert "r0, r1" in several.details
 
 
 def test_a_minute_here_and_there_on_different_replicas_is_no_overload() -> None:
@@ -80,10 +82,8 @@ def test_a_queue_that_grows_in_every_third_is_likely_beyond() -> None:
     # Growth too small to show in any one minute: 0.7 more arrive than finish.
     found = verdict(RULE, context(), each(9, lambda n: queue(n, 0.3 + n / 3, 0.7)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
-    assert found.sentence.startswith(
-        "a: more requests arrive than finish: 0.6, 1.6, then 2.6 were waiting; 3 rps finish where the benchmark "
-        "reached 6 rps"
-    )
+    assert found.sentence.startswith("More requests arrive at a than finish; ")
+    assert found.details[:2] == ("0.6, 1.6, then 2.6 were waiting", "3 rps finish, the benchmark reached 6 rps")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_replicas_that_are_not_overloaded_are_still_compared() -> None:
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i == 0 else 3.0, slow=18)) for i in range(3)}
     found = verdict("TtftDivergence", context(), replicas)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert "of 1,800 requests" in found.sentence
+    assert "1,800 requests" in explain(found)
 
 
 def test_without_a_benchmark_or_requests_nothing_is_beyond() -> None:

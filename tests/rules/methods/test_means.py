@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 from judging_samples import context, each, gauge, minute, unknown, verdict
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext
@@ -39,8 +40,9 @@ def test_twenty_points_below_the_benchmark_is_allowed() -> None:
     # 3 rps lies half way between 0.4 and 0.6.
     found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.31)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "GPU utilisation 31% where the plan has 50% at this load: 19 points below (20 points are allowed)"
+    assert explain(found) == (
+        "GPU utilisation is 19 points below the plan; 31% where 50% is planned at this load; "
+        "20 points below are allowed"
     )
     assert said(verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.29)))) == (Status.WARNING, Certainty.LIKELY)
 
@@ -55,14 +57,18 @@ def test_a_shortfall_is_certain_against_the_lower_point() -> None:
 def test_more_than_the_benchmark_is_no_shortfall() -> None:
     found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.9)))
     assert found.status is Status.OK
-    assert found.sentence.endswith("not below (20 points are allowed)")
+    assert explain(found) == (
+        "GPU utilisation is not below the plan; 90% where 50% is planned at this load; 20 points below are allowed"
+    )
 
 
 def test_an_idle_gpu_below_the_first_point_is_no_shortfall() -> None:
     # The first point is 2 rps at 40 %; at 0.2 rps a GPU is busy a tenth of that, and nothing below is certain.
     idle = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.02, rps=0.2)))
     assert idle.status is Status.OK
-    assert "where the plan has 4% at this load" in idle.sentence
+    assert explain(idle) == (
+        "GPU utilisation is 2 points below the plan; 2% where 4% is planned at this load; 20 points below are allowed"
+    )
     low = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, rps=1.9)))
     assert said(low) == (Status.WARNING, Certainty.LIKELY)
 
@@ -146,8 +152,9 @@ def test_a_thin_benchmark_supports_no_certain_shortfall() -> None:
 def test_lost_prefix_hits_are_certain_once_requests_enough_missed() -> None:
     found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.3)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence.startswith(
-        "Prefix cache hit rate 30% where the plan has 60% at this load: 30 points below (20 points are allowed)"
+    assert explain(found) == (
+        "Prefix cache hit rate is 30 points below the plan; 30% where 60% is planned at this load; "
+        "20 points below are allowed"
     )
     assert said(verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.41)))) == (Status.OK, Certainty.CERTAIN)
 
@@ -177,14 +184,18 @@ def test_the_planned_hit_rate_counts_where_the_benchmark_has_none() -> None:
 def test_no_lookups_at_all_is_a_cache_that_is_off() -> None:
     found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.0, tokens=0.0)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
-    assert "; no prompt was looked up at all: is prefix caching on?" in found.sentence
+    assert explain(found) == (
+        "Prefix cache hit rate is 60 points below the plan; 0% where 60% is planned at this load; "
+        "20 points below are allowed; "
+        "no prompt was looked up in the prefix cache: is prefix caching on?"
+    )
 
 
 def test_more_hits_than_lookups_are_no_hit_rate() -> None:
     found = unknown(HITS, context(*HIT), each(5, lambda n: hits(n, 11.7)))
     assert (found.reason, found.text.partition(":")[0]) == (
         Gap.CONTRADICTORY,
-        "more tokens are counted as found in the prefix cache than as looked up",
+        "the engine counts more prefix cache hits than lookups",
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from judging_samples import START, answered, each, minute, tier
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext
@@ -68,9 +69,11 @@ def unknown(*args: object, **more: object) -> Unknown:
 def test_traffic_that_wants_three_prefill_replicas_to_one_finds_two_and_two_off() -> None:
     found = told(1800.0, 60.0)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "2 prefill and 2 decode replicas (P:D 1); 1,800 tokens/s of prompts and 60 tokens/s of output want P:D 3: "
-        "3 and 1 of the same replicas would fit; the prefill pool is short, 90% of it is used"
+    assert explain(found) == (
+        "The prefill pool is short, 90% of it is used; 3 and 1 replicas would fit; "
+        "2 prefill and 2 decode replicas, P:D 1, the traffic wants 3; "
+        "prompts 1,800 tokens/s; "
+        "output 60 tokens/s"
     )
     assert found.actions
 
@@ -78,13 +81,23 @@ def test_traffic_that_wants_three_prefill_replicas_to_one_finds_two_and_two_off(
 def test_traffic_that_wants_more_decode_names_the_decode_pool() -> None:
     found = told(600.0, 180.0)
     assert found.status is Status.WARNING
-    assert "1 and 3 of the same replicas would fit; the decode pool is short, 90% of it is used" in found.sentence
+    assert explain(found) == (
+        "The decode pool is short, 90% of it is used; 1 and 3 replicas would fit; "
+        "2 prefill and 2 decode replicas, P:D 1, the traffic wants 0.33; "
+        "prompts 600 tokens/s; "
+        "output 180 tokens/s"
+    )
 
 
 def test_the_planned_ratio_is_fine() -> None:
     found = told(1200.0, 120.0)
     assert (found.status, found.actions) == (Status.OK, ())
-    assert "want P:D 1" in found.sentence
+    assert explain(found) == (
+        "2 prefill and 2 decode replicas (P:D 1); the traffic wants P:D 1; "
+        "2 prefill and 2 decode replicas, P:D 1, the traffic wants 1; "
+        "prompts 1,200 tokens/s; "
+        "output 120 tokens/s"
+    )
 
 
 def test_what_whole_replicas_cannot_do_better_is_fine() -> None:

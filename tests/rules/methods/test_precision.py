@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from judging_samples import context, each, minute, unknown, verdict
+from prose import explain
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -29,9 +30,9 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
 def test_fp8_below_compute_capability_8_9_is_a_mismatch_and_certain() -> None:
     found = verdict(RULE, planned(A100, "fp8"), each(3, minute))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "NVIDIA A100-SXM4-80GB has compute capability 8.0: no hardware path for weights in fp8 (NVIDIA has it from 8.9 on): "
-        "they run converted, without the planned speed-up"
+    assert explain(found) == (
+        "NVIDIA A100-SXM4-80GB has no hardware path for weights in fp8; they run converted, without the planned speed-up; "
+        "compute capability 8.0, 8.9 or more is needed"
     )
     assert (found.observed.value, found.expected.low) == (8.0, 8.9)  # type: ignore[union-attr]
     assert verdict(RULE, planned("NVIDIA RTX A6000", "fp8"), each(3, minute)).status is Status.WARNING
@@ -52,18 +53,22 @@ def test_int8_and_weight_only_formats_run_on_an_a100() -> None:
 def test_bf16_on_an_older_gpu_and_fp8_on_an_older_amd_are_mismatches() -> None:
     assert said(verdict(RULE, planned("Tesla T4", "bf16"), each(3, minute))) == (Status.WARNING, Certainty.CERTAIN)
     found = verdict(RULE, planned("AMD Instinct MI250X", "fp8"), each(3, minute))
-    assert found.sentence.startswith("AMD Instinct MI250X: no hardware path for weights in fp8: they run converted")
+    assert (
+        found.sentence
+        == "AMD Instinct MI250X has no hardware path for weights in fp8; they run converted, without the planned speed-up"
+    )
 
 
 def test_a_small_kv_cache_format_saves_memory_all_the_same_so_it_is_only_likely_a_mistake() -> None:
     found = verdict(RULE, planned(A100, "bf16", "fp8"), each(3, minute))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
-    assert found.sentence.endswith(
-        "no hardware path for KV cache in fp8 (NVIDIA has it from 8.9 on): memory is saved, time is not"
+    assert explain(found) == (
+        "NVIDIA A100-SXM4-80GB has no hardware path for KV cache in fp8; memory is saved, time is not; "
+        "compute capability 8.0, 8.9 or more is needed"
     )
     both = verdict(RULE, planned(A100, "fp8", "fp8"), each(3, minute))
     assert both.certainty is Certainty.CERTAIN
-    assert both.sentence.count("no hardware path") == 2
+    assert explain(both).count("no hardware path") == 2
 
 
 def test_four_bit_weights_on_hopper_may_be_meant_for_their_memory() -> None:

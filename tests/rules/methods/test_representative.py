@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from judging_samples import context, each, minute, seen, unknown, verdict
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Reading
@@ -26,8 +27,10 @@ def staying(number: int, in_system: float, rps: float = 3.0, **more: Any) -> Win
 def test_up_to_twice_the_benchmarks_time_in_the_system_is_representative() -> None:
     found = verdict(RULE, context(), each(6, lambda n: staying(n, 6.0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "A request spends 2 s in the system where the benchmark has 1 s at this load: 2.0x, up to 2x is representative"
+    assert explain(found) == (
+        "Requests stay 2.0x as long as in the benchmark; up to 2x is representative; "
+        "2 s in the system, benchmark 1 s at this load; "
+        "1,080 requests"
     )
 
 
@@ -91,7 +94,7 @@ def test_without_a_curve_or_its_concurrencies_nothing_can_be_compared() -> None:
     bald = context({"concurrency": None}, {"concurrency": None}, {"concurrency": None})
     found = unknown(RULE, bald, each(6, minute))
     assert found.reason is Gap.NOT_IN_PLAN
-    assert found.text.startswith("the benchmark has neither concurrencies nor the medians")
+    assert found.text == "the benchmark has no concurrencies, and no medians of TTFT, TPOT and output tokens"
 
 
 def test_an_engine_that_does_not_tell_its_running_requests_is_not_judged() -> None:
@@ -114,7 +117,11 @@ def test_an_estimated_concurrency_is_certain_only_beyond_what_the_p99s_leave_ope
     for in_system, certainty in ((6.6, Certainty.LIKELY), (7.2, Certainty.CERTAIN)):
         found = verdict(RULE, estimated(0.11), each(6, lambda n, k=in_system: staying(n, k)))
         assert said(found) == (Status.WARNING, certainty)
-    assert "(at most 1.15 s)" in found.sentence
+    assert explain(found) == (
+        "Requests stay 2.4x as long as in the benchmark; up to 2x is representative; "
+        "2.4 s in the system, benchmark 1 s at this load (at most 1.15 s); "
+        "1,080 requests"
+    )
     wide = verdict(RULE, estimated(None), each(6, lambda n: staying(n, 7.2)))
     assert said(wide) == (Status.WARNING, Certainty.LIKELY)
 
@@ -133,8 +140,7 @@ def test_telemetry_that_contradicts_itself_by_littles_law_is_told_and_not_judged
     found = unknown(RULE, context(), made)
     assert found.reason is Gap.STALE
     assert found.text == (
-        "the telemetry contradicts itself: 3 requests in the system by the gauges, "
-        f"{3 * seconds:.3g} by finished requests x their mean time (Little's law)"
+        f"the telemetry contradicts itself: 3 requests in the system by the gauges, {3 * seconds:.3g} by Little's law"
     )
 
 
@@ -167,4 +173,4 @@ def test_a_benchmark_of_shorter_requests_is_named_as_the_first_suspect() -> None
     made = each(6, lambda n: sized(n, usual(), usual(long=30), in_system=6.5))
     found = verdict(RULE, tier, made)
     assert [cause.cause for cause in found.causes] == ["output lengths"]
-    assert "First suspect: outputs are longer than planned" in found.sentence
+    assert found.causes[0].evidence[0].startswith("outputs are longer than planned")

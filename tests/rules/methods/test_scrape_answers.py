@@ -8,7 +8,7 @@ from making import snapshot
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
 from rules.evaluator.scrape_rules import cascade_limits, evaluate_replica_rules
-from rules.plan.load_bins import BinnedWindow
+from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.cascade import CascadeState
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry.signals import Gap
@@ -30,8 +30,15 @@ def replica(pages: int = 2, misses: int = 0, **changes: Any) -> ReplicaState:
     return replace(one, **changes)
 
 
-def said(rule: str, one: ReplicaState, now: float = START + 15, recent: tuple[BinnedWindow, ...] = ()) -> RuleResult:
-    return next(a for a in evaluate_replica_rules(one, VIEW, now, recent) if a.rule == rule)
+def said(
+    rule: str,
+    one: ReplicaState,
+    now: float = START + 15,
+    recent: tuple[BinnedWindow, ...] = (),
+    view: TierContext = VIEW,
+    others_answer: bool = False,
+) -> RuleResult:
+    return next(a for a in evaluate_replica_rules(one, view, now, recent, others_answer) if a.rule == rule)
 
 
 def verdict(rule: str, one: ReplicaState, **more: Any) -> Verdict:
@@ -62,10 +69,23 @@ def test_a_target_is_down_after_three_misses() -> None:
     assert (fine.status, fine.sentence) == (Status.OK, "2 scrapes without a usable page")
     down = verdict("TargetDown", replica(misses=3), now=START + 60)
     assert (down.status, down.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert down.sentence == "No usable metrics page in the last 3 scrapes (45 s): timeout: 5 s"
+    assert down.sentence == "No usable metrics page for 45 s; 3 scrapes in a row failed: timeout"
     assert down.actions[0].runbook == "TargetDown"
-    never = verdict("TargetDown", replica(pages=0, misses=3))
-    assert never.sentence == "No usable metrics page in the last 3 scrapes, and none before: timeout: 5 s"
+
+
+def test_a_target_that_never_answered_may_start_for_as_long_as_a_cold_start_takes() -> None:
+    new = replica(pages=0, misses=3)
+    began = new.track.silent_since or 0.0
+    starting = said("TargetDown", new, now=began + 179, others_answer=True)
+    assert isinstance(starting, Unknown)
+    assert (starting.reason, starting.text) == (Gap.SCRAPE_FAILED, "3 scrapes without a usable page, and none before")
+    assert verdict("TargetDown", new, now=began + 179).status is Status.WARNING, "the tier's only replica"
+    never = verdict("TargetDown", new, now=began + 180, others_answer=True)
+    assert never.sentence == "No usable metrics page ever; 3 scrapes in a row failed: timeout"
+    assert VIEW.plan is not None
+    slow = replace(VIEW, plan=VIEW.plan.model_copy(update={"cold_start_seconds": 600.0}))
+    assert isinstance(said("TargetDown", new, now=began + 599, view=slow, others_answer=True), Unknown)
+    assert isinstance(said("TargetDown", new, now=began + 600, view=slow, others_answer=True), Verdict)
 
 
 def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None:
@@ -161,9 +181,7 @@ def test_a_page_that_claims_work_and_does_not_move_is_stale_after_two_minutes() 
         )
         found = verdict("TelemetryStale", one)
         assert found.status is (Status.WARNING if number == 8 else Status.OK)
-    assert (
-        found.sentence == "The engine has not stepped for 120 s, yet its page claims 4 running and 0 waiting requests"
-    )
+    assert found.sentence == "The engine has not stepped for 120 s; its page claims 4 running and 0 waiting requests"
     moved, _, _ = apply_snapshot(one, snapshot(START + 135, counters={"engine_steps": START + 1}), cascade_limits(VIEW))
     assert verdict("TelemetryStale", moved).status is Status.OK
 
@@ -206,9 +224,9 @@ def test_a_cascade_is_critical_from_stage_three_and_certain_once_confirmed(
 
 def test_the_sentence_says_how_far_ahead_it_spoke() -> None:
     state = replace(replica().cascade, stage=4, onset=START - 20, since=START, breach_at=START, evidence="why")
-    assert "; first seen 20 s before users felt it" in verdict("KvCacheCascade", replica(cascade=state)).sentence
+    assert "first seen 20 s before users felt it" in verdict("KvCacheCascade", replica(cascade=state)).details
     at_once = replace(state, onset=START)
-    assert "first seen" not in verdict("KvCacheCascade", replica(cascade=at_once)).sentence
+    assert verdict("KvCacheCascade", replica(cascade=at_once)).details == ()
 
 
 def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
@@ -221,9 +239,7 @@ def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
     assert [s.window.start for s in recent] == [START + 180, START + 240, START + 300, START]
     found = next(a for a in evaluate_replica_rules(one, planned, START + 360, recent) if a.rule == "KvCacheCascade")
     assert isinstance(found, Verdict)
-    assert found.sentence.endswith(
-        "First suspect: prompts are longer than planned: P95 200 to 500 tokens, 100 in the plan"
-    )
+    assert found.causes[0].evidence == ("prompts are longer than planned: P95 200 to 500 tokens, 100 planned",)
 
 
 def test_a_cascade_without_minutes_yet_is_told_without_causes() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from judging_samples import context, each, gauge, minute, unknown, verdict
+from prose import explain
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -42,9 +43,11 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
 def test_rounds_that_yield_what_they_cost_pay() -> None:
     found = verdict(RULE, planned(), each(5, lambda n: drafting(n, 1.0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence == (
-        "A round of 4 drafted tokens yields 2.00 tokens and takes as long as 2.00 plain steps by the plan's step times: "
-        "1.00x, speculation pays, 3 requests running a replica; it pays from an acceptance of 51.9% on"
+    assert explain(found) == (
+        "Speculation runs at 1.00x plain decoding; it pays from an acceptance of 51.9% on; "
+        "a round of 4 drafted tokens yields 2.00 tokens; "
+        "it takes as long as 2.00 plain steps by the plan's step times; "
+        "3 requests running a replica"
     )
     assert found.observed == Reading(value=1.0, low=1.0, high=1.0, n=1000)
 
@@ -52,7 +55,12 @@ def test_rounds_that_yield_what_they_cost_pay() -> None:
 def test_rounds_that_yield_less_than_they_cost_lose_and_are_certain_by_their_counters() -> None:
     found = verdict(RULE, planned(), each(5, lambda n: drafting(n, 0.98)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert "0.99x, speculation loses" in found.sentence
+    assert explain(found) == (
+        "Speculation runs at 0.99x plain decoding; it pays from an acceptance of 51.9% on; "
+        "a round of 4 drafted tokens yields 1.98 tokens; "
+        "it takes as long as 2.00 plain steps by the plan's step times; "
+        "3 requests running a replica"
+    )
     assert found.actions[0].text.startswith("Draft fewer tokens")
 
 
@@ -93,8 +101,9 @@ def test_without_the_plans_step_times_only_the_acceptance_can_be_told() -> None:
     for tier in (bare("t", None), context(), planned(draft=None), planned(verify=None)):
         found = unknown(RULE, tier, each(5, lambda n: drafting(n, 1.0)))
         assert found.reason is Gap.NOT_IN_PLAN
-        assert found.text == (
-            "the plan's speculation has no draft_step_seconds and verify_step_seconds to reckon with; acceptance is 51.9%"
+        assert (
+            found.text
+            == "the plan's speculation has no draft_step_seconds and verify_step_seconds; acceptance is 51.9%"
         )
 
 
@@ -124,8 +133,10 @@ def test_perfect_acceptance_over_many_rounds_is_told_as_suspicious_and_needs_no_
         if wanted:
             found = verdict(RULE, context(), made)
             assert said(found) == (Status.WARNING, Certainty.LIKELY)
-            assert found.sentence.startswith(
-                "99.5% of the drafted tokens that were tried are accepted over 1,000 rounds: "
+            assert explain(found) == (
+                "Speculative acceptance is suspiciously perfect; 99.5% of the drafts tried; "
+                "over 1,000 rounds; "
+                "repeated text is so: a loop, one prompt many times, a benchmark"
             )
             assert [action.text for action in found.actions] == [BY_NAME[RULE].actions[-1]]
         else:
@@ -136,7 +147,10 @@ def test_a_suspicion_that_is_over_ends_without_a_plan_too() -> None:
     over = each(5, lambda n: drafting(n, 4.0 if n < 3 else 2.0))
     found = verdict(RULE, context(), over)
     assert said(found) == (Status.OK, Certainty.LIKELY)
-    assert found.sentence.startswith("Acceptance is 91.3%, not perfect any more or not for long; ")
+    assert explain(found) == (
+        "Acceptance is 91.3%; perfect no longer, or not for long; "
+        "whether it pays is not known: the plan's speculation has no draft_step_seconds and verify_step_seconds"
+    )
 
 
 def test_a_thousand_rounds_are_needed_to_be_suspicious_and_the_end_must_be_so_too() -> None:

@@ -13,6 +13,7 @@ import pytest
 import recorded
 import yaml
 from judging_samples import START, each, minute, minutes, seen, tier
+from prose import explain
 
 from agent.replay.replay import ReplayResult, replay
 from agent.sources.recording import load
@@ -89,9 +90,9 @@ def unknown(*args: Any, **more: Any) -> Unknown:
 def test_an_equal_share_on_unequal_tiers_is_told_of_the_slower_one_which_sets_the_p99() -> None:
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4))
     assert (found.status, found.certainty, found.subject.tier) == (Status.WARNING, Certainty.CERTAIN, "slow")
-    assert found.sentence == (
-        "A replica of slow gets 2 requests a second, one of fast 2, though usable are 2 and 6 by the plan: 100% of the "
-        "slowest 1 % of first tokens of m are on slow, which sets the P99 of all"
+    assert explain(found) == (
+        "Each replica of slow gets 2 rps, of fast 2 rps; usable are 2 and 6 by the plan; "
+        "100% of the slowest 1% of first tokens of m are on slow, which sets the P99"
     )
     assert found.observed.value == pytest.approx(0.5)  # type: ignore[union-attr]
     assert found.expected.value == pytest.approx(0.25)  # type: ignore[union-attr]
@@ -101,7 +102,7 @@ def test_the_faster_tier_is_fine_meanwhile() -> None:
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), about=0)
     assert (found.status, found.sentence) == (
         Status.OK,
-        "No tier of m is much faster than fast: usable are 6 and 2 by the plan (slow)",
+        "No tier of m is much faster than fast; usable are 6 and 2 by the plan (slow)",
     )
 
 
@@ -142,7 +143,7 @@ def test_the_limits_can_be_set_for_a_tier() -> None:
 def test_operating_points_given_by_hand_count_as_measured_ends() -> None:
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert "P99" not in found.sentence
+    assert "P99" not in explain(found)
 
 
 def swept(name: str, top: float) -> TierContext:
@@ -215,7 +216,7 @@ def test_neither_plan_nor_latency_tells_which_is_faster() -> None:
         return minute(number, rps=2.0, histograms={"ttft_seconds": (), "tpot_seconds": ()})
 
     found = unknown(bare, bare, contexts=(context("fast", None), context("slow", None)))
-    assert "nothing tells which is faster" in found.text
+    assert found.text == "no 3 minutes with traffic on both, or no speeds to compare; others of the model: fast"
 
 
 def test_a_tier_that_was_not_seen_is_a_failed_scrape() -> None:
@@ -246,7 +247,10 @@ def test_the_recording_is_silent_in_its_first_half_and_names_the_slow_tier_in_it
     assert (slow.result.status, slow.result.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert slow.finding is not None
     assert slow.finding.started_at > SECOND_HALF
-    assert "100% of the slowest 1 % of first tokens of small-llama are on cpu-slow" in slow.result.sentence
+    assert explain(slow.result) == (
+        "Each replica of cpu-slow gets 1.39 rps, of cpu-fast 1.55 rps; usable are 0.62 and 2.49 by the plan; "
+        "100% of the slowest 1% of first tokens of small-llama are on cpu-slow, which sets the P99"
+    )
     assert not [e for e in replayed().ended if e.rule == RULE and isinstance(e, Finding)]
     assert found["cpu-fast"].finding is None
 

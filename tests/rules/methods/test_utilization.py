@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from days_samples import PROMPT_TOKENS, context, hour, hours, unknown, verdict
 from judging_samples import tier
+from prose import explain
 
 from rules.confidence import Certainty
 from rules.plan import load_bins
@@ -21,10 +22,9 @@ def trap(count: int = WEEK, **each: Any) -> list[Window]:
 def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_insurance_apart() -> None:
     found = verdict("UtilizationTrap", context(), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence == (
-        "Fleet utilisation 20.0% over 7.0 days and the hourly mean of the KV cache is 30.0% in its fullest hours: "
-        "1.7 of 4.0 replicas are not needed at 60%, 100 USD a day; "
-        "the minimum warm count is insurance, 1.0 replicas, 60 USD a day more"
+    assert (
+        found.sentence
+        == "Fleet utilisation is 20.0% over 7.0 days; 1.7 of 4.0 replicas are not needed at 60%, 100 USD a day"
     )
     assert [action.text.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
 
@@ -68,7 +68,10 @@ def test_longer_prompts_are_more_work_and_the_trap_is_certain_by_the_upper_bound
 def test_a_plan_without_lengths_makes_no_trap_certain() -> None:
     found = verdict("UtilizationTrap", context(workload={}), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert "20.0% (not weighed by prompt and output tokens, which plan or engine does not tell) over" in found.sentence
+    assert (
+        found.sentence
+        == "Fleet utilisation is 20.0% over 7.0 days; 1.7 of 4.0 replicas are not needed at 60%, 100 USD a day"
+    )
 
 
 def test_a_full_cache_in_the_fullest_hours_says_that_memory_sets_the_size() -> None:
@@ -90,7 +93,7 @@ def test_a_full_cache_in_the_fullest_hours_says_that_memory_sets_the_size() -> N
 def test_without_the_caches_level_the_trap_is_unknown_and_with_enough_use_it_is_not_asked() -> None:
     found = unknown("UtilizationTrap", context(), trap(kv=None))
     assert found.reason is Gap.NOT_EXPOSED
-    assert "fleet utilisation 20.0% over 7.0 days, but nothing says" in found.text
+    assert found.text == "fleet utilisation is 20.0% over 7.0 days; the KV cache level is not known"
     assert verdict("UtilizationTrap", context(), trap(kv=None, used=0.5)).status is Status.OK
 
 
@@ -98,8 +101,10 @@ def test_what_idles_only_as_insurance_is_no_trap() -> None:
     fleet = {"instances": 4, "minimum_warm": 3}
     found = verdict("UtilizationTrap", context(fleet=fleet), trap())
     assert found.status is Status.OK
-    assert found.sentence.endswith(
-        "all of it kept warm on purpose: the minimum warm count is insurance, 2.7 replicas, 160 USD a day"
+    assert explain(found) == (
+        "Fleet utilisation is 20.0% over 7.0 days; all of it is kept warm on purpose; "
+        "the hourly mean of the KV cache is 30.0% in its fullest hours; "
+        "the minimum warm count is insurance, 2.7 replicas, 160 USD a day"
     )
 
 
@@ -137,8 +142,8 @@ def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> 
     found = verdict("QueueAlwaysEmpty", context(), quiet())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
-        "No request ever waits, and the GPUs are 30.0% busy in the busiest hours: "
-        "1.0 of 4.0 replicas are not needed at 60%, 60 USD a day even then"
+        "No request waits while GPUs are 30.0% busy in the busiest hours; "
+        "1.0 of 4.0 replicas are not needed at 60%, 60 USD a day"
     )
 
 
@@ -158,7 +163,9 @@ def test_a_queue_or_busy_gpus_are_no_oversized_fleet(each: dict[str, Any], statu
 def test_replicas_that_idle_only_as_insurance_are_no_oversized_fleet() -> None:
     found = verdict("QueueAlwaysEmpty", context(fleet={"instances": 4, "minimum_warm": 2}), quiet())
     assert found.status is Status.OK
-    assert "kept warm on purpose: the minimum warm count is insurance, 2.0 replicas, 120 USD a day" in found.sentence
+    assert explain(found) == (
+        "No queue; what idles is kept warm on purpose; the minimum warm count is insurance, 2.0 replicas, 120 USD a day"
+    )
 
 
 def test_two_busy_hours_of_a_day_are_what_the_fleet_is_for() -> None:
@@ -190,14 +197,17 @@ def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
 
 def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
     found = verdict("QueueAlwaysEmpty", load_bins.build_tier_context("t", None), quiet())
-    assert found.sentence.endswith("2.0 of 4.0 replicas are not needed at 60% even then")
+    assert found.sentence == (
+        "No request waits while GPUs are 30.0% busy in the busiest hours; 2.0 of 4.0 replicas are not needed at 60%"
+    )
 
 
 @pytest.mark.parametrize(("most", "status"), [(0.74, Status.WARNING), (0.75, Status.OK), (0.95, Status.OK)])
 def test_a_cache_that_never_comes_into_the_guides_band_is_underused(most: float, status: Status) -> None:
     found = verdict("KvCacheUnderused", context(), trap(kv_most=most))
     assert (found.status, found.certainty) == (status, Certainty.CERTAIN)
-    assert f"reaches {most:.1%} at the highest instant of its fullest hours (hourly mean 30.0%)" in found.sentence
+    assert found.sentence == f"The KV cache peaks at {most:.1%} over 7.0 days; 75% or more is healthy"
+    assert "highest instant of its fullest hours, hourly mean 30.0%" in found.details
 
 
 def test_the_fullest_hours_count_and_single_ones_do_not() -> None:
@@ -212,7 +222,11 @@ def test_free_blocks_that_hold_prefixes_make_it_likely_only() -> None:
     cached = trap(counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 30.0})
     found = verdict("KvCacheUnderused", context(), cached)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert "30.0% of prompt tokens are found in it" in found.sentence
+    assert explain(found) == (
+        "The KV cache peaks at 50.0% over 7.0 days; 75% or more is healthy; "
+        "highest instant of its fullest hours, hourly mean 30.0%; "
+        "30.0% of prompt tokens are found in it; blocks that hold them count as free"
+    )
     few = trap(counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 9.0})
     assert verdict("KvCacheUnderused", context(), few).certainty is Certainty.CERTAIN
 

@@ -67,11 +67,9 @@ def test_the_stages_come_in_order_and_end_when_the_pressure_is_gone() -> None:
 
 def test_each_stage_says_why_with_its_numbers() -> None:
     said = {s.stage: s.evidence for s in followed(WHOLE)}
-    assert said[1] == (
-        "KV cache 65% full and full in 12 s, sooner than the 12 s that a request takes, while more arrive than finish"
-    )
+    assert said[1] == ("KV cache 65% full, full in 12 s, a request takes 12 s, and more arrive than finish")
     assert said[2] == "KV cache 97% full, 2 preemptions for 32 finished requests"
-    assert said[3] == ("KV cache 98% full and 3 requests waiting: about 1.9 s of queue against a TTFT objective of 2 s")
+    assert said[3] == ("KV cache 98% full and 3 requests waiting: about 1.9 s of queue, TTFT objective 2 s")
     assert said[4] == "3 of 32 first tokens later than 2 s with the KV cache 97% full and 8 requests waiting"
 
 

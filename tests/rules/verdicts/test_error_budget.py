@@ -73,6 +73,13 @@ def test_replicas_of_a_minute_are_counted_together_and_their_time_once() -> None
     kept = of([minute(0, slow=18), minute(0, slow=0), minute(1)])
     found = whole(kept)
     assert (found.n, found.best, found.seconds) == (540, 18, 120)
+    assert error_budget.count_observed_seconds(kept) == 120
+
+
+def test_observed_time_counts_old_minutes_and_leaves_out_holes() -> None:
+    kept = of([minute(number) for number in (*range(10), *range(600, 605))])
+    assert kept.coarse
+    assert error_budget.count_observed_seconds(kept) == pytest.approx(15 * 60)
 
 
 def test_a_minute_that_comes_late_takes_its_place() -> None:

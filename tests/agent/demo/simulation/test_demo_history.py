@@ -126,7 +126,7 @@ def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[
         if name == CHAT:
             assert [one.rule for one in firing] == ["TtftDivergence"]
             assert firing[0].certainty is Certainty.CERTAIN
-            assert "prompts are longer than planned" in firing[0].sentence
+            assert "prompts are longer than planned" in firing[0].causes[0].evidence[0]
         else:
             assert firing == []
             assert found.status is Status.OK

@@ -1,15 +1,18 @@
-"""Generated blocks of docs/runbooks.md: rules by severity, which explains which, and method and thresholds of each.
+"""Runbooks: generated blocks of docs/runbooks.md, and the HTML pages of it that the agent serves.
 
 A block lies between `<!-- generated: thresholds NAME -->` and `<!-- end -->`. The text around it is written by hand,
-without these numbers.
+without these numbers. A page needs only the Markdown of that file: headings, paragraphs, lists, tables, code, links.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from html import escape
+from importlib.resources import files
 
 from exporters.render.text import format_duration
+from exporters.status.page import style
 from rules.catalogue.registry import RULES, upstream_rules
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
@@ -133,3 +136,124 @@ def _window_text(rule: Rule) -> str:
 def _row(rule: Rule, name: str, threshold: Threshold) -> str:
     share = f" ({threshold.value * 100:g} %)" if threshold.unit == "ratio" and threshold.value < 1 else ""
     return f"| `{name}` | {threshold.value:g}{share} | {threshold.unit} | {threshold.source} |"
+
+
+DOCS = "https://sizewatch.dev/"
+"""Address of the other pages of docs/, which the agent does not serve."""
+
+_INLINE = re.compile(
+    r"`(?P<code>[^`]+)`|\[(?P<text>[^]]+)\]\((?P<to>[^)\s]+)\)|\*\*(?P<bold>.+?)\*\*|\*(?P<em>[^*\s][^*]*)\*"
+    rf"|\b(?P<rule>{'|'.join(rule.name for rule in RULES)})\b"
+)
+_ITEM = re.compile(r"(-|\d+\.) +")
+_BAR = re.compile(r"(?<!\\)\|")
+
+
+def runbook_page(name: str) -> bytes | None:
+    """Return the page of a rule's runbook in UTF-8, or None if there is no such rule."""
+    rule = next((one for one in RULES if one.name == name), None)
+    if rule is None:
+        return None
+    links = (
+        ("Explained by", [one.rule for one in rule.explained_by]),
+        ("Explains", [one.name for one in RULES if name in {other.rule for other in one.explained_by}]),
+    )
+    told = "".join(f"<p><b>{words}</b> {', '.join(map(_rule_link, names))}.</p>" for words, names in links if names)
+    head = f"<p>{escape(rule.title)}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.</p>"
+    body = markdown_html(_sections()[name]) + told
+    return _document(name, head, body, '<a href="./">all runbooks</a> <a href="../">status</a>')
+
+
+def runbooks_page() -> bytes:
+    """Return the page with all rules by severity, and what holds for every runbook, in UTF-8."""
+    intro = re.sub(r"\*\*Which rule explains which\.\*\*.*?```\n", "", _sections()[""], flags=re.DOTALL)
+    return _document("Runbooks", "", markdown_html(intro), '<a href="../">status</a>')
+
+
+def _sections() -> dict[str, str]:
+    """Return the text of docs/runbooks.md by rule, the part before the rules under ""."""
+    text = files("exporters.docs").joinpath("runbooks.md").read_text("utf-8")
+    intro, *parts = re.split(r"^## (\w+)$", re.sub(r"^<!--.*?-->\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
+    return {"": intro.partition("\n")[2], **dict(zip(parts[::2], parts[1::2], strict=True))}
+
+
+def _document(title: str, head: str, body: str, links: str) -> bytes:
+    css = files("exporters.docs").joinpath("runbooks.css").read_text("utf-8")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)} · sizewatch</title><style>{style()}{css}</style></head><body>"
+        f'<header class="top"><p class="brand"><b>sizewatch</b><span>{links}</span></p><h1>{escape(title)}</h1>{head}</header>'
+        f'<main class="text">{body}</main></body></html>'
+    ).encode()
+
+
+def markdown_html(text: str) -> str:
+    """Return Markdown as HTML: paragraphs, flat lists, tables and fenced code. Everything is escaped."""
+    return "".join(_blocks(text))
+
+
+def _blocks(text: str) -> Iterator[str]:
+    for number, part in enumerate(re.split(r"^```\w*\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)):
+        if number % 2:
+            yield f"<pre><code>{escape(part)}</code></pre>"
+        else:
+            yield from (_block(lines) for lines in re.split(r"\n\s*\n", part) if lines.strip())
+
+
+def _block(text: str) -> str:
+    lines = text.strip().splitlines()
+    if lines[0].startswith("|"):
+        head, _, *rows = (_cells(line) for line in lines)
+        titles = "".join(f"<th>{_inline(one)}</th>" for one in head)
+        body = "".join(f"<tr>{''.join(map(_cell_html, head, row))}</tr>" for row in rows)
+        return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+    if _ITEM.match(lines[0]):
+        kind = "ul" if lines[0].startswith("-") else "ol"
+        items = re.split(r"^(?:-|\d+\.) +", "\n".join(lines), flags=re.MULTILINE)[1:]
+        return f"<{kind}>{''.join(f'<li>{_inline(_joined(item))}</li>' for item in items)}</{kind}>"
+    return f"<p>{_inline(_joined(text))}</p>"
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cells(line: str) -> list[str]:
+    return [one.strip().replace("\\|", "|") for one in _BAR.split(line.strip())[1:-1]]
+
+
+def _cell_html(column: str, text: str) -> str:
+    return f'<td data-column="{escape(column)}">{_inline(text)}</td>'
+
+
+def _inline(text: str, *, linked: bool = False) -> str:
+    """Return the text of a block. Rule names become links, but not inside of a link (`linked`)."""
+    parts, end = [], 0
+    for found in _INLINE.finditer(text):
+        parts += [escape(text[end : found.start()]), _mark(found, linked)]
+        end = found.end()
+    return "".join((*parts, escape(text[end:])))
+
+
+def _mark(found: re.Match[str], linked: bool) -> str:
+    kind = found.lastgroup
+    if kind == "to":
+        return f'<a href="{escape(_address(found["to"]))}">{_inline(found["text"], linked=True)}</a>'
+    if kind == "rule":
+        return found[0] if linked else _rule_link(found[0])
+    inner = escape(found["code"]) if kind == "code" else _inline(found[kind or 0], linked=linked)
+    tag = {"code": "code", "bold": "b", "em": "i"}[kind or "code"]
+    return f"<{tag}>{inner}</{tag}>"
+
+
+def _address(target: str) -> str:
+    """Return where a link of docs/runbooks.md leads from a served page."""
+    page, _, anchor = target.partition("#")
+    if page.endswith(".md") and "/" not in page:
+        return f"{DOCS}{page.removesuffix('.md')}" + (f"#{anchor}" if anchor else "")
+    return next((rule.name for rule in RULES if rule.name.lower() == anchor), DOCS)
+
+
+def _rule_link(name: str) -> str:
+    return f'<a href="{name}">{name}</a>'

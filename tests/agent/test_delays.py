@@ -1,10 +1,10 @@
-"""Delays after failures."""
+"""Delays after failures (`agent.durations`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent.http_client.back_off import Backoff, retry_delay
+from agent.durations import Backoff, retry_delay
 
 
 def test_a_delay_doubles_up_to_its_limit() -> None:

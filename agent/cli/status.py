@@ -1,0 +1,84 @@
+"""Command `sizewatch status`: the overview of a running daemon, a line a tier."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_ways_in, ways_in
+from agent.config.load import find, load
+from agent.errors import ScrapeError, ScrapeFailure
+from agent.http_client.connection import JSON, fetch_page
+from agent.http_client.error_text import place_of
+from agent.http_client.transport import TargetOptions
+from agent.http_server.options import options_of
+from exporters.status.tier_overview import overview_text
+
+TIMEOUT_SECONDS = 30.0
+MOST_BYTES = 256 * 1024 * 1024
+"""Longest accepted answer: forty tiers with an hour of readings are 10 MB."""
+
+PATH = "api/status"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--url", metavar="URL", help="address of the status page; default: web.listen of the configuration"
+    )
+    add_ways_in(parser, "the status page")
+    add_format(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    target = _target(options)
+    try:
+        told = json.loads(fetch_page(target, JSON))
+        text = overview_text(told)
+    except ScrapeError as error:
+        return _fail(target, _explain(target, error))
+    except ValueError as error:
+        return _fail(target, str(error))
+    print(json.dumps(_summary(told), indent=2) if options.format == "json" else text)
+    return FINDING if any(line["incidents"] for line in told["overview"]) else FINE
+
+
+def _explain(target: TargetOptions, error: ScrapeError) -> str:
+    """Return the reason without the address and without the hints for engines."""
+    if error.kind is ScrapeFailure.HTTP_STATUS:
+        return "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:9095"
+    reason = error.text.removeprefix(f"{place_of(target.url)}: ").partition("; ")[0]
+    return f"{reason}. Is `sizewatch run` up? Another address needs --url, its certificate --ca-file"
+
+
+def _fail(target: TargetOptions, why: str) -> int:
+    print(f"sizewatch status: {place_of(target.url)}: {why}", file=sys.stderr)
+    return CANNOT_JUDGE
+
+
+def _target(options: argparse.Namespace) -> TargetOptions:
+    """Return the address and the credentials: those given, else of the configuration. Raise ConfigError.
+
+    The configured token is sent over TLS only, to the configured certificate: any user of this machine may listen on a
+    port without TLS.
+    """
+    given = {name: value for name, value in ways_in(options).items() if value is not None}
+    if options.url is not None:
+        return _options(f"{options.url.rstrip('/')}/", given)
+    web = options_of(load(find(options.config)).config.web)
+    known: dict[str, Any] = {}
+    if web.tls:
+        known["ca_file"] = web.cert_file
+        if "username" not in given and web.bearer_token_file is not None:
+            known["bearer_token_file"] = web.bearer_token_file
+    return _options(web.url(web.port), known | given)
+
+
+def _options(page: str, ways: dict[str, Any]) -> TargetOptions:
+    return TargetOptions(url=f"{page}{PATH}", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways)
+
+
+def _summary(told: dict[str, Any]) -> dict[str, Any]:
+    return {"schema": told["schema"], "now": told["now"], "verdict": told["verdict"], "tiers": told["overview"]}

@@ -1,0 +1,242 @@
+"""Alerts of incidents: one alert for each incident and severity, for the path on which the agent posts them itself.
+
+A page begins with the first certain finding that pages. A ticket waits, because most incidents show whether they page
+within minutes. An alert ends when no finding of its severity has lasted for KEEP_SECONDS: a short ok is no recovery.
+Everything follows from the findings, so an agent that restarts with its history continues the same alerts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator.alert_state import (
+    AHEAD_SECONDS,
+    RESOLVED_KEPT_SECONDS,
+    AlertKey,
+    AlertState,
+    Phase,
+    alert_loudness,
+)
+from rules.evaluator.external_alerts import AFTERMATH_SECONDS
+from rules.evaluator.incidents import Incident, is_explained
+from rules.verdicts.finding import Finding
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import FIRING, Subject
+
+TICKET_WAIT_SECONDS = 300.0
+"""Seconds of an incident before its ticket: a symptom may precede its root, and an incident that pages needs no ticket."""
+
+KEEP_SECONDS = 300.0
+"""Seconds without a finding before an alert is resolved, as the rule files keep a page (`keep_firing_for`)."""
+
+LEFT_OVER_SECONDS = 12 * 3600.0
+"""Seconds after a page until what is left of its incident is a ticket: the page was told, as its resolution names the
+rest. It is the `repeat_interval` of the sample configuration."""
+
+LOUD = (Severity.PAGE, Severity.TICKET)
+"""Severities that are sent, the louder first."""
+
+FindingKey = tuple[str, Subject, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentAlert:
+    """Alert of an incident from `since` (unix seconds) to `resolved_at`, None while it fires.
+
+    `key` names the finding that was the most upstream one when the alert was first sent. It does not change while the
+    alert lasts; `incident` has the present root. `members` are the findings that keep the alert firing.
+    """
+
+    key: AlertKey
+    loudness: Severity
+    since: float
+    resolved_at: float | None
+    incident: Incident
+    members: frozenset[FindingKey]
+
+
+@dataclass(frozen=True, slots=True)
+class _LoudSpan:
+    """Time in which findings of one severity followed each other, from `start` to `end` (infinite while it lasts).
+
+    Its alert is `due` at a time, if it still lasts then. Each finding has the time from which it counts.
+    """
+
+    start: float
+    end: float
+    due: float
+    findings: tuple[tuple[Finding, float], ...]
+
+
+def close_silenced(findings: Iterable[Finding], states: Mapping[AlertKey, AlertState]) -> Iterator[Finding]:
+    """Yield the findings. End an open one whose alert state is resolved: its question is no longer asked."""
+    for one in findings:
+        state = states.get(AlertKey(rule=one.rule, subject=one.subject)) if one.ended_at is None else None
+        silenced = state is not None and state.phase is Phase.RESOLVED and (state.resolved_at or 0.0) >= one.started_at
+        yield replace(one, ended_at=state.resolved_at) if state is not None and silenced else one
+
+
+def step_incident_alerts(
+    previous: Iterable[IncidentAlert], incidents: Iterable[Incident], now: float
+) -> tuple[IncidentAlert, ...]:
+    """Return the alerts at `now` (unix seconds): those that fire, and those resolved in the last 15 minutes.
+
+    An alert of `previous` keeps its key and its begin. One whose incident joined another is resolved.
+    """
+    before, known_incidents = list(previous), tuple(incidents)
+    found = []
+    for one in (alert for incident in known_incidents for alert in _alerts(incident, now)):
+        known = [
+            old
+            for old in before
+            if old.resolved_at is None and old.loudness is one.loudness and old.members & one.members
+        ]
+        first = min(known, key=lambda old: (old.since, old.key.rule), default=one)
+        before = [old for old in before if old is not first]
+        found.append(replace(one, key=first.key, since=first.since))
+    told = {(one.incident.id, one.loudness) for one in found}
+    before = [_continue(old, known_incidents, told, now) for old in before]
+    keys = {(one.key, one.loudness) for one in found}
+    found += [old for old in before if (old.key, old.loudness) not in keys]
+    return tuple(one for one in found if one.resolved_at is None or now - one.resolved_at <= RESOLVED_KEPT_SECONDS)
+
+
+def _continue(
+    old: IncidentAlert, incidents: Iterable[Incident], told: Container[tuple[str, Severity]], now: float
+) -> IncidentAlert:
+    """Return an alert that no incident gives now: resolved, or still firing where the clock was set back before its wait."""
+    lasting = (
+        one for one in incidents if any(_key(member) in old.members for member in one.findings if _lasts(member))
+    )
+    incident = next((one for one in lasting if (one.id, old.loudness) not in told), None)
+    if old.resolved_at is not None or incident is None:
+        return replace(old, resolved_at=now if old.resolved_at is None else old.resolved_at)
+    return replace(old, incident=incident)
+
+
+def _key(finding: Finding) -> FindingKey:
+    return finding.rule, finding.subject, finding.started_at
+
+
+def _lasts(finding: Finding) -> bool:
+    return finding.ended_at is None
+
+
+def held_back(alert: IncidentAlert) -> tuple[str, ...]:
+    """Return the rules whose own alerts this one replaces, in the order of their findings, without the root."""
+    incident = alert.incident
+    told = (
+        one.rule
+        for one in incident.findings
+        if _loud_from(one, Severity.TICKET) is not None and (one.ended_at is None or incident.ended_at is not None)
+    )
+    return tuple(rule for rule in dict.fromkeys(told) if rule not in (alert.key.rule, incident.root.rule))
+
+
+def is_lasting(alert: IncidentAlert) -> bool:
+    """Return whether a finding of the alert is open and now as loud: without the time that an alert is kept."""
+    loudnesses = LOUD[: LOUD.index(alert.loudness) + 1]
+    return any(
+        _present_loudness(one) in loudnesses
+        for one in alert.incident.findings
+        if one.ended_at is None and (one.rule, one.subject, one.started_at) in alert.members
+    )
+
+
+def _present_loudness(finding: Finding) -> Severity | None:
+    """Return the severity of the latest certain transition: one that is only likely changes nothing."""
+    told = [one for one in finding.transitions if one.status in FIRING and one.certainty is Certainty.CERTAIN]
+    return alert_loudness(finding.rule, told[-1].status) if told else None
+
+
+def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
+    """Yield the alerts of an incident, the newest first."""
+    paging = ((one, _loud_from(one, Severity.PAGE)) for one in incident.findings)
+    # A begin in the future is of a clock that was set back since.
+    pages = _spans((one, min(start, now), min(start, now)) for one, start in paging if start is not None)
+    tickets = _spans(_ticket_times(incident.findings, pages, now))
+    for loudness, spans in ((Severity.PAGE, pages), (Severity.TICKET, tickets)):
+        yield from (_alert(incident, loudness, span, now) for span in reversed(spans) if min(now, span.end) >= span.due)
+
+
+def _ticket_times(
+    findings: Iterable[Finding], pages: Sequence[_LoudSpan], now: float
+) -> Iterator[tuple[Finding, float, float]]:
+    """Yield the findings that are loud enough for a ticket, from when, and when the ticket is due.
+
+    A page that begins during the wait stands for the ticket, and for what begins in its aftermath.
+    """
+    for one in findings:
+        loud = _loud_from(one, Severity.TICKET)
+        if loud is None:
+            continue
+        start = min(loud, now)
+        due = start + TICKET_WAIT_SECONDS
+        for page in pages:
+            if page.start < start + TICKET_WAIT_SECONDS and start <= page.end + AFTERMATH_SECONDS:
+                start = due = page.end + LEFT_OVER_SECONDS
+        if start < _end(one):
+            yield one, start, due
+
+
+def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) -> IncidentAlert:
+    root = _first_root(span)
+    # An end in the future is of a clock that was set back since: it is over.
+    fires = math.isinf(span.end) or now - KEEP_SECONDS < span.end <= now + AHEAD_SECONDS
+    return IncidentAlert(
+        key=AlertKey(rule=root.rule, subject=root.subject),
+        loudness=loudness,
+        since=span.start,
+        resolved_at=None if fires else span.end,
+        incident=incident,
+        members=frozenset(_key(one) for one, _ in span.findings),
+    )
+
+
+def _first_root(span: _LoudSpan) -> Finding:
+    """Return the most upstream finding of those that were loud when the alert was due, the earliest of several."""
+    told = [pair for pair in span.findings if pair[1] <= span.due]
+    ordered = sorted(told, key=lambda pair: (pair[1], pair[0].started_at, pair[0].rule, str(pair[0].subject)))
+    return next(one for one, _ in ordered if not any(is_explained(one, cause) for cause, _ in told))
+
+
+def _spans(loud: Iterable[tuple[Finding, float, float]]) -> list[_LoudSpan]:
+    """Return the spans of findings, each with its begin and due time, oldest first.
+
+    Findings at most KEEP_SECONDS apart are one span.
+    """
+    spans: list[_LoudSpan] = []
+    for one, start, due in sorted(loud, key=lambda entry: entry[1]):
+        if spans and start <= spans[-1].end + KEEP_SECONDS:
+            last = spans[-1]
+            spans[-1] = _LoudSpan(
+                last.start, max(last.end, _end(one)), min(last.due, due), (*last.findings, (one, start))
+            )
+        else:
+            spans.append(_LoudSpan(start, _end(one), due, ((one, start),)))
+    return spans
+
+
+def _loud_from(finding: Finding, loudness: Severity) -> float | None:
+    """Return when a finding was first certain at this severity or a louder one. It stays so until it ends."""
+    if finding.rule not in BY_NAME:  # The history may hold findings of a rule that was removed.
+        return None
+    enough = LOUD[: LOUD.index(loudness) + 1]
+    return next(
+        (
+            one.t
+            for one in finding.transitions
+            if one.status in FIRING
+            and one.certainty is Certainty.CERTAIN
+            and alert_loudness(finding.rule, one.status) in enough
+        ),
+        None,
+    )
+
+
+def _end(finding: Finding) -> float:
+    return math.inf if finding.ended_at is None else finding.ended_at

@@ -1,0 +1,110 @@
+"""`sizewatch status`: the overview of a running daemon, asked over HTTP and TLS, with and without credentials."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+import yaml
+from status_samples import agent_status, fine_tier, fleet_status
+
+from agent.cli.main import main
+from agent.http_server.options import WebOptions
+from agent.http_server.server import WebServer
+from exporters.status.records import AgentStatus
+
+
+@contextmanager
+def serving(status: AgentStatus, **options: object) -> Iterator[WebServer]:
+    server = WebServer(WebOptions(port=0, **options), lambda: status)  # type: ignore[arg-type]
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def configured(folder: Path, server: WebServer, **web: object) -> list[str]:
+    port = server.url.rstrip("/").rpartition(":")[2]
+    path = folder / "sizewatch.yaml"
+    path.write_text(yaml.safe_dump({"web": {"listen": f"127.0.0.1:{port}", **web}, "data_dir": str(folder)}))
+    return ["status", "-c", str(path)]
+
+
+def quiet() -> AgentStatus:
+    return agent_status(tiers=(fine_tier("h100"), fine_tier("l40s", observed_seconds=60.0)))
+
+
+def test_a_fleet_with_an_incident_is_a_line_a_tier_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(fleet_status()) as server:
+        words = configured(tmp_path, server)
+        assert main(words) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("■ 1 incident in l40s-qwen14b: ")
+        assert len(lines) == 44
+        assert main([*words, "--format", "json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+    assert [one["incidents"] for one in told["tiers"]] == [1] + [0] * 39
+    assert told["verdict"]["status"] == "critical"
+
+
+def test_a_quiet_fleet_is_exit_code_0_by_address_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(quiet()) as server:
+        assert main(["status", "--url", server.url]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("✓ 1 tier as planned, 1 learning\nl40s: learning, 1 of 180 min.")
+    assert "960 USD" in text
+
+
+def test_no_daemon_is_exit_code_3_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    path = tmp_path / "sizewatch.yaml"
+    path.write_text(yaml.safe_dump({"web": {"listen": f"127.0.0.1:{port}"}, "data_dir": str(tmp_path)}))
+    assert main(["status", "-c", str(path)]) == 3
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert f"sizewatch status: http://127.0.0.1:{port}/api/status: connection refused. " in found.err
+    assert "Is `sizewatch run` up?" in found.err
+
+
+def test_a_token_is_sent_where_it_is_given_and_a_refusal_is_exit_code_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret-of-the-page\n")
+    with serving(quiet(), bearer_token_file=str(token)) as server:
+        words = configured(tmp_path, server, bearer_token_file=str(token))
+        assert main(words) == 3, "the configured token is not sent without TLS"
+        assert main([*words, "--bearer-token-file", str(token)]) == 0
+    assert "secret-of-the-page" not in "".join(capsys.readouterr())
+
+
+def test_over_tls_the_configured_certificate_and_token_are_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret-of-the-page\n")
+    made = trustme.CA().issue_cert("127.0.0.1")
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    made.cert_chain_pems[0].write_to_path(cert)
+    made.private_key_pem.write_to_path(key)
+    with serving(quiet(), bearer_token_file=str(token), cert_file=cert, key_file=key) as server:
+        tls = {"cert_file": cert, "key_file": key}
+        assert main(configured(tmp_path, server, bearer_token_file=str(token), tls=tls)) == 0
+    assert capsys.readouterr().out.startswith("✓ 1 tier as planned")
+    with serving(quiet(), cert_file=cert, key_file=key) as server:
+        stranger = configured(tmp_path, server)
+        assert main([*stranger, "--url", server.url]) == 3, "an unknown certificate is not trusted"
+    assert "CA that is not trusted" in capsys.readouterr().err
+
+
+def test_another_server_is_not_taken_for_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(quiet()) as server:
+        assert main(["status", "--url", f"{server.url}healthz?x="]) == 3
+    assert capsys.readouterr().err

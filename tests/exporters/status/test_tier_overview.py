@@ -1,0 +1,215 @@
+"""States of tiers, the overview of the fleet, and tiles that agree with the findings of their tier."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from status_samples import NOW, agent_status, cascading_tier, fine_tier, fleet_status, planned_tier, unplanned_tier
+
+from exporters.render.svg_charts import draw_scale
+from exporters.status.active_findings import list_active_findings
+from exporters.status.page import TIERS_OPEN, render_page
+from exporters.status.page_tier import numbers
+from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan
+from exporters.status.records import TierStatus, TrendPoint
+from exporters.status.status_json import status_json
+from exporters.status.tier_overview import describe_state, headline, overview_text, summarize_tier
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.confidence import Certainty
+from rules.evaluator.benchmark_check import LEARNING_SECONDS
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict
+
+TIER = "h100-llama70b-fp8"
+
+
+def firing(rule: str, status: Status = Status.CRITICAL, **changes: Any) -> Verdict:
+    pattern = next(one for one in planned_tier().results if isinstance(one, Verdict))
+    usual: dict[str, Any] = {
+        "rule": rule,
+        "status": status,
+        "certainty": Certainty.CERTAIN,
+        "subject": Subject(tier=TIER),
+    }
+    return replace(pattern, **(usual | changes))
+
+
+def tile(tier: TierStatus, key: str) -> PlanComparison:
+    (found,) = [one for one in compare_with_plan(tier) if one.row.key == key]
+    return found
+
+
+@pytest.mark.parametrize("tier", [planned_tier(), cascading_tier()], ids=lambda tier: tier.name)
+def test_a_tile_is_at_least_as_bad_as_each_finding_about_it(tier: TierStatus) -> None:
+    compared = compare_with_plan(tier)
+    assert any(one.verdict.rule in row.row.rules for one in list_active_findings(tier) for row in compared)
+    for row in compared:
+        found = [one.verdict.status for one in list_active_findings(tier) if one.verdict.rule in row.row.rules]
+        worst = max(found, key=SEVERITY.__getitem__, default=None)
+        assert row.state[0] == worst or worst is None, row.row.key
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule.signal in {row.key for row in ROWS}], ids=lambda r: r.name
+)
+def test_a_rule_colours_the_tile_of_its_signal_unless_it_only_reports(rule: Any) -> None:
+    tier = fine_tier(TIER)
+    fired = replace(tier, results=(*(one for one in tier.results if one.rule != rule.name), firing(rule.name)))
+    tone, words = tile(fired, rule.signal).state
+    if rule.loudness is Severity.REPORT:
+        assert tone != Status.CRITICAL
+    else:
+        assert (tone, words) == (Status.CRITICAL, "critical, certain")
+
+
+def test_a_finding_without_a_verdict_now_still_colours_its_tile() -> None:
+    tier = planned_tier()
+    open_one = next(one for one in tier.findings if one.rule == "PrefixHitDivergence")
+    gone = Unknown(t=NOW, rule=open_one.rule, subject=open_one.subject, reason=Gap.SCRAPE_FAILED)
+    silent = replace(tier, results=(*(one for one in tier.results if one.rule != open_one.rule), gone))
+    assert tile(silent, "prefix_hit_ratio").state[0] == open_one.worst.status
+
+
+def test_a_number_beyond_its_objective_is_not_as_planned_while_no_rule_fires() -> None:
+    tier = cascading_tier()
+    quiet = replace(tier, findings=(), results=(firing("TtftTail", Status.OK, subject=Subject(tier=tier.name)),))
+    assert tile(quiet, "ttft_p99_seconds").state == (Status.UNKNOWN, "beyond the SLO, no finding yet")
+
+
+def test_every_tile_names_its_window_and_a_small_ratio_is_drawn_small() -> None:
+    for tier in (planned_tier(), unplanned_tier()):
+        assert all(one.window == "last 5 min" for one in compare_with_plan(tier))
+        assert numbers(tier, NOW).count("<small>last 5 min</small>") == len(ROWS)
+    ratio = next(row for row in ROWS if row.key == "eviction_rate")
+    small = PlanComparison(
+        row=replace(ratio, now=lambda tier, window: Reading(value=0.003, low=0.003, high=0.003, n=900)),
+        now=Reading(value=0.003, low=0.003, high=0.003, n=900),
+        planned=None,
+        judged=None,
+        at_this_load=None,
+    )
+    assert draw_scale((0.003, 0.003), (), 1.0) in numbers_of(small)
+
+
+def numbers_of(one: PlanComparison) -> str:
+    from exporters.status import page_tier
+
+    return page_tier._tile(one, planned_tier())
+
+
+@pytest.mark.parametrize(
+    ("observed", "words"),
+    [
+        (240.0, "learning, 4 of 180 min"),
+        (LEARNING_SECONDS, "as planned"),
+        (None, "as planned"),
+    ],
+)
+def test_a_tier_is_learning_until_it_was_observed_long_enough(observed: float | None, words: str) -> None:
+    tier = fine_tier("new", observed_seconds=observed)
+    assert describe_state(tier).words == words
+    assert (describe_state(tier).tone == "note") == words.startswith("learning")
+    page = render_page(agent_status(tiers=(tier,))).decode()
+    assert words in page
+    found = status_json(agent_status(tiers=(tier,)))
+    assert found["tiers"][0]["state"] == words
+    assert headline(agent_status(tiers=(tier,))).status is (Status.OK if words == "as planned" else Status.UNKNOWN)
+
+
+def test_a_finding_outweighs_learning() -> None:
+    assert describe_state(replace(planned_tier(), observed_seconds=60.0)).words == "warning"
+
+
+def idle(minutes: int = 60, used: float = 0.12, high: float = 0.12, cost: float = 8.4, **changes: Any) -> TierStatus:
+    """A tier whose minutes of the last hour are used so much, at this cost; its plan has 1.68 USD."""
+    readings = {
+        "fleet_utilization": Reading(value=used, low=used, high=high, n=100),
+        "cost_per_million_tokens": Reading(value=cost, low=cost, high=cost, n=100),
+    }
+    trend = tuple(TrendPoint(t=NOW - 60 * ago, readings=readings) for ago in range(minutes))
+    return fine_tier("idle", trend=trend, **changes)
+
+
+def test_a_tier_that_idles_at_a_multiple_of_the_planned_cost_is_oversized_and_alarms_nobody() -> None:
+    state = describe_state(idle())
+    assert (state.name, state.tone) == ("oversized", "note")
+    assert state.words.startswith("oversized: 12% used")
+    found = headline(agent_status(tiers=(idle(),)))
+    assert (found.status, found.text) == (Status.OK, "1 tier oversized")
+
+
+@pytest.mark.parametrize(
+    "tier",
+    [
+        idle(high=0.41),
+        idle(cost=2.0),
+        idle(minutes=20),
+        idle(used=0.5, high=0.5),
+        idle(observed_seconds=60.0),
+        idle(recent=None, context=unplanned_tier().context),
+    ],
+    ids=["bound", "cheap", "short", "used", "learning", "unplanned"],
+)
+def test_no_other_tier_is_oversized(tier: TierStatus) -> None:
+    assert describe_state(tier).name != "oversized"
+
+
+def test_minutes_without_a_token_cost_and_idle() -> None:
+    nothing = {
+        "fleet_utilization": Reading(value=0.0, low=0.0, high=0.0, n=0),
+        "cost_per_million_tokens": Missing(gap=Gap.NO_TRAFFIC),
+    }
+    tier = idle()
+    half = tuple(replace(one, readings=nothing) for one in tier.trend[:30])
+    assert describe_state(replace(tier, trend=(*half, *tier.trend[30:]))).name == "oversized"
+
+
+def test_replicas_that_are_kept_warm_on_purpose_are_not_too_many() -> None:
+    tier = idle()
+    plan = tier.context.plan
+    assert plan is not None
+    assert plan.fleet is not None
+    warm = plan.model_copy(update={"fleet": plan.fleet.model_copy(update={"minimum_warm": len(tier.replicas)})})
+    kept = replace(tier, context=replace(tier.context, plan=warm))
+    assert describe_state(kept).words == "as planned"
+
+
+def test_the_cost_is_coloured_by_the_plan() -> None:
+    assert tile(planned_tier(), "cost_per_million_tokens").state == (Status.OK, "as planned")
+    cost = tile(planned_tier(), "cost_per_million_tokens")
+    assert isinstance(cost.now, Reading)
+    assert cost.planned is not None
+    dear = replace(cost, planned=replace(cost.planned, value=(cost.now.low or 0.0) / 5))
+    assert dear.state == ("note", "5x the plan")
+
+
+def test_a_large_fleet_has_a_line_a_tier_and_every_card_folded() -> None:
+    page = render_page(fleet_status()).decode()
+    assert page.count('<details class="tier') == 40
+    assert page.count(" open id=") == 0
+    assert page.count("<article") == 1
+    assert page.index("<article") < page.index('<details class="tier critical')
+    assert page.count(" open id=") == 0
+    few = render_page(fleet_status(TIERS_OPEN)).decode()
+    assert few.count(" open id=") == TIERS_OPEN
+    assert render_page(fleet_status(), paused=True).decode().count("<details open") == page.count("<details")
+
+
+def test_the_text_of_the_command_is_the_overview_of_the_json() -> None:
+    status = fleet_status()
+    told = json.loads(json.dumps(status_json(status), allow_nan=False))
+    lines = overview_text(told).splitlines()
+    assert len(lines) == 40 + 4
+    assert lines[0] == f"■ {headline(status).text}"
+    assert lines[3].split()[:3] == ["Tier", "State", "Replicas"]
+    first = summarize_tier(cascading_tier())
+    assert lines[4].startswith(f"{first.tier}  ")
+    assert lines[4].endswith(f"{BY_NAME['KvCacheCascade'].title}, since 14:06 UTC")
+    assert sum("learning, 4 of 180 min" in line for line in lines[4:]) == sum(
+        tier.observed_seconds == 240.0 for tier in status.tiers
+    )
+    assert "120 USD" in lines[4]
+    with pytest.raises(ValueError, match="no status of a sizewatch of this version"):
+        overview_text({"schema": 1})

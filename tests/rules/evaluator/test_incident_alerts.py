@@ -1,0 +1,249 @@
+"""An incident is one page, or one ticket, from its first loud finding to its last; a restart changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_incidents import CASCADE, finding
+
+from rules.confidence import Certainty
+from rules.evaluator.alert_state import AHEAD_SECONDS, RESOLVED_KEPT_SECONDS, AlertKey, AlertState, Phase
+from rules.evaluator.external_alerts import AFTERMATH_SECONDS
+from rules.evaluator.incident_alerts import (
+    KEEP_SECONDS,
+    LEFT_OVER_SECONDS,
+    TICKET_WAIT_SECONDS,
+    IncidentAlert,
+    close_silenced,
+    held_back,
+    step_incident_alerts,
+)
+from rules.evaluator.incidents import group_incidents
+from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Status
+
+WARNING = Status.WARNING
+Told = tuple[str, str, float, float | None]
+
+
+def seen_at(findings: Iterable[Finding], now: float) -> list[Finding]:
+    """The findings as they were known at that time."""
+    begun = [one for one in findings if one.started_at <= now]
+    return [replace(one, ended_at=None) if one.ended_at is not None and one.ended_at > now else one for one in begun]
+
+
+def alerts(
+    findings: Iterable[Finding], now: float, previous: Iterable[IncidentAlert] = ()
+) -> tuple[IncidentAlert, ...]:
+    return step_incident_alerts(previous, group_incidents(seen_at(findings, now)), now)
+
+
+def told(found: Iterable[IncidentAlert]) -> list[Told]:
+    return [(one.key.rule, one.loudness.value, one.since, one.resolved_at) for one in found]
+
+
+def story(findings: Iterable[Finding], until: float, every: float = 15.0) -> list[Told]:
+    """The alerts that begin and end while the findings come and go, in order."""
+    known, firing = list(findings), set[Told]()
+    found: tuple[IncidentAlert, ...] = ()
+    changes: list[Told] = []
+    for now in (n * every for n in range(int(until / every) + 1)):
+        found = alerts(known, now, found)
+        for one in told(found):
+            if one not in firing:
+                firing.add(one)
+                changes.append(one)
+    return changes
+
+
+def over(findings: Iterable[Finding], end: float) -> list[Finding]:
+    return [one if one.ended_at is not None else replace(one, ended_at=end) for one in findings]
+
+
+def test_a_cascade_is_one_page_and_its_resolution() -> None:
+    assert story(over(CASCADE, 420.0), 4000.0) == [
+        ("KvCacheCascade", "page", 85.0, None),
+        ("KvCacheCascade", "page", 85.0, 420.0),
+    ]
+
+
+def test_a_ticket_waits_and_is_named_by_the_root_that_is_known_by_then() -> None:
+    known = [
+        finding("TtftTail", 100.0, status=WARNING),
+        finding("PrefixHitLow", 100.0 + TICKET_WAIT_SECONDS - 1, status=WARNING),
+        finding("WorkloadDrift", 100.0 + TICKET_WAIT_SECONDS + 60, status=WARNING),
+    ]
+    assert alerts(known, 99.0 + TICKET_WAIT_SECONDS) == ()
+    (one,) = alerts(known, 101.0 + TICKET_WAIT_SECONDS)
+    assert told([one]) == [("PrefixHitLow", "ticket", 100.0, None)]
+    (later,) = alerts(known, 2000.0)
+    assert later.incident.root.rule == "WorkloadDrift"
+    assert told([later]) == told([one]), "a refined root makes no other alert"
+
+
+def test_an_incident_that_ends_before_its_wait_sends_no_ticket() -> None:
+    assert story([finding("TargetDown", 100.0, 99.0 + TICKET_WAIT_SECONDS, replica="a", status=WARNING)], 3000.0) == []
+
+
+def test_what_pages_after_its_ticket_is_an_alert_of_its_own_beside_it() -> None:
+    known = [finding("QueueGrowing", 0.0, 1400.0, status=WARNING), finding("TtftSloBurn", 1000.0, 1300.0)]
+    assert story(known, 4000.0) == [
+        ("QueueGrowing", "ticket", 0.0, None),
+        ("TtftSloBurn", "page", 1000.0, None),
+        ("TtftSloBurn", "page", 1000.0, 1300.0),
+        ("QueueGrowing", "ticket", 0.0, 1400.0),
+    ]
+
+
+def test_what_is_left_after_a_page_is_a_ticket_only_half_a_day_later() -> None:
+    page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
+    lag = finding("TtftTail", 60.0, 299.0 + LEFT_OVER_SECONDS, status=WARNING)
+    late = 400.0 + LEFT_OVER_SECONDS
+    assert [one[1] for one in story([page, lag], late, 60.0)] == ["page", "page"]
+    lasts = replace(lag, ended_at=None)
+    assert story([page, lasts], late, 60.0)[2:] == [("TtftTail", "ticket", 300.0 + LEFT_OVER_SECONDS, None)]
+
+
+def test_what_begins_after_the_aftermath_of_a_page_is_a_ticket_of_its_own() -> None:
+    page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
+    lasts = finding("TtftTail", 60.0, status=WARNING)
+    lag = finding("TtftDivergence", 290.0 + AFTERMATH_SECONDS, status=WARNING)
+    other = finding("QueueGrowing", 310.0 + AFTERMATH_SECONDS, status=WARNING)
+    assert [one[1] for one in story([page, lasts, lag], 5000.0)] == ["page", "page"]
+    assert story([page, lasts, lag, other], 5000.0)[2:] == [("QueueGrowing", "ticket", other.started_at, None)]
+
+
+def test_a_short_recovery_is_none() -> None:
+    pause = KEEP_SECONDS - 1
+    known = [finding("TierDown", 0.0, 200.0), finding("TierDown", 200.0 + pause, 800.0)]
+    assert story(known, 3000.0) == [("TierDown", "page", 0.0, None), ("TierDown", "page", 0.0, 800.0)]
+
+
+def test_what_is_likely_or_for_the_report_sends_nothing() -> None:
+    likely = finding("TtftSloBurn", 0.0, certainty=Certainty.LIKELY)
+    noted = finding("GpuMemoryLow", 0.0, status=WARNING)
+    assert alerts([likely, noted, finding("RemovedRule", 0.0)], 5000.0) == ()
+
+
+def test_a_page_that_gets_better_stays_a_page_until_it_ends() -> None:
+    page = finding("KvCacheCascade", 100.0, replica="a")
+    milder = Transition(t=200.0, status=WARNING, stage=1, certainty=Certainty.CERTAIN)
+    assert told(alerts([replace(page, transitions=(*page.transitions, milder))], 900.0)) == [
+        ("KvCacheCascade", "page", 100.0, None)
+    ]
+
+
+def test_an_alert_outlives_the_findings_that_named_it() -> None:
+    first = finding("TpotDivergence", 0.0, 90_000.0, status=WARNING)
+    later = finding("ItlDivergence", 80_000.0, status=WARNING)
+    before = alerts([first, later], 90_100.0)
+    # A day after its end the first finding is no longer in memory.
+    assert told(alerts([later], 180_000.0, before)) == told(before) == [("TpotDivergence", "ticket", 0.0, None)]
+
+
+def test_an_alert_whose_incident_joins_another_is_resolved() -> None:
+    known = [
+        finding("GpuXid", 0.0, status=WARNING, replica="a"),
+        finding("QueueGrowing", 30.0, status=WARNING),
+        finding("GpuThrottling", 0.0, status=WARNING, replica="b"),
+    ]
+    before = alerts([known[0], known[2]], 1000.0)
+    assert len(before) == 2
+    joining = replace(finding("TtftTail", 990.0, status=WARNING))
+    (incident,) = group_incidents([*known, joining])
+    after = step_incident_alerts(before, [incident], 1000.0)
+    assert sorted(one.resolved_at is None for one in after) == [False, True]
+    assert step_incident_alerts(after, [incident], 1001.0 + RESOLVED_KEPT_SECONDS)[0].resolved_at is None
+
+
+def test_an_end_in_the_future_of_a_clock_that_was_set_back_is_over() -> None:
+    ended = finding("TierDown", 0.0, 10_000.0)
+    (incident,) = group_incidents([ended])
+    (one,) = step_incident_alerts((), [incident], 10_000.0 - AHEAD_SECONDS - 1)
+    assert one.resolved_at is not None
+    assert step_incident_alerts((), [incident], 10_000.0)[0].resolved_at is None
+
+
+def test_a_finding_whose_question_is_no_longer_asked_ends_with_its_alert_state() -> None:
+    lasting = finding("SpeculationUneconomic", 100.0, status=WARNING)
+    key = AlertKey(rule=lasting.rule, subject=lasting.subject)
+    state = AlertState(
+        key=key, phase=Phase.RESOLVED, since=100.0, resolved_at=500.0, loudness="ticket", verdict=lasting.worst
+    )
+    assert [one.ended_at for one in close_silenced([lasting], {key: state})] == [500.0]
+    again = finding("SpeculationUneconomic", 600.0, status=WARNING)
+    assert list(close_silenced([again], {key: state})) == [again]
+    assert list(close_silenced([lasting], {key: replace(state, phase=Phase.FIRING)})) == [lasting]
+
+
+def test_what_is_held_back_are_the_other_loud_findings_but_the_root() -> None:
+    known = [*CASCADE, finding("GpuMemoryLow", 240.0, status=WARNING)]
+    (one,) = alerts(known, 295.0)
+    assert one.incident.root.rule == "WorkloadDrift"
+    assert held_back(one) == ("KvEviction", "TtftTail", "TtftSloBurn")
+    (later,) = alerts(known, 335.0)
+    assert held_back(later) == ("TtftTail", "TtftSloBurn"), "what has ended is held back no more"
+    (after,) = alerts(over(known, 400.0), 900.0)
+    assert held_back(after) == held_back(one), "but at the end all that was"
+
+
+RULES = ("KvCacheCascade", "TtftSloBurn", "QueueGrowing", "WorkloadDrift", "TtftTail", "TierDown", "GpuXid")
+FINDINGS = st.lists(
+    st.builds(
+        lambda rule, start, length, status: finding(rule, start * 15.0, start * 15.0 + length * 15.0, status=status),
+        st.sampled_from(RULES),
+        st.integers(0, 120),
+        st.integers(1, 120),
+        st.sampled_from([WARNING, Status.CRITICAL]),
+    ),
+    max_size=6,
+)
+
+
+@given(FINDINGS, st.integers(0, 300))
+def test_a_restart_loses_and_adds_no_page(known: list[Finding], at: int) -> None:
+    now = at * 15.0
+    found: tuple[IncidentAlert, ...] = ()
+    for step in range(at + 1):
+        found = alerts(known, step * 15.0, found)
+    several = (found, alerts(known, now))
+    # Where two incidents joined, the page that stays may have another name.
+    before, after = ([o for o in one if o.resolved_at is None and o.loudness is Severity.PAGE] for one in several)
+    assert len(before) == len(after)
+
+
+def test_a_restart_changes_no_alert_of_a_cascade() -> None:
+    for now in (120.0, 300.0, 500.0, 900.0):
+        before: tuple[IncidentAlert, ...] = ()
+        for step in range(int(now / 15) + 1):
+            before = alerts(over(CASCADE, 420.0), step * 15.0, before)
+        assert told(before) == told(alerts(over(CASCADE, 420.0), now)) != []
+
+
+@given(FINDINGS)
+def test_every_certain_page_is_told_and_every_alert_is_resolved(known: list[Finding]) -> None:
+    last = max((one.ended_at or 0.0 for one in known), default=0.0)
+    told_ = story(known, last + KEEP_SECONDS + 30.0)
+    pages = [one for one in known if one.worst.status is Status.CRITICAL and one.rule in PAGING]
+    for page in pages:
+        assert any(one[1] == "page" and one[2] <= page.started_at <= (one[3] or math.inf) for one in told_)
+    begun = {one[:3] for one in told_ if one[3] is None}
+    # A finding may join two incidents that were too short for a ticket: theirs is over when it is known.
+    assert begun <= {one[:3] for one in told_ if one[3] is not None}
+
+
+PAGING = frozenset({"KvCacheCascade", "TtftSloBurn", "TierDown"})
+
+
+@pytest.mark.parametrize("loudness", [Severity.PAGE, Severity.TICKET])
+def test_several_findings_of_one_severity_are_one_alert(loudness: Severity) -> None:
+    status = Status.CRITICAL if loudness is Severity.PAGE else WARNING
+    rules = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn")
+    known = [finding(rule, 100.0 * n, 3000.0, status=status) for n, rule in enumerate(rules)]
+    assert [one[1] for one in story(known, 4000.0)] == [loudness.value] * 2
