@@ -20,7 +20,7 @@ from agent.http_server.credentials import token_gate
 from agent.pipeline.interfaces import Source
 from agent.scrape.scrapers import Target
 from exporters.alertmanager.payload import AlertPayload, present
-from exporters.status.records import AlertmanagerHealth, ExportScope, WebhookHealth
+from exporters.status.records import AlertmanagerHealth, WebhookHealth
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
 from rules.evaluator.incident_alerts import IncidentAlert, close_silenced, step_incident_alerts
 from rules.evaluator.incidents import Incident, group_incidents
@@ -28,7 +28,6 @@ from rules.evaluator.observation import StepResult
 from rules.evaluator.state import EvaluatorState
 from rules.plan.load_bins import TierContext
 from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import Subject
 
 MOST = 1_000
 """Maximum number of external alerts in memory."""
@@ -263,7 +262,11 @@ class AlertingSink:
         findings = (*self._state.open_findings(), *self._past())
         self._changed += self.service.receive(findings, self._targets, now)
         if self.service.deliveries:
-            told = [one for one in close_silenced(findings, self._state.alerts) if self._is_exported(one.subject)]
+            told = [
+                one
+                for one in close_silenced(findings, self._state.alerts)
+                if self._source.export_scope(one.subject.tier).has_alerts(one.subject)
+            ]
             incidents = group_incidents(told, (one.result for one in self._state.rules.values()), now)
             self.service.post(incidents, self._state.requests_waiting, now, leads=self._source.is_leader)
 
@@ -275,10 +278,6 @@ class AlertingSink:
     def close(self) -> None:
         """End the delivery threads."""
         self.service.close()
-
-    def _is_exported(self, subject: Subject) -> bool:
-        """Return whether this agent sends alerts about a subject. Another one may send those about a whole tier."""
-        return subject.replica is not None or self._source.export_scope(subject.tier) is not ExportScope.REPLICAS
 
     def _targets(self) -> AlertTargets:
         pages = ((tier, replica.track.last) for (tier, _), replica in self._state.replicas.items())

@@ -11,6 +11,7 @@ from agent.config.load import build_tier_contexts, find, history_path, load, unk
 from agent.history import reader
 from agent.history.store import HistoryStore
 from exporters.documents.timeline import timeline_json, timeline_text
+from rules.evaluator.incidents import group_incidents
 from rules.evaluator.timeline import list_entries
 
 
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     known = {*tiers, *(finding.subject.tier for finding in findings), *(event.tier for event in events)}
     if tier is not None and tier not in known:
         raise unknown_tier_error(tier, tiers)
-    found = list_entries(findings, alerts, events, since, tier)
+    found = list_entries(group_incidents(findings, now=now), alerts, events, since, tier)
     if options.format == "json":
         print(json.dumps(timeline_json(found, since, now), indent=2))
     else:

@@ -12,10 +12,18 @@ from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target
 from agent.version import VERSION
-from exporters.status.records import AgentHealth, AgentStatus, ForecastStatus, GpuStatus, ReplicaStatus, TierStatus
+from exporters.status.records import (
+    DAY_SECONDS,
+    AgentHealth,
+    AgentStatus,
+    ForecastStatus,
+    GpuStatus,
+    ReplicaStatus,
+    TierStatus,
+)
 from forecast.capacity.cold_start import cold_start
-from rules.evaluator import timeline
 from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.incident_alerts import close_silenced
 from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
 from rules.telemetry import windows
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
     from agent.kubernetes.discovery import Worker
 
 RECENT_SECONDS = 300.0
-DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +60,6 @@ class StatusInputs:
 def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float) -> AgentStatus:
     """Return the whole status at `now` (unix seconds)."""
     tiers = {target.tier for target in loop.source.targets} | {worker.tier for worker in inputs.workers}
-    findings = (*loop.state.open_findings(), *runtime.past)
     return AgentStatus(
         role=inputs.role,
         version=VERSION,
@@ -62,7 +68,7 @@ def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, no
         tiers=tuple(_tier(name, loop, runtime, inputs, now) for name in sorted(tiers | set(loop.evaluator.tiers))),
         alerts=tuple(loop.state.alerts.values()),
         foreign=inputs.external_alerts,
-        timeline=timeline.list_entries(findings, inputs.external_alerts, runtime.events, now - DAY_SECONDS),
+        events=tuple(runtime.events),
         health=inputs.health,
         simulated=inputs.simulated,
         external_url=inputs.external_url,
@@ -78,7 +84,7 @@ def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: Status
         context=loop.evaluator.tier(name),
         recent=_recent(loop.state, name, now),
         results=tuple(state.result for state in rules),
-        findings=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
+        findings=tuple(sorted((*close_silenced(opened, loop.state.alerts), *past), key=lambda e: -e.started_at)),
         trend=runtime.trend(name),
         replicas=tuple(_replica(target, loop.state, _runtime_of(runtime, target.key), now) for target in targets),
         parts=tuple(

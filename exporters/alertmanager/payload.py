@@ -128,7 +128,8 @@ def _body(
 def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float | None) -> dict[str, str]:
     incident, verdict = alert.incident, alert.incident.verdict
     causes = [_cause(cause) for cause in verdict.causes]
-    stage, relief = _stage(incident), _relief(alert)
+    stage = _stage(incident)
+    relief = incident.relief if alert.loudness is Severity.PAGE else ""
     queue = "" if waiting is None else f"{waiting:,.0f} {'request' if round(waiting) == 1 else 'requests'} waiting"
     silent = held_back(alert)
     held = f"{len(silent)}: {', '.join(silent)}" if silent else ""
@@ -138,7 +139,7 @@ def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float |
         f"Stage: {stage}." if stage else "",
         f"Queue: {queue}." if queue else "",
         f"Holds back {held}." if held else "",
-        f"At once: {relief}." if relief and relief != incident.action else "",
+        f"At once: {relief}." if relief else "",
         f"Next: {incident.action}." if incident.action else "",
     )
     return {
@@ -163,13 +164,6 @@ def _stage(incident: Incident) -> str:
     active = [one.transitions[-1].stage or 0 for one in incident.findings if one.ended_at is None]
     stage = max(active or (one.worst.stage or 0 for one in incident.findings))
     return f"{stage} of {max(STAGES)}, {STAGES[stage]}" if stage else ""
-
-
-def _relief(alert: IncidentAlert) -> str:
-    """Return what helps the users of a page at once: the root may only need a new plan."""
-    named = (one.worst for one in alert.incident.findings if one.rule == alert.key.rule)
-    actions = next((verdict.actions for verdict in named), ())
-    return actions[0].text if actions and alert.loudness is Severity.PAGE else ""
 
 
 def _suspect(cause: Cause) -> str:

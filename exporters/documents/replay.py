@@ -74,6 +74,7 @@ def incident_json(incident: Incident) -> dict[str, Any]:
         ],
         "sentence": incident.sentence,
         "action": incident.action,
+        "relief": incident.relief,
         "impact": impact_json(incident.impact),
     }
 

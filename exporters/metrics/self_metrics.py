@@ -24,14 +24,8 @@ from exporters.status.records import (
     WebhookHealth,
 )
 from rules.confidence import Certainty
-from rules.evaluator.incident_alerts import (
-    IncidentAlert,
-    close_silenced,
-    held_back,
-    is_lasting,
-    step_incident_alerts,
-)
-from rules.evaluator.incidents import Incident, group_incidents
+from rules.evaluator.incident_alerts import held_back
+from rules.evaluator.incidents import Incident
 from rules.plan.curve import operating_point
 from rules.plan.schema import TierPlan, plan_version
 from rules.telemetry.signals import Missing, SignalValue
@@ -135,20 +129,13 @@ def _judged(status: AgentStatus) -> Iterator[Verdict]:
 
 
 def _answers(tier: TierStatus) -> Iterator[RuleResult]:
-    return (result for result in tier.results if _is_exported(tier, result.subject))
-
-
-def _is_exported(tier: TierStatus, subject: Subject) -> bool:
-    """Return whether a subject is in the export scope of this agent: replicas, the whole tier or all."""
-    left_out = {ExportScope.ALL: None, ExportScope.WHOLE_TIER: False, ExportScope.REPLICAS: True}[tier.export_scope]
-    return (subject.replica is None) is not left_out
+    return (result for result in tier.results if tier.export_scope.has_series(result.subject))
 
 
 def _of_incidents(value: Callable[[Incident], float]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
-        for tier in status.tiers:
-            found = group_incidents(finding for finding in tier.findings if _is_exported(tier, finding.subject))
-            lasting = {(tier.name, one.root.rule, one.severity.value): one for one in found if one.ended_at is None}
+        for tier, found in status.exported_incidents.items():
+            lasting = {(tier, one.root.rule, one.severity.value): one for one in found if one.ended_at is None}
             yield from ((labels, value(one)) for labels, one in lasting.items())
 
     return samples
@@ -168,29 +155,20 @@ def _suspects(status: AgentStatus) -> Iterator[Sample]:
 
 
 def _incident_alert_counts(status: AgentStatus) -> Iterator[Sample]:
-    for tier in status.tiers:
-        ids = {alert.incident.id for alert in _lasting_alerts(tier, status)}
-        yield (tier.name,), float(len(ids))
+    for tier, alerts in status.incident_alerts.items():
+        yield (tier,), float(len({alert.incident.id for alert in alerts}))
 
 
 def _incident_alerts(status: AgentStatus) -> Iterator[Sample]:
     """Return the alerts of incidents. Beside TierDown its replicas are tickets, which it inhibits where it fires."""
     found: dict[tuple[str, ...], float] = {}
-    for alert in (one for tier in status.tiers for one in _lasting_alerts(tier, status)):
+    for alert in (one for alerts in status.incident_alerts.values() for one in alerts):
         labels = (*_subject(alert.key.subject, alert.key.rule), alert.loudness.value)
         found[labels] = max(found.get(labels, 0.0), float(1 + len(held_back(alert))))
         if alert.key.rule == TIER_DOWN:
             down = (one for one in alert.incident.findings if one.rule == TARGET_DOWN and one.ended_at is None)
             found.update(((*_subject(one.subject, one.rule), Severity.TICKET.value), 1.0) for one in down)
     return iter(found.items())
-
-
-def _lasting_alerts(tier: TierStatus, status: AgentStatus) -> tuple[IncidentAlert, ...]:
-    """Return the alerts of the tier's incidents in the export scope, without those whose findings are over."""
-    exported = [one for one in tier.findings if _is_exported(tier, one.subject)]
-    states = {one.key: one for one in status.alerts}
-    incidents = group_incidents(close_silenced(exported, states), (), status.now)
-    return tuple(one for one in step_incident_alerts((), incidents, status.now) if is_lasting(one))
 
 
 def _bounds(found: SignalValue) -> Iterator[tuple[str, float]]:

@@ -5,12 +5,13 @@ An open finding whose rule currently has no verdict stays active, with the gap. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.incidents import Impact, Incident, group_incidents
+from rules.evaluator.incidents import Impact, Incident
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import split_claim
 from rules.verdicts.finding import Finding
@@ -52,6 +53,7 @@ class ActiveIncident:
     symptoms: tuple[ActiveFinding, ...]
     worst: ActiveFinding
     sentence: str
+    relief: str = ""
     started_at: float | None = None
     impact: Impact | None = None
     findings: tuple[Finding, ...] = ()
@@ -65,14 +67,11 @@ def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     return tuple(finding for finding in _every(tier) if not _is_report(finding.verdict.rule))
 
 
-def list_active_incidents(tier: TierStatus, now: float | None = None) -> tuple[ActiveIncident, ...]:
-    """Return incidents with an active finding that is not for the report only, the worst first.
-
-    Their sentences omit the day if it is that of `now` (unix seconds).
-    """
+def list_active_incidents(tier: TierStatus, incidents: Iterable[Incident]) -> tuple[ActiveIncident, ...]:
+    """Return those of the tier's incidents with an active finding that is not for the report only, the worst first."""
     active = {(one.verdict.rule, one.verdict.subject): one for one in list_active_findings(tier)}
     found = []
-    for incident in group_incidents(tier.findings, tier.results, now):
+    for incident in incidents:
         keys = dict.fromkeys((one.rule, one.subject) for one in incident.findings)
         members = [active.pop(key) for key in keys if key in active]
         if members:
@@ -95,6 +94,7 @@ def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
         symptoms=others,
         worst=min(members, key=rank),
         sentence=incident.sentence,
+        relief=incident.relief,
         started_at=incident.started_at,
         impact=incident.impact,
         findings=incident.findings,

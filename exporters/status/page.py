@@ -65,7 +65,7 @@ OLD_AFTER_SECONDS = 60.0
 def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
     """Return the page in UTF-8. `paused` omits the refresh and opens all folded parts."""
     verdict = headline(status)
-    body = "".join((_top(status, paused), _tiers(status, paused), _foot(status)))
+    body = "".join((_top(status, verdict, paused), _tiers(status, paused), _foot(status)))
     text = _template().substitute(
         refresh="" if paused else f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">',
         title=escape(f"{SIGNS[verdict.status]} {verdict.text} · sizewatch"),
@@ -97,8 +97,7 @@ def _template() -> Template:
     return Template(files("exporters.status").joinpath("page.html").read_text("utf-8"))
 
 
-def _top(status: AgentStatus, paused: bool) -> str:
-    verdict = headline(status)
+def _top(status: AgentStatus, verdict: Headline, paused: bool) -> str:
     banner = f'<p class="banner">{escape(status.simulated)}</p>' if status.simulated else ""
     toggle = '<a href="?">refresh again</a>' if paused else f'<a href="?{PAUSED}">pause and open all</a>'
     notices = "".join(f"<li>{escape(notice)}</li>" for notice in _notices(status))
@@ -120,7 +119,7 @@ def _links(status: AgentStatus) -> str:
     """Return links to the open cards. Folded cards are links themselves."""
     if not 1 < len(status.tiers) <= TIERS_OPEN:
         return ""
-    lines = (summarize_tier(tier) for tier in worst_first(status))
+    lines = (summarize_tier(status, tier) for tier in worst_first(status))
     links = "".join(
         f'<li><a href="#{escape(tier_anchor(line.tier))}">{sign(line.tone, line.tier)}</a></li>' for line in lines
     )
@@ -180,7 +179,7 @@ def _tiers(status: AgentStatus, paused: bool) -> str:
         return '<main><p class="none">Name a tier with its targets in the configuration, then reload.</p></main>'
     tiers = worst_first(status)
     folded = len(tiers) > TIERS_OPEN
-    cards = "".join(card(tier, status.now, folded=folded) for tier in tiers)
+    cards = "".join(card(status, tier, folded=folded) for tier in tiers)
     lines = f'<section class="tiers{" many" if folded else ""}" aria-label="Tiers">{HEADS * 2 if folded else ""}{cards}</section>'
     found = incidents((incident for _, incident in list_incidents(status)), status.now)
     rest = f"{timeline(status)}{reports(status.health.reporting, status.now)}"

@@ -20,7 +20,6 @@ from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import format_count, number, quantity
 from rules.verdicts.error_budget import IMPACT_SECONDS
 from rules.verdicts.finding import Finding
-from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import SEVERITY, Cause, Unknown, Verdict
 
 INCIDENTS_SHOWN = 6
@@ -140,23 +139,13 @@ def _first_suspect(incident: ActiveIncident) -> str:
 
 def _action(incident: ActiveIncident) -> str:
     """Return what helps users at once, then the root's first action: the root may only need a new plan."""
-    verdict, relief = incident.root.verdict, _relief(incident)
+    verdict, relief = incident.root.verdict, incident.relief
     action = verdict.actions[0] if verdict.actions else None
     runbook = action.runbook if action else verdict.rule
-    told = [("At once", relief)] if relief and (action is None or relief != action.text) else []
+    told = [("At once", relief)] if relief else []
     told += [("Then" if told else "Do first", action.text)] if action else []
     todo = "".join(f"<span><b>{word}:</b> {escape(text)}</span>" for word, text in told)
     return f'<p class="action">{todo}<span class="runbook">Runbook: {_runbook_link(runbook)}</span></p>'
-
-
-def _relief(incident: ActiveIncident) -> str:
-    """Return the first action of the first active finding that pages, "" without one."""
-    pages = (one.verdict for one in (incident.root, *incident.symptoms) if _is_page(one.verdict.rule))
-    return next((verdict.actions[0].text for verdict in pages if verdict.actions), "")
-
-
-def _is_page(rule: str) -> bool:
-    return rule in BY_NAME and BY_NAME[rule].loudness is Severity.PAGE
 
 
 def _runbook_link(rule: str) -> str:

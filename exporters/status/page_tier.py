@@ -17,7 +17,7 @@ from exporters.status.page_incident import describe_finding, describe_gap, fold
 from exporters.status.page_tables import replicas
 from exporters.status.page_trend import Chart, charts, forecast
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
-from exporters.status.records import TierStatus
+from exporters.status.records import AgentStatus, TierStatus
 from exporters.status.tier_overview import TierLine, cells, summarize_tier
 from rules.catalogue.registry import BY_NAME
 from rules.telemetry.signals import Missing, Reading, SignalValue
@@ -91,9 +91,9 @@ def _ends(value: SignalValue) -> tuple[float, float | None] | None:
 PENDING_NAMED = 3
 
 
-def card(tier: TierStatus, now: float, *, folded: bool) -> str:
+def card(status: AgentStatus, tier: TierStatus, *, folded: bool) -> str:
     """Return the card of a tier below its line of the overview."""
-    line = summarize_tier(tier)
+    line, now = summarize_tier(status, tier), status.now
     parts = "".join(part(tier, now) for part in PARTS)
     return (
         f'<details class="tier {line.tone}"{"" if folded else " open"} id="{escape(tier_anchor(tier.name))}">'

@@ -8,19 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import Prewarm
 from forecast.capacity.cold_start import ColdStart
 from rules.evaluator.alert_state import AlertState
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.timeline import TimelineEntry
+from rules.evaluator.incident_alerts import IncidentAlert, is_lasting, step_incident_alerts
+from rules.evaluator.incidents import Incident, group_incidents
+from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import Finding
 from rules.verdicts.projection import ForecastPoint
-from rules.verdicts.verdict import RuleResult
+from rules.verdicts.verdict import RuleResult, Subject
+
+DAY_SECONDS = 86_400.0
+"""Seconds that pages look back."""
 
 MISSES_UNTIL_GONE = 3
 """Scrapes that a replica may miss before its series vanish (DESIGN 6; METRICS trap 12: targets are gone after 2-3)."""
@@ -133,6 +139,14 @@ class ExportScope(StrEnum):
     WHOLE_TIER = "whole_tier"
     REPLICAS = "replicas"
 
+    def has_series(self, subject: Subject) -> bool:
+        """Return whether this agent exports the series of a subject: each has one agent."""
+        return self is not (ExportScope.REPLICAS if subject.replica is None else ExportScope.WHOLE_TIER)
+
+    def has_alerts(self, subject: Subject) -> bool:
+        """Return whether this agent posts alerts of a subject. Of a replica every agent does: Alertmanager joins them."""
+        return self is not ExportScope.REPLICAS or subject.replica is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatus:
@@ -140,8 +154,8 @@ class TierStatus:
     open findings and those of the last day, newest first. `trend` is the last hour, oldest first. `step13` is the Step
     13 sentence for this plan version, None before it. `forecast` is None on agents without forecasts (a node).
 
-    `parts` are replicas of another machine with GPUs here: only name, pool and GPUs count. `tells` is the exported part
-    of the tier. `observed_seconds` is how long the tier was observed in the last days, None if nothing counts it.
+    `parts` are replicas of another machine with GPUs here: only name, pool and GPUs count. `observed_seconds` is how
+    long the tier was observed in the last days, None if nothing counts it.
     """
 
     context: TierContext
@@ -288,11 +302,11 @@ class AgentHealth:
     store: StoreHealth | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AgentStatus:
-    """State at the end of a cycle. `foreign` are foreign alerts of the last day, `timeline` is that day, newest last.
+    """State at the end of a cycle. `foreign` are foreign alerts and `events` the events of the last day.
     `simulated` is the banner text for simulated targets, "" in production. `external_url` is the address of the status
-    page for people, "" if not configured.
+    page for people, "" if not configured. Incidents are grouped here once, for every page and metric.
     """
 
     role: str
@@ -302,7 +316,38 @@ class AgentStatus:
     tiers: tuple[TierStatus, ...]
     alerts: tuple[AlertState, ...] = ()
     foreign: tuple[ExternalAlert, ...] = ()
-    timeline: tuple[TimelineEntry, ...] = ()
+    events: tuple[TimelineEvent, ...] = ()
     health: AgentHealth = field(default_factory=AgentHealth)
     simulated: str = ""
     external_url: str = ""
+
+    @cached_property
+    def incidents(self) -> Mapping[str, tuple[Incident, ...]]:
+        """Return the incidents of each tier, open ones and those of the last day, in order of their begin."""
+        return {tier.name: group_incidents(tier.findings, tier.results, self.now) for tier in self.tiers}
+
+    @cached_property
+    def exported_incidents(self) -> Mapping[str, tuple[Incident, ...]]:
+        """Return the incidents of each tier among the findings whose series this agent exports."""
+        return {
+            tier.name: self.incidents[tier.name]
+            if tier.export_scope is ExportScope.ALL
+            else group_incidents(
+                (one for one in tier.findings if tier.export_scope.has_series(one.subject)), tier.results, self.now
+            )
+            for tier in self.tiers
+        }
+
+    @cached_property
+    def incident_alerts(self) -> Mapping[str, tuple[IncidentAlert, ...]]:
+        """Return the alerts of each tier's exported incidents, without those whose findings are over."""
+        return {
+            tier: tuple(one for one in step_incident_alerts((), found, self.now) if is_lasting(one))
+            for tier, found in self.exported_incidents.items()
+        }
+
+    @cached_property
+    def timeline(self) -> tuple[TimelineEntry, ...]:
+        """Return the last day, newest last."""
+        found = (one for incidents in self.incidents.values() for one in incidents)
+        return list_entries(found, self.foreign, self.events, self.now - DAY_SECONDS)

@@ -28,7 +28,6 @@ from exporters.status.records import (
 from exporters.status.tier_overview import describe_state, headline, overview_json
 from rules.evaluator.alert_state import AlertState
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.incidents import group_incidents
 from rules.plan.schema import plan_version
 
 SCHEMA = 1
@@ -48,11 +47,7 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
             "verdict": {"status": verdict.status.value, "text": verdict.text, "detail": verdict.detail},
             "overview": overview_json(status),
             "tiers": [_tier(tier) for tier in status.tiers],
-            "incidents": [
-                incident_json(one)
-                for tier in status.tiers
-                for one in group_incidents(tier.findings, tier.results, status.now)
-            ],
+            "incidents": [incident_json(one) for found in status.incidents.values() for one in found],
             "alerts": [_alert(alert) for alert in status.alerts],
             "foreign_alerts": [_foreign(alert) for alert in status.foreign],
             "timeline": [entry_json(entry) for entry in status.timeline],

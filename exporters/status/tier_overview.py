@@ -162,10 +162,10 @@ def _up(tier: TierStatus) -> int:
     return sum(replica.up for replica in tier.replicas)
 
 
-def summarize_tier(tier: TierStatus) -> TierLine:
+def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     """Return the line of a tier in the overview."""
     state, plan, up = describe_state(tier), tier.context.plan, _up(tier)
-    incidents = list_active_incidents(tier)
+    incidents = list_active_incidents(tier, status.incidents[tier.name])
     worst = incidents[0] if incidents else None
     price = price_of(plan) if plan is not None else None
     hours = gpu_hours_a_day(up, price.gpus_per_replica) if price is not None else None
@@ -200,7 +200,11 @@ def _estimate(tier: TierStatus, signal: str) -> float | None:
 
 def list_incidents(status: AgentStatus) -> list[tuple[TierStatus, ActiveIncident]]:
     """Return the open incidents of all tiers, the worst first."""
-    found = [(tier, incident) for tier in status.tiers for incident in list_active_incidents(tier, status.now)]
+    found = [
+        (tier, incident)
+        for tier in status.tiers
+        for incident in list_active_incidents(tier, status.incidents[tier.name])
+    ]
     return sorted(found, key=lambda one: rank(one[1].worst))
 
 
@@ -281,7 +285,7 @@ def cells(line: TierLine, now: float) -> dict[str, str]:
 
 def overview_json(status: AgentStatus) -> list[dict[str, Any]]:
     """Return the lines of all tiers, the worst first, for `/api/status`."""
-    return [asdict(summarize_tier(tier)) for tier in worst_first(status)]
+    return [asdict(summarize_tier(status, tier)) for tier in worst_first(status)]
 
 
 def overview_text(told: Mapping[str, Any]) -> str:

@@ -146,7 +146,7 @@ def restore_alerts(findings: Iterable[Finding], now: float) -> dict[AlertKey, Al
 
 
 def _resumed(finding: Finding) -> AlertState | None:
-    told = [t for t in finding.transitions if t.status in FIRING and t.certainty is Certainty.CERTAIN]
+    told = finding.certain_transitions
     if not told or finding.rule not in BY_NAME:
         return None
     pages = [t for t in told if _pages(finding.rule, t)]

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
 from rules.catalogue.thresholds import LATENCY
-from rules.confidence import Certainty
 from rules.telemetry.wording import format_count
 from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import FIRING, SEVERITY, Subject
+from rules.verdicts.verdict import SEVERITY, Subject
 
 AFTERMATH_SECONDS = 900.0
 """Maximum seconds between a finding's end and an alert that it explains: rates over 5 to 15 minutes lag."""
@@ -162,7 +161,7 @@ def _meet(alert: ExternalAlert, finding: Finding, now: float) -> bool:
 
 
 def _certain(finding: Finding) -> bool:
-    return any(t.status in FIRING and t.certainty is Certainty.CERTAIN for t in finding.transitions)
+    return bool(finding.certain_transitions)
 
 
 def _said(alert: ExternalAlert, finding: Finding) -> str:

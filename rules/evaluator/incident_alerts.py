@@ -12,7 +12,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rules.catalogue.registry import BY_NAME
-from rules.confidence import Certainty
 from rules.evaluator.alert_state import (
     AHEAD_SECONDS,
     RESOLVED_KEPT_SECONDS,
@@ -25,7 +24,7 @@ from rules.evaluator.external_alerts import AFTERMATH_SECONDS
 from rules.evaluator.incidents import Incident, is_explained
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, Subject
+from rules.verdicts.verdict import Subject
 
 TICKET_WAIT_SECONDS = 300.0
 """Seconds of an incident before its ticket: a symptom may precede its root, and an incident that pages needs no ticket."""
@@ -143,13 +142,13 @@ def is_lasting(alert: IncidentAlert) -> bool:
     return any(
         _present_loudness(one) in loudnesses
         for one in alert.incident.findings
-        if one.ended_at is None and (one.rule, one.subject, one.started_at) in alert.members
+        if _lasts(one) and _key(one) in alert.members
     )
 
 
 def _present_loudness(finding: Finding) -> Severity | None:
     """Return the severity of the latest certain transition: one that is only likely changes nothing."""
-    told = [one for one in finding.transitions if one.status in FIRING and one.certainty is Certainty.CERTAIN]
+    told = finding.certain_transitions
     return alert_loudness(finding.rule, told[-1].status) if told else None
 
 
@@ -179,7 +178,7 @@ def _ticket_times(
         for page in pages:
             if page.start < start + TICKET_WAIT_SECONDS and start <= page.end + AFTERMATH_SECONDS:
                 start = due = page.end + LEFT_OVER_SECONDS
-        if start < _end(one):
+        if start < one.end:
             yield one, start, due
 
 
@@ -214,10 +213,10 @@ def _spans(loud: Iterable[tuple[Finding, float, float]]) -> list[_LoudSpan]:
         if spans and start <= spans[-1].end + KEEP_SECONDS:
             last = spans[-1]
             spans[-1] = _LoudSpan(
-                last.start, max(last.end, _end(one)), min(last.due, due), (*last.findings, (one, start))
+                last.start, max(last.end, one.end), min(last.due, due), (*last.findings, (one, start))
             )
         else:
-            spans.append(_LoudSpan(start, _end(one), due, ((one, start),)))
+            spans.append(_LoudSpan(start, one.end, due, ((one, start),)))
     return spans
 
 
@@ -227,16 +226,6 @@ def _loud_from(finding: Finding, loudness: Severity) -> float | None:
         return None
     enough = LOUD[: LOUD.index(loudness) + 1]
     return next(
-        (
-            one.t
-            for one in finding.transitions
-            if one.status in FIRING
-            and one.certainty is Certainty.CERTAIN
-            and alert_loudness(finding.rule, one.status) in enough
-        ),
+        (one.t for one in finding.certain_transitions if alert_loudness(finding.rule, one.status) in enough),
         None,
     )
-
-
-def _end(finding: Finding) -> float:
-    return math.inf if finding.ended_at is None else finding.ended_at

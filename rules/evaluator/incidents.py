@@ -12,13 +12,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
 from rules.catalogue.thresholds import SLOW_CAUSE_SECONDS, SUSPECTED
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, alert_loudness
-from rules.telemetry.wording import number, split_claim
+from rules.telemetry.wording import describe_period, number, split_claim
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, IdleReplicas, MissedObjective, RuleResult, Subject, Verdict
@@ -78,7 +77,7 @@ class Incident:
 
     `severity` is the loudest of the certain findings, else REPORT: what is only likely sends no alert. `ended_at` is None
     while a finding lasts. `verdict` is the root's newest one that fires. `sentence` has at most MOST_WORDS words; `action`
-    is the root's first.
+    is the root's first. `relief` is what helps users at once, "" if that is the action: the root may only need a new plan.
     """
 
     id: str
@@ -92,6 +91,7 @@ class Incident:
     impact: Impact
     sentence: str
     action: str
+    relief: str
 
     @property
     def symptoms(self) -> tuple[Finding, ...]:
@@ -143,8 +143,8 @@ class _Group:
     def add(self, finding: Finding) -> None:
         key = (finding.rule, finding.subject)
         self.members.append(finding)
-        self.latest[key] = max(finding, self.latest.get(key, finding), key=_end)
-        self.ends_at = max(self.ends_at, _end(finding))
+        self.latest[key] = max(finding, self.latest.get(key, finding), key=lambda one: one.end)
+        self.ends_at = max(self.ends_at, finding.end)
 
     def merge(self, other: _Group) -> _Group:
         """Add the smaller group to the larger one, and return that."""
@@ -156,11 +156,7 @@ class _Group:
 
 def _order(finding: Finding) -> tuple[float, str, str, str, float]:
     subject = finding.subject
-    return finding.started_at, subject.tier, finding.rule, subject.replica or "", _end(finding)
-
-
-def _end(finding: Finding) -> float:
-    return math.inf if finding.ended_at is None else finding.ended_at
+    return finding.started_at, subject.tier, finding.rule, subject.replica or "", finding.end
 
 
 def _is_linked(one: Finding, other: Finding) -> bool:
@@ -190,7 +186,7 @@ def is_explained(finding: Finding, cause: Finding) -> bool:
 
 def _pause_seconds(one: Finding, other: Finding) -> float:
     """Return the seconds between two findings, at most 0 where they overlap."""
-    return max(one.started_at, other.started_at) - min(_end(one), _end(other))
+    return max(one.started_at, other.started_at) - min(one.end, other.end)
 
 
 def _incident(
@@ -203,8 +199,10 @@ def _incident(
     active = [one for one in findings if one.ended_at is None] or findings
     impact = _measure_impact(findings, [verdicts[id(one)] for one in active])
     verdict = verdicts[id(root)]
-    when = _span(first.started_at, root.ended_at if ended_at is None else ended_at, now)
+    when = describe_period(first.started_at, root.ended_at if ended_at is None else ended_at, now)
     rules = [one.rule for one in active]
+    action = verdict.actions[0].text if verdict.actions else ""
+    relief = _select_relief([root, *active], [verdicts[id(one)] for one in (root, *active)])
     effect = _describe_effect(rules, root) if ended_at is not None or root.ended_at is None else _describe_rest(active)
     return Incident(
         id=f"{first.subject}/{first.rule}/{first.started_at:.0f}",
@@ -217,7 +215,8 @@ def _incident(
         verdict=verdict,
         impact=impact,
         sentence=_sentence(verdict, when, effect, impact),
-        action=verdict.actions[0].text if verdict.actions else "",
+        action=action,
+        relief="" if relief == action else relief,
     )
 
 
@@ -231,6 +230,16 @@ def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdi
     """Return the newest firing verdict of an open finding, else its worst."""
     found = newest.get((finding.rule, finding.subject)) if finding.ended_at is None else None
     return found or finding.worst
+
+
+def _select_relief(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> str:
+    """Return the first action of the first active finding whose rule pages, "" without one."""
+    paging = (
+        verdict
+        for one, verdict in zip(findings, verdicts, strict=True)
+        if one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.PAGE
+    )
+    return next((verdict.actions[0].text for verdict in paging if verdict.actions), "")
 
 
 def _measure_impact(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Impact:
@@ -261,19 +270,6 @@ def _describe_rest(active: Sequence[Finding]) -> str:
     by_severity = list(Severity)
     last = min(active, key=lambda one: (by_severity.index(_severity([one])), *_order(one)))
     return f"still: {BY_NAME[last.rule].title if last.rule in BY_NAME else last.rule}"
-
-
-def _span(started_at: float, ended_at: float | None, now: float | None) -> str:
-    """Return the time of an incident in UTC. Days are omitted that are the day of `now`, or of the begin."""
-    start = datetime.fromtimestamp(started_at, UTC)
-    today = None if now is None else datetime.fromtimestamp(now, UTC).date()
-    began = f"{start:%H:%M}" if start.date() == today else f"{start:%d %b %H:%M}"
-    if ended_at is None:
-        return f"since {began}"
-    end = datetime.fromtimestamp(ended_at, UTC)
-    if f"{start:%d %H:%M}" == f"{end:%d %H:%M}":
-        return f"at {began}"
-    return f"from {began} to {end:{'%H:%M' if end.date() == start.date() else '%d %b %H:%M'}}"
 
 
 def describe_missed(missed: MissedObjective | None) -> str:
@@ -353,7 +349,7 @@ def _group_by_rule(findings: Iterable[Finding]) -> _ByRule:
     for one in findings:
         begins, latest = by_rule.setdefault(one.rule, {}).setdefault(one.subject.replica, ([], []))
         begins.append(one.started_at)
-        latest.append(max(one, latest[-1] if latest else one, key=_end))
+        latest.append(max(one, latest[-1] if latest else one, key=lambda one: one.end))
     return by_rule
 
 
@@ -366,7 +362,7 @@ def _causes(finding: Finding, by_rule: _ByRule) -> Iterator[Finding]:
     for one in rule.explained_by if rule is not None else ():
         sharp = finding.started_at + SHARP_SECONDS if BY_NAME[one.rule].per_scrape else math.inf
         for begins, latest in by_rule.get(one.rule, {}).values():
-            number = bisect_right(begins, min(sharp, _end(finding) + one.within_seconds))
+            number = bisect_right(begins, min(sharp, finding.end + one.within_seconds))
             if number and is_explained(finding, latest[number - 1]):
                 yield latest[number - 1]
 
@@ -380,8 +376,4 @@ def _loudnesses(finding: Finding) -> set[Severity]:
     """Return the severities that the finding had while it was certain."""
     if finding.rule not in BY_NAME:
         return set()
-    return {
-        alert_loudness(finding.rule, one.status)
-        for one in finding.transitions
-        if one.status in FIRING and one.certainty is Certainty.CERTAIN
-    }
+    return {alert_loudness(finding.rule, one.status) for one in finding.certain_transitions}

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.incidents import Incident, group_incidents
+from rules.evaluator.incidents import Incident
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
 from rules.verdicts.finding import Finding
@@ -75,7 +75,7 @@ class TimelineEntry:
 
 
 def list_entries(
-    findings: Iterable[Finding],
+    incidents: Iterable[Incident],
     foreign: Iterable[ExternalAlert],
     events: Iterable[TimelineEvent],
     since: float,
@@ -85,7 +85,7 @@ def list_entries(
 
     For one tier: entries of the tier, its replicas and the whole installation.
     """
-    found = [*_of_incidents(group_incidents(findings)), *map(_of_foreign, foreign), *map(_of_event, events)]
+    found = [*_of_incidents(incidents), *map(_of_foreign, foreign), *map(_of_event, events)]
     kept = [e for e in found if _reaches(e, since) and (tier is None or e.tier in (None, tier))]
     return tuple(
         sorted(kept, key=lambda e: (e.t, e.tier or "", e.kind != TimelineKind.INCIDENT, e.replica or "", e.text))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import IntEnum
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
 from rules.methods.evidence import certain_if, is_significant_share, range_reading
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.wording import guess, number, spread
+from rules.telemetry.wording import describe_period, guess, number, spread
 from rules.verdicts import error_budget
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, read_plan_value, worst_gap
 from rules.verdicts.error_budget import BurnSpan, SlowRequestCount
@@ -211,11 +210,8 @@ def _build_verdict(
 
 
 def _describe_recovery(span: BurnSpan, now: float, promise: Promise) -> str:
-    begin, end = (datetime.fromtimestamp(one, UTC) for one in (span.begin, span.end))
-    today = datetime.fromtimestamp(now, UTC).date()
-    from_, to = (f"{one:%H:%M}" if one.date() == today else f"{one:%d %b %H:%M}" for one in (begin, end))
     return (
-        f"{promise.name} recovering, budget spent from {from_} to {to}; "
+        f"{promise.name} recovering, budget spent {describe_period(span.begin, span.end, now)}; "
         f"{span.slow:,.0f} of {span.n:,.0f} requests since {promise.broken}"
     )
 

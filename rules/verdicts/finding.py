@@ -5,6 +5,7 @@ A finding lasts from the first warning or critical to the first ok. A gap inside
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -37,6 +38,16 @@ class Finding:
     ended_at: float | None
     worst: Verdict
     transitions: tuple[Transition, ...]
+
+    @property
+    def end(self) -> float:
+        """Return the end in unix seconds, infinite while it lasts."""
+        return math.inf if self.ended_at is None else self.ended_at
+
+    @property
+    def certain_transitions(self) -> list[Transition]:
+        """Return the changes to a firing status that was certain: only these are alerts."""
+        return [one for one in self.transitions if one.status in FIRING and one.certainty is Certainty.CERTAIN]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,6 +234,16 @@ def test_an_agent_exports_incidents_of_its_own_part_of_a_tier(scope: ExportScope
     assert ((tier.name, "KvCacheCascade", "page") in found) is exported
 
 
+@pytest.mark.parametrize(
+    ("scope", "series", "alerts"),
+    [(ExportScope.ALL, "tr", "tr"), (ExportScope.WHOLE_TIER, "t", "tr"), (ExportScope.REPLICAS, "r", "r")],
+)
+def test_each_series_has_one_agent_and_each_alert_one_at_least(scope: ExportScope, series: str, alerts: str) -> None:
+    subjects = {"t": Subject(tier="t"), "r": Subject(tier="t", replica="r")}
+    assert "".join(name for name, one in subjects.items() if scope.has_series(one)) == series
+    assert "".join(name for name, one in subjects.items() if scope.has_alerts(one)) == alerts
+
+
 def test_the_plan_goes_out_in_numbers_for_tiers_that_have_one() -> None:
     found = series(agent_status())
     assert one(found, "sizewatch_plan_usable_rps", tier="h100-llama70b-fp8") == pytest.approx(12.0)

@@ -39,9 +39,10 @@ from exporters.status.page_trend import charts
 from exporters.status.plan_comparison import ROWS, compare_with_plan
 from exporters.status.records import AgentHealth, AgentStatus, TierStatus, TrendPoint
 from exporters.status.status_json import status_json
-from exporters.status.tier_overview import headline
+from exporters.status.tier_overview import headline, list_incidents
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
+from rules.evaluator.incidents import group_incidents
 from rules.plan import load_bins
 from rules.plan.capacity import stated_capacity
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -105,7 +106,11 @@ def test_every_tier_and_every_firing_sentence_stands_on_the_page() -> None:
         assert tier.name in page.text
     for verdict in fired:
         assert collapsed(verdict.sentence) in page.text
-    for one in (one for tier in status.tiers for one in list_active_incidents(tier)[:INCIDENTS_SHOWN]):
+    for one in (
+        one
+        for tier in status.tiers
+        for one in list_active_incidents(tier, status.incidents[tier.name])[:INCIDENTS_SHOWN]
+    ):
         action, worst = one.root.verdict.actions[0], one.worst.verdict
         assert action.text in page.text
         assert f"Runbook: {action.runbook}" in page.text
@@ -116,9 +121,11 @@ def test_the_first_line_counts_incidents_and_names_the_worst_of_the_whole_instal
     found = headline(agent_status())
     assert found.status is Status.CRITICAL
     title = BY_NAME["KvCacheCascade"].title
-    count = sum(len(list_active_incidents(tier)) for tier in agent_status().tiers)
+    count = len(list_incidents(agent_status()))
     assert found.text == f"{count} incidents in 2 of 3 tiers: {title} in l40s-qwen14b"
-    (incident,) = list_active_incidents(cascading_tier(), NOW)
+    (incident,) = list_active_incidents(
+        cascading_tier(), group_incidents(cascading_tier().findings, cascading_tier().results, NOW)
+    )
     assert found.sentence == f"{incident.sentence}."
     pending = sum(len(pending_rules(tier)) for tier in agent_status().tiers)
     assert found.note == f"mi300x-mixtral has no plan. {pending} rules cannot be judged now."
@@ -543,7 +550,7 @@ def test_what_is_for_the_report_only_spoils_no_tier_and_stands_apart() -> None:
 def test_findings_of_one_cause_are_one_card_with_its_symptoms_folded() -> None:
     tier = explained_tier()
     page = read(with_tiers(tier))
-    (incident,) = list_active_incidents(tier)
+    (incident,) = list_active_incidents(tier, group_incidents(tier.findings, tier.results))
     assert incident.root.verdict.rule == "KvEviction"
     assert [one.verdict.rule for one in incident.symptoms] == ["TtftDivergence"]
     assert page.text.count("Evidence: root and 1 symptom") == 1
@@ -569,7 +576,7 @@ def test_an_incident_whose_root_has_ended_keeps_its_card_until_its_symptoms_end(
     tier = explained_tier()
     root, symptom = tier.findings
     ended = replace(tier, findings=(replace(root, ended_at=NOW - 60.0), symptom), results=tier.results[1:])
-    (incident,) = list_active_incidents(ended)
+    (incident,) = list_active_incidents(ended, group_incidents(ended.findings, ended.results))
     assert (incident.root.verdict.rule, incident.worst.verdict.rule) == ("KvEviction", "TtftDivergence")
     assert "root and 1 symptom" in read(with_tiers(ended)).text
 

@@ -204,7 +204,7 @@ def test_the_text_of_the_command_is_the_overview_of_the_json() -> None:
     assert len(lines) == 40 + 4
     assert lines[0] == f"■ {headline(status).text}"
     assert lines[3].split()[:3] == ["Tier", "State", "Replicas"]
-    first = summarize_tier(cascading_tier())
+    first = summarize_tier(status, cascading_tier())
     assert lines[4].startswith(f"{first.tier}  ")
     assert lines[4].endswith(f"{BY_NAME['KvCacheCascade'].title}, since 14:06 UTC")
     assert sum("learning, 4 of 180 min" in line for line in lines[4:]) == sum(

@@ -336,6 +336,18 @@ def test_impact_names_the_replicas_and_the_idle_money() -> None:
     assert group_incidents([finding("TargetDown", 0.0, replica="b")])[0].impact.replicas == ("b",)
 
 
+def test_relief_is_of_the_rule_that_pages_and_the_action_of_the_root() -> None:
+    plan, shed = (Action(text=text, runbook="TtftSloBurn") for text in ("Plan again", "Shed load"))
+    drift, burn = finding("WorkloadDrift", 0.0), finding("TtftSloBurn", 600.0)
+    drift = replace(drift, worst=replace(drift.worst, actions=(plan,)))
+    burn = replace(burn, worst=replace(burn.worst, actions=(shed,)))
+    (incident,) = group_incidents([drift, burn])
+    assert (incident.action, incident.relief) == ("Plan again", "Shed load")
+    over = replace(burn, ended_at=700.0)
+    assert [group_incidents(found)[0].relief for found in ([burn], [drift], [drift, over])] == ["", "", ""]
+    assert group_incidents([replace(drift, ended_at=900.0), over])[0].relief == "Shed load"
+
+
 def test_a_missed_forecast_is_one_incident_with_the_demand_that_it_missed() -> None:
     forecast = finding("ForecastDegraded", 0.0, status=Status.WARNING)
     (note,) = group_incidents([forecast])

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from daemon_runs import ask, configuration, further, running, write
 from engine_server import answers_500, engines, pages
-from status_samples import NOW, agent_status
+from status_samples import NOW, agent_status, unplanned_tier
 from test_external_alerts import T, alert, make_finding
 from waiting import wait_for
 
@@ -23,7 +23,8 @@ from exporters.status.page import render_page
 from exporters.status.page_tables import SHOWN
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.external_alerts import attach_finding
-from rules.evaluator.timeline import TimelineEntry, TimelineEvent, TimelineKind, list_entries
+from rules.evaluator.incidents import group_incidents
+from rules.evaluator.timeline import TimelineEvent, TimelineKind, list_entries
 from rules.verdicts.verdict import Subject
 
 
@@ -41,7 +42,10 @@ DIAGNOSED = "this latency alert: KV cache cascade of a0, stage 3, began 6 minute
 
 def test_everything_is_in_one_order_the_newest_last() -> None:
     found = list_entries(
-        [make_finding(-360, 30, stage=3)], [FOREIGN], [event(60), event(-900, TimelineKind.START)], T - 1000
+        group_incidents([make_finding(-360, 30, stage=3)]),
+        [FOREIGN],
+        [event(60), event(-900, TimelineKind.START)],
+        T - 1000,
     )
     assert [entry.kind for entry in found] == [
         TimelineKind.START,
@@ -55,20 +59,25 @@ def test_everything_is_in_one_order_the_newest_last() -> None:
 
 def test_what_is_over_before_is_left_out_and_what_lasted_into_it_is_not() -> None:
     over, into, lasting = make_finding(-360, -200), make_finding(-360, -50), make_finding(-360)
-    found = list_entries([over, into, lasting], [], [event(-200), event(-50)], T - 100)
+    found = list_entries(group_incidents([over, into, lasting]), [], [event(-200), event(-50)], T - 100)
     findings = [(-360, T - 50), (-360, None)]
     assert [(entry.t - T, entry.ended_at) for entry in found] == [(-360, None), *findings, (-50, None)]
 
 
 def test_of_one_tier_it_says_what_is_about_that_tier_and_about_everything() -> None:
     everything = [event(0), event(1, tier="a"), event(2, tier="b")]
-    found = list_entries([make_finding(-5)], [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a")
+    found = list_entries(
+        group_incidents([make_finding(-5)]), [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a"
+    )
     assert [entry.tier for entry in found] == ["a", "a", None, None, "a"]
 
 
 def test_it_is_written_a_line_an_entry() -> None:
     found = list_entries(
-        [make_finding(-360, 30, stage=3)], [FOREIGN, alert("Disk")], [event(60, text="two\nlines")], T - 1000
+        group_incidents([make_finding(-360, 30, stage=3)]),
+        [FOREIGN, alert("Disk")],
+        [event(60, text="two\nlines")],
+        T - 1000,
     )
     title = BY_NAME["KvCacheCascade"].title
     head = f"2026-09-21 14:07:20  a/a0  page: {title}: critical from 21 Sep 14:07 to 14:13 (for 6 min)"
@@ -85,11 +94,12 @@ def test_it_is_written_a_line_an_entry() -> None:
 
 def test_findings_of_one_cause_are_one_line() -> None:
     symptom = replace(make_finding(-300), rule="TtftSloBurn", subject=Subject(tier="a"))
-    found = list_entries([make_finding(-360, stage=3), symptom], [], [], T - 1000)
+    found = list_entries(group_incidents([make_finding(-360, stage=3), symptom]), [], [], T - 1000)
     (row,) = timeline_text(found, T).splitlines()
     assert row.endswith("since 21 Sep 14:07 (1 symptom) (for 6 min, not over)")
     assert len(timeline_text(found, T, findings=True).splitlines()) == 3
-    assert render_page(replace(agent_status(), timeline=found)).decode().count('<li><time class="since"') == 1
+    tier = unplanned_tier(findings=(make_finding(-360, stage=3), symptom), results=())
+    assert render_page(agent_status(tiers=(tier,))).decode().count('<li><time class="since"') == 1
 
 
 def test_a_line_is_short_and_programs_get_the_whole() -> None:
@@ -102,7 +112,7 @@ def test_a_line_is_short_and_programs_get_the_whole() -> None:
 
 
 def test_programs_get_the_same() -> None:
-    found = list_entries([make_finding(-360, 30, stage=3)], [], [event(0)], T - 1000)
+    found = list_entries(group_incidents([make_finding(-360, 30, stage=3)]), [], [event(0)], T - 1000)
     title = BY_NAME["KvCacheCascade"].title
     lasting = {
         "t": T - 360,
@@ -151,16 +161,15 @@ def test_an_unknown_kind_of_a_newer_history_is_told_by_its_name() -> None:
     assert "moon phase: read again" in timeline_text([found], T)
 
 
-def page(*found: TimelineEntry) -> str:
-    return render_page(replace(agent_status(), timeline=found)).decode()
+def page(*events: TimelineEvent) -> str:
+    return render_page(agent_status(tiers=(unplanned_tier(findings=(), results=()),), events=events)).decode()
 
 
 def test_the_page_has_it_the_newest_first_and_escapes_what_came_from_outside() -> None:
     hostile = TimelineEvent(
         t=NOW - 60, kind=TimelineKind.RELOAD, tier="<b>t", replica=None, text="<script>alert(1)</script>"
     )
-    found = list_entries([], [], [replace(hostile, t=NOW - 90, text="what came before"), hostile], 0.0)
-    text = page(*found)
+    text = page(replace(hostile, t=NOW - 90, text="what came before"), hostile)
     assert "<script>" not in text
     assert "Timeline of the last day: 2 entries" in text
     assert text.index("&lt;script&gt;") < text.index("what came before")
@@ -168,8 +177,7 @@ def test_the_page_has_it_the_newest_first_and_escapes_what_came_from_outside() -
 
 
 def test_the_page_shows_only_so_many() -> None:
-    many = list_entries([], [], [event(n, text=f"number {n}.") for n in range(SHOWN + 5)], 0.0)
-    text = page(*many)
+    text = page(*(replace(event(0, text=f"number {n}."), t=NOW - 600 + n) for n in range(SHOWN + 5)))
     assert f"number {SHOWN + 4}." in text
     assert "number 4." not in text
     assert f"The newest {SHOWN}" in text
