@@ -22,7 +22,7 @@ from agent.scrape.scrapers import Target
 from exporters.alertmanager.payload import AlertPayload, present
 from exporters.status.records import AlertmanagerHealth, WebhookHealth
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
-from rules.evaluator.incident_alerts import IncidentAlert, close_silenced, step_incident_alerts
+from rules.evaluator.incident_alerts import IncidentAlert, step_incident_alerts
 from rules.evaluator.incidents import Incident, group_incidents
 from rules.evaluator.observation import StepResult
 from rules.evaluator.state import EvaluatorState
@@ -262,11 +262,7 @@ class AlertingSink:
         findings = (*self._state.open_findings(), *self._past())
         self._changed += self.service.receive(findings, self._targets, now)
         if self.service.deliveries:
-            told = [
-                one
-                for one in close_silenced(findings, self._state.alerts)
-                if self._source.export_scope(one.subject.tier).has_alerts(one.subject)
-            ]
+            told = [one for one in findings if self._source.export_scope(one.subject.tier).has_alerts(one.subject)]
             incidents = group_incidents(told, (one.result for one in self._state.rules.values()), now)
             self.service.post(incidents, self._state.requests_waiting, now, leads=self._source.is_leader)
 

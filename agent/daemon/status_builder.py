@@ -23,7 +23,6 @@ from exporters.status.records import (
 )
 from forecast.capacity.cold_start import cold_start
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.incident_alerts import close_silenced
 from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
 from rules.telemetry import windows
@@ -84,7 +83,7 @@ def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: Status
         context=loop.evaluator.tier(name),
         recent=_recent(loop.state, name, now),
         results=tuple(state.result for state in rules),
-        findings=tuple(sorted((*close_silenced(opened, loop.state.alerts), *past), key=lambda e: -e.started_at)),
+        findings=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
         trend=runtime.trend(name),
         replicas=tuple(_replica(target, loop.state, _runtime_of(runtime, target.key), now) for target in targets),
         parts=tuple(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 
 from exporters.render.text import format_duration
 from exporters.status.page import style
@@ -21,6 +22,9 @@ BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", r
 OVERVIEW = re.compile(r"<!-- generated: overview -->\n(.*?)<!-- end -->", re.DOTALL)
 
 CAUSES = re.compile(r"<!-- generated: causes -->\n(.*?)<!-- end -->", re.DOTALL)
+
+CHECKOUT = Path(__file__).resolve().parents[2] / "docs" / "runbooks.md"
+"""The runbooks where sizewatch runs from a checkout. A wheel has a copy beside this module (setup.py)."""
 
 METHOD_TEXTS: Mapping[str, str] = {
     "judge_tail": "the share of requests slower than the benchmark allows at equal load",
@@ -160,7 +164,7 @@ def runbook_page(name: str) -> bytes | None:
     )
     told = "".join(f"<p><b>{words}</b> {', '.join(map(_rule_link, names))}.</p>" for words, names in links if names)
     head = f"<p>{escape(rule.title)}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.</p>"
-    body = markdown_html(_sections()[name]) + told
+    body = markdown_html(_sections().get(name, "")) + told
     return _document(name, head, body, '<a href="./">all runbooks</a> <a href="../">status</a>')
 
 
@@ -172,7 +176,8 @@ def runbooks_page() -> bytes:
 
 def _sections() -> dict[str, str]:
     """Return the text of docs/runbooks.md by rule, the part before the rules under ""."""
-    text = files("exporters.docs").joinpath("runbooks.md").read_text("utf-8")
+    packaged = files("exporters.docs").joinpath("runbooks.md")
+    text = (packaged if packaged.is_file() else CHECKOUT).read_text("utf-8")
     intro, *parts = re.split(r"^## (\w+)$", re.sub(r"^<!--.*?-->\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
     return {"": intro.partition("\n")[2], **dict(zip(parts[::2], parts[1::2], strict=True))}
 

@@ -72,7 +72,7 @@ def incidents_table(where: SeriesScope, width: int = 24, height: int = 6) -> Pan
             Query(expr=f"1000 * {start}", legend="Since", unit="dateTimeAsIso"),
             Query(expr=f"time() - {start}", legend="Lasts", unit=SECONDS, decimals=0),
         ),
-        rows=(("tier", "Tier"), ("root", "Root"), ("severity", "Severity"), ("cluster", "Cluster")),
+        rows=(("tier", "Tier"), ("root", "Root"), ("loudness", "Loudness"), ("cluster", "Cluster")),
         links=(("Root", "Runbook", RUNBOOKS),),
         width=width,
         height=height,

@@ -44,7 +44,7 @@ class SeriesScope:
 WITHOUT_NOTES = f'rule!~"{"|".join(rule.name for rule in RULES if rule.loudness is Severity.REPORT)}"'
 """Matcher of rules that page or make tickets. Findings for the report are notes: they colour no tier and are not counted."""
 
-LOUD_INCIDENTS = f'severity!="{Severity.REPORT}"'
+LOUD_INCIDENTS = f'{names.LOUDNESS}!="{Severity.REPORT}"'
 """Matcher of incidents that page or make tickets."""
 
 _CLUSTERS = f'{CLUSTER}=~"$cluster"'
@@ -236,7 +236,7 @@ def _incidents(where: SeriesScope, title: str, colour: str, severity: Severity) 
     of_tier = SeriesScope(matchers=tuple(one for one in where.matchers if not one.startswith(names.REPLICA)))
     return Annotation(
         title=title,
-        expr=metric(of_tier, names.INCIDENT, f'severity="{severity}"'),
+        expr=metric(of_tier, names.INCIDENT, f'{names.LOUDNESS}="{severity}"'),
         colour=colour,
         heading="{{root}}",
         text="{{tier}}",

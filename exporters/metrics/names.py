@@ -82,23 +82,30 @@ OBSERVED = _gauge(
     "What that verdict saw, in the rule's base unit, for people to read; where only a bound is known, bound says which",
 )
 EXPECTED = _gauge("expected", (*OF_RULE, BOUND), "What that verdict compared it with, in the same unit")
-INCIDENT_ALERTS = _gauge("incident_alerts", OF_TIER, "Incidents of the tier that last and alert; 0 where all is well")
+ALERTING_INCIDENTS = _gauge("alerting_incidents", OF_TIER, "Open incidents of the tier that alert; 0 where all is well")
 INCIDENT_ALERT = _gauge(
     "incident_alert",
     (*OF_RULE, LOUDNESS),
-    "Findings that one alert stands for while its incident lasts; rule is the one that is named in the alert",
+    "Rules that one alert of an open incident stands for; rule is the one that the alert is named after",
+)
+INCIDENT_ALERT_START = _gauge(
+    "incident_alert_start_timestamp_seconds",
+    (*OF_RULE, LOUDNESS, "root"),
+    "When the incident of an alert began, seconds since the epoch; root is the incident's present root rule",
 )
 SUSPECT = _gauge(
     "suspect", (*OF_RULE, "cause"), "1 for the first suspect of a verdict that fires; the status page has the evidence"
 )
 UNKNOWN = _gauge("unknown", (*OF_RULE, REASON), "1 while a rule cannot judge, with the reason")
-OF_INCIDENT = (TIER, "root", "severity")
+OF_INCIDENT = (TIER, "root", LOUDNESS)
 INCIDENT = _gauge(
     "incident",
     OF_INCIDENT,
-    "1 while an incident lasts: its root rule, and page, ticket or report by its loudest finding",
+    "Open incidents by their root rule; loudness is page, ticket or report by the loudest finding",
 )
-INCIDENT_START = _gauge("incident_start_timestamp_seconds", OF_INCIDENT, "When it began, seconds since the epoch")
+INCIDENT_START = _gauge(
+    "incident_start_timestamp_seconds", OF_INCIDENT, "When the first of them began, seconds since the epoch"
+)
 CASCADE_STAGE = _gauge(
     "kv_cascade_stage",
     OF_REPLICA,

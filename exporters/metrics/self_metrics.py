@@ -7,7 +7,7 @@ SAMPLES has one row per metric of `exporters.metrics.names.OWN`. Rows about fore
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from exporters.metrics import names
 from exporters.metrics.component_metrics import FORECAST_SAMPLES, REPORT_SAMPLES, STORE_SAMPLES, Sample, Samples
@@ -24,7 +24,7 @@ from exporters.status.records import (
     WebhookHealth,
 )
 from rules.confidence import Certainty
-from rules.evaluator.incident_alerts import held_back
+from rules.evaluator.incident_alerts import TIER_DOWN, held_back
 from rules.evaluator.incidents import Incident
 from rules.plan.curve import operating_point
 from rules.plan.schema import TierPlan, plan_version
@@ -33,8 +33,8 @@ from rules.telemetry.work import Capacity
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
 
-TIER_DOWN, TARGET_DOWN = "TierDown", "TargetDown"
-"""Rules of a whole tier and of its replicas. The agent of a node calls a tier down whose other nodes may serve."""
+TARGET_DOWN = "TargetDown"
+"""Rule of the replicas of a tier that is down. The agent of a node calls a tier down whose other nodes may serve."""
 
 
 def replica_labels(replica: ReplicaStatus) -> tuple[str, ...]:
@@ -132,11 +132,14 @@ def _answers(tier: TierStatus) -> Iterator[RuleResult]:
     return (result for result in tier.results if tier.export_scope.has_series(result.subject))
 
 
-def _of_incidents(value: Callable[[Incident], float]) -> Samples:
+def _of_incidents(value: Callable[[Sequence[Incident]], float]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier, found in status.exported_incidents.items():
-            lasting = {(tier, one.root.rule, one.severity.value): one for one in found if one.ended_at is None}
-            yield from ((labels, value(one)) for labels, one in lasting.items())
+            several: dict[tuple[str, ...], list[Incident]] = {}
+            for one in found:
+                if one.ended_at is None:
+                    several.setdefault((tier, one.root.rule, one.severity.value), []).append(one)
+            yield from ((labels, value(lasting)) for labels, lasting in several.items())
 
     return samples
 
@@ -154,21 +157,35 @@ def _suspects(status: AgentStatus) -> Iterator[Sample]:
     return (((*_subject(one.subject, one.rule), one.causes[0].cause), 1.0) for one in firing)
 
 
-def _incident_alert_counts(status: AgentStatus) -> Iterator[Sample]:
+def _alerting_incidents(status: AgentStatus) -> Iterator[Sample]:
     for tier, alerts in status.incident_alerts.items():
         yield (tier,), float(len({alert.incident.id for alert in alerts}))
 
 
-def _incident_alerts(status: AgentStatus) -> Iterator[Sample]:
-    """Return the alerts of incidents. Beside TierDown its replicas are tickets, which it inhibits where it fires."""
-    found: dict[tuple[str, ...], float] = {}
+def _incident_alerts(status: AgentStatus) -> dict[tuple[str, ...], tuple[float, Incident]]:
+    """Return the alerts of incidents by their labels, with the number of rules that each stands for.
+
+    Beside TierDown its replicas are tickets, which it inhibits where it fires.
+    """
+    found: dict[tuple[str, ...], tuple[float, Incident]] = {}
     for alert in (one for alerts in status.incident_alerts.values() for one in alerts):
         labels = (*_subject(alert.key.subject, alert.key.rule), alert.loudness.value)
-        found[labels] = max(found.get(labels, 0.0), float(1 + len(held_back(alert))))
+        known = found.get(labels, (0.0, alert.incident))
+        found[labels] = max(known, (float(1 + len(held_back(alert))), alert.incident), key=lambda one: one[0])
         if alert.key.rule == TIER_DOWN:
             down = (one for one in alert.incident.findings if one.rule == TARGET_DOWN and one.ended_at is None)
-            found.update(((*_subject(one.subject, one.rule), Severity.TICKET.value), 1.0) for one in down)
-    return iter(found.items())
+            ticket = Severity.TICKET.value
+            found.update(((*_subject(one.subject, one.rule), ticket), (1.0, alert.incident)) for one in down)
+    return found
+
+
+def _alert_counts(status: AgentStatus) -> Iterator[Sample]:
+    return ((labels, count) for labels, (count, _) in _incident_alerts(status).items())
+
+
+def _alert_starts(status: AgentStatus) -> Iterator[Sample]:
+    for labels, (_, incident) in _incident_alerts(status).items():
+        yield (*labels, incident.root.rule), incident.started_at
 
 
 def _bounds(found: SignalValue) -> Iterator[tuple[str, float]]:
@@ -277,12 +294,13 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.VERDICT_CERTAIN, _certainties),
     (names.OBSERVED, _values(lambda verdict: verdict.observed)),
     (names.EXPECTED, _values(lambda verdict: verdict.expected)),
-    (names.INCIDENT_ALERTS, _incident_alert_counts),
-    (names.INCIDENT_ALERT, _incident_alerts),
+    (names.ALERTING_INCIDENTS, _alerting_incidents),
+    (names.INCIDENT_ALERT, _alert_counts),
+    (names.INCIDENT_ALERT_START, _alert_starts),
     (names.SUSPECT, _suspects),
     (names.UNKNOWN, _unknowns),
-    (names.INCIDENT, _of_incidents(lambda one: 1.0)),
-    (names.INCIDENT_START, _of_incidents(lambda one: one.started_at)),
+    (names.INCIDENT, _of_incidents(len)),
+    (names.INCIDENT_START, _of_incidents(lambda lasting: min(one.started_at for one in lasting))),
     (names.CASCADE_STAGE, _of_replicas(lambda r: float(r.cascade_stage))),
     (names.PLAN_INFO, _plan_infos),
     (names.PLAN_USABLE_RPS, _of_plans(_usable_rps)),

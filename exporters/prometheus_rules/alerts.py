@@ -161,7 +161,7 @@ def alert_expr(rule: str, level: AlertLevel) -> str:
     told = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
     told += f'\nand\n{names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
     if level.loudness is not Severity.REPORT:
-        told += f"\nunless on ({names.TIER}, {WATCHER_LABELS[0]})\n{names.INCIDENT_ALERTS.name}"
+        told += f"\nunless on ({names.TIER}, {WATCHER_LABELS[0]})\n{names.ALERTING_INCIDENTS.name}"
         told += f'\nor\n{names.INCIDENT_ALERT.name}{{rule="{rule}",{names.LOUDNESS}="{level.loudness.value}"}} > 0'
     inside = told.replace("\n", "\n  ")
     summed = f"max without ({', '.join((*WATCHER_LABELS, names.LOUDNESS))}) (\n  {inside}\n)"
@@ -181,7 +181,7 @@ def hold_seconds(rule: Rule, loudness: Severity) -> float:
 
 HELD_BACK = (
     f'{{{{- with printf "{names.VERDICT.name}{{tier=%q,rule!=%q}} > 0 and {names.VERDICT_CERTAIN.name} == 1"'
-    " $labels.tier $labels.rule | query }}Also found in this tier, not sent:\n"
+    " $labels.tier $labels.rule | query }}Also found in this tier:\n"
     "{{- range . }} {{ .Labels.rule }}{{ with .Labels.replica }} of {{ . }}{{ end }}\n"
     "{{- end }}{{ end }}"
 )

@@ -156,8 +156,7 @@ def story_template(rule: Rule) -> str:
     It is a text on several lines. A line without a value is left out.
     """
     tier, of_rule = "$labels.tier", f"$labels.tier $labels.replica `{rule.name}`"
-    incident = f"{names.INCIDENT.name}{{tier=%q,severity!='report'}}"
-    named = f"{names.INCIDENT.name}{{tier=%q,severity!='report',root='{rule.name}'}}"
+    start = f"{names.INCIDENT_ALERT_START.name}{{tier=%q,replica=%q,rule=%q"
     queue = names.FAMILY["requests_waiting"].name
     stages = "".join(f"{{{{ if eq . {number}.0 }}}}{text}{{{{ end }}}}" for number, text in STAGES.items() if number)
     stage = f"{{{{ with . | first | value }}}}Stage {{{{ . }}}} of {max(STAGES)}, {stages}.{{{{ end }}}}"
@@ -166,14 +165,14 @@ def story_template(rule: Rule) -> str:
         (
             f"{rule.title} in tier {{{{ {tier} }}}}{{{{ with $labels.replica }}}}, replica {{{{ . }}}}{{{{ end }}}}",
             _with(
-                f"min({names.INCIDENT_START.name}{{tier=%q,severity!='report'}})",
-                tier,
+                f"min({start}}})",
+                of_rule,
                 " since {{ . | first | value | humanizeTimestamp }}",
                 ".",
             ),
             _with(
-                f"{incident} unless on (tier) {named}",
-                f"{tier} {tier}",
+                f"{start},root!='{rule.name}'}}",
+                of_rule,
                 '\nRoot: {{ . | first | label "root" }}.',
             ),
             _with(

@@ -84,7 +84,8 @@ def draw_panel(panel: TerminalChart, end: float, mark: float | None) -> list[str
         cells |= {(scale.row(y), _column(x, end)): sign for x, y in dots}
     labels = dict(_ticks(scale, limit_row))
     if panel.limit and limit_row is not None:
-        labels[limit_row] = f"SLO {seconds_text(panel.limit)}"
+        label = f"SLO {seconds_text(panel.limit)}"
+        labels[limit_row] = label if len(label) < _LABELS else label.removeprefix("SLO ")
     return [panel.title, *(_row_text(row, labels, cells) for row in range(panel.rows))]
 
 

@@ -59,9 +59,6 @@ def list_incidents(past: TierPast) -> tuple[ReportIncident, ...]:
 
 def _report_incident(one: Incident) -> ReportIncident:
     missed, idle = one.impact.missed, one.impact.idle
-    symptoms: dict[str, list[Finding]] = {}
-    for finding in (finding for finding in one.symptoms if finding.rule != one.root.rule):
-        symptoms.setdefault(finding.rule, []).append(finding)
     return ReportIncident(
         id=one.id,
         root=one.root.rule,
@@ -73,7 +70,7 @@ def _report_incident(one: Incident) -> ReportIncident:
         action=one.action,
         symptoms=tuple(
             SymptomRow(rule=rule, title=_title(rule), times=len(several), started_at=several[0].started_at)
-            for rule, several in symptoms.items()
+            for rule, several in one.symptoms.items()
         ),
         missed=describe_missed(missed),
         missed_share=missed.share.value if missed is not None else None,

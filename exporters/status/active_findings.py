@@ -72,7 +72,8 @@ def list_active_incidents(tier: TierStatus, incidents: Iterable[Incident]) -> tu
     active = {(one.verdict.rule, one.verdict.subject): one for one in list_active_findings(tier)}
     found = []
     for incident in incidents:
-        keys = dict.fromkeys((one.rule, one.subject) for one in incident.findings)
+        # A rule may have ended in this incident and be open in a later one.
+        keys = dict.fromkeys((one.rule, one.subject) for one in incident.findings if one.ended_at is None)
         members = [active.pop(key) for key in keys if key in active]
         if members:
             found.append(_active(incident, members))

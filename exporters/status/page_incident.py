@@ -119,8 +119,8 @@ def _describe_impact(incident: ActiveIncident) -> Iterator[str]:
         return
     if impact.missed is not None:
         requests, last = f"{impact.missed.share.n:,.0f} requests", f"last {format_duration(IMPACT_SECONDS)}"
-        missed = describe_missed(impact.missed).replace("requests", requests, 1)
-        yield f"{missed or f'no objective is missed by {requests}'} ({last})"
+        missed = describe_missed(impact.missed).replace("of requests", f"of {requests}", 1)
+        yield f"{missed or f'no objective is surely missed by {requests}'} ({last})"
     if impact.replicas:
         names = ", ".join(impact.replicas[:REPLICAS_NAMED])
         more = len(impact.replicas) - REPLICAS_NAMED
@@ -160,8 +160,7 @@ def _evidence(incident: ActiveIncident) -> str:
     head = "".join(f'<th scope="col">{column}</th>' for column in ("Finding", *EVIDENCE))
     rows = "".join(_row(one) for one in several)
     table = f'<table class="evidence"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    count = len(incident.symptoms)
-    named = f"Evidence: root and {format_count(count, 'symptom')}" if count else "Evidence"
+    named = f"Evidence: {format_count(len(several), 'finding')}"
     return fold(named, table + _suspects(incident.root.verdict.causes))
 
 

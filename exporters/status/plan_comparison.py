@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from exporters.render.text import Tone, format_duration
-from exporters.status.active_findings import list_active_findings
+from exporters.status.active_findings import list_active_findings, remarks
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
@@ -70,8 +70,8 @@ class ComparisonRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
     """Row of a tier. `judged` is the worst active finding about it or result of its rules, None without a result.
-    `window_seconds` is the time that `now` describes. `at_this_load` is the benchmark value at equal load if a rule
-    compared with it.
+    `note` is an active finding for the report. `window_seconds` is the time that `now` describes. `at_this_load` is the
+    benchmark value at equal load if a rule compared with it.
     """
 
     row: ComparisonRow
@@ -80,6 +80,7 @@ class PlanComparison:
     judged: RuleResult | None
     at_this_load: Reading | None
     window_seconds: float | None = None
+    note: Verdict | None = None
 
     @property
     def window(self) -> str:
@@ -99,10 +100,12 @@ class PlanComparison:
             return Status.UNKNOWN, f"not judged{why}"
         if result.status in FIRING:
             return result.status, f"{result.status.value}, {result.certainty.value}"
+        if self.note is not None:
+            return "note", f"note: {RULES[self.note.rule].title}"
         if self.planned is None or isinstance(self.now, Missing):
             return result.status, "no finding"
         if not self.is_worse:
-            return result.status, "as planned"
+            return result.status, "within the SLO" if self.planned.text == SLO else "as planned"
         return (
             (Status.UNKNOWN, "beyond the SLO, no finding yet")
             if self.planned.text == SLO
@@ -144,12 +147,15 @@ def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
     active = (one.verdict for one in list_active_findings(tier) if one.verdict.rule in row.rules)
+    signals = {row.key, *(RULES[rule].signal for rule in row.rules)}
+    notes = (one.verdict for one in remarks(tier) if RULES[one.verdict.rule].signal in signals)
     results = (*active, *(result for result in tier.results if result.rule in row.rules))
     return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
         judged=worst_result(results),
+        note=next(notes, None),
         at_this_load=_at_this_load(results),
         window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import FAULTS, explain
+from rules.catalogue.thresholds import FATAL, explain
 from rules.methods.availability import judge_stale, judge_target_down, judge_tier_down, judge_unknown_too_long
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
@@ -27,7 +27,7 @@ ROWS: tuple[Rule, ...] = (
             "If it is down, send its traffic to the model's other tiers or a fallback before you repair it",
             "If it serves, run `sizewatch doctor`: it reports which step to the metrics pages fails",
         ),
-        explained_by=explain(*FAULTS),
+        explained_by=explain(*FATAL),
     ),
     Rule(
         name="TargetDown",
@@ -49,7 +49,7 @@ ROWS: tuple[Rule, ...] = (
             "Check the replica: its process, and /metrics from this node",
             "Run `sizewatch doctor`: it reports which step of the connection fails",
         ),
-        explained_by=explain(*FAULTS, "TierDown"),
+        explained_by=explain(*FATAL, "TierDown"),
     ),
     Rule(
         name="TelemetryStale",

@@ -42,7 +42,8 @@ def explain(*rules: str) -> tuple[Explanation, ...]:
 
 
 # Groups from upstream to downstream: a rule is explained by groups before its own, and by earlier rules of its own.
-FAULTS = ("GpuEccErrors", "GpuXid", "GpuThrottling")
+FATAL = ("GpuEccErrors", "GpuXid")
+FAULTS = (*FATAL, "GpuThrottling")
 OUTAGES = ("TierDown", "TargetDown", "ColdStartLate")
 WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
 ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")

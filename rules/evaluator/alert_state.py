@@ -12,8 +12,7 @@ from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.telemetry.signals import Gap
-from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.finding import UNASKED, UNASKED_SECONDS, Finding, Transition
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Subject, Unknown, Verdict
 
@@ -23,11 +22,6 @@ RESOLVED_KEPT_SECONDS = 900.0
 
 AHEAD_SECONDS = 60.0
 """Maximum seconds that a state may lie ahead. Cycles of role fleet go back by less where samples come late."""
-
-UNASKED = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
-UNASKED_SECONDS = 900.0
-"""Time in seconds after which an alert without its question is resolved. First pages after a restart lack families that
-appear with their first event."""
 
 
 class Phase(StrEnum):

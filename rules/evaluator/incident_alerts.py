@@ -8,7 +8,7 @@ Everything follows from the findings, so an agent that restarts with its history
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rules.catalogue.registry import BY_NAME
@@ -16,8 +16,6 @@ from rules.evaluator.alert_state import (
     AHEAD_SECONDS,
     RESOLVED_KEPT_SECONDS,
     AlertKey,
-    AlertState,
-    Phase,
     alert_loudness,
 )
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
@@ -38,6 +36,9 @@ rest. It is the `repeat_interval` of the sample configuration."""
 
 LOUD = (Severity.PAGE, Severity.TICKET)
 """Severities that are sent, the louder first."""
+
+TIER_DOWN = "TierDown"
+"""Rule of the outage of a whole tier."""
 
 FindingKey = tuple[str, Subject, float]
 
@@ -69,14 +70,6 @@ class _LoudSpan:
     end: float
     due: float
     findings: tuple[tuple[Finding, float], ...]
-
-
-def close_silenced(findings: Iterable[Finding], states: Mapping[AlertKey, AlertState]) -> Iterator[Finding]:
-    """Yield the findings. End an open one whose alert state is resolved: its question is no longer asked."""
-    for one in findings:
-        state = states.get(AlertKey(rule=one.rule, subject=one.subject)) if one.ended_at is None else None
-        silenced = state is not None and state.phase is Phase.RESOLVED and (state.resolved_at or 0.0) >= one.started_at
-        yield replace(one, ended_at=state.resolved_at) if state is not None and silenced else one
 
 
 def step_incident_alerts(
@@ -137,29 +130,33 @@ def held_back(alert: IncidentAlert) -> tuple[str, ...]:
 
 
 def is_lasting(alert: IncidentAlert) -> bool:
-    """Return whether a finding of the alert is open and now as loud: without the time that an alert is kept."""
-    loudnesses = LOUD[: LOUD.index(alert.loudness) + 1]
-    return any(
-        _present_loudness(one) in loudnesses
-        for one in alert.incident.findings
-        if _lasts(one) and _key(one) in alert.members
-    )
+    """Return whether a finding of the alert is open: without the time that an alert is kept.
 
-
-def _present_loudness(finding: Finding) -> Severity | None:
-    """Return the severity of the latest certain transition: one that is only likely changes nothing."""
-    told = finding.certain_transitions
-    return alert_loudness(finding.rule, told[-1].status) if told else None
+    A finding that got milder keeps its alert: it is not over.
+    """
+    return any(_lasts(one) and _key(one) in alert.members for one in alert.incident.findings)
 
 
 def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
     """Yield the alerts of an incident, the newest first."""
     paging = ((one, _loud_from(one, Severity.PAGE)) for one in incident.findings)
     # A begin in the future is of a clock that was set back since.
-    pages = _spans((one, min(start, now), min(start, now)) for one, start in paging if start is not None)
+    loud = [(one, min(start, now), min(start, now)) for one, start in paging if start is not None]
+    outages = [entry for entry in loud if _is_of_outage(entry[0], incident.findings)]
+    pages = [*_spans(entry for entry in loud if entry not in outages), *_spans(outages)]
+    pages.sort(key=lambda span: span.start)
     tickets = _spans(_ticket_times(incident.findings, pages, now))
     for loudness, spans in ((Severity.PAGE, pages), (Severity.TICKET, tickets)):
         yield from (_alert(incident, loudness, span, now) for span in reversed(spans) if min(now, span.end) >= span.due)
+
+
+def _is_of_outage(finding: Finding, findings: Iterable[Finding]) -> bool:
+    """Return whether a finding is the death of the tier or explained by it.
+
+    A tier that dies in the course of an incident is a page of its own: the first page did not say it.
+    """
+    outages = [one for one in findings if one.rule == TIER_DOWN]
+    return finding.rule == TIER_DOWN or any(is_explained(finding, one) for one in outages)
 
 
 def _ticket_times(

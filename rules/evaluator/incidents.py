@@ -41,6 +41,9 @@ MOST_WORDS = 25
 MISSED_SHARE = 0.01
 """Share of missed requests from which a sentence names it: a P99 allows 1 %."""
 
+FEW_REQUESTS = 100
+"""Requests below which a per cent is less than one request: their number is said instead."""
+
 EFFECTS: Mapping[str, str] = {
     "TierDown": "no replica answers",
     "DemandExceedsCapacity": "more arrives than the fleet can serve",
@@ -94,9 +97,13 @@ class Incident:
     relief: str
 
     @property
-    def symptoms(self) -> tuple[Finding, ...]:
-        """Return the findings other than the root, in order of time."""
-        return tuple(one for one in self.findings if one is not self.root)
+    def symptoms(self) -> Mapping[str, tuple[Finding, ...]]:
+        """Return the findings of each rule other than the root's, in order of time. What comes and goes is one symptom."""
+        found: dict[str, list[Finding]] = {}
+        for one in self.findings:
+            if one.rule != self.root.rule:
+                found.setdefault(one.rule, []).append(one)
+        return {rule: tuple(several) for rule, several in found.items()}
 
 
 def group_incidents(
@@ -243,7 +250,11 @@ def _select_relief(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> 
 
 
 def _measure_impact(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Impact:
-    missed = [one.missed for one in verdicts if one.missed is not None]
+    """Return the cost of an incident. A note has none that it caused, and requests that no replica took are not known."""
+    silent = all(one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.REPORT for one in findings)
+    down = any(one.rule == "TierDown" for one in findings)
+    known = (one.missed for one in verdicts if one.missed is not None)
+    missed = [] if silent else [one for one in known if not down or one.share.value]
     idle = [one.idle for one in verdicts if one.idle is not None]
     return Impact(
         missed=max(missed, key=lambda one: (one.share.value or 0.0, one.share.n), default=None),
@@ -273,13 +284,16 @@ def _describe_rest(active: Sequence[Finding]) -> str:
 
 
 def describe_missed(missed: MissedObjective | None) -> str:
-    """Return the share of missed requests in words, "" below MISSED_SHARE."""
-    if missed is None or missed.share.value is None or missed.share.value < MISSED_SHARE:
+    """Return the share of missed requests in words, of few requests their number. "" unless it is surely MISSED_SHARE."""
+    if missed is None or missed.share.value is None or (missed.share.low or 0.0) < MISSED_SHARE:
         return ""
-    share = number(missed.share.value, "ratio")
+    share, n = number(missed.share.value, "ratio"), missed.share.n
+    if n < FEW_REQUESTS:
+        share = f"{missed.share.value * n:.0f} of {n:.0f}"
+    share = f"{share} requests" if n < FEW_REQUESTS else f"{share} of requests"
     if missed.limit_seconds is None:
-        return f"{share} of requests fail"
-    return f"{share} of requests miss the {number(missed.limit_seconds, 'seconds')} {missed.objective} objective"
+        return f"{share} fail"
+    return f"{share} miss the {number(missed.limit_seconds, 'seconds')} {missed.objective} objective"
 
 
 def _split(findings: Sequence[Finding]) -> Iterator[list[Finding]]:

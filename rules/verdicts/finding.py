@@ -17,6 +17,12 @@ MOST_TRANSITIONS = 200
 """Changes that are kept of one episode, half of them its first and half its latest: one that flaps for weeks is written to
 the history every minute."""
 
+UNASKED = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
+"""Reasons for which a rule has no verdict until the plan or the engine changes, such as speculation that is off."""
+
+UNASKED_SECONDS = 900.0
+"""Seconds without a verdict for such a reason after which a finding ends: a restarted engine lacks metrics for minutes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
@@ -98,6 +104,8 @@ def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[Rul
         elif unknown.text != result.text:
             unknown = replace(unknown, text=result.text)
         judged_at = previous.evaluated_at if previous else None
+        if finding is not None and result.reason in UNASKED and result.t - unknown.started_at > UNASKED_SECONDS:
+            ended, finding = (*ended, _ended(finding, result.t)), None
         return RuleState(result=result, finding=finding, unknown=unknown, evaluated_at=judged_at), ended
     if unknown is not None:
         ended = (_ended(unknown, result.t),)

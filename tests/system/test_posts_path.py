@@ -21,7 +21,7 @@ from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.alertmanager.payload import AlertPayload, AlertSettings, present
-from rules.evaluator.incident_alerts import IncidentAlert, close_silenced, step_incident_alerts
+from rules.evaluator.incident_alerts import IncidentAlert, step_incident_alerts
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
@@ -103,7 +103,7 @@ class Watched:
                 for one in evaluator.step(state, Observation(now=now, scrapes=(scrape,))).closed
                 if isinstance(one, Finding)
             )
-            known = (*close_silenced(state.open_findings(), state.alerts), *past)
+            known = (*state.open_findings(), *past)
             incidents = group_incidents(known, (one.result for one in state.rules.values()), now)
             alerts = step_incident_alerts(alerts, incidents, now)
             yield now, present(alerts, (), now, SETTINGS, {TIER: state.requests_waiting(TIER)})

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from loops import scrape_loop
 from status_samples import NOW, cascading_tier
 
 from agent.scrape.scrapers import Scrapers
-from exporters.metrics.exposition import render_metrics
+from exporters.metrics.exposition import render
 from exporters.status.page import render_page
-from rules.evaluator.alert_state import AlertKey, AlertState, Phase
-from rules.verdicts.finding import RuleState
+from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS
+from rules.telemetry.signals import Gap
+from rules.verdicts.finding import UNASKED_SECONDS, Finding, RuleState, step_rule_state
+from rules.verdicts.verdict import Unknown
 
 
-def test_every_surface_ends_a_finding_with_its_alert() -> None:
-    """A rule without verdicts for long resolves its alert. Pages and metrics must not show it as open then."""
+def test_a_finding_whose_question_is_no_longer_asked_is_open_nowhere() -> None:
+    """Such as speculation that was switched off. An alert of it must not come back, and a page not show it."""
     tier = cascading_tier()
     (finding,) = (one for one in tier.findings if one.rule == "KvCacheCascade" and one.ended_at is None)
     parts = scrape_loop((), {tier.name: tier.context}, Scrapers(()), lambda: NOW)
-    parts.loop.state.rules[finding.rule, finding.subject] = RuleState(result=finding.worst, finding=finding)
-    open_ = parts.status(NOW)
-    assert [one.ended_at for one in open_.incidents[tier.name]] == [None]
-    key = AlertKey(rule=finding.rule, subject=finding.subject)
-    state = AlertState(
-        key=key, phase=Phase.RESOLVED, since=finding.started_at, resolved_at=NOW - 60.0, loudness="page", verdict=finding.worst
-    )
-    parts.loop.state.alerts[key] = state
-    closed = parts.status(NOW)
-    (incident,) = closed.incidents[tier.name]
-    assert (incident.ended_at, closed.incident_alerts[tier.name]) == (NOW - 60.0, ())
-    assert [one.ended_at for one in closed.timeline if one.rule == finding.rule] == [NOW - 60.0] * 2
-    for status, shown in ((open_, True), (dataclasses.replace(closed, tiers=closed.tiers), False)):
-        page = render_metrics(status).decode()
-        assert ('sizewatch_incident{tier="l40s-qwen14b"' in page) is shown
+    key, state = (finding.rule, finding.subject), RuleState(result=finding.worst, finding=finding)
+    for waited in (0.0, UNASKED_SECONDS, UNASKED_SECONDS + 1.0, UNASKED_SECONDS + RESOLVED_KEPT_SECONDS + 60.0):
+        off = Unknown(rule=finding.rule, subject=finding.subject, t=NOW + waited, reason=Gap.NOT_EXPOSED, text="")
+        state, ended = step_rule_state(state, off)
+        parts.loop.state.rules[key] = state
+        parts.runtime.past.extend(one for one in ended if isinstance(one, Finding))
+        status, shown = parts.status(NOW + waited), waited <= UNASKED_SECONDS
+        (incident,) = status.incidents[tier.name]
+        assert incident.ended_at == (None if shown else NOW + UNASKED_SECONDS + 1.0)
+        assert bool(status.incident_alerts[tier.name]) is shown
+        assert ("sizewatch_incident{" in render(status, "text/plain")[0].decode()) is shown
         assert ('class="incident' in render_page(status).decode()) is shown
+        assert [one.ended_at for one in status.timeline] == [incident.ended_at] * 2

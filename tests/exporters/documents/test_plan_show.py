@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import TESTS
 
@@ -139,6 +139,7 @@ DOTS = st.lists(st.tuples(st.floats(0.01, 500), st.floats(0.0001, 3600)), min_si
 
 
 @settings(max_examples=100, deadline=None)
+@example(line=((1.0, 1.0),), limit=0.0006147, rows=3, share=0.0)
 @given(line=DOTS, limit=st.none() | st.floats(0.0001, 3600), rows=st.integers(3, 12), share=st.floats(0, 1))
 def test_whatever_is_drawn_fits(
     line: tuple[tuple[float, float], ...], limit: float | None, rows: int, share: float

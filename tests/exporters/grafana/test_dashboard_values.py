@@ -55,7 +55,7 @@ def told() -> dict[str, str]:
         series("verdict_certain", "t", more=',replica="",rule="B"'): "1x60",
     }
     for agent, root, severity in (("a", "A", "page"), ("b", "A", "page"), ("a", "B", "ticket"), ("a", "C", "report")):
-        found[series("incident", "t", agent=agent, more=f',root="{root}",severity="{severity}"')] = "1x60"
+        found[series("incident", "t", agent=agent, more=f',root="{root}",loudness="{severity}"')] = "1x60"
     for tier in ("t", "u", "d"):
         found |= {
             series("capacity_rps", tier): "12x60",

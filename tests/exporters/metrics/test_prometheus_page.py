@@ -204,7 +204,7 @@ def test_the_first_suspect_of_a_verdict_and_the_address_of_the_page_are_series()
 
 
 def incidents(status: AgentStatus) -> set[tuple[str, str, str]]:
-    labels = ("tier", "root", "severity")
+    labels = ("tier", "root", "loudness")
     found = ((dict(own), value) for (name, own), value in series(status).items() if name == "sizewatch_incident")
     return {tuple(own[label] for label in labels) for own, value in found if value == 1 and set(own) == set(labels)}
 
@@ -353,7 +353,7 @@ def incident_series(*findings: Finding, scope: ExportScope = ExportScope.ALL) ->
         (own["rule"], own["replica"], own["loudness"]): value
         for (name, labels), value in page.items()
         if name == "sizewatch_incident_alert" and (own := dict(labels))
-    } | {("", "", ""): one(page, "sizewatch_incident_alerts", tier="t")}
+    } | {("", "", ""): one(page, "sizewatch_alerting_incidents", tier="t")}
 
 
 def test_an_incident_is_one_alert_that_counts_what_it_holds_back() -> None:

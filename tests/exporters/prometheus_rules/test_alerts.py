@@ -112,7 +112,7 @@ def test_an_alert_reads_incidents_and_certain_verdicts_and_a_note_verdicts_only(
     alert = verdict_alert(rule, level)
     beside = {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
     beside |= (
-        {names.INCIDENT_ALERT.name, names.INCIDENT_ALERTS.name} if level.loudness is not Severity.REPORT else set()
+        {names.INCIDENT_ALERT.name, names.ALERTING_INCIDENTS.name} if level.loudness is not Severity.REPORT else set()
     )
     assert set(re.findall(r"sizewatch_\w+", alert.expr)) == {names.VERDICT.name, names.VERDICT_CERTAIN.name} | beside
     assert str(parse(alert.expr))
@@ -154,7 +154,7 @@ def incident(rule: str, loudness: str, values: str, told: str = "a:9095", replic
 
 
 def incidents(values: str, told: str = "a:9095") -> dict[str, str]:
-    return {f'{names.INCIDENT_ALERTS.name}{{tier="t",instance="{told}",job="sizewatch"}}': values}
+    return {f'{names.ALERTING_INCIDENTS.name}{{tier="t",instance="{told}",job="sizewatch"}}': values}
 
 
 CASCADE, EVICTION = (next(r for r in RULES if r.name == name) for name in ("KvCacheCascade", "KvEviction"))
@@ -167,7 +167,7 @@ def test_an_agent_with_incidents_sends_one_alert_for_each_and_names_the_others(t
     (told,) = (one for one in LEVELS[CASCADE.loudness] if one.loudness is Severity.PAGE)
     sent = expected(CASCADE, told)
     sent["exp_annotations"] |= {
-        "held_back": "Also found in this tier, not sent: KvEviction",
+        "held_back": "Also found in this tier: KvEviction",
         "description": re.sub("Observed.*\n", "", sent["exp_annotations"]["description"]),
     }
     cases = [
@@ -284,12 +284,15 @@ def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
 def test_an_alert_says_since_when_the_root_the_suspect_the_stage_the_queue_and_the_links(tmp_path: Path) -> None:
     rule = next(rule for rule in RULES if rule.name == "KvCacheCascade")
     level = LEVELS[rule.loudness][0]
-    incident = 'tier="t",root="WorkloadDrift",severity="page",instance="a:9095"'
+    own = f'tier="t",replica="r1",rule="{rule.name}",loudness="page"'
+    incident = f'{own},root="WorkloadDrift",instance="a:9095"'
+    other = 'tier="t",replica="",rule="TtftTail",loudness="ticket",root="TtftTail",instance="a:9095"'
     told = {
         **verdict(rule, "2x130"),
         **series(rule, names.SUSPECT.name, "1x130", cause="prompt lengths"),
-        f"{names.INCIDENT.name}{{{incident}}}": "1x130",
-        f"{names.INCIDENT_START.name}{{{incident}}}": "600x130",
+        f"{names.INCIDENT_ALERT_START.name}{{{incident}}}": "600x130",
+        # Another incident of the tier began earlier, and is not told.
+        f"{names.INCIDENT_ALERT_START.name}{{{other}}}": "60x130",
         f'{names.CASCADE_STAGE.name}{{tier="t",replica="r1",instance="a:9095"}}': "3x130",
         f'{names.CASCADE_STAGE.name}{{tier="t",replica="r2",instance="a:9095"}}': "0x130",
         'sizewatch_requests_waiting{tier="t",replica="r1",instance="a:9095"}': "1200x130",

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from test_incidents import CASCADE, finding
 
 from rules.confidence import Certainty
-from rules.evaluator.alert_state import AHEAD_SECONDS, RESOLVED_KEPT_SECONDS, AlertKey, AlertState, Phase
+from rules.evaluator.alert_state import AHEAD_SECONDS, RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
 from rules.evaluator.incident_alerts import (
     KEEP_SECONDS,
     LEFT_OVER_SECONDS,
     TICKET_WAIT_SECONDS,
     IncidentAlert,
-    close_silenced,
     held_back,
+    is_lasting,
     step_incident_alerts,
 )
 from rules.evaluator.incidents import group_incidents
@@ -170,16 +170,14 @@ def test_an_end_in_the_future_of_a_clock_that_was_set_back_is_over() -> None:
     assert step_incident_alerts((), [incident], 10_000.0)[0].resolved_at is None
 
 
-def test_a_finding_whose_question_is_no_longer_asked_ends_with_its_alert_state() -> None:
-    lasting = finding("SpeculationUneconomic", 100.0, status=WARNING)
-    key = AlertKey(rule=lasting.rule, subject=lasting.subject)
-    state = AlertState(
-        key=key, phase=Phase.RESOLVED, since=100.0, resolved_at=500.0, loudness="ticket", verdict=lasting.worst
-    )
-    assert [one.ended_at for one in close_silenced([lasting], {key: state})] == [500.0]
-    again = finding("SpeculationUneconomic", 600.0, status=WARNING)
-    assert list(close_silenced([again], {key: state})) == [again]
-    assert list(close_silenced([lasting], {key: replace(state, phase=Phase.FIRING)})) == [lasting]
+def test_a_finding_that_got_milder_keeps_its_alert() -> None:
+    cascade = finding("KvCacheCascade", 100.0)
+    milder = Transition(t=200.0, status=WARNING, stage=1, certainty=Certainty.CERTAIN)
+    cascade = replace(cascade, transitions=(*cascade.transitions, milder))
+    (alert,) = step_incident_alerts((), group_incidents([cascade]), 5000.0)
+    assert (alert.loudness, is_lasting(alert)) == (Severity.PAGE, True)
+    (over,) = step_incident_alerts((), group_incidents([replace(cascade, ended_at=4900.0)]), 5000.0)
+    assert (over.resolved_at, is_lasting(over)) == (None, False)
 
 
 def test_what_is_held_back_are_the_other_loud_findings_but_the_root() -> None:
@@ -247,3 +245,16 @@ def test_several_findings_of_one_severity_are_one_alert(loudness: Severity) -> N
     rules = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn")
     known = [finding(rule, 100.0 * n, 3000.0, status=status) for n, rule in enumerate(rules)]
     assert [one[1] for one in story(known, 4000.0)] == [loudness.value] * 2
+
+
+def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers() -> None:
+    cascade, tail = finding("KvCacheCascade", 0.0, 4000.0), finding("TtftTail", 600.0, 5000.0, status=WARNING)
+    died, slower = finding("TierDown", 3000.0), finding("TtftDivergence", 3010.0, status=WARNING)
+    known: tuple[IncidentAlert, ...] = ()
+    for now in (2990.0, 3000.0, 3015.0, 3600.0):
+        known = alerts([cascade, tail, died, slower], now, known)
+        pages = {one.key.rule for one in known if one.loudness is Severity.PAGE and one.resolved_at is None}
+        assert pages == {"KvCacheCascade", *(["TierDown"] if now >= 3000.0 else [])}
+    failing = finding("AvailabilityBurn", 3060.0)
+    known = alerts([cascade, tail, died, slower, failing], 3700.0, known)
+    assert len([one for one in known if one.loudness is Severity.PAGE]) == 2, "what the outage explains is no page"

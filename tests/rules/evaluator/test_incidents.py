@@ -65,7 +65,7 @@ def test_a_cascade_is_one_incident_whose_root_is_what_began_it() -> None:
     assert incident.root.rule == "WorkloadDrift"
     assert incident.severity is Severity.PAGE
     assert (incident.started_at, incident.ended_at) == (85.0, None)
-    assert [one.rule for one in incident.symptoms][:2] == ["KvCacheCascade", "KvEviction"]
+    assert list(incident.symptoms)[:2] == ["KvCacheCascade", "KvEviction"]
     burn = BY_NAME["TtftSloBurn"].title
     assert incident.sentence == f"WorkloadDrift is seen from 01 Jan 00:01 to 00:05; still: {burn}"
     assert incident.action == "mend WorkloadDrift"
@@ -257,8 +257,8 @@ def test_an_outage_in_a_lasting_drift_is_an_incident_of_its_own() -> None:
     drift, early = finding("WorkloadDrift", 0.0), finding("TtftTail", 100.0)
     lost, late = finding("TierDown", 90_000.0, 90_400.0), finding("TtftSloBurn", 90_060.0, 91_000.0)
     first, second = group_incidents([drift, early, lost, late])
-    assert (first.root, first.symptoms, first.ended_at) == (drift, (early,), None)
-    assert (second.root, second.symptoms, second.ended_at) == (lost, (late,), 91_000.0)
+    assert (first.root, first.findings, first.ended_at) == (drift, (drift, early), None)
+    assert (second.root, second.findings, second.ended_at) == (lost, (lost, late), 91_000.0)
     soon = replace(lost, started_at=3600.0)
     assert len(group_incidents([drift, early, soon, replace(late, started_at=3660.0)])) == 1
 
