@@ -337,7 +337,8 @@ def describe(messages: list[dict[str, Any]], scenes: Mapping[str, Scene], began:
         for receiver in ("pages", "tickets"):
             firing, resolved = (counts.get((name, receiver, status), 0) for status in ("firing", "resolved"))
             expected = scenes[name].expected.get(receiver, 0) if name in scenes else 0
-            fine &= firing == expected and resolved <= firing
+            # A scene leaves time for the end of its page. A slow machine stays slow.
+            fine &= firing == expected and (resolved == firing if receiver == "pages" else resolved <= firing)
             if firing or resolved or expected:
                 rows.append(f"{name:14} {receiver:8} {firing:8} {resolved:8} {expected:8}")
     return "\n".join((*sorted(lines), *rows, "as expected" if fine else "NOT as expected")), fine

@@ -19,7 +19,7 @@ from rules.evaluator.alert_state import (
     alert_loudness,
 )
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
-from rules.evaluator.incidents import Incident, is_explained
+from rules.evaluator.incidents import Incident, group_incidents, is_explained
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Subject
@@ -150,13 +150,22 @@ def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
         yield from (_alert(incident, loudness, span, now) for span in reversed(spans) if min(now, span.end) >= span.due)
 
 
-def _is_of_outage(finding: Finding, findings: Iterable[Finding]) -> bool:
-    """Return whether a finding is the death of the tier or explained by it.
+def _is_of_outage(finding: Finding, findings: Sequence[Finding]) -> bool:
+    """Return whether a finding is the outage of a tier that was an incident of its own, or is explained by that.
 
-    A tier that dies in the course of an incident is a page of its own: the first page did not say it.
+    What joins two incidents later must not take back the page of an outage that lasts.
     """
     outages = [one for one in findings if one.rule == TIER_DOWN]
-    return finding.rule == TIER_DOWN or any(is_explained(finding, one) for one in outages)
+    mine = any(one is finding or is_explained(finding, one) for one in outages)
+    return mine and _pages_alone(outages[0], findings)
+
+
+def _pages_alone(outage: Finding, findings: Sequence[Finding]) -> bool:
+    """Return whether nothing of its incident paged when the outage began."""
+    begun = group_incidents(one for one in findings if one.started_at <= outage.started_at)
+    home = next(one for one in begun if outage in one.findings)
+    paged = (_loud_from(one, Severity.PAGE) for one in home.findings if one is not outage)
+    return not any(start is not None and start <= outage.started_at for start in paged)
 
 
 def _ticket_times(

@@ -209,7 +209,7 @@ def _incident(
     when = describe_period(first.started_at, root.ended_at if ended_at is None else ended_at, now)
     rules = [one.rule for one in active]
     action = verdict.actions[0].text if verdict.actions else ""
-    relief = _select_relief([root, *active], [verdicts[id(one)] for one in (root, *active)])
+    relief = _select_relief(findings, verdicts)
     effect = _describe_effect(rules, root) if ended_at is not None or root.ended_at is None else _describe_rest(active)
     return Incident(
         id=f"{first.subject}/{first.rule}/{first.started_at:.0f}",
@@ -239,14 +239,11 @@ def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdi
     return found or finding.worst
 
 
-def _select_relief(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> str:
-    """Return the first action of the first active finding whose rule pages, "" without one."""
-    paging = (
-        verdict
-        for one, verdict in zip(findings, verdicts, strict=True)
-        if one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.PAGE
-    )
-    return next((verdict.actions[0].text for verdict in paging if verdict.actions), "")
+def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict]) -> str:
+    """Return the first action of the most upstream rule that pages, "" without one. It stays while findings come and go."""
+    paging = (one for one in findings if one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.PAGE)
+    first = min(paging, key=lambda one: _UPSTREAM_FIRST.get(one.rule, 0), default=None)
+    return next((action.text for action in verdicts[id(first)].actions), "") if first is not None else ""
 
 
 def _measure_impact(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Impact:

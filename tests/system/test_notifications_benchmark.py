@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 import pytest
 from paths import ROOT
@@ -63,10 +64,17 @@ def test_a_restart_inside_a_recording_is_played_as_it_was() -> None:
     assert len({start for _, start in pages if start is not None}) == 3
 
 
-@pytest.mark.parametrize(("sent", "fine"), [(1, True), (2, False), (0, False)])
-def test_the_count_of_messages_decides(sent: int, fine: bool) -> None:
-    alert = {"labels": {"alertname": "TierDown", "tier": "killed"}, "status": "firing"}
-    message = {"at": BEGAN + 550, "receiver": "pages", "status": "firing", "alerts": [alert]}
-    text, found = describe([message] * sent, {"killed": SCENES["killed"]}, BEGAN)
+@pytest.mark.parametrize(
+    ("sent", "over", "fine"), [(1, 1, True), (2, 2, False), (0, 0, False), (1, 0, False), (1, 2, False)]
+)
+def test_the_count_of_messages_decides(sent: int, over: int, fine: bool) -> None:
+    text, found = describe(
+        [message("firing")] * sent + [message("resolved")] * over, {"killed": SCENES["killed"]}, BEGAN
+    )
     assert found is fine
     assert text.count("70 s  pages    firing    TierDown:firing") == sent
+
+
+def message(status: str) -> dict[str, Any]:
+    alert = {"labels": {"alertname": "TierDown", "tier": "killed"}, "status": status}
+    return {"at": BEGAN + 550, "receiver": "pages", "status": status, "alerts": [alert]}
