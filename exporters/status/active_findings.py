@@ -27,12 +27,14 @@ _LOUDNESS = {Severity.PAGE.value: 2, Severity.TICKET.value: 1, Severity.REPORT.v
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveFinding:
     """Active finding. `since` is its begin (unix seconds, None if no finding is open yet). `silent` is the gap of a
-    rule that currently has no verdict, else None. The verdict is then the worst of the finding.
+    rule that currently has no verdict, else None. The verdict is then the worst of the finding. `is_note` says that it
+    sends no alert: its rule is for the report, or it was never certain.
     """
 
     verdict: Verdict
     since: float | None
     silent: Unknown | None = None
+    is_note: bool = False
 
     @property
     def title(self) -> str:
@@ -62,25 +64,30 @@ class ActiveIncident:
 def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     """Return active findings, worst first: status, certainty, severity, then earliest begin.
 
-    Findings of severity report (DESIGN 3.10) are in `remarks`.
+    Findings that send no alert (DESIGN 3.10) are in `list_notes`.
     """
-    return tuple(finding for finding in _every(tier) if not _is_report(finding.verdict.rule))
+    return tuple(finding for finding in _every(tier) if not finding.is_note)
 
 
 def list_active_incidents(tier: TierStatus, incidents: Iterable[Incident]) -> tuple[ActiveIncident, ...]:
-    """Return those of the tier's incidents with an active finding that is not for the report only, the worst first."""
-    active = {(one.verdict.rule, one.verdict.subject): one for one in list_active_findings(tier)}
+    """Return those of the tier's incidents with an active finding that is no note, the worst first.
+
+    What is likely is a symptom of such an incident.
+    """
+    told = (one for one in _every(tier) if not _is_report(one.verdict.rule))
+    active = {(one.verdict.rule, one.verdict.subject): one for one in told}
     found = []
     for incident in incidents:
         # A rule may have ended in this incident and be open in a later one.
         keys = dict.fromkeys((one.rule, one.subject) for one in incident.findings if one.ended_at is None)
         members = [active.pop(key) for key in keys if key in active]
-        if members:
+        if not all(one.is_note for one in members):
             found.append(_active(incident, members))
     # A rule may fire before its finding is known here.
     found += [
         ActiveIncident(id="", root=one, symptoms=(), worst=one, sentence=split_claim(one.verdict.sentence)[0])
         for one in active.values()
+        if not one.is_note
     ]
     return tuple(sorted(found, key=lambda one: rank(one.worst)))
 
@@ -93,7 +100,7 @@ def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
         id=incident.id,
         root=first or ActiveFinding(verdict=incident.verdict, since=incident.root.started_at),
         symptoms=others,
-        worst=min(members, key=rank),
+        worst=min((one for one in members if not one.is_note), key=rank),
         sentence=incident.sentence,
         relief=incident.relief,
         started_at=incident.started_at,
@@ -102,9 +109,9 @@ def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
     )
 
 
-def remarks(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """Return active findings of severity report. They need no immediate attention and do not affect the tier state."""
-    return tuple(finding for finding in _every(tier) if _is_report(finding.verdict.rule))
+def list_notes(tier: TierStatus) -> tuple[ActiveFinding, ...]:
+    """Return active findings that send no alert. They need no immediate attention and do not affect the tier state."""
+    return tuple(finding for finding in _every(tier) if finding.is_note)
 
 
 def _is_report(name: str) -> bool:
@@ -113,16 +120,26 @@ def _is_report(name: str) -> bool:
 
 
 def _every(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    open_episodes = {(e.rule, e.subject): e for e in tier.findings if e.ended_at is None}
+    opened = {(one.rule, one.subject): one for one in tier.findings if one.ended_at is None}
     found = []
     for result in tier.results:
-        finding = open_episodes.pop((result.rule, result.subject), None)
+        finding = opened.pop((result.rule, result.subject), None)
         if isinstance(result, Verdict) and result.status in FIRING:
-            found.append(ActiveFinding(verdict=result, since=finding.started_at if finding else None))
+            found.append(_active_finding(result, finding))
         elif isinstance(result, Unknown) and finding is not None:
-            found.append(ActiveFinding(verdict=finding.worst, since=finding.started_at, silent=result))
-    found += [ActiveFinding(verdict=finding.worst, since=finding.started_at) for finding in open_episodes.values()]
+            found.append(_active_finding(finding.worst, finding, result))
+    found += [_active_finding(finding.worst, finding) for finding in opened.values()]
     return tuple(sorted(found, key=rank))
+
+
+def _active_finding(verdict: Verdict, finding: Finding | None, silent: Unknown | None = None) -> ActiveFinding:
+    certain = verdict.certainty is Certainty.CERTAIN or (finding is not None and bool(finding.certain_transitions))
+    return ActiveFinding(
+        verdict=verdict,
+        since=finding.started_at if finding is not None else None,
+        silent=silent,
+        is_note=not certain or _is_report(verdict.rule),
+    )
 
 
 def rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:

@@ -12,7 +12,7 @@ from html import escape
 
 from exporters.render.svg_charts import draw_panel, draw_scale
 from exporters.render.text import format_clock, format_duration, sign, tier_anchor
-from exporters.status.active_findings import LACKING, ended_findings, pending_rules, place, remarks, unknowns
+from exporters.status.active_findings import LACKING, ended_findings, list_notes, pending_rules, place, unknowns
 from exporters.status.page_incident import describe_finding, describe_gap, fold
 from exporters.status.page_tables import replicas
 from exporters.status.page_trend import Chart, charts, forecast
@@ -148,9 +148,9 @@ def _gpu_facts(tier: TierStatus) -> list[str]:
 
 
 def _notes(tier: TierStatus, now: float) -> str:
-    """Return the findings of severity report. They are notes: they colour and count nowhere."""
-    rows = "".join(f"<li>{describe_finding(one, now)}</li>" for one in remarks(tier))
-    return fold(format_count(len(remarks(tier)), "note"), f'<ul class="past">{rows}</ul>') if rows else ""
+    """Return the findings that send no alert. They are notes: they colour and count nowhere."""
+    rows = "".join(f"<li>{describe_finding(one, now)}</li>" for one in list_notes(tier))
+    return fold(format_count(len(list_notes(tier)), "note"), f'<ul class="past">{rows}</ul>') if rows else ""
 
 
 def _trend(tier: TierStatus, now: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from exporters.render.text import Tone, format_duration
-from exporters.status.active_findings import list_active_findings, remarks
+from exporters.status.active_findings import list_active_findings, list_notes
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
@@ -70,8 +70,8 @@ class ComparisonRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
     """Row of a tier. `judged` is the worst active finding about it or result of its rules, None without a result.
-    `note` is an active finding for the report. `window_seconds` is the time that `now` describes. `at_this_load` is the
-    benchmark value at equal load if a rule compared with it.
+    `alerts` says whether an active finding does, `note` is one that does not. `window_seconds` is the time that `now`
+    describes. `at_this_load` is the benchmark value at equal load if a rule compared with it.
     """
 
     row: ComparisonRow
@@ -81,6 +81,7 @@ class PlanComparison:
     at_this_load: Reading | None
     window_seconds: float | None = None
     note: Verdict | None = None
+    alerts: bool = True
 
     @property
     def window(self) -> str:
@@ -99,7 +100,8 @@ class PlanComparison:
             why = "" if result.reason is Gap.NOT_IN_PLAN else f": {result.reason.value.replace('_', ' ')}"
             return Status.UNKNOWN, f"not judged{why}"
         if result.status in FIRING:
-            return result.status, f"{result.status.value}, {result.certainty.value}"
+            tone: Tone = result.status if self.alerts else "note"
+            return tone, f"{result.status.value}, {result.certainty.value}"
         if self.note is not None:
             return "note", f"note: {RULES[self.note.rule].title}"
         if self.planned is None or isinstance(self.now, Missing):
@@ -146,16 +148,17 @@ def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
     now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text=NOTHING_SEEN)
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
-    active = (one.verdict for one in list_active_findings(tier) if one.verdict.rule in row.rules)
+    active = [one.verdict for one in list_active_findings(tier) if one.verdict.rule in row.rules]
     signals = {row.key, *(RULES[rule].signal for rule in row.rules)}
-    notes = (one.verdict for one in remarks(tier) if RULES[one.verdict.rule].signal in signals)
+    notes = (one.verdict for one in list_notes(tier) if RULES[one.verdict.rule].signal in signals)
     results = (*active, *(result for result in tier.results if result.rule in row.rules))
     return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
-        judged=worst_result(results),
+        judged=worst_result(tuple(active)) or worst_result(results),
         note=next(notes, None),
+        alerts=bool(active),
         at_this_load=_at_this_load(results),
         window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
     )

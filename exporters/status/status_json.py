@@ -14,7 +14,7 @@ from exporters.documents.forecast import forecast_json
 from exporters.documents.prewarm import prewarm_json
 from exporters.documents.replay import episode_json, incident_json, reading_json, unknown_json, verdict_json
 from exporters.documents.timeline import entry_json
-from exporters.status.active_findings import list_active_findings, remarks, tier_state, unknowns
+from exporters.status.active_findings import list_active_findings, list_notes, tier_state, unknowns
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
 from exporters.status.records import (
     AgentHealth,
@@ -74,8 +74,8 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
         "plan_version": plan_version(plan) if plan else None,
         "verdicts": [
             verdict_json(one.verdict)
-            | {"started_at": one.since, "silent": unknown_json(one.silent) if one.silent else None}
-            for one in (*list_active_findings(tier), *remarks(tier))
+            | {"started_at": one.since, "note": one.is_note, "silent": unknown_json(one.silent) if one.silent else None}
+            for one in (*list_active_findings(tier), *list_notes(tier))
         ],
         "unknowns": [unknown_json(unknown) for unknown in unknowns(tier)],
         "numbers": [_number(one) for one in compare_with_plan(tier)],

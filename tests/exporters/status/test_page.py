@@ -28,8 +28,8 @@ from exporters.render.svg_charts import draw_panel
 from exporters.status.active_findings import (
     list_active_findings,
     list_active_incidents,
+    list_notes,
     pending_rules,
-    remarks,
     tier_state,
     unknowns,
 )
@@ -507,8 +507,10 @@ def test_the_json_twin_says_the_same_as_the_page() -> None:
     for tier, told in zip(status.tiers, found["tiers"], strict=True):
         assert told["tier"] == tier.name
         assert told["status"] == tier_state(tier).value
-        assert [v["sentence"] for v in told["verdicts"]] == [one.verdict.sentence for one in list_active_findings(tier)]
-        assert [v["started_at"] for v in told["verdicts"]] == [one.since for one in list_active_findings(tier)]
+        every = (*list_active_findings(tier), *list_notes(tier))
+        assert [v["sentence"] for v in told["verdicts"]] == [one.verdict.sentence for one in every]
+        assert [v["started_at"] for v in told["verdicts"]] == [one.since for one in every]
+        assert [v["note"] for v in told["verdicts"]] == [one.is_note for one in every]
         assert [u["rule"] for u in told["unknowns"]] == [u.rule for u in unknowns(tier)]
         assert [number["key"] for number in told["numbers"]] == [row.key for row in ROWS]
         assert len(told["trend"]) == len(tier.trend)
@@ -540,7 +542,7 @@ def test_what_is_for_the_report_only_spoils_no_tier_and_stands_apart() -> None:
     quiet = replace(tier, results=tuple(noted if a is low else a for a in tier.results))
     assert tier_state(quiet) is Status.OK
     assert list_active_findings(quiet) == ()
-    assert [one.verdict for one in remarks(quiet)] == [noted]
+    assert [one.verdict for one in list_notes(quiet)] == [noted]
     page = read(with_tiers(quiet))
     assert "1 note" in page.text
     assert noted.sentence in page.text

@@ -8,7 +8,7 @@ import pytest
 from status_samples import NOW, agent_status, cascading_tier, fine_tier, fleet_status, planned_tier, unplanned_tier
 
 from exporters.render.svg_charts import draw_scale
-from exporters.status.active_findings import list_active_findings
+from exporters.status.active_findings import list_active_findings, list_notes
 from exporters.status.page import TIERS_OPEN, render_page
 from exporters.status.page_tier import numbers
 from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan
@@ -49,6 +49,23 @@ def test_a_tile_is_at_least_as_bad_as_each_finding_about_it(tier: TierStatus) ->
         found = [one.verdict.status for one in list_active_findings(tier) if one.verdict.rule in row.row.rules]
         worst = max(found, key=SEVERITY.__getitem__, default=None)
         assert row.state[0] == worst or worst is None, row.row.key
+
+
+def test_what_is_only_likely_is_a_note_and_colours_nothing() -> None:
+    tier = cascading_tier()
+    burn = next(one for one in tier.results if isinstance(one, Verdict) and one.rule == "TtftSloBurn")
+    likely = replace(burn, certainty=Certainty.LIKELY, status=Status.CRITICAL)
+    finding = next(one for one in tier.findings if one.ended_at is None)
+    change = replace(finding.transitions[0], certainty=Certainty.LIKELY)
+    open_ = replace(finding, rule=burn.rule, subject=burn.subject, worst=likely, transitions=(change,))
+    for certain in (False, True):
+        known = replace(open_, transitions=(change, replace(change, certainty=Certainty.CERTAIN))) if certain else open_
+        status = agent_status(tiers=(replace(tier, results=(likely,), findings=(known,)),))
+        line = summarize_tier(status, status.tiers[0])
+        state = tile(status.tiers[0], "ttft_p99_seconds").state
+        expected = (1, "critical", "critical", "critical, likely") if certain else (0, "ok", "note", "critical, likely")
+        assert (line.incidents, headline(status).status.value, *state) == expected
+        assert [one.verdict for one in list_notes(status.tiers[0])] == ([] if certain else [likely])
 
 
 @pytest.mark.parametrize(
