@@ -72,7 +72,7 @@ ROWS: tuple[Rule, ...] = (
         actions=(
             "Compare prompt and output lengths with the plan's workload",
             "Look at queue time and at the front end's CPU: a starved engine shows as an idle GPU",
-            "Go back to step 1 if the lengths moved",
+            "Size the tier again if the lengths moved",
         ),
         explained_by=explain(*OUTAGES, *ROUTING),
     ),

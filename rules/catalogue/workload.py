@@ -33,7 +33,7 @@ ROWS: tuple[Rule, ...] = (
         meaning="Prompts, outputs or the peak are not those that the tier was sized for. Memory floor, batch and fleet "
         "were calculated from them.",
         actions=(
-            "Go back to step 1: put the lengths and the peak that are seen into the plan's workload",
+            "Size the tier again: put the lengths and the peak that are seen into the plan's workload",
             "Benchmark again with them before the fleet is changed",
             "Longer: check KV cache utilisation and evictions now; shorter: the fleet may be too large",
         ),

@@ -65,7 +65,7 @@ def test_longer_prompts_are_told_with_their_factor_and_what_the_traffic_becomes(
         "the traffic moves from chat towards rag"
     )
     assert (found.observed.low, found.expected.value) == (200.0, 160)  # type: ignore[union-attr]
-    assert found.actions[0].text.startswith("Go back to step 1")
+    assert found.actions[0].text.startswith("Size the tier again")
 
 
 def test_longer_outputs_and_both_are_named_and_move_to_their_archetype() -> None:
