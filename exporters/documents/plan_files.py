@@ -1,4 +1,4 @@
-"""Plan YAML for people: benchmark curves with comments, and a skeleton plan to fill in.
+"""Plan YAML for people: benchmark curves with comments, and a skeleton plan to fill in; and files of load generators.
 
 Numbers follow YAML 1.1, as common parsers do (`1e-05` would be text). Required unknown values of a skeleton stay empty,
 so that `sizewatch plan check` names their line. Optional unknown values are comments. Observed values are never written
@@ -13,9 +13,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import count
+from random import Random
+from statistics import fmean, pstdev
 
 from exporters.render.text import printable_line
 from rules.plan.schema import BenchmarkCurve, Point
+from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload
 from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
 from rules.telemetry.signals import BY_NAME, Reading
@@ -251,3 +255,140 @@ def _cold_start(pages: tuple[Snapshot, ...]) -> Iterator[str]:
 def _guardrails(context: int | None) -> Iterator[str]:
     limit = f"{context}" if context else ""
     yield f"# guardrails: {{max_prompt_tokens: {limit}, max_generation_tokens: }}  # what the gateway enforces"
+
+
+RUN = """\
+#!/bin/sh
+# Written by `sizewatch plan workload` for {tool}. {head}
+# Needs {needs}. Set URL, MODEL and TOKENIZER for another place than below.
+set -eu
+cd "$(dirname "$0")"
+: "${{URL:=http://127.0.0.1:8000}}" "${{MODEL:={model}}}"
+: "${{TOKENIZER:=$MODEL}}"
+page() {{ curl -sf "$URL/metrics" > "$1" || rm -f "$1"; }}
+"""
+PAGES = ("page metrics_before.prom\n", "page metrics_after_{tag}.prom\n")
+
+_VLLM = """\
+PYTHONHASHSEED=0 vllm bench serve --backend openai --base-url "$URL" --endpoint /v1/completions --model "$MODEL" \\
+  --tokenizer "$TOKENIZER" --dataset-name timed_trace --dataset-path requests_{tag}.jsonl \\
+  --timed-trace-chunk-hash-size {block} --no-self-timed --num-prompts {requests} {load} --seed {seed} \\
+  --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99 --save-result --save-detailed \\
+  --result-dir . --result-filename {result}.json
+"""
+_GUIDELLM = """\
+guidellm run --backend "kind=openai_http,target=$URL,model=$MODEL,request_format=/v1/completions" \\
+  --tokenizer "kind=huggingface_auto,model=$TOKENIZER" --profile kind={load} \\
+  --data kind=mooncake,hash_id_block_size={block},source.kind=json_file,source.path=requests_{tag}.jsonl \\
+  --constraint kind=max_requests,count={requests} --seed kind=static,seed={seed} --output kind=json,path={result}.json
+"""
+_AIPERF = """\
+aiperf profile --model "$MODEL" --tokenizer "$TOKENIZER" --url "$URL" --endpoint-type completions --streaming \\
+  --input-file requests_{tag}.jsonl --custom-dataset-type mooncake_trace --isl-block-size {block} --no-fixed-schedule \\
+  --ignore-trace-delays {load} --request-count {requests} --random-seed {seed} --extra-inputs ignore_eos:true \\
+  --use-server-token-count --output-artifact-dir . --profile-export-prefix {result}
+"""
+_INFERENCE_PERF = """\
+sed -e "s|URL|$URL|; s|MODEL|$MODEL|; s|TOKENIZER|$TOKENIZER|" inference_perf_{tag}.json > run_{tag}.json
+inference-perf --config_file run_{tag}.json
+mv reports_{tag}/stage_0_lifecycle_metrics.json {result}.json
+"""
+
+LOAD_GENERATORS: Mapping[str, tuple[str, str, str, str]] = {
+    "vllm-bench": (
+        "vLLM with the dataset timed_trace (0.32)",
+        _VLLM,
+        "--request-rate {rps:g}",
+        "--max-concurrency {n}",
+    ),
+    "guidellm": ("GuideLLM 0.8", _GUIDELLM, "poisson,rate={rps:g}", "concurrent,streams={n}"),
+    "inference-perf": ("inference-perf 0.7", _INFERENCE_PERF, "", ""),
+    "aiperf": (
+        "AIPerf 0.13",
+        _AIPERF,
+        "--request-rate {rps:g} --arrival-pattern poisson",
+        "--concurrency {n}",
+    ),
+}
+"""Load generators by the names of the result formats: version needed, command, its load in an open and a closed loop."""
+
+
+def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str, closed: bool) -> dict[str, str]:
+    """Return the files of a benchmark by name: `run.sh`, and the requests of each load.
+
+    Requests are lines of Mooncake's trace format, which three of the tools read. A hash id is a block of the prompt. No two
+    loads have a block in common but the shared ones, else the prefix cache would answer.
+    """
+    needs, command, *loads = LOAD_GENERATORS[tool]
+    script = [RUN.format(tool=tool, head=printable_line(head), needs=needs, model=_shell_word(model)), PAGES[0]]
+    own, files = count(found.shared_blocks), {}
+    chosen = [one for one in found.loads if one.clients] if closed else list(found.loads)
+    for seed, load in enumerate((chosen[0], *chosen)):
+        tag = "warm_up" if not seed else f"c{load.clients}" if closed else f"r{load.rps:g}"
+        lines = _requests(found, load, Random(seed), own)
+        if tool == "inference-perf":
+            files[f"inference_perf_{tag}.json"] = json.dumps(_inference_perf(found, load, tag, seed, closed), indent=2)
+        else:
+            files[f"requests_{tag}.jsonl"] = "\n".join(json.dumps(line) for line in lines) + "\n"
+        values = {"tag": tag, "seed": seed, "block": found.block_tokens, "requests": len(lines)}
+        run = loads[closed].format(rps=load.rps, n=load.clients)
+        script.append(command.format(load=run, result=f"bench_{tag}" if seed else tag, **values))
+        script.append(PAGES[1].format(tag=tag))
+    return {"run.sh": "".join(script), **files}
+
+
+def _requests(
+    found: BenchmarkWorkload, load: BenchmarkLoad, chance: Random, own: Iterator[int]
+) -> list[dict[str, object]]:
+    block, lines = found.block_tokens, []
+    prompts, generations = (chance.sample(lengths, len(lengths)) for lengths in (found.prompts, found.generations))
+    for place, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
+        blocks = -(-prompt // block)
+        shared = min(found.shared_blocks, blocks - 1)
+        lines.append(
+            {
+                "timestamp": round(1000 * place / load.rps),
+                "input_length": prompt,
+                "output_length": generation,
+                "hash_ids": [*range(shared), *(next(own) for _ in range(blocks - shared))],
+            }
+        )
+    return lines
+
+
+def _inference_perf(
+    found: BenchmarkWorkload, load: BenchmarkLoad, tag: str, seed: int, closed: bool
+) -> dict[str, object]:
+    """Return the configuration of one load. A list of lengths would exclude a shared prefix, so their shape is given."""
+    requests, shared = len(found.prompts), found.shared_blocks * found.block_tokens
+    stage: dict[str, object] = {"rate": load.rps, "duration": -(-requests // load.rps)}
+    if closed:
+        stage = {"num_requests": requests, "concurrency_level": load.clients}
+    return {
+        "api": {"type": "completion", "streaming": True},
+        "server": {"type": "vllm", "model_name": "MODEL", "base_url": "URL", "ignore_eos": True},
+        "tokenizer": {"pretrained_model_name_or_path": "TOKENIZER"},
+        "data": {
+            "type": "shared_prefix",
+            "shared_prefix": {
+                "num_groups": 1,
+                "num_prompts_per_group": requests,
+                "system_prompt_len": shared,
+                "question_len": _shape([max(1, prompt - shared) for prompt in found.prompts]),
+                "output_len": _shape(found.generations),
+                "seed": seed,
+            },
+        },
+        "load": {"type": "concurrent" if closed else "poisson", "stages": [stage], "base_seed": seed},
+        "storage": {"local_storage": {"path": f"reports_{tag}"}},
+    }
+
+
+def _shape(lengths: Sequence[int]) -> dict[str, object]:
+    mean, deviation = round(fmean(lengths), 2), round(pstdev(lengths), 2)
+    return {"type": "lognormal", "min": min(lengths), "max": max(lengths), "mean": mean, "std_dev": deviation}
+
+
+def _shell_word(text: str) -> str:
+    """Return a text that is safe inside double quotes and braces of a shell."""
+    return re.sub(r"[^A-Za-z0-9_./:@+-]", "_", text)

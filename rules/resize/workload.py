@@ -1,11 +1,12 @@
-"""Present workload beside the planned one (guide 9.1, Step 1), and guardrails that fit it (guide 9.4).
+"""Present workload beside the planned one (guide 9.1, Step 1), guardrails that fit it (guide 9.4), and its benchmark.
 
-To add a quantity: a field of `WorkloadNow`.
+To add a quantity: a field of `WorkloadNow`. To add a load of the benchmark: a row of LOADS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
@@ -16,6 +17,8 @@ from rules.methods.utilization import nearest_rank
 from rules.resize.production_summary import ProductionSummary
 from rules.sizing import safe_queue_depth
 from rules.telemetry import histograms
+from rules.telemetry.gauges import IN_SYSTEM
+from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.verdicts.context import SEPARATE
@@ -215,3 +218,145 @@ def _lengths(seen: ProductionSummary, planned: Mapping[str, float | None]) -> li
             )
         )
     return found
+
+
+LOADS = (
+    ("average_rps", 0.5, "half the average"),
+    ("average_rps", 1.0, "average"),
+    ("p95_rps", 1.0, "95 % of the stretches of five minutes are below"),
+    ("peak_rps", 1.0, "peak"),
+)
+"""Loads of the benchmark within production: field of `WorkloadNow`, factor, origin."""
+
+STEP = 1.25
+"""Factor between loads above the peak. Ours: a capacity between two points is then uncertain by a quarter at most."""
+
+TOP = 2.0
+"""Highest load by default, as a multiple of the peak. Ours: above the guide's largest safety factor (9.1 step 11: 1.5)."""
+
+APART = 1.1
+"""Least factor between two loads. Closer ones differ by chance only."""
+
+SMALLEST_BLOCK, MOST_BLOCKS = 16, 64
+"""Tokens of the smallest block of a prompt, and blocks of a mean prompt: long prompts get larger blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkLoad:
+    """Load of one replica: `rps` arrivals, or `clients` that each wait for their answer (None: unknown)."""
+
+    rps: float
+    clients: int | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkWorkload:
+    """Production as a benchmark of one replica: rising lengths (tokens), loads, and what production does not expose.
+
+    Every prompt begins with the same `shared_blocks` blocks of `block_tokens` tokens; its last block is always its own.
+    `prefix_hit_ratio` is what production shows, `shared_ratio` what these blocks give. `in_system` is a replica's.
+    """
+
+    prompts: tuple[int, ...]
+    generations: tuple[int, ...]
+    block_tokens: int
+    shared_blocks: int
+    prefix_hit_ratio: SignalValue
+    loads: tuple[BenchmarkLoad, ...]
+    replicas: float
+    in_system: float | None
+    remarks: tuple[str, ...]
+
+    @property
+    def shared_ratio(self) -> float:
+        """Return the share of prompt tokens that another prompt holds too."""
+        return _shared(self.prompts, self.block_tokens, self.shared_blocks) / sum(self.prompts)
+
+
+def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | None = None) -> BenchmarkWorkload | str:
+    """Return the workload of a benchmark with so many requests a load, or why there is none.
+
+    `top_rps` is the highest load of one replica.
+    """
+    now, window, remarks = measure_workload(seen), seen.lately, list(NOT_EXPOSED)
+    replicas = seen.mean_ready_replicas
+    if window is None or not replicas or not now.average_rps:
+        return "no arrivals were seen"
+    drawn = []
+    for (word, family, _), mean in zip(LENGTHS, (now.prompt_mean, now.generation_mean), strict=True):
+        parts = window.histograms.get(family, ())
+        if not parts and mean is None:
+            return f"the engine exposes no lengths of {word}"
+        lengths, open_ended = histograms.draw(parts, mean, requests)
+        drawn.append(lengths)
+        if not parts:
+            remarks.append(f"{word}: only their mean is exposed; all have that length")
+        if open_ended:
+            remarks.append(
+                f"{word}: {open_ended} of {requests} are above the last bucket; how far is not exposed: "
+                f"written as {lengths[-1]} tokens"
+            )
+    block = SMALLEST_BLOCK
+    while sum(drawn[0]) / requests / block > MOST_BLOCKS:
+        block *= 2
+    hits = read(BY_NAME["prefix_hit_ratio"], window, seen.context.basis)
+    if isinstance(hits, Missing):
+        remarks.append("prefix hits are not exposed: prompts share nothing")
+    if now.peak_rps is None:
+        remarks.append("too short for a peak of five-minute stretches: loads are multiples of the average")
+    levels = [level.value or 0.0 for name in IN_SYSTEM if isinstance(level := mean_level(window, name), Reading)]
+    in_system = math.fsum(levels) if levels else None
+    completed = replica_rate(window, "requests_finished")
+    seconds = in_system / completed if in_system and completed else None
+    return BenchmarkWorkload(
+        prompts=drawn[0],
+        generations=drawn[1],
+        block_tokens=block,
+        shared_blocks=_share_blocks(drawn[0], block, hits.value or 0.0) if isinstance(hits, Reading) else 0,
+        prefix_hit_ratio=hits,
+        loads=_list_loads(now, replicas, seconds, top_rps),
+        replicas=replicas,
+        in_system=in_system,
+        remarks=tuple(remarks),
+    )
+
+
+NOT_EXPOSED = (
+    "which output belongs to which prompt is not exposed: lengths are paired by chance",
+    "arrivals within a minute are not exposed: they are at random times (Poisson)",
+    "which prompts share a prefix is not exposed: all begin with the same tokens, as many as the hit ratio needs",
+    "how many prefixes there are, and how long each stays cached, is not exposed: it is not reproduced",
+)
+"""What no engine's metrics tell of requests, and what stands in its place."""
+
+
+def _shared(prompts: Sequence[int], block: int, blocks: int) -> int:
+    return sum(min(blocks, math.ceil(tokens / block) - 1) * block for tokens in prompts)
+
+
+def _share_blocks(prompts: Sequence[int], block: int, ratio: float) -> int:
+    """Return the number of first blocks whose share of all tokens is nearest to this ratio."""
+    wanted, most = ratio * sum(prompts), math.ceil(max(prompts) / block)
+    return min(range(most), key=lambda blocks: abs(_shared(prompts, block, blocks) - wanted))
+
+
+def _list_loads(
+    now: WorkloadNow, replicas: float, seconds: float | None, top_rps: float | None
+) -> tuple[BenchmarkLoad, ...]:
+    """Return the loads of one replica by Little's law: clients = rps x mean seconds in the system as seen."""
+    rows = [(rate * factor / replicas, origin) for name, factor, origin in LOADS if (rate := getattr(now, name))]
+    peak = max(rps for rps, _ in rows)
+    top = TOP * peak if top_rps is None else top_rps
+    rows += [
+        (peak * STEP**step, f"{STEP**step:.2f} x peak") for step in range(1, math.ceil(math.log(top / peak, STEP)))
+    ]
+    rows = [row for row in sorted(rows) if row[0] <= top]
+    if top > peak:
+        rows.append((top, "highest"))
+    found: list[BenchmarkLoad] = []
+    for rps, origin in rows:
+        if not found or rps >= APART * found[-1].rps:
+            clients = None if seconds is None else max(1, math.ceil(round(rps * seconds, 6)))
+            found.append(BenchmarkLoad(rps=float(f"{rps:.3g}"), clients=clients, origin=origin))
+    return tuple(found)
