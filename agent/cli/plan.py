@@ -50,6 +50,7 @@ from rules.plan.schema import plan_schema
 from rules.resize.production_summary import ProductionSummary, summarize_windows
 from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.wording import format_count
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -278,7 +279,9 @@ def _from_history(options: argparse.Namespace) -> ProductionSummary:
     tier, now = select_tier(loaded, options.tier), time.time()
     with HistoryStore.open_reader(history_path(loaded, "ask")) as store:
         context, version = build_tier_contexts(loaded)[tier], plan_versions(loaded).get(tier, "")
-        return material(store, context, version, now - options.since, now).seen
+        # The history sums by full hours; the present hour counts as far as it went.
+        since = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS
+        return material(store, context, version, since, now).seen
 
 
 def _recorded(options: argparse.Namespace) -> ProductionSummary | None:

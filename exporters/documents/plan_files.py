@@ -280,7 +280,7 @@ _GUIDELLM = """\
 guidellm run --backend "kind=openai_http,target=$URL,model=$MODEL,request_format=/v1/completions" \\
   --tokenizer "kind=huggingface_auto,model=$TOKENIZER" --profile kind={load} \\
   --data kind=mooncake,hash_id_block_size={block},source.kind=json_file,source.path=requests_{tag}.jsonl \\
-  --constraint kind=max_requests,count={requests} --seed kind=static,seed={seed} --output kind=json,path={result}.json
+  --constraint kind=max_requests,count={requests} --seed kind=static,value={seed} --output kind=json,path={result}.json
 """
 _AIPERF = """\
 aiperf profile --model "$MODEL" --tokenizer "$TOKENIZER" --url "$URL" --endpoint-type completions --streaming \\
@@ -322,7 +322,7 @@ def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str, c
     needs, command, *loads = LOAD_GENERATORS[tool]
     script = [RUN.format(tool=tool, head=printable_line(head), needs=needs, model=_shell_word(model)), PAGES[0]]
     own, files = count(found.shared_blocks), {}
-    chosen = [one for one in found.loads if one.clients] if closed else list(found.loads)
+    chosen = list({one.clients if closed else one.rps: one for one in found.loads}.values())
     for seed, load in enumerate((chosen[0], *chosen)):
         tag = "warm_up" if not seed else f"c{load.clients}" if closed else f"r{load.rps:g}"
         lines = _requests(found, load, Random(seed), own)
