@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 import time
@@ -238,18 +239,29 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of each load (default 300: fewer support no certain P99)",
     )
-    parser.add_argument("--top", type=float, metavar="RPS", help="highest load of a replica; default twice the peak")
+    parser.add_argument(
+        "--top",
+        type=float,
+        metavar="RPS",
+        help="highest load of a replica; default twice that of the busiest five minutes",
+    )
     add_format(parser)
 
 
 def _workload(options: argparse.Namespace) -> int:
     """Print production's workload for a benchmark, and write its files. Exit 3 if production shows no workload."""
+    if options.top is not None and not 0 < options.top < math.inf:
+        raise ConfigError(("--top must be requests per second above 0",))
     seen = _recorded(options) if options.recording else _from_history(options)
     found = derive_benchmark(seen, options.requests, options.top) if seen else "no arrivals were seen"
     if isinstance(found, str) or seen is None:
         print(f"sizewatch plan: {options.tier or 'the tier'}: {found}", file=sys.stderr)
         return CANNOT_JUDGE
     tier = seen.context.tier
+    if options.loop == "closed" and found.loads[0].clients is None:
+        raise ConfigError(
+            (f"{tier}: requests in the system are not exposed, so no number of clients: give --loop open",)
+        )
     if options.format == "json":
         print(json.dumps(workload_json(tier, found), indent=2, allow_nan=False))
     else:

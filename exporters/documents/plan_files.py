@@ -8,6 +8,7 @@ as planned values.
 from __future__ import annotations
 
 import json
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -267,6 +268,9 @@ cd "$(dirname "$0")"
 : "${{TOKENIZER:=$MODEL}}"
 page() {{ curl -sf "$URL/metrics" > "$1" || rm -f "$1"; }}
 """
+WARM_UP = 50
+"""Requests before the first load. Ours: enough for what an engine does once; a TTFT that still falls shows in the pages."""
+
 PAGES = ("page metrics_before.prom\n", "page metrics_after_{tag}.prom\n")
 
 _VLLM = """\
@@ -303,12 +307,7 @@ LOAD_GENERATORS: Mapping[str, tuple[str, str, str, str]] = {
     ),
     "guidellm": ("GuideLLM 0.8", _GUIDELLM, "poisson,rate={rps:g}", "concurrent,streams={n}"),
     "inference-perf": ("inference-perf 0.7", _INFERENCE_PERF, "", ""),
-    "aiperf": (
-        "AIPerf 0.13",
-        _AIPERF,
-        "--request-rate {rps:g} --arrival-pattern poisson",
-        "--concurrency {n}",
-    ),
+    "aiperf": ("AIPerf 0.13", _AIPERF, "--request-rate {rps:g} --arrival-pattern poisson", "--concurrency {n}"),
 }
 """Load generators by the names of the result formats: version needed, command, its load in an open and a closed loop."""
 
@@ -323,9 +322,10 @@ def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str, c
     script = [RUN.format(tool=tool, head=printable_line(head), needs=needs, model=_shell_word(model)), PAGES[0]]
     own, files = count(found.shared_blocks), {}
     chosen = list({one.clients if closed else one.rps: one for one in found.loads}.values())
+    # The engine compiles, and the shared prefix is computed, before the first load.
     for seed, load in enumerate((chosen[0], *chosen)):
         tag = "warm_up" if not seed else f"c{load.clients}" if closed else f"r{load.rps:g}"
-        lines = _requests(found, load, Random(seed), own)
+        lines = _requests(found, load, Random(seed), own)[: None if seed else WARM_UP]
         if tool == "inference-perf":
             files[f"inference_perf_{tag}.json"] = json.dumps(_inference_perf(found, load, tag, seed, closed), indent=2)
         else:
@@ -343,16 +343,11 @@ def _requests(
     block, lines = found.block_tokens, []
     prompts, generations = (chance.sample(lengths, len(lengths)) for lengths in (found.prompts, found.generations))
     for place, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
-        blocks = -(-prompt // block)
+        blocks = math.ceil(prompt / block)
         shared = min(found.shared_blocks, blocks - 1)
-        lines.append(
-            {
-                "timestamp": round(1000 * place / load.rps),
-                "input_length": prompt,
-                "output_length": generation,
-                "hash_ids": [*range(shared), *(next(own) for _ in range(blocks - shared))],
-            }
-        )
+        ids = [*range(shared), *(next(own) for _ in range(blocks - shared))]
+        when = round(1000 * place / load.rps)
+        lines.append({"timestamp": when, "input_length": prompt, "output_length": generation, "hash_ids": ids})
     return lines
 
 
@@ -361,24 +356,23 @@ def _inference_perf(
 ) -> dict[str, object]:
     """Return the configuration of one load. A list of lengths would exclude a shared prefix, so their shape is given."""
     requests, shared = len(found.prompts), found.shared_blocks * found.block_tokens
-    stage: dict[str, object] = {"rate": load.rps, "duration": -(-requests // load.rps)}
+    seconds = math.ceil(requests / load.rps)
+    stage: dict[str, object] = {"rate": load.rps, "duration": seconds}
     if closed:
         stage = {"num_requests": requests, "concurrency_level": load.clients}
+    prompts = {
+        "num_groups": 1,
+        "num_prompts_per_group": max(requests, math.ceil(seconds * load.rps)),
+        "system_prompt_len": shared,
+        "question_len": _shape([max(1, prompt - shared) for prompt in found.prompts]),
+        "output_len": _shape(found.generations),
+        "seed": seed,
+    }
     return {
         "api": {"type": "completion", "streaming": True},
         "server": {"type": "vllm", "model_name": "MODEL", "base_url": "URL", "ignore_eos": True},
         "tokenizer": {"pretrained_model_name_or_path": "TOKENIZER"},
-        "data": {
-            "type": "shared_prefix",
-            "shared_prefix": {
-                "num_groups": 1,
-                "num_prompts_per_group": requests,
-                "system_prompt_len": shared,
-                "question_len": _shape([max(1, prompt - shared) for prompt in found.prompts]),
-                "output_len": _shape(found.generations),
-                "seed": seed,
-            },
-        },
+        "data": {"type": "shared_prefix", "shared_prefix": prompts},
         "load": {"type": "concurrent" if closed else "poisson", "stages": [stage], "base_seed": seed},
         "storage": {"local_storage": {"path": f"reports_{tag}"}},
     }

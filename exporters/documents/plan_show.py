@@ -249,7 +249,7 @@ def workload_text(tier: str, seen: ProductionSummary, found: BenchmarkWorkload) 
     hits = found.prefix_hit_ratio.value if isinstance(found.prefix_hit_ratio, Reading) else None
     shared = found.shared_blocks * found.block_tokens
     rows = [
-        ("arrivals", f"{told}; {format_count(found.replicas, 'replica')}"),
+        ("arrivals", f"{told}; {found.replicas:.3g} {'replica' if found.replicas == 1 else 'replicas'}"),
         ("prompts", _lengths(found.prompts)),
         ("outputs", _lengths(found.generations)),
         ("prefix hits", "not exposed" if hits is None else f"{hits:.1%}"),

@@ -223,16 +223,16 @@ def _lengths(seen: ProductionSummary, planned: Mapping[str, float | None]) -> li
 LOADS = (
     ("average_rps", 0.5, "half the average"),
     ("average_rps", 1.0, "average"),
-    ("p95_rps", 1.0, "95 % of the stretches of five minutes are below"),
-    ("peak_rps", 1.0, "peak"),
+    ("peak_rps", 1.0, "third busiest five minutes"),
+    ("highest_rps", 1.0, "busiest five minutes"),
 )
 """Loads of the benchmark within production: field of `WorkloadNow`, factor, origin."""
 
 STEP = 1.25
-"""Factor between loads above the peak. Ours: a capacity between two points is then uncertain by a quarter at most."""
+"""Factor between loads above the highest of production. Ours: capacity between two points is uncertain by a quarter."""
 
 TOP = 2.0
-"""Highest load by default, as a multiple of the peak. Ours: above the guide's largest safety factor (9.1 step 11: 1.5)."""
+"""Highest load by default, as a multiple of production's. Ours: above the guide's largest safety factor (9.1 step 11: 1.5)."""
 
 APART = 1.1
 """Least factor between two loads. Closer ones differ by chance only."""
@@ -301,10 +301,12 @@ def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | No
     while sum(drawn[0]) / requests / block > MOST_BLOCKS:
         block *= 2
     hits = read(BY_NAME["prefix_hit_ratio"], window, seen.context.basis)
+    shared = _share_blocks(drawn[0], block, hits.value or 0.0) if isinstance(hits, Reading) else 0
+    remarks += SHARING_NOT_EXPOSED if shared else ()
     if isinstance(hits, Missing):
         remarks.append("prefix hits are not exposed: prompts share nothing")
     if now.peak_rps is None:
-        remarks.append("too short for a peak of five-minute stretches: loads are multiples of the average")
+        remarks.append("too short to know the busiest five minutes: loads are multiples of the average")
     levels = [level.value or 0.0 for name in IN_SYSTEM if isinstance(level := mean_level(window, name), Reading)]
     in_system = math.fsum(levels) if levels else None
     completed = replica_rate(window, "requests_finished")
@@ -313,7 +315,7 @@ def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | No
         prompts=drawn[0],
         generations=drawn[1],
         block_tokens=block,
-        shared_blocks=_share_blocks(drawn[0], block, hits.value or 0.0) if isinstance(hits, Reading) else 0,
+        shared_blocks=shared,
         prefix_hit_ratio=hits,
         loads=_list_loads(now, replicas, seconds, top_rps),
         replicas=replicas,
@@ -325,6 +327,8 @@ def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | No
 NOT_EXPOSED = (
     "which output belongs to which prompt is not exposed: lengths are paired by chance",
     "arrivals within a minute are not exposed: they are at random times (Poisson)",
+)
+SHARING_NOT_EXPOSED = (
     "which prompts share a prefix is not exposed: all begin with the same tokens, as many as the hit ratio needs",
     "how many prefixes there are, and how long each stays cached, is not exposed: it is not reproduced",
 )
@@ -346,17 +350,14 @@ def _list_loads(
 ) -> tuple[BenchmarkLoad, ...]:
     """Return the loads of one replica by Little's law: clients = rps x mean seconds in the system as seen."""
     rows = [(rate * factor / replicas, origin) for name, factor, origin in LOADS if (rate := getattr(now, name))]
-    peak = max(rps for rps, _ in rows)
+    peak, name = max(rows)
     top = TOP * peak if top_rps is None else top_rps
-    rows += [
-        (peak * STEP**step, f"{STEP**step:.2f} x peak") for step in range(1, math.ceil(math.log(top / peak, STEP)))
-    ]
-    rows = [row for row in sorted(rows) if row[0] <= top]
-    if top > peak:
-        rows.append((top, "highest"))
+    steps = range(1, math.ceil(math.log(top / peak, STEP)))
+    rows += [(peak * STEP**step, f"{STEP**step:.2f} x {name}") for step in steps]
+    rows = [*(row for row in sorted(rows) if row[0] < top), (top, name if top == peak else "highest")]
     found: list[BenchmarkLoad] = []
-    for rps, origin in rows:
-        if not found or rps >= APART * found[-1].rps:
+    for rps, origin in reversed(rows):
+        if not found or APART * rps <= found[-1].rps:
             clients = None if seconds is None else max(1, math.ceil(round(rps * seconds, 6)))
             found.append(BenchmarkLoad(rps=float(f"{rps:.3g}"), clients=clients, origin=origin))
-    return tuple(found)
+    return tuple(reversed(found))

@@ -296,7 +296,8 @@ def draw(parts: tuple[Histogram, ...], mean: float | None, count: int) -> tuple[
         places += [(low, low if high is None else high, (rank + 0.5) / size) for rank in range(size)]
 
     def lengths(bend: float) -> list[int]:
-        return [max(1, round(low + place ** math.exp(bend) * (high - low))) for low, high, place in places]
+        # Above the lower edge of the bucket, and at most at the upper one.
+        return [math.floor(low + place ** math.exp(bend) * (high - low)) + (high > low) for low, high, place in places]
 
     flat, steep = -STEEPEST, STEEPEST
     for _ in range(HALVINGS if mean is not None else 0):
