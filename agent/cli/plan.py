@@ -253,7 +253,7 @@ def _workload(options: argparse.Namespace) -> int:
     if options.top is not None and not 0 < options.top < math.inf:
         raise ConfigError(("--top must be requests per second above 0",))
     seen = _recorded(options) if options.recording else _from_history(options)
-    found = derive_benchmark(seen, options.requests, options.top) if seen else "no arrivals were seen"
+    found = derive_benchmark(seen, options.requests, options.top) if seen else "nothing was seen"
     if isinstance(found, str) or seen is None:
         print(f"sizewatch plan: {options.tier or 'the tier'}: {found}", file=sys.stderr)
         return CANNOT_JUDGE

@@ -282,7 +282,7 @@ def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | No
     now, window, remarks = measure_workload(seen), seen.lately, list(NOT_EXPOSED)
     replicas = seen.mean_ready_replicas
     if window is None or not replicas or not now.average_rps:
-        return "no arrivals were seen"
+        return "no arrivals were seen, or the engine counts no requests"
     drawn = []
     for (word, family, _), mean in zip(LENGTHS, (now.prompt_mean, now.generation_mean), strict=True):
         parts = window.histograms.get(family, ())

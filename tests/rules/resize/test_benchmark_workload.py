@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, quantiles
 
@@ -100,7 +101,19 @@ def test_the_highest_load_can_be_given(top: float) -> None:
 
 
 def test_nothing_is_made_up_where_nothing_arrived() -> None:
-    assert derive_benchmark(seen_of(tier_view(), []), 300) == "no arrivals were seen"
+    found = (derive_benchmark(seen, 300) for seen in (seen_of(tier_view(), []), recorded_summary("llamacpp")))
+    assert set(found) == {"no arrivals were seen, or the engine counts no requests"}
+
+
+def test_lengths_without_buckets_are_the_mean_and_said_so() -> None:
+    seen = recorded_summary("prefix")
+    assert seen.lately is not None
+    found = benchmark(replace(seen, lately=replace(seen.lately, histograms={})), 5)
+    assert set(found.prompts) == {found.prompts[0]}
+    assert found.prompts[0] == pytest.approx(676, rel=0.05)
+    assert "prompts: only their mean is exposed; all have that length" in found.remarks
+    nothing = replace(seen, lately=replace(seen.lately, histograms={}, counters={}))
+    assert derive_benchmark(nothing, 5) == "the engine exposes no lengths of prompts"
 
 
 def test_long_prompts_get_larger_blocks() -> None:

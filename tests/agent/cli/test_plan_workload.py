@@ -1,0 +1,161 @@
+"""`sizewatch plan workload`: what it prints and writes, from a recording and from a history."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorded
+import yaml
+from report_samples import HOUR, TIER, book, hours, plan
+
+from agent.benchmarks.formats import NAMES
+from agent.cli import main
+from agent.history.store import HistoryStore
+from exporters.documents.plan_files import LOAD_GENERATORS, WARM_UP
+
+SMALL = str(recorded.PLANS / "cpu-small.yaml")
+PREFIX = ("--recording", str(recorded.folder("prefix")), "--plan", SMALL)
+
+
+def ask(*words: str) -> int:
+    return main.main(["plan", "workload", *words])
+
+
+def written(folder: Path, *words: str) -> dict[str, str]:
+    assert ask(*PREFIX, "--requests", "60", "--out", str(folder), *words) == 0
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def requests_of(files: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: [json.loads(line) for line in text.splitlines()]
+        for name, text in files.items()
+        if name.endswith(".jsonl")
+    }
+
+
+def test_every_result_format_has_its_load_generator() -> None:
+    assert set(LOAD_GENERATORS) == set(NAMES)
+
+
+@pytest.mark.parametrize("tool", LOAD_GENERATORS)
+@pytest.mark.parametrize("loop", ["open", "closed"])
+def test_the_script_is_a_shell_script_that_finds_its_files(tmp_path: Path, tool: str, loop: str) -> None:
+    files = written(tmp_path, "--tool", tool, "--loop", loop)
+    assert subprocess.run(["sh", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
+    script = files["run.sh"]
+    named = set(re.findall(r"(?:requests|inference_perf)_[\w.]+\.jsonl?", script))
+    assert named == set(files) - {"run.sh"}
+    # Telemetry finds a run's page by the end of its name.
+    for tag in re.findall(r"bench_([rc][\d.]*\d)\b", script):
+        assert f"metrics_after_{tag}.prom" in script
+
+
+def test_prompts_share_only_their_first_blocks_and_no_load_warms_the_cache_for_another(tmp_path: Path) -> None:
+    seen: set[int] = set()
+    loads = requests_of(written(tmp_path))
+    block = int(re.findall(r"--timed-trace-chunk-hash-size (\d+)", (tmp_path / "run.sh").read_text())[0])
+    assert len(loads["requests_warm_up.jsonl"]) == WARM_UP
+    firsts = set(range(20))
+    for lines in loads.values():
+        for one in lines:
+            # GuideLLM refuses any other number of blocks.
+            assert len(one["hash_ids"]) == math.ceil(one["input_length"] / block)
+            own = [number for number in one["hash_ids"] if number not in firsts]
+            assert own
+            assert not seen & set(own)
+            seen.update(own)
+            shared = one["hash_ids"][: -len(own)]
+            assert shared == list(range(len(shared)))
+
+
+def test_every_load_has_all_lengths_in_another_order(tmp_path: Path) -> None:
+    loads = [
+        [one["input_length"] for one in lines]
+        for name, lines in sorted(requests_of(written(tmp_path)).items())
+        if "warm_up" not in name
+    ]
+    assert len(loads) > 3
+    assert len({tuple(sorted(lengths)) for lengths in loads}) == 1
+    assert len({tuple(lengths) for lengths in loads}) == len(loads)
+
+
+def test_inference_perf_gets_the_shape_of_the_lengths_and_a_seed_for_each_load(tmp_path: Path) -> None:
+    files = written(tmp_path, "--tool", "inference-perf")
+    loads = [yaml.safe_load(text) for name, text in files.items() if name.endswith(".json")]
+    shared = [load["data"]["shared_prefix"] for load in loads]
+    assert {one["system_prompt_len"] for one in shared} == {320}
+    assert len({one["seed"] for one in shared}) == len(loads)
+    for one in shared:
+        assert one["question_len"]["min"] <= one["question_len"]["mean"] <= one["question_len"]["max"]
+
+
+def test_the_text_tells_what_is_not_exposed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(*PREFIX) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "prefix hits 47.2%" in text
+    assert "written as 320 common first tokens: 47.3%" in text
+    assert "which prompts share a prefix is not exposed" in text
+
+
+def test_json_holds_every_length_and_load(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(*PREFIX, "--requests", "40", "--format", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["tier"], len(told["prompts"]), len(told["generations"])) == ("cpu-small", 40, 40)
+    assert {"rps", "clients", "origin"} == set(told["loads"][0])
+
+
+def test_a_model_name_cannot_leave_its_place_in_the_script(tmp_path: Path) -> None:
+    document = yaml.safe_load(Path(SMALL).read_text())
+    document["tiers"]["cpu-small"]["model"] = 'x}"; touch /tmp/owned; "$(id)`id`\nid'
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(document))
+    folder = str(recorded.folder("prefix"))
+    assert ask("--recording", folder, "--plan", str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "out")) == 0
+    script = (tmp_path / "out" / "run.sh").read_text()
+    assert '"${MODEL:=x____touch_/tmp/owned_____id__id__id}"' in script
+
+
+def test_from_a_history_the_present_hour_counts_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}))
+    config = {"plan": "plan.yaml", "data_dir": str(tmp_path), "targets": [{"tier": "t", "url": "http://127.0.0.1:9"}]}
+    (tmp_path / "sizewatch.yaml").write_text(yaml.safe_dump(config))
+    begin = time.time() // HOUR * HOUR
+    with HistoryStore(tmp_path / "history.db") as store:
+        several = hours(2)
+        shift = begin - HOUR - several[0].start
+        moved = [replace(one, start=one.start + shift, end=one.end + shift) for one in several]
+        book(store, plan("t", **{key: TIER.get(key) for key in TIER}), moved, "t")
+    assert ask("-c", str(tmp_path / "sizewatch.yaml"), "--since", "1h", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["replicas"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((*PREFIX, "--top", "0"), 2, "--top must be requests per second above 0"),
+        ((*PREFIX, "--tier", "other"), 2, "there is no tier other; there are cpu-small"),
+        (("--recording", str(recorded.folder("mixed_tier"))), 2, "there is no tier"),
+        (("--recording", str(recorded.folder("llamacpp"))), 3, "the engine counts no requests"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(
+    words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(*words) == code
+    assert said in capsys.readouterr().err
+
+
+def test_an_empty_recording_gives_no_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = {"file": "metrics.jsonl.gz", "tier": "t", "replica": "r", "engine": "vllm"}
+    (tmp_path / "recording.yaml").write_text(yaml.safe_dump({"schema": 1, "name": "empty", "targets": [target]}))
+    (tmp_path / "metrics.jsonl.gz").write_bytes(b"")
+    assert ask("--recording", str(tmp_path)) == 3
+    assert "nothing was seen" in capsys.readouterr().err
