@@ -19,7 +19,9 @@ from report_samples import HOUR, TIER, book, hours, plan
 from agent.benchmarks.formats import NAMES
 from agent.cli import main
 from agent.history.store import HistoryStore
-from exporters.documents.plan_files import LOAD_GENERATORS, WARM_UP
+from exporters.documents.plan_files import LOAD_GENERATORS, WARM_UP, workload_files
+from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload
+from rules.telemetry.signals import Gap, Missing
 
 SMALL = str(recorded.PLANS / "cpu-small.yaml")
 PREFIX = ("--recording", str(recorded.folder("prefix")), "--plan", SMALL)
@@ -75,6 +77,24 @@ def test_prompts_share_only_their_first_blocks_and_no_load_warms_the_cache_for_a
             seen.update(own)
             shared = one["hash_ids"][: -len(own)]
             assert shared == list(range(len(shared)))
+
+
+def test_the_last_block_of_a_prompt_is_its_own() -> None:
+    found = BenchmarkWorkload(
+        prompts=(5, 16, 32, 33, 200),
+        generations=(1, 1, 1, 1, 1),
+        block_tokens=16,
+        shared_blocks=2,
+        prefix_hit_ratio=Missing(gap=Gap.NOT_EXPOSED),
+        loads=(BenchmarkLoad(rps=1.0, clients=1, origin="average"),),
+        replicas=1.0,
+        in_system=None,
+        remarks=(),
+    )
+    lines = requests_of(workload_files(found, "aiperf", "m", "", closed=False))["requests_r1.jsonl"]
+    shared = {one["input_length"]: sum(number < 2 for number in one["hash_ids"]) for one in lines}
+    assert shared == {5: 0, 16: 0, 32: 1, 33: 2, 200: 2}
+    assert found.shared_ratio == (16 + 32 + 32) / 286
 
 
 def test_every_load_has_all_lengths_in_another_order(tmp_path: Path) -> None:
@@ -133,8 +153,8 @@ def test_from_a_history_the_present_hour_counts_too(tmp_path: Path, capsys: pyte
         shift = begin - HOUR - several[0].start
         moved = [replace(one, start=one.start + shift, end=one.end + shift) for one in several]
         book(store, plan("t", **{key: TIER.get(key) for key in TIER}), moved, "t")
-    assert ask("-c", str(tmp_path / "sizewatch.yaml"), "--since", "1h", "--format", "json") == 0
-    assert json.loads(capsys.readouterr().out)["replicas"] > 0
+    assert ask("-c", str(tmp_path / "sizewatch.yaml"), "--since", "1h") == 0
+    assert capsys.readouterr().out.startswith("t: 2 h observed")
 
 
 @pytest.mark.parametrize(
