@@ -258,21 +258,20 @@ def _guardrails(context: int | None) -> Iterator[str]:
     yield f"# guardrails: {{max_prompt_tokens: {limit}, max_generation_tokens: }}  # what the gateway enforces"
 
 
+WARM_UP = 50
+"""Requests before the first load. Ours: enough for what an engine does once; a TTFT that still falls shows in the pages."""
+
 RUN = """\
 #!/bin/sh
-# Written by `sizewatch plan workload` for {tool}. {head}
-# Needs {needs}. Set URL, MODEL and TOKENIZER for another place than below.
+# Written by `sizewatch plan workload` for {needs}. {head}
+# Set URL, MODEL and TOKENIZER for another place than below.
 set -eu
 cd "$(dirname "$0")"
 : "${{URL:=http://127.0.0.1:8000}}" "${{MODEL:={model}}}"
 : "${{TOKENIZER:=$MODEL}}"
 page() {{ curl -sf "$URL/metrics" > "$1" || rm -f "$1"; }}
+page metrics_before.prom
 """
-WARM_UP = 50
-"""Requests before the first load. Ours: enough for what an engine does once; a TTFT that still falls shows in the pages."""
-
-PAGES = ("page metrics_before.prom\n", "page metrics_after_{tag}.prom\n")
-
 _VLLM = """\
 PYTHONHASHSEED=0 vllm bench serve --backend openai --base-url "$URL" --endpoint /v1/completions --model "$MODEL" \\
   --tokenizer "$TOKENIZER" --dataset-name timed_trace --dataset-path requests_{tag}.jsonl \\
@@ -293,57 +292,77 @@ aiperf profile --model "$MODEL" --tokenizer "$TOKENIZER" --url "$URL" --endpoint
   --use-server-token-count --output-artifact-dir . --profile-export-prefix {result}
 """
 _INFERENCE_PERF = """\
-sed -e "s|URL|$URL|; s|MODEL|$MODEL|; s|TOKENIZER|$TOKENIZER|" inference_perf_{tag}.json > run_{tag}.json
-inference-perf --config_file run_{tag}.json
+cat > run_{tag}.yaml <<END
+api: {{type: completion, streaming: true}}
+server: {{type: vllm, model_name: "$MODEL", base_url: "$URL", ignore_eos: true}}
+tokenizer: {{pretrained_model_name_or_path: "$TOKENIZER"}}
+data:
+  type: shared_prefix
+  shared_prefix: {{num_groups: 1, num_prompts_per_group: {most}, system_prompt_len: {shared}, seed: {seed},
+    question_len: {questions}, output_len: {outputs}}}
+load: {{{load}, base_seed: {seed}}}
+storage: {{local_storage: {{path: reports_{tag}}}}}
+END
+inference-perf --config_file run_{tag}.yaml
 mv reports_{tag}/stage_0_lifecycle_metrics.json {result}.json
 """
+_STAGES = (
+    "type: poisson, stages: [{{rate: {rps:g}, duration: {seconds}}}]",
+    "type: concurrent, stages: [{{num_requests: {requests}, concurrency_level: {n}}}]",
+)
 
 LOAD_GENERATORS: Mapping[str, tuple[str, str, str, str]] = {
-    "vllm-bench": (
-        "vLLM with the dataset timed_trace (0.32)",
-        _VLLM,
-        "--request-rate {rps:g}",
-        "--max-concurrency {n}",
-    ),
+    "vllm-bench": ("vLLM 0.32", _VLLM, "--request-rate {rps:g}", "--max-concurrency {n}"),
     "guidellm": ("GuideLLM 0.8", _GUIDELLM, "poisson,rate={rps:g}", "concurrent,streams={n}"),
-    "inference-perf": ("inference-perf 0.7", _INFERENCE_PERF, "", ""),
+    "inference-perf": ("inference-perf 0.7", _INFERENCE_PERF, *_STAGES),
     "aiperf": ("AIPerf 0.13", _AIPERF, "--request-rate {rps:g} --arrival-pattern poisson", "--concurrency {n}"),
 }
-"""Load generators by the names of the result formats: version needed, command, its load in an open and a closed loop."""
+"""Load generators by the names of the result formats: version, command, and its load in an open and a closed loop."""
 
 
 def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str, closed: bool) -> dict[str, str]:
     """Return the files of a benchmark by name: `run.sh`, and the requests of each load.
 
-    Requests are lines of Mooncake's trace format, which three of the tools read. A hash id is a block of the prompt. No two
-    loads have a block in common but the shared ones, else the prefix cache would answer.
+    Requests are lines of Mooncake's trace format; a hash id is a block of the prompt. No two loads have a block in common
+    but the shared ones, else the prefix cache would answer. inference-perf takes no lengths beside a shared prefix, only
+    their shape.
     """
     needs, command, *loads = LOAD_GENERATORS[tool]
-    script = [RUN.format(tool=tool, head=printable_line(head), needs=needs, model=_shell_word(model)), PAGES[0]]
-    own, files = count(found.shared_blocks), {}
+    # The model's name must not end the quotes and braces of the script.
+    safe = re.sub(r"[^A-Za-z0-9_./:@+-]", "_", model)
+    script, files = [RUN.format(needs=needs, head=printable_line(head), model=safe)], {}
+    own, shared = count(found.shared_blocks), found.shared_blocks * found.block_tokens
     chosen = list({one.clients if closed else one.rps: one for one in found.loads}.values())
     # The engine compiles, and the shared prefix is computed, before the first load.
     for seed, load in enumerate((chosen[0], *chosen)):
         tag = "warm_up" if not seed else f"c{load.clients}" if closed else f"r{load.rps:g}"
         lines = _requests(found, load, Random(seed), own)[: None if seed else WARM_UP]
-        if tool == "inference-perf":
-            files[f"inference_perf_{tag}.json"] = json.dumps(_inference_perf(found, load, tag, seed, closed), indent=2)
-        else:
+        seconds = math.ceil(len(lines) / load.rps)
+        values = {
+            "tag": tag,
+            "result": f"bench_{tag}" if seed else tag,
+            "seed": seed,
+            "block": found.block_tokens,
+            "requests": len(lines),
+            "most": max(len(lines), math.ceil(seconds * load.rps)),
+            "shared": shared,
+            "questions": _shape([max(1, prompt - shared) for prompt in found.prompts]),
+            "outputs": _shape(found.generations),
+            "load": loads[closed].format(rps=load.rps, n=load.clients, seconds=seconds, requests=len(lines)),
+        }
+        script.append(f"{command.format(**values)}page metrics_after_{tag}.prom\n")
+        if "requests_{tag}" in command:
             files[f"requests_{tag}.jsonl"] = "\n".join(json.dumps(line) for line in lines) + "\n"
-        values = {"tag": tag, "seed": seed, "block": found.block_tokens, "requests": len(lines)}
-        run = loads[closed].format(rps=load.rps, n=load.clients)
-        script.append(command.format(load=run, result=f"bench_{tag}" if seed else tag, **values))
-        script.append(PAGES[1].format(tag=tag))
     return {"run.sh": "".join(script), **files}
 
 
 def _requests(
     found: BenchmarkWorkload, load: BenchmarkLoad, chance: Random, own: Iterator[int]
 ) -> list[dict[str, object]]:
-    block, lines = found.block_tokens, []
+    lines = []
     prompts, generations = (chance.sample(lengths, len(lengths)) for lengths in (found.prompts, found.generations))
     for place, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
-        blocks = math.ceil(prompt / block)
+        blocks = math.ceil(prompt / found.block_tokens)
         shared = min(found.shared_blocks, blocks - 1)
         ids = [*range(shared), *(next(own) for _ in range(blocks - shared))]
         when = round(1000 * place / load.rps)
@@ -351,38 +370,6 @@ def _requests(
     return lines
 
 
-def _inference_perf(
-    found: BenchmarkWorkload, load: BenchmarkLoad, tag: str, seed: int, closed: bool
-) -> dict[str, object]:
-    """Return the configuration of one load. A list of lengths would exclude a shared prefix, so their shape is given."""
-    requests, shared = len(found.prompts), found.shared_blocks * found.block_tokens
-    seconds = math.ceil(requests / load.rps)
-    stage: dict[str, object] = {"rate": load.rps, "duration": seconds}
-    if closed:
-        stage = {"num_requests": requests, "concurrency_level": load.clients}
-    prompts = {
-        "num_groups": 1,
-        "num_prompts_per_group": max(requests, math.ceil(seconds * load.rps)),
-        "system_prompt_len": shared,
-        "question_len": _shape([max(1, prompt - shared) for prompt in found.prompts]),
-        "output_len": _shape(found.generations),
-        "seed": seed,
-    }
-    return {
-        "api": {"type": "completion", "streaming": True},
-        "server": {"type": "vllm", "model_name": "MODEL", "base_url": "URL", "ignore_eos": True},
-        "tokenizer": {"pretrained_model_name_or_path": "TOKENIZER"},
-        "data": {"type": "shared_prefix", "shared_prefix": prompts},
-        "load": {"type": "concurrent" if closed else "poisson", "stages": [stage], "base_seed": seed},
-        "storage": {"local_storage": {"path": f"reports_{tag}"}},
-    }
-
-
-def _shape(lengths: Sequence[int]) -> dict[str, object]:
-    mean, deviation = round(fmean(lengths), 2), round(pstdev(lengths), 2)
-    return {"type": "lognormal", "min": min(lengths), "max": max(lengths), "mean": mean, "std_dev": deviation}
-
-
-def _shell_word(text: str) -> str:
-    """Return a text that is safe inside double quotes and braces of a shell."""
-    return re.sub(r"[^A-Za-z0-9_./:@+-]", "_", text)
+def _shape(lengths: Sequence[int]) -> str:
+    shape = f"mean: {fmean(lengths):.5g}, std_dev: {pstdev(lengths):.5g}"
+    return f"{{type: lognormal, min: {min(lengths)}, max: {max(lengths)}, {shape}}}"

@@ -54,8 +54,7 @@ def test_the_script_is_a_shell_script_that_finds_its_files(tmp_path: Path, tool:
     files = written(tmp_path, "--tool", tool, "--loop", loop)
     assert subprocess.run(["sh", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
     script = files["run.sh"]
-    named = set(re.findall(r"(?:requests|inference_perf)_[\w.]+\.jsonl?", script))
-    assert named == set(files) - {"run.sh"}
+    assert set(re.findall(r"requests_[\w.]+\.jsonl", script)) == set(files) - {"run.sh"}
     # Telemetry finds a run's page by the end of its name.
     for tag in re.findall(r"bench_([rc][\d.]*\d)\b", script):
         assert f"metrics_after_{tag}.prom" in script
@@ -109,13 +108,15 @@ def test_every_load_has_all_lengths_in_another_order(tmp_path: Path) -> None:
 
 
 def test_inference_perf_gets_the_shape_of_the_lengths_and_a_seed_for_each_load(tmp_path: Path) -> None:
-    files = written(tmp_path, "--tool", "inference-perf")
-    loads = [yaml.safe_load(text) for name, text in files.items() if name.endswith(".json")]
+    script = written(tmp_path, "--tool", "inference-perf")["run.sh"]
+    loads = [yaml.safe_load(text) for text in re.findall(r"<<END\n(.*?)END\n", script, re.DOTALL)]
     shared = [load["data"]["shared_prefix"] for load in loads]
     assert {one["system_prompt_len"] for one in shared} == {320}
-    assert len({one["seed"] for one in shared}) == len(loads)
-    for one in shared:
+    assert len({one["seed"] for one in shared}) == len(loads) > 3
+    for one, load in zip(shared, loads, strict=True):
         assert one["question_len"]["min"] <= one["question_len"]["mean"] <= one["question_len"]["max"]
+        (stage,) = load["load"]["stages"]
+        assert one["num_prompts_per_group"] >= stage["rate"] * stage["duration"] >= 50
 
 
 def test_the_text_tells_what_is_not_exposed(capsys: pytest.CaptureFixture[str]) -> None:
