@@ -19,7 +19,6 @@ from agent.cli.arguments import (
     FINE,
     Subcommand,
     add_config,
-    add_format,
     add_since,
     add_subcommands,
     add_ways_in,
@@ -37,13 +36,12 @@ from agent.config.load import (
     unknown_tier_error,
 )
 from agent.errors import ConfigError, PlanError, ScrapeError
-from agent.files import EVERYBODY_READS, open_new_file
 from agent.http_client.error_text import place_of
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
 from agent.scrape.scrapers import Target
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
-from exporters.documents.plan_show import show, workload_json, workload_text
+from exporters.documents.plan_show import show, workload_text
 from exporters.render.text import format_duration
 from rules.catalogue.registry import margin_of
 from rules.plan.checks import check_plan
@@ -56,6 +54,7 @@ from rules.telemetry.wording import format_count
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TIMEOUT_SECONDS = 10.0
+MOST_REQUESTS = 100_000
 
 
 def add_init_arguments(parser: argparse.ArgumentParser) -> None:
@@ -231,54 +230,38 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write run.sh and the requests there; else print only")
     parser.add_argument("--tool", choices=tuple(LOAD_GENERATORS), default="vllm-bench", help="which load generator")
     parser.add_argument("--loop", choices=("open", "closed"), default="open", help="arrivals at a rate, or clients")
+    parser.add_argument("--requests", type=int, default=300, metavar="N", help="of each load (default 300)")
     parser.add_argument(
-        "--requests",
-        type=int,
-        choices=range(1, 100_001),
-        default=300,
-        metavar="N",
-        help="of each load (default 300: fewer support no certain P99)",
+        "--top", type=float, metavar="RPS", help="highest load of a replica; default twice production's"
     )
-    parser.add_argument(
-        "--top",
-        type=float,
-        metavar="RPS",
-        help="highest load of a replica; default twice that of the busiest five minutes",
-    )
-    add_format(parser)
 
 
 def _workload(options: argparse.Namespace) -> int:
     """Print production's workload for a benchmark, and write its files. Exit 3 if production shows no workload."""
-    if options.top is not None and not 0 < options.top < math.inf:
-        raise ConfigError(("--top must be requests per second above 0",))
+    if not 1 <= options.requests <= MOST_REQUESTS or not 0 < (1 if options.top is None else options.top) < math.inf:
+        raise ConfigError((f"--requests must be 1 to {MOST_REQUESTS:,}, and --top requests per second above 0",))
     seen = _recorded(options) if options.recording else _from_history(options)
     found = derive_benchmark(seen, options.requests, options.top) if seen else "nothing was seen"
     if isinstance(found, str) or seen is None:
-        print(f"sizewatch plan: {options.tier or 'the tier'}: {found}", file=sys.stderr)
+        print(f"sizewatch plan: {found}", file=sys.stderr)
         return CANNOT_JUDGE
-    tier = seen.context.tier
-    if options.loop == "closed" and found.loads[0].clients is None:
+    tier, closed = seen.context.tier, options.loop == "closed"
+    if closed and found.loads[0].clients is None:
         raise ConfigError(
             (f"{tier}: requests in the system are not exposed, so no number of clients: give --loop open",)
         )
-    if options.format == "json":
-        print(json.dumps(workload_json(tier, found), indent=2, allow_nan=False))
-    else:
-        print(workload_text(tier, seen, found))
+    print(workload_text(tier, seen, found))
     if options.out:
         model = seen.context.plan.model if seen.context.plan else ""
         ended = datetime.fromtimestamp(seen.until, UTC)
-        head = f"Tier {tier} in the {format_duration(seen.until - seen.since)} up to {ended:%Y-%m-%d %H:%M} UTC."
-        files = workload_files(found, options.tool, model, head, options.loop == "closed")
+        head = f"Tier {tier}, {format_duration(seen.observed_seconds)} up to {ended:%Y-%m-%d %H:%M} UTC."
         try:
             options.out.mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                with open_new_file(options.out / name, EVERYBODY_READS) as opened:
-                    opened.write(text.encode())
+            for name, text in workload_files(found, options.tool, model, head, closed).items():
+                (options.out / name).write_text(text)
         except OSError as error:
             raise PlanError((f"{options.out} cannot be written: {error.strerror}; give another --out",)) from None
-        print(f"{format_count(len(files), 'file')} in {options.out}; run: sh {options.out / 'run.sh'}", file=sys.stderr)
+        print(f"Run on one replica without other traffic: sh {options.out / 'run.sh'}")
     return FINE
 
 
@@ -304,9 +287,9 @@ def _recorded(options: argparse.Namespace) -> ProductionSummary | None:
     found = replay(recording, load_plan(options.plan) if options.plan else None, problems=problems)
     for problem in found.problems:
         print(f"sizewatch plan: {problem}", file=sys.stderr)
-    tier = options.tier or min(found.contexts)
-    if tier not in found.contexts or (options.tier is None and len(found.contexts) > 1):
-        raise unknown_tier_error(options.tier or "of that name (give --tier)", found.contexts)
+    tier = options.tier or ("" if len(found.contexts) > 1 else min(found.contexts))
+    if tier not in found.contexts:
+        raise unknown_tier_error(tier or "without --tier", found.contexts)
     several = (one.window for one in found.windows if one.tier == tier and one.replica is None)
     return summarize_windows(found.contexts[tier], several)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from exporters.render.terminal_chart import (
     MARGIN,
@@ -34,8 +33,7 @@ from rules.plan.schema import BenchmarkCurve, Plan, Point, TierPlan, plan_versio
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkWorkload
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
-from rules.telemetry.signals import Reading
-from rules.telemetry.wording import format_count, number
+from rules.telemetry.wording import format_count, number, quantity
 from rules.telemetry.work import MeanTokens
 
 PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
@@ -241,38 +239,26 @@ def _row(key: str, text: str) -> list[str]:
 
 def workload_text(tier: str, seen: ProductionSummary, found: BenchmarkWorkload) -> str:
     """Return production's workload, the loads to measure, and what production does not expose."""
-    rates = [
-        ("average", seen.average_rps),
-        ("highest five minutes", max((one.rps for one in seen.rates), default=None)),
-    ]
-    told = ", ".join(f"{name} {number(rps, 'per_second')}" for name, rps in rates if rps is not None)
-    hits = found.prefix_hit_ratio.value if isinstance(found.prefix_hit_ratio, Reading) else None
-    shared = found.shared_blocks * found.block_tokens
+    hits = quantity(found.prefix_hit_ratio, "ratio")
+    shared = f"{found.shared_blocks * found.block_tokens} common first tokens, {found.shared_ratio:.1%} of all"
     rows = [
-        ("arrivals", f"{told}; {found.replicas:.3g} {'replica' if found.replicas == 1 else 'replicas'}"),
+        ("arrivals", f"{seen.average_rps or 0.0:.3g} rps, {seen.mean_ready_replicas:.3g} replicas"),
         ("prompts", _lengths(found.prompts)),
         ("outputs", _lengths(found.generations)),
-        ("prefix hits", "not exposed" if hits is None else f"{hits:.1%}"),
-        ("written as", f"{shared} common first tokens: {found.shared_ratio:.1%}"),
-        ("in system", "not exposed" if found.in_system is None else f"{found.in_system:.3g} requests a replica"),
+        ("prefix hits", f"{hits}; written as {shared}"),
     ]
     lines = [
         f"{tier}: {format_duration(seen.observed_seconds)} observed",
         *(f"  {key:{_KEY}}{text}" for key, text in rows),
     ]
-    lines += [f"loads of one replica, {format_count(len(found.prompts), 'request')} each:"]
+    lines.append(f"loads of one replica, {format_count(len(found.prompts), 'request')} each:")
     for load in found.loads:
-        clients = "" if load.clients is None else f"about {format_count(load.clients, 'client')}"
-        lines.append(f"  {number(load.rps, 'per_second'):{_KEY}}{clients:17}{load.origin}")
+        clients = "" if load.clients is None else format_count(load.clients, "client")
+        lines.append(f"  {number(load.rps, 'per_second'):{_KEY}}{clients:12}{load.origin}")
     lines += [line for text in found.remarks for line in textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ")]
     return "\n".join(lines)
 
 
 def _lengths(lengths: Sequence[int]) -> str:
-    quantiles = ((q, lengths[math.ceil(q / 100 * len(lengths)) - 1]) for q in (50, 95, 99))
-    return ", ".join((f"mean {fmean(lengths):.4g}", *(f"P{q} {tokens}" for q, tokens in quantiles))) + " tokens"
-
-
-def workload_json(tier: str, found: BenchmarkWorkload) -> dict[str, Any]:
-    """Return the same as JSON, with every length."""
-    return {"schema": 1, "tier": tier, **asdict(found), "shared_ratio": found.shared_ratio}
+    quantiles = (f"P{q} {lengths[math.ceil(q / 100 * len(lengths)) - 1]}" for q in (50, 95, 99))
+    return f"mean {fmean(lengths):.4g}, {', '.join(quantiles)} tokens"

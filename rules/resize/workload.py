@@ -21,6 +21,7 @@ from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.windows import Window
 from rules.verdicts.context import SEPARATE
 
 NOTHING_BOOKED = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
@@ -228,17 +229,22 @@ LOADS = (
 )
 """Loads of the benchmark within production: field of `WorkloadNow`, factor, origin."""
 
-STEP = 1.25
-"""Factor between loads above the highest of production. Ours: capacity between two points is uncertain by a quarter."""
-
-TOP = 2.0
-"""Highest load by default, as a multiple of production's. Ours: above the guide's largest safety factor (9.1 step 11: 1.5)."""
-
-APART = 1.1
-"""Least factor between two loads. Closer ones differ by chance only."""
+STEP, TOP, APART = 1.25, 2.0, 1.1
+"""Factor between loads above production's highest, the last one as its multiple, and the least factor between loads. Ours:
+capacity is uncertain by a quarter; above the guide's largest safety factor (9.1 step 11: 1.5); closer is chance."""
 
 SMALLEST_BLOCK, MOST_BLOCKS = 16, 64
 """Tokens of the smallest block of a prompt, and blocks of a mean prompt: long prompts get larger blocks."""
+
+NOT_EXPOSED = (
+    "which output belongs to which prompt is not exposed: lengths are paired by chance",
+    "arrivals within a minute are not exposed: they are at random times (Poisson)",
+)
+SHARING_NOT_EXPOSED = (
+    "which prompts share a prefix is not exposed: all begin with the same tokens, as many as the hit ratio needs",
+    "how many prefixes there are, and how long each stays cached, is not exposed: it is not reproduced",
+)
+"""What no engine's metrics tell of requests, and what stands in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +261,6 @@ class BenchmarkWorkload:
     """Production as a benchmark of one replica: rising lengths (tokens), loads, and what production does not expose.
 
     Every prompt begins with the same `shared_blocks` blocks of `block_tokens` tokens; its last block is always its own.
-    `prefix_hit_ratio` is what production shows, `shared_ratio` what these blocks give. `in_system` is a replica's.
     """
 
     prompts: tuple[int, ...]
@@ -264,99 +269,74 @@ class BenchmarkWorkload:
     shared_blocks: int
     prefix_hit_ratio: SignalValue
     loads: tuple[BenchmarkLoad, ...]
-    replicas: float
-    in_system: float | None
     remarks: tuple[str, ...]
 
     @property
     def shared_ratio(self) -> float:
-        """Return the share of prompt tokens that another prompt holds too."""
-        return _shared(self.prompts, self.block_tokens, self.shared_blocks) / sum(self.prompts)
+        """Return the share of prompt tokens that all prompts have in common, nearest to the hit ratio."""
+        return _count_shared(self.prompts, self.block_tokens, self.shared_blocks) / sum(self.prompts)
 
 
 def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | None = None) -> BenchmarkWorkload | str:
-    """Return the workload of a benchmark with so many requests a load, or why there is none.
-
-    `top_rps` is the highest load of one replica.
-    """
+    """Return the workload of a benchmark with so many requests a load, or why there is none. `top_rps` is a replica's."""
     now, window, remarks = measure_workload(seen), seen.lately, list(NOT_EXPOSED)
-    replicas = seen.mean_ready_replicas
-    if window is None or not replicas or not now.average_rps:
+    if window is None or not seen.mean_ready_replicas or not now.average_rps:
         return "no arrivals were seen, or the engine counts no requests"
     drawn = []
     for (word, family, _), mean in zip(LENGTHS, (now.prompt_mean, now.generation_mean), strict=True):
         parts = window.histograms.get(family, ())
         if not parts and mean is None:
             return f"the engine exposes no lengths of {word}"
-        lengths, open_ended = histograms.draw(parts, mean, requests)
+        lengths, above = histograms.draw(parts, mean, requests)
         drawn.append(lengths)
         if not parts:
             remarks.append(f"{word}: only their mean is exposed; all have that length")
-        if open_ended:
+        if above:
             remarks.append(
-                f"{word}: {open_ended} of {requests} are above the last bucket; how far is not exposed: "
-                f"written as {lengths[-1]} tokens"
+                f"{word}: {above} of {requests} are above the last bucket and get its edge, {lengths[-1]} tokens"
             )
     block = SMALLEST_BLOCK
-    while sum(drawn[0]) / requests / block > MOST_BLOCKS:
+    while sum(drawn[0]) > MOST_BLOCKS * block * requests:
         block *= 2
-    hits = read(BY_NAME["prefix_hit_ratio"], window, seen.context.basis)
-    shared = _share_blocks(drawn[0], block, hits.value or 0.0) if isinstance(hits, Reading) else 0
+    hits, shared = read(BY_NAME["prefix_hit_ratio"], window, seen.context.basis), 0
+    if isinstance(hits, Reading):
+        wanted = (hits.value or 0.0) * sum(drawn[0])
+        blocks = range(math.ceil(drawn[0][-1] / block))
+        shared = min(blocks, key=lambda number: abs(_count_shared(drawn[0], block, number) - wanted))
     remarks += SHARING_NOT_EXPOSED if shared else ()
-    if isinstance(hits, Missing):
-        remarks.append("prefix hits are not exposed: prompts share nothing")
-    if now.peak_rps is None:
-        remarks.append("too short to know the busiest five minutes: loads are multiples of the average")
-    levels = [level.value or 0.0 for name in IN_SYSTEM if isinstance(level := mean_level(window, name), Reading)]
-    in_system = math.fsum(levels) if levels else None
-    completed = replica_rate(window, "requests_finished")
-    seconds = in_system / completed if in_system and completed else None
     return BenchmarkWorkload(
         prompts=drawn[0],
         generations=drawn[1],
         block_tokens=block,
         shared_blocks=shared,
         prefix_hit_ratio=hits,
-        loads=_list_loads(now, replicas, seconds, top_rps),
-        replicas=replicas,
-        in_system=in_system,
+        loads=_list_loads(now, seen.mean_ready_replicas, _mean_seconds(window), top_rps),
         remarks=tuple(remarks),
     )
 
 
-NOT_EXPOSED = (
-    "which output belongs to which prompt is not exposed: lengths are paired by chance",
-    "arrivals within a minute are not exposed: they are at random times (Poisson)",
-)
-SHARING_NOT_EXPOSED = (
-    "which prompts share a prefix is not exposed: all begin with the same tokens, as many as the hit ratio needs",
-    "how many prefixes there are, and how long each stays cached, is not exposed: it is not reproduced",
-)
-"""What no engine's metrics tell of requests, and what stands in its place."""
-
-
-def _shared(prompts: Sequence[int], block: int, blocks: int) -> int:
+def _count_shared(prompts: Sequence[int], block: int, blocks: int) -> int:
     return sum(min(blocks, math.ceil(tokens / block) - 1) * block for tokens in prompts)
 
 
-def _share_blocks(prompts: Sequence[int], block: int, ratio: float) -> int:
-    """Return the number of first blocks whose share of all tokens is nearest to this ratio."""
-    wanted, most = ratio * sum(prompts), math.ceil(max(prompts) / block)
-    return min(range(most), key=lambda blocks: abs(_shared(prompts, block, blocks) - wanted))
+def _mean_seconds(window: Window) -> float | None:
+    """Return the mean time of a request in the system by Little's law."""
+    levels = [level.value or 0.0 for name in IN_SYSTEM if isinstance(level := mean_level(window, name), Reading)]
+    completed = replica_rate(window, "requests_finished")
+    return math.fsum(levels) / completed if levels and completed else None
 
 
 def _list_loads(
     now: WorkloadNow, replicas: float, seconds: float | None, top_rps: float | None
 ) -> tuple[BenchmarkLoad, ...]:
-    """Return the loads of one replica by Little's law: clients = rps x mean seconds in the system as seen."""
+    """Return the loads of one replica. Clients are rps x mean seconds in the system, as seen at production's load."""
     rows = [(rate * factor / replicas, origin) for name, factor, origin in LOADS if (rate := getattr(now, name))]
     peak, name = max(rows)
     top = TOP * peak if top_rps is None else top_rps
     steps = range(1, math.ceil(math.log(top / peak, STEP)))
     rows += [(peak * STEP**step, f"{STEP**step:.2f} x {name}") for step in steps]
-    rows = [*(row for row in sorted(rows) if row[0] < top), (top, name if top == peak else "highest")]
     found: list[BenchmarkLoad] = []
-    for rps, origin in reversed(rows):
+    for rps, origin in [(top, "highest"), *(row for row in sorted(rows, reverse=True) if APART * row[0] <= top)]:
         if not found or APART * rps <= found[-1].rps:
             clients = None if seconds is None else max(1, math.ceil(round(rps * seconds, 6)))
             found.append(BenchmarkLoad(rps=float(f"{rps:.3g}"), clients=clients, origin=origin))
