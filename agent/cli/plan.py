@@ -267,12 +267,14 @@ def _workload(options: argparse.Namespace) -> int:
 
 def _from_history(options: argparse.Namespace) -> ProductionSummary:
     # On demand: other subcommands need no history.
+    from agent.history import reader
     from agent.history.daily_queries import material
     from agent.history.store import HistoryStore
 
     loaded = load(find(options.config))
     tier, now = select_tier(loaded, options.tier), time.time()
     with HistoryStore.open_reader(history_path(loaded, "ask")) as store:
+        reader.print_simulated_notice(store)
         context, version = build_tier_contexts(loaded)[tier], plan_versions(loaded).get(tier, "")
         # The history sums by full hours; the present hour counts as far as it went.
         since = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS
@@ -287,7 +289,7 @@ def _recorded(options: argparse.Namespace) -> ProductionSummary | None:
     found = replay(recording, load_plan(options.plan) if options.plan else None, problems=problems)
     for problem in found.problems:
         print(f"sizewatch plan: {problem}", file=sys.stderr)
-    tier = options.tier or ("" if len(found.contexts) > 1 else min(found.contexts))
+    tier = options.tier or ("" if len(found.contexts) != 1 else min(found.contexts))
     if tier not in found.contexts:
         raise unknown_tier_error(tier or "without --tier", found.contexts)
     several = (one.window for one in found.windows if one.tier == tier and one.replica is None)

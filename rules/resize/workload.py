@@ -282,6 +282,8 @@ def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | No
     now, window, remarks = measure_workload(seen), seen.lately, list(NOT_EXPOSED)
     if window is None or not seen.mean_ready_replicas or not now.average_rps:
         return "no arrivals were seen, or the engine counts no requests"
+    if not seen.context.serves_whole_requests:
+        return "prefill and decode are served apart: no load of one replica is a load of whole requests"
     drawn = []
     for (word, family, _), mean in zip(LENGTHS, (now.prompt_mean, now.generation_mean), strict=True):
         parts = window.histograms.get(family, ())

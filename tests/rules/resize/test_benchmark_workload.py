@@ -105,6 +105,11 @@ def test_nothing_is_made_up_where_nothing_arrived() -> None:
     assert set(found) == {"no arrivals were seen, or the engine counts no requests"}
 
 
+def test_pools_have_no_load_of_one_replica() -> None:
+    apart = tier_view(pools=["prefill", "decode"])
+    assert "prefill and decode are served apart" in str(derive_benchmark(seen_of(apart, hours(24)), 300))
+
+
 def test_lengths_without_buckets_are_the_mean_and_said_so() -> None:
     seen = recorded_summary("prefix")
     assert seen.lately is not None
