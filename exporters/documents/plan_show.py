@@ -242,7 +242,7 @@ def workload_text(tier: str, seen: ProductionSummary, found: BenchmarkWorkload) 
     hits = quantity(found.prefix_hit_ratio, "ratio")
     shared = f"{found.shared_blocks * found.block_tokens} common first tokens, {found.shared_ratio:.1%} of all"
     rows = [
-        ("arrivals", f"{seen.average_rps or 0.0:.3g} rps, {seen.mean_ready_replicas:.3g} ready replicas on average"),
+        ("arrivals", f"{seen.average_rps or 0.0:.3g} rps, {seen.observed_replicas:.3g} ready replicas on average"),
         ("prompts", _lengths(found.prompts)),
         ("outputs", _lengths(found.generations)),
         ("prefix hits", f"{hits}; written as {shared}"),

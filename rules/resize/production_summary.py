@@ -69,6 +69,12 @@ class ProductionSummary:
         return self.requests / (self.minutes * MINUTE_SECONDS) if self.minutes else None
 
     @property
+    def observed_replicas(self) -> float:
+        """Return the mean replicas while the tier was observed. Time without sizewatch is no time without replicas."""
+        seconds = self.observed_seconds
+        return math.fsum(hour.covered_seconds for hour in self.hours) / seconds if seconds > 0 else 0.0
+
+    @property
     def mean_ready_replicas(self) -> float:
         """Return the mean observed replicas of the hours with any."""
         return utilization.mean_ready_replicas(self.hours)

@@ -280,7 +280,7 @@ class BenchmarkWorkload:
 def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | None = None) -> BenchmarkWorkload | str:
     """Return the workload of a benchmark with so many requests a load, or why there is none. `top_rps` is a replica's."""
     now, window, remarks = measure_workload(seen), seen.lately, list(NOT_EXPOSED)
-    if window is None or not seen.mean_ready_replicas or not now.average_rps:
+    if window is None or not seen.observed_replicas or not now.average_rps:
         return "no arrivals were seen, or the engine counts no requests"
     if not seen.context.serves_whole_requests:
         return "prefill and decode are served apart: no load of one replica is a load of whole requests"
@@ -312,7 +312,7 @@ def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | No
         block_tokens=block,
         shared_blocks=shared,
         prefix_hit_ratio=hits,
-        loads=_list_loads(now, seen.mean_ready_replicas, _mean_seconds(window), top_rps),
+        loads=_list_loads(now, seen.observed_replicas, _mean_seconds(window), top_rps),
         remarks=tuple(remarks),
     )
 

@@ -95,6 +95,13 @@ def test_clients_are_littles_law_of_what_was_seen() -> None:
     assert found[min(found)] == pytest.approx(3, abs=1)
 
 
+def test_time_without_sizewatch_is_no_time_without_replicas() -> None:
+    seen = recorded_summary("prefix")
+    gap = replace(seen.hours[0], start=seen.hours[0].start - 600, expected_seconds=seen.hours[0].expected_seconds + 600)
+    holed = benchmark(replace(seen, hours=(gap, *seen.hours[1:])))
+    assert [one.rps for one in holed.loads] == [one.rps for one in benchmark(seen).loads]
+
+
 @pytest.mark.parametrize("top", [1.0, 0.1, 1.9, 9.0])
 def test_the_highest_load_can_be_given(top: float) -> None:
     assert benchmark(recorded_summary("prefix"), 10, top).loads[-1].rps == top
