@@ -113,7 +113,11 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "plan",
         "check or show a sizing plan, import its benchmark, print the schema, tell two apart",
-        ("0 a valid plan, or done", "1 two plans differ, or a grave mistake was found"),
+        (
+            "0 a valid plan, or done",
+            "1 two plans differ, or a grave mistake was found",
+            "3 nothing was seen of the workload",
+        ),
     ),
     Command("inspect", "what a page exposes, signal by signal", ("0 the page was read",)),
     Command(

@@ -1,42 +1,60 @@
-"""Command `sizewatch plan check|show|schema|import|init|diff`. A new subcommand is a row of SUBCOMMANDS."""
+"""Command `sizewatch plan check|show|schema|import|init|diff|workload`. A new subcommand is a row of SUBCOMMANDS."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from agent.cli import plan_import
 from agent.cli.arguments import (
+    CANNOT_JUDGE,
     FINDING,
     FINE,
     Subcommand,
     add_config,
+    add_since,
     add_subcommands,
     add_ways_in,
     target_options,
 )
 from agent.config.files import load_plan, read_document
-from agent.config.load import find, parse_config
+from agent.config.load import (
+    build_tier_contexts,
+    find,
+    history_path,
+    load,
+    parse_config,
+    plan_versions,
+    select_tier,
+    unknown_tier_error,
+)
 from agent.errors import ConfigError, PlanError, ScrapeError
 from agent.http_client.error_text import place_of
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
 from agent.scrape.scrapers import Target
 from exporters.documents.plan_diff import plan_diff
-from exporters.documents.plan_files import TierFacts, skeleton
-from exporters.documents.plan_show import show
+from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
+from exporters.documents.plan_show import show, workload_text
+from exporters.render.text import format_duration
 from rules.catalogue.registry import margin_of
 from rules.plan.checks import check_plan
 from rules.plan.schema import plan_schema
+from rules.resize.production_summary import ProductionSummary, summarize_windows
+from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.wording import format_count
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TIMEOUT_SECONDS = 10.0
+MOST_REQUESTS = 100_000
 
 
 def add_init_arguments(parser: argparse.ArgumentParser) -> None:
@@ -203,6 +221,81 @@ def _diff(options: argparse.Namespace) -> int:
     return FINDING if changes else FINE
 
 
+def _add_workload(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--recording", type=Path, metavar="FOLDER", help="a recording in place of the history")
+    parser.add_argument("--plan", type=Path, metavar="PLAN", help="plan of the recording, for the model's name")
+    parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
+    add_since(parser, "how much of the history")
+    add_config(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write run.sh and the requests there; else print only")
+    parser.add_argument("--tool", choices=tuple(LOAD_GENERATORS), default="vllm-bench", help="which load generator")
+    parser.add_argument("--loop", choices=("open", "closed"), default="open", help="arrivals at a rate, or clients")
+    parser.add_argument("--requests", type=int, default=300, metavar="N", help="of each load (default 300)")
+    parser.add_argument(
+        "--top", type=float, metavar="RPS", help="highest load of a replica; default twice production's"
+    )
+
+
+def _workload(options: argparse.Namespace) -> int:
+    """Print production's workload for a benchmark, and write its files. Exit 3 if production shows no workload."""
+    if not 1 <= options.requests <= MOST_REQUESTS or not 0 < (1 if options.top is None else options.top) < math.inf:
+        raise ConfigError((f"--requests must be 1 to {MOST_REQUESTS:,}, and --top requests per second above 0",))
+    seen = _recorded(options) if options.recording else _from_history(options)
+    found = derive_benchmark(seen, options.requests, options.top) if seen else "nothing was seen"
+    if isinstance(found, str) or seen is None:
+        print(f"sizewatch plan: {found}", file=sys.stderr)
+        return CANNOT_JUDGE
+    tier, closed = seen.context.tier, options.loop == "closed"
+    if closed and found.loads[0].clients is None:
+        raise ConfigError(
+            (f"{tier}: requests in the system are not exposed, so no number of clients: give --loop open",)
+        )
+    print(workload_text(tier, seen, found))
+    if options.out:
+        model = seen.context.plan.model if seen.context.plan else ""
+        ended = datetime.fromtimestamp(seen.until, UTC)
+        head = f"Tier {tier}, {format_duration(seen.observed_seconds)} up to {ended:%Y-%m-%d %H:%M} UTC."
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+            for name, text in workload_files(found, options.tool, model, head, closed).items():
+                (options.out / name).write_text(text)
+        except OSError as error:
+            raise PlanError((f"{options.out} cannot be written: {error.strerror}; give another --out",)) from None
+        print(f"Run on one replica without other traffic: sh {options.out / 'run.sh'}")
+    return FINE
+
+
+def _from_history(options: argparse.Namespace) -> ProductionSummary:
+    # On demand: other subcommands need no history.
+    from agent.history import reader
+    from agent.history.daily_queries import material
+    from agent.history.store import HistoryStore
+
+    loaded = load(find(options.config))
+    tier, now = select_tier(loaded, options.tier), time.time()
+    with HistoryStore.open_reader(history_path(loaded, "ask")) as store:
+        reader.print_simulated_notice(store)
+        context, version = build_tier_contexts(loaded)[tier], plan_versions(loaded).get(tier, "")
+        # The history sums by full hours; the present hour counts as far as it went.
+        since = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS
+        return material(store, context, version, since, now).seen
+
+
+def _recorded(options: argparse.Namespace) -> ProductionSummary | None:
+    from agent.replay.replay import replay
+    from agent.sources.recording import load as load_recording
+
+    recording, problems = load_recording(options.recording)
+    found = replay(recording, load_plan(options.plan) if options.plan else None, problems=problems)
+    for problem in found.problems:
+        print(f"sizewatch plan: {problem}", file=sys.stderr)
+    tier = options.tier or ("" if len(found.contexts) != 1 else min(found.contexts))
+    if tier not in found.contexts:
+        raise unknown_tier_error(tier or "without --tier", found.contexts)
+    several = (one.window for one in found.windows if one.tier == tier and one.replica is None)
+    return summarize_windows(found.contexts[tier], several)
+
+
 SUBCOMMANDS = (
     Subcommand("check", "every problem of a plan, and what weakens it", _add_plan, _check),
     Subcommand("show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show),
@@ -214,5 +307,11 @@ SUBCOMMANDS = (
         plan_import.run,
     ),
     Subcommand("init", "a plan to fill in, from what is running now", add_init_arguments, run_init),
+    Subcommand(
+        "workload",
+        "production's lengths, loads and prefix hits as a benchmark for a load generator",
+        _add_workload,
+        _workload,
+    ),
     Subcommand("diff", "what changed between two plans, in words, and what it costs", _add_two_plans, _diff),
 )

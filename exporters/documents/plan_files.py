@@ -1,4 +1,4 @@
-"""Plan YAML for people: benchmark curves with comments, and a skeleton plan to fill in.
+"""Plan YAML for people: benchmark curves with comments, and a skeleton plan to fill in; and files of load generators.
 
 Numbers follow YAML 1.1, as common parsers do (`1e-05` would be text). Required unknown values of a skeleton stay empty,
 so that `sizewatch plan check` names their line. Optional unknown values are comments. Observed values are never written
@@ -8,14 +8,19 @@ as planned values.
 from __future__ import annotations
 
 import json
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import count
+from random import Random
+from statistics import fmean, pstdev
 
 from exporters.render.text import printable_line
 from rules.plan.schema import BenchmarkCurve, Point
+from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload
 from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
 from rules.telemetry.signals import BY_NAME, Reading
@@ -251,3 +256,120 @@ def _cold_start(pages: tuple[Snapshot, ...]) -> Iterator[str]:
 def _guardrails(context: int | None) -> Iterator[str]:
     limit = f"{context}" if context else ""
     yield f"# guardrails: {{max_prompt_tokens: {limit}, max_generation_tokens: }}  # what the gateway enforces"
+
+
+WARM_UP = 50
+"""Requests before the first load. Ours: enough for what an engine does once; a TTFT that still falls shows in the pages."""
+
+RUN = """\
+#!/bin/sh
+# Written by `sizewatch plan workload` for {needs}. {head}
+# Set URL, MODEL and TOKENIZER for another place than below.
+set -eu
+cd "$(dirname "$0")"
+: "${{URL:=http://127.0.0.1:8000}}" "${{MODEL:={model}}}"
+: "${{TOKENIZER:=$MODEL}}"
+page() {{ curl -sf "$URL/metrics" > "$1" || rm -f "$1"; }}
+page metrics_before.prom
+"""
+_VLLM = """\
+PYTHONHASHSEED=0 vllm bench serve --backend openai --base-url "$URL" --endpoint /v1/completions --model "$MODEL" \\
+  --tokenizer "$TOKENIZER" --dataset-name timed_trace --dataset-path requests_{tag}.jsonl \\
+  --timed-trace-chunk-hash-size {block} --no-self-timed --num-prompts {requests} {load} --seed {seed} \\
+  --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99 --save-result --save-detailed \\
+  --result-dir . --result-filename {result}.json
+"""
+_GUIDELLM = """\
+guidellm run --backend "kind=openai_http,target=$URL,model=$MODEL,request_format=/v1/completions" \\
+  --tokenizer "kind=huggingface_auto,model=$TOKENIZER" --profile kind={load} \\
+  --data kind=mooncake,hash_id_block_size={block},source.kind=json_file,source.path=requests_{tag}.jsonl \\
+  --constraint kind=max_requests,count={requests} --seed kind=static,value={seed} --output kind=json,path={result}.json
+"""
+_AIPERF = """\
+aiperf profile --model "$MODEL" --tokenizer "$TOKENIZER" --url "$URL" --endpoint-type completions --streaming \\
+  --input-file requests_{tag}.jsonl --custom-dataset-type mooncake_trace --isl-block-size {block} --no-fixed-schedule \\
+  --ignore-trace-delays {load} --request-count {requests} --random-seed {seed} --extra-inputs ignore_eos:true \\
+  --use-server-token-count --output-artifact-dir . --profile-export-prefix {result}
+"""
+_INFERENCE_PERF = """\
+cat > run_{tag}.yaml <<END
+api: {{type: completion, streaming: true}}
+server: {{type: vllm, model_name: "$MODEL", base_url: "$URL", ignore_eos: true}}
+tokenizer: {{pretrained_model_name_or_path: "$TOKENIZER"}}
+data:
+  type: shared_prefix
+  shared_prefix: {{num_groups: 1, num_prompts_per_group: {most}, system_prompt_len: {shared}, seed: {seed},
+    question_len: {questions}, output_len: {outputs}}}
+load: {{{load}, base_seed: {seed}}}
+storage: {{local_storage: {{path: reports_{tag}}}}}
+END
+inference-perf --config_file run_{tag}.yaml
+mv reports_{tag}/stage_0_lifecycle_metrics.json {result}.json
+"""
+_STAGES = (
+    "type: poisson, stages: [{{rate: {rps:g}, duration: {seconds}}}]",
+    "type: concurrent, stages: [{{num_requests: {requests}, concurrency_level: {n}}}]",
+)
+
+LOAD_GENERATORS: Mapping[str, tuple[str, str, str, str]] = {
+    "vllm-bench": ("vLLM 0.32", _VLLM, "--request-rate {rps:g}", "--max-concurrency {n}"),
+    "guidellm": ("GuideLLM 0.8", _GUIDELLM, "poisson,rate={rps:g}", "concurrent,streams={n}"),
+    "inference-perf": ("inference-perf 0.7", _INFERENCE_PERF, *_STAGES),
+    "aiperf": ("AIPerf 0.13", _AIPERF, "--request-rate {rps:g} --arrival-pattern poisson", "--concurrency {n}"),
+}
+"""Load generators by the names of the result formats: version, command, and its load in an open and a closed loop."""
+
+
+def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str, closed: bool) -> dict[str, str]:
+    """Return the files of a benchmark by name: `run.sh`, and the requests of each load.
+
+    Requests are lines of Mooncake's trace format; a hash id is a block of the prompt. No two loads have a block in common
+    but the shared ones, else the prefix cache would answer. inference-perf takes no lengths beside a shared prefix, only
+    their shape.
+    """
+    needs, command, *loads = LOAD_GENERATORS[tool]
+    # The model's name must not end the quotes and braces of the script.
+    safe = re.sub(r"[^A-Za-z0-9_./:@+-]", "_", model)
+    script, files = [RUN.format(needs=needs, head=printable_line(head), model=safe)], {}
+    own, shared = count(found.shared_blocks), found.shared_blocks * found.block_tokens
+    chosen = list({one.clients if closed else one.rps: one for one in found.loads}.values())
+    # The engine compiles, and the shared prefix is computed, before the first load.
+    for seed, load in enumerate((chosen[0], *chosen)):
+        tag = "warm_up" if not seed else f"c{load.clients}" if closed else f"r{load.rps:g}"
+        lines = _requests(found, load, Random(seed), own)[: None if seed else WARM_UP]
+        seconds = math.ceil(len(lines) / load.rps)
+        values = {
+            "tag": tag,
+            "result": f"bench_{tag}" if seed else tag,
+            "seed": seed,
+            "block": found.block_tokens,
+            "requests": len(lines),
+            "most": max(len(lines), math.ceil(seconds * load.rps)),
+            "shared": shared,
+            "questions": _shape([max(1, prompt - shared) for prompt in found.prompts]),
+            "outputs": _shape(found.generations),
+            "load": loads[closed].format(rps=load.rps, n=load.clients, seconds=seconds, requests=len(lines)),
+        }
+        script.append(f"{command.format(**values)}page metrics_after_{tag}.prom\n")
+        if "requests_{tag}" in command:
+            files[f"requests_{tag}.jsonl"] = "\n".join(json.dumps(line) for line in lines) + "\n"
+    return {"run.sh": "".join(script), **files}
+
+
+def _requests(
+    found: BenchmarkWorkload, load: BenchmarkLoad, chance: Random, own: Iterator[int]
+) -> list[dict[str, object]]:
+    lines = []
+    prompts, generations = (chance.sample(lengths, len(lengths)) for lengths in (found.prompts, found.generations))
+    for place, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
+        blocks = math.ceil(prompt / found.block_tokens)
+        shared = min(found.shared_blocks, blocks - 1)
+        ids = [*range(shared), *(next(own) for _ in range(blocks - shared))]
+        when = round(1000 * place / load.rps)
+        lines.append({"timestamp": when, "input_length": prompt, "output_length": generation, "hash_ids": ids})
+    return lines
+
+
+def _shape(lengths: Sequence[int]) -> str:
+    shape = f"mean: {fmean(lengths):.5g}, std_dev: {pstdev(lengths):.5g}"
+    return f"{{type: lognormal, min: {min(lengths)}, max: {max(lengths)}, {shape}}}"

@@ -6,9 +6,11 @@ are in `rules.sizing`. A new section is a function from _Shown to lines and a ro
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from exporters.render.terminal_chart import (
     MARGIN,
@@ -19,6 +21,7 @@ from exporters.render.terminal_chart import (
     load_end,
     seconds_text,
 )
+from exporters.render.text import format_duration
 from rules.catalogue.registry import margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_tier
@@ -27,8 +30,10 @@ from rules.plan.envelope import metric_value
 from rules.plan.money import amount
 from rules.plan.replica_count import count_fleet_of, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, TierPlan, plan_version
+from rules.resize.production_summary import ProductionSummary
+from rules.resize.workload import BenchmarkWorkload
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
-from rules.telemetry.wording import format_count
+from rules.telemetry.wording import format_count, number, quantity
 from rules.telemetry.work import MeanTokens
 
 PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
@@ -230,3 +235,30 @@ def _row(key: str, text: str) -> list[str]:
     """Return a labelled line, wrapped below its own text."""
     first = f"  {key:<{_KEY}}"
     return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
+
+
+def workload_text(tier: str, seen: ProductionSummary, found: BenchmarkWorkload) -> str:
+    """Return production's workload, the loads to measure, and what production does not expose."""
+    hits = quantity(found.prefix_hit_ratio, "ratio")
+    shared = f"{found.shared_blocks * found.block_tokens} common first tokens, {found.shared_ratio:.1%} of all"
+    rows = [
+        ("arrivals", f"{seen.average_rps or 0.0:.3g} rps, {seen.observed_replicas:.3g} ready replicas on average"),
+        ("prompts", _lengths(found.prompts)),
+        ("outputs", _lengths(found.generations)),
+        ("prefix hits", f"{hits}; written as {shared}"),
+    ]
+    lines = [
+        f"{tier}: {format_duration(seen.observed_seconds)} observed",
+        *(f"  {key:{_KEY}}{text}" for key, text in rows),
+    ]
+    lines.append(f"loads of one replica, {format_count(len(found.prompts), 'request')} each:")
+    for load in found.loads:
+        clients = "" if load.clients is None else format_count(load.clients, "client")
+        lines.append(f"  {number(load.rps, 'per_second'):{_KEY}}{clients:12}{load.origin}")
+    lines += [line for text in found.remarks for line in textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ")]
+    return "\n".join(lines)
+
+
+def _lengths(lengths: Sequence[int]) -> str:
+    quantiles = (f"P{q} {lengths[math.ceil(q / 100 * len(lengths)) - 1]}" for q in (50, 95, 99))
+    return f"mean {fmean(lengths):.4g}, {', '.join(quantiles)} tokens"

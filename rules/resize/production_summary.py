@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from rules.methods import utilization
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
-from rules.telemetry import windows
-from rules.telemetry.arrivals import MinuteDemand
+from rules.telemetry import arrivals, windows
+from rules.telemetry.arrivals import MinuteDemand, MinuteSums
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 
 RATE_SECONDS = 300.0
@@ -67,6 +67,12 @@ class ProductionSummary:
     def average_rps(self) -> float | None:
         """Return the mean arrivals (rps) of the known minutes."""
         return self.requests / (self.minutes * MINUTE_SECONDS) if self.minutes else None
+
+    @property
+    def observed_replicas(self) -> float:
+        """Return the mean replicas while the tier was observed. Time without sizewatch is no time without replicas."""
+        seconds = self.observed_seconds
+        return math.fsum(hour.covered_seconds for hour in self.hours) / seconds if seconds > 0 else 0.0
 
     @property
     def mean_ready_replicas(self) -> float:
@@ -160,3 +166,17 @@ def _into_hours(hours: dict[float, Window], binned: tuple[BinnedWindow, ...]) ->
         # Weeks of hours are held at once, and of a window its histograms are most.
         slim = replace(one.window, histograms={})
         hours[start] = windows.sum_windows((hours[start], slim)) if start in hours else slim
+
+
+def summarize_windows(context: TierContext, several: Iterable[Window]) -> ProductionSummary | None:
+    """Return the summary of a tier's consecutive windows of minutes, such as a recording's. None without windows."""
+    found = tuple(several)
+    if not found:
+        return None
+    minutes: dict[float, list[MinuteSums]] = {}
+    for part in (part for window in found for part in arrivals.split_by_minute(window)):
+        minutes.setdefault(part.start, []).append(part)
+    builder = ProductionSummaryBuilder(context=context, since=found[0].start, until=found[-1].end)
+    binned = [BinnedWindow(replica=None, window=window, rps=None, in_system=None) for window in found]
+    builder.add(binned, (), arrivals.list_demand(arrivals.add(minutes[start]) for start in sorted(minutes)))
+    return builder.build(())

@@ -1,11 +1,12 @@
-"""Present workload beside the planned one (guide 9.1, Step 1), and guardrails that fit it (guide 9.4).
+"""Present workload beside the planned one (guide 9.1, Step 1), guardrails that fit it (guide 9.4), and its benchmark.
 
-To add a quantity: a field of `WorkloadNow`.
+To add a quantity: a field of `WorkloadNow`. To add a load of the benchmark: a row of LOADS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
@@ -16,8 +17,11 @@ from rules.methods.utilization import nearest_rank
 from rules.resize.production_summary import ProductionSummary
 from rules.sizing import safe_queue_depth
 from rules.telemetry import histograms
+from rules.telemetry.gauges import IN_SYSTEM
+from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.windows import Window
 from rules.verdicts.context import SEPARATE
 
 NOTHING_BOOKED = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
@@ -215,3 +219,127 @@ def _lengths(seen: ProductionSummary, planned: Mapping[str, float | None]) -> li
             )
         )
     return found
+
+
+LOADS = (
+    ("average_rps", 0.5, "half the average"),
+    ("average_rps", 1.0, "average"),
+    ("peak_rps", 1.0, "third busiest five minutes"),
+    ("highest_rps", 1.0, "busiest five minutes"),
+)
+"""Loads of the benchmark within production: field of `WorkloadNow`, factor, origin."""
+
+STEP, TOP, APART = 1.25, 2.0, 1.1
+"""Factor between loads above production's highest, the last one as its multiple, and the least factor between loads. Ours:
+capacity is uncertain by a quarter; above the guide's largest safety factor (9.1 step 11: 1.5); closer is chance."""
+
+SMALLEST_BLOCK, MOST_BLOCKS = 16, 64
+"""Tokens of the smallest block of a prompt, and blocks of a mean prompt: long prompts get larger blocks."""
+
+NOT_EXPOSED = (
+    "which output belongs to which prompt is not exposed: lengths are paired by chance",
+    "arrivals within a minute are not exposed: they are at random times (Poisson)",
+)
+SHARING_NOT_EXPOSED = (
+    "which prompts share a prefix is not exposed: all begin with the same tokens, as many as the hit ratio needs",
+    "how many prefixes there are, and how long each stays cached, is not exposed: it is not reproduced",
+)
+"""What no engine's metrics tell of requests, and what stands in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkLoad:
+    """Load of one replica: `rps` arrivals, or `clients` that each wait for their answer (None: unknown)."""
+
+    rps: float
+    clients: int | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkWorkload:
+    """Production as a benchmark of one replica: rising lengths (tokens), loads, and what production does not expose.
+
+    Every prompt begins with the same `shared_blocks` blocks of `block_tokens` tokens; its last block is always its own.
+    """
+
+    prompts: tuple[int, ...]
+    generations: tuple[int, ...]
+    block_tokens: int
+    shared_blocks: int
+    prefix_hit_ratio: SignalValue
+    loads: tuple[BenchmarkLoad, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def shared_ratio(self) -> float:
+        """Return the share of prompt tokens that all prompts have in common, nearest to the hit ratio."""
+        return _count_shared(self.prompts, self.block_tokens, self.shared_blocks) / sum(self.prompts)
+
+
+def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | None = None) -> BenchmarkWorkload | str:
+    """Return the workload of a benchmark with so many requests a load, or why there is none. `top_rps` is a replica's."""
+    now, window, remarks = measure_workload(seen), seen.lately, list(NOT_EXPOSED)
+    if window is None or not seen.observed_replicas or not now.average_rps:
+        return "no arrivals were seen, or the engine counts no requests"
+    if not seen.context.serves_whole_requests:
+        return "prefill and decode are served apart: no load of one replica is a load of whole requests"
+    drawn = []
+    for (word, family, _), mean in zip(LENGTHS, (now.prompt_mean, now.generation_mean), strict=True):
+        parts = window.histograms.get(family, ())
+        if not parts and mean is None:
+            return f"the engine exposes no lengths of {word}"
+        lengths, above = histograms.draw(parts, mean, requests)
+        drawn.append(lengths)
+        if not parts:
+            remarks.append(f"{word}: only their mean is exposed; all have that length")
+        if above:
+            remarks.append(
+                f"{word}: {above} of {requests} are above the last bucket and get its edge, {lengths[-1]} tokens"
+            )
+    block = SMALLEST_BLOCK
+    while sum(drawn[0]) > MOST_BLOCKS * block * requests:
+        block *= 2
+    hits, shared = read(BY_NAME["prefix_hit_ratio"], window, seen.context.basis), 0
+    if isinstance(hits, Reading):
+        wanted = (hits.value or 0.0) * sum(drawn[0])
+        blocks = range(math.ceil(drawn[0][-1] / block))
+        shared = min(blocks, key=lambda number: abs(_count_shared(drawn[0], block, number) - wanted))
+    remarks += SHARING_NOT_EXPOSED if shared else ()
+    return BenchmarkWorkload(
+        prompts=drawn[0],
+        generations=drawn[1],
+        block_tokens=block,
+        shared_blocks=shared,
+        prefix_hit_ratio=hits,
+        loads=_list_loads(now, seen.observed_replicas, _mean_seconds(window), top_rps),
+        remarks=tuple(remarks),
+    )
+
+
+def _count_shared(prompts: Sequence[int], block: int, blocks: int) -> int:
+    return sum(min(blocks, math.ceil(tokens / block) - 1) * block for tokens in prompts)
+
+
+def _mean_seconds(window: Window) -> float | None:
+    """Return the mean time of a request in the system by Little's law."""
+    levels = [level.value or 0.0 for name in IN_SYSTEM if isinstance(level := mean_level(window, name), Reading)]
+    completed = replica_rate(window, "requests_finished")
+    return math.fsum(levels) / completed if levels and completed else None
+
+
+def _list_loads(
+    now: WorkloadNow, replicas: float, seconds: float | None, top_rps: float | None
+) -> tuple[BenchmarkLoad, ...]:
+    """Return the loads of one replica. Clients are rps x mean seconds in the system, as seen at production's load."""
+    rows = [(rate * factor / replicas, origin) for name, factor, origin in LOADS if (rate := getattr(now, name))]
+    peak, name = max(rows)
+    top = TOP * peak if top_rps is None else top_rps
+    steps = range(1, math.ceil(math.log(top / peak, STEP)))
+    rows += [(peak * STEP**step, f"{STEP**step:.2f} x {name}") for step in steps]
+    found: list[BenchmarkLoad] = []
+    for rps, origin in [(top, "highest"), *(row for row in sorted(rows, reverse=True) if APART * row[0] <= top)]:
+        if not found or APART * rps <= found[-1].rps:
+            clients = None if seconds is None else max(1, math.ceil(round(rps * seconds, 6)))
+            found.append(BenchmarkLoad(rps=float(f"{rps:.3g}"), clients=clients, origin=origin))
+    return tuple(reversed(found))

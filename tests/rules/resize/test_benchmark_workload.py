@@ -1,0 +1,134 @@
+"""A benchmark has production's lengths, loads and prefix hits: against what the clients of recordings sent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean, quantiles
+
+import pytest
+import recorded
+from report_samples import hours, seen_of, tier_view
+
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.resize.production_summary import ProductionSummary, summarize_windows
+from rules.resize.workload import APART, NOT_EXPOSED, SHARING_NOT_EXPOSED, BenchmarkWorkload, derive_benchmark
+from rules.telemetry.histograms import Histogram, draw
+
+
+def recorded_summary(name: str) -> ProductionSummary:
+    found = replay(load(recorded.folder(name))[0], None)
+    summary = summarize_windows(
+        next(iter(found.contexts.values())), (one.window for one in found.windows if one.replica is None)
+    )
+    assert summary is not None
+    return summary
+
+
+def benchmark(seen: ProductionSummary, requests: int = 300, top: float | None = None) -> BenchmarkWorkload:
+    found = derive_benchmark(seen, requests, top)
+    assert isinstance(found, BenchmarkWorkload), found
+    return found
+
+
+@pytest.mark.parametrize("name", ["prefix", "routing", "lora", "steady", "sglang"])
+def test_lengths_are_those_that_the_clients_sent(name: str) -> None:
+    found = benchmark(recorded_summary(name))
+    rows = [row for row in recorded.requests(name) if not row["error"] and row["completion_tokens"]]
+    sent = [(int(row["prompt_tokens"]), int(row["completion_tokens"])) for row in rows]
+    for drawn, truth in ((found.prompts, [p for p, _ in sent]), (found.generations, [g for _, g in sent])):
+        assert fmean(drawn) == pytest.approx(fmean(truth), rel=0.05)
+        # A bucket is a factor of 2.5 wide at most: the median is in the bucket of the true one, or the next.
+        assert 1 / 2.5 < drawn[len(drawn) // 2] / quantiles(truth, n=2)[0] < 2.5
+
+
+def test_the_mean_is_the_engines_and_each_bucket_has_its_share() -> None:
+    part = Histogram(edges=(50.0, 100.0, 200.0, math.inf), counts=(20.0, 70.0, 10.0, 0.0), total=7300.0)
+    drawn, above = draw((part,), 73.0, 1000)
+    assert (len(drawn), above, drawn) == (1000, 0, tuple(sorted(drawn)))
+    assert fmean(drawn) == pytest.approx(73.0, abs=0.2)
+    assert sum(value <= 50 for value in drawn) == pytest.approx(200, abs=1)
+    assert sum(100 < value <= 200 for value in drawn) == pytest.approx(100, abs=1)
+
+
+def test_what_is_above_the_last_edge_gets_that_edge_and_is_counted() -> None:
+    part = Histogram(edges=(100.0, math.inf), counts=(50.0, 50.0), total=None)
+    drawn, above = draw((part,), None, 10)
+    assert (above, drawn[-5:]) == (5, (100,) * 5)
+
+
+def test_without_buckets_all_have_the_mean() -> None:
+    assert draw((), 12.4, 3) == ((12, 12, 12), 0)
+
+
+def test_the_prefix_that_all_prompts_share_is_found_from_the_hit_ratio_alone() -> None:
+    for name in ("prefix", "routing"):
+        found = benchmark(recorded_summary(name))
+        seen = getattr(found.prefix_hit_ratio, "value", 0.0)
+        assert found.shared_ratio == pytest.approx(seen, abs=0.02)
+        assert set(SHARING_NOT_EXPOSED) <= set(found.remarks)
+
+
+def test_prompts_share_nothing_where_nothing_was_hit() -> None:
+    found = benchmark(recorded_summary("diurnal_quiet"))
+    assert (found.shared_blocks, found.shared_ratio) == (0, 0.0)
+    assert not set(SHARING_NOT_EXPOSED) & set(found.remarks)
+    assert set(NOT_EXPOSED) <= set(found.remarks)
+
+
+def test_loads_are_of_one_replica_from_half_the_average_to_twice_the_busiest() -> None:
+    found = benchmark(seen_of(tier_view(), hours(24, rps=lambda number: 20.0 if number < 20 else 40.0)))
+    rates = [load.rps for load in found.loads]
+    average, peak = (20 * 20 + 4 * 40) / 24 / 10, 40 / 10
+    assert rates[0] == pytest.approx(average / 2, rel=0.01)
+    assert rates[-1] == pytest.approx(2 * peak, rel=0.1)
+    assert any(rate == pytest.approx(peak, rel=0.1) for rate in rates)
+    assert all(later >= APART * earlier * 0.99 for earlier, later in pairwise(rates))
+
+
+def test_clients_are_littles_law_of_what_was_seen() -> None:
+    # 5.02 requests in the system at 1.89 rps: 2.7 s each, so 5.1 and 10.1 clients at 1.9 and 3.8 rps.
+    found = {one.rps: one.clients for one in benchmark(recorded_summary("prefix"), 10, 3.8).loads}
+    assert found[3.8] == pytest.approx(10, abs=1)
+    assert found[min(found)] == pytest.approx(3, abs=1)
+
+
+def test_time_without_sizewatch_is_no_time_without_replicas() -> None:
+    seen = recorded_summary("prefix")
+    gap = replace(seen.hours[0], start=seen.hours[0].start - 600, expected_seconds=seen.hours[0].expected_seconds + 600)
+    holed = benchmark(replace(seen, hours=(gap, *seen.hours[1:])))
+    assert [one.rps for one in holed.loads] == [one.rps for one in benchmark(seen).loads]
+
+
+@pytest.mark.parametrize("top", [1.0, 0.1, 1.9, 9.0])
+def test_the_highest_load_can_be_given(top: float) -> None:
+    assert benchmark(recorded_summary("prefix"), 10, top).loads[-1].rps == top
+
+
+def test_nothing_is_made_up_where_nothing_arrived() -> None:
+    found = (derive_benchmark(seen, 300) for seen in (seen_of(tier_view(), []), recorded_summary("llamacpp")))
+    assert set(found) == {"no arrivals were seen, or the engine counts no requests"}
+
+
+def test_pools_have_no_load_of_one_replica() -> None:
+    apart = tier_view(pools=["prefill", "decode"])
+    assert "prefill and decode are served apart" in str(derive_benchmark(seen_of(apart, hours(24)), 300))
+
+
+def test_lengths_without_buckets_are_the_mean_and_said_so() -> None:
+    seen = recorded_summary("prefix")
+    assert seen.lately is not None
+    found = benchmark(replace(seen, lately=replace(seen.lately, histograms={})), 5)
+    assert set(found.prompts) == {found.prompts[0]}
+    assert found.prompts[0] == pytest.approx(676, rel=0.05)
+    assert "prompts: only their mean is exposed; all have that length" in found.remarks
+    nothing = replace(seen, lately=replace(seen.lately, histograms={}, counters={}))
+    assert derive_benchmark(nothing, 5) == "the engine exposes no lengths of prompts"
+
+
+def test_long_prompts_get_larger_blocks() -> None:
+    found = benchmark(seen_of(tier_view(), hours(2)))
+    assert fmean(found.prompts) / found.block_tokens <= 64
+    assert found.block_tokens % 16 == 0
