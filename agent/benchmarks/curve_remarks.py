@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles
 from rules.plan.checks import LENGTH_GAP
+from rules.plan.memory import tensor_parallel
 from rules.plan.schema import Point, TierPlan, TokenQuantiles, same_model
 
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
@@ -133,8 +134,9 @@ def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[
     if measured and planned and not (measured & planned):
         yield "gpu", f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
     degree = run.setup.tensor_parallel
-    if degree is not None and degree != tier.gpu.per_replica:
-        yield "parallelism", f"a tensor parallel degree of {degree}", f"gpu.per_replica is {tier.gpu.per_replica}"
+    if degree is not None and degree != tensor_parallel(tier):
+        key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
+        yield "parallelism", f"a tensor parallel degree of {degree}", f"gpu.{key} is {getattr(tier.gpu, key)}"
 
 
 def _words(product: str) -> set[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from exporters.render.text import printable_line
+from rules.plan.memory import engine_kv_tokens, whole
 from rules.plan.schema import BenchmarkCurve, Point
 from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
@@ -199,19 +200,15 @@ def _kv_format(facts: Mapping[str, str]) -> str:
 
 
 def _cache(facts: Mapping[str, str], context: int | None) -> Iterator[str]:
-    blocks = _whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
-    size = _whole(facts.get("block_size", "") or facts.get("page_size", ""))
-    tokens = _whole(facts.get("kv_tokens", "")) or (blocks * size if blocks and size else None)
+    blocks = whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
+    size = whole(facts.get("block_size", "") or facts.get("page_size", ""))
+    tokens = engine_kv_tokens(facts)
     if tokens:
         of = f" ({blocks} blocks of {size})" if blocks and size else ""
         full = f"; {tokens / context:.1f} requests of the whole context length fit" if context else ""
         yield f"# KV cache: {tokens} tokens{of}{full}"
     if context:
         yield f"# context length: {context} tokens"
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
 
 
 LENGTHS = ("prompt_tokens", "generation_tokens")

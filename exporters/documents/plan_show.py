@@ -24,6 +24,8 @@ from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_tier
 from rules.plan.curve import Curve, OperatingPoint, operating_point
 from rules.plan.envelope import metric_value
+from rules.plan.memory import describe_memory
+from rules.plan.mistakes import case_of
 from rules.plan.money import amount
 from rules.plan.replica_count import count_fleet_of, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, TierPlan, plan_version
@@ -219,7 +221,13 @@ def _findings(shown: _Shown) -> list[str]:
     return lines
 
 
-SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _chart, _operating_point, _fleet, _findings)
+def _memory(shown: _Shown) -> list[str]:
+    """Return the memory floor of one replica (guide 2.6), nothing without `architecture`."""
+    rows = [line for label, text in describe_memory(case_of(shown.tier)) for line in _row(label, text)]
+    return ["Memory of one replica", *rows] if rows else []
+
+
+SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _memory, _chart, _operating_point, _fleet, _findings)
 
 
 def _fleet_of(replicas: int, tier: TierPlan) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED
 from rules.plan.envelope import metric_value
+from rules.plan.memory import MEMORY_CHECKS
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity, case_of
 from rules.plan.replica_count import Margin, count_fleet_of, fleet_terms
 from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
@@ -76,7 +77,7 @@ def check_tier(name: str, tier: TierPlan, margin: Margin) -> tuple[PlanWarning, 
     return _gravest_first(
         [
             PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
-            for check in (*MISTAKES, *CHECKS)
+            for check in (*MISTAKES, *CHECKS, *MEMORY_CHECKS)
             for place, severity, text in check(case)
         ]
     )

@@ -55,6 +55,35 @@ class Gpu(_PlanSection):
     product: Text = Field(description="Product name as NVML or the GPU exporter prints it.")
     per_replica: Count = Field(description="GPUs one engine instance owns (TP x PP x DP inside it).")
     interconnect: Text | None = Field(None, description="What joins the GPUs of one replica: nvlink, pcie, none.")
+    memory_gib: Positive | None = Field(None, description="Memory of one GPU, GiB; null: read from the product's name.")
+    tensor_parallel: Count | None = Field(None, description="GPUs that share each layer; null: all of one copy.")
+    pipeline_parallel: Count | None = Field(None, description="Stages that the layers are split into; null: one.")
+
+
+class Architecture(_PlanSection):
+    """Steps 4 to 6 (guide 2.6, 9.1): the model's shape, for the memory floor and the KV budget of one replica."""
+
+    config: Text | None = Field(
+        None,
+        description="The model's config.json, relative to the plan. Only plan check and plan show read it; keys here win.",
+    )
+    layers: Count | None = Field(None, description="Layers that keep keys and values.")
+    attention_heads: Count | None = Field(None, description="Query heads.")
+    kv_heads: Count | None = Field(None, description="Heads of keys and values, not query heads.")
+    head_size: Count | None = Field(None, description="Values of one head.")
+    parameters: Count | None = Field(
+        None, description="Parameters of the model; config.json tells them for few models."
+    )
+    weight_bytes: Count | None = Field(
+        None, description="Size of the weights; wins over parameters (model.safetensors.index.json: total_size)."
+    )
+    dtype: Text | None = Field(None, description="Format of the checkpoint, where `precision` says none or auto.")
+    attention: Literal["full", "latent", "hybrid"] | None = Field(
+        None, description="full: every layer keeps keys and values of every token. Others are not computed."
+    )
+    kv_tokens: Count | None = Field(
+        None, description="Tokens that the KV cache of a replica holds by the engine's page: blocks x block size."
+    )
 
 
 class TokenQuantiles(_PlanSection):
@@ -174,6 +203,7 @@ class Speculation(_PlanSection):
 
 class Lora(_PlanSection):
     max_adapters: Count = Field(description="Adapters that fit in GPU memory at once.")
+    adapter_mib: Positive | None = Field(None, description="GPU memory of one adapter at its rank, MiB.")
 
 
 class Disaggregation(_PlanSection):
@@ -197,6 +227,7 @@ class TierPlan(_PlanSection):
     gpu: Gpu
     slo: Slo
     precision: Precision | None = None
+    architecture: Architecture | None = None
     pools: Annotated[tuple[Literal["mixed", "prefill", "decode"], ...], Field(strict=False, min_length=1)] = Field(
         ("mixed",), description="[mixed], or [prefill, decode] where the two are served apart."
     )
@@ -252,8 +283,9 @@ def plan_schema() -> dict[str, Any]:
 def plan_version(tier: TierPlan) -> str:
     """Return twelve hexadecimal digits that change with the tier's plan.
 
-    Key order, written defaults and optional keys of later releases do not change them.
+    Key order, written defaults and optional keys of later releases do not change them. Neither does `architecture`: only
+    checks read it.
     """
-    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"architecture"})
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
