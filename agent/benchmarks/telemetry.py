@@ -68,6 +68,7 @@ class PrometheusTelemetry:
         gpus = telemetry_series.mean_gpu_utilization(series, target, bool(self._selector), start, end)
         return TelemetryFields(
             values={**fields.values, **gpus.values},
+            setup=fields.setup,
             gpu_utilization_kind=gpus.gpu_utilization_kind,
             remarks=(*fields.remarks, *gpus.remarks),
         )

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement, Setup
 from agent.benchmarks.telemetry_merge import (
     FINISHED,
     GENERATED,
@@ -29,6 +29,7 @@ from agent.http_client.transport import DEFAULT_MAX_BYTES
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import RecordedTarget, Scrape, load, scrapes
 from rules.engines.table import EngineTable
+from rules.plan.memory import engine_kv_tokens, whole
 from rules.replicas import track
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry import windows
@@ -49,6 +50,7 @@ class RecordedReplica:
     name: str
     engine: EngineTable | None
     windows: tuple[Window, ...]
+    setup: Setup | None = None
 
 
 def covered_share(parts: tuple[Window, ...], start: float, end: float) -> float:
@@ -80,6 +82,7 @@ def during_run(
         window=windows.sum_windows(parts), engine=replica.engine, edge_seconds=max(w.end - w.start for w in parts)
     )
     fields = extract_fields(measured, run)
+    fields = replace(fields, setup=replica.setup) if fields.values else fields
     if run.window.counters.get("restarts"):
         return replace(fields, remarks=("the engine restarted during this run", *fields.remarks))
     return fields
@@ -121,6 +124,7 @@ def _replicas(folder: Path, engine: str | None) -> tuple[RecordedReplica, ...]:
     followed = [ScrapeTrack() for _ in recording.targets]
     parts: list[list[Window]] = [[] for _ in recording.targets]
     engines: list[EngineTable | None] = [None for _ in recording.targets]
+    last: list[Snapshot | None] = [None for _ in recording.targets]
     for scrape in scrapes(recording, met):
         at = scrape.target
         page = _page(readers[at], scrape, recording.targets[at], met)
@@ -128,14 +132,29 @@ def _replicas(folder: Path, engine: str | None) -> tuple[RecordedReplica, ...]:
             followed[at], window = track.record_failure(followed[at], scrape.t)
         else:
             followed[at], window = track.record_success(followed[at], page)
-            engines[at] = readers[at].engine
+            engines[at], last[at] = readers[at].engine, page
         if window is not None:
             parts[at].append(window)
     if not any(engines):
         raise BenchmarkError(folder, f"has no page of an engine{f' ({met[0]})' if met else ''}")
     return tuple(
-        RecordedReplica(name=_name(target, recording.targets), engine=engines[at], windows=tuple(parts[at]))
+        RecordedReplica(
+            name=_name(target, recording.targets),
+            engine=engines[at],
+            windows=tuple(parts[at]),
+            setup=_setup(last[at], target.engine_version),
+        )
         for at, target in enumerate(recording.targets)
+    )
+
+
+def _setup(page: Snapshot | None, version: str | None = None) -> Setup:
+    """Return what a page tells of the engine's configuration. `version` is that of the recording."""
+    facts = page.facts if page is not None else {}
+    return Setup(
+        engine_version=version or "",
+        kv_tokens=engine_kv_tokens(facts),
+        max_num_seqs=whole(facts.get("max_num_seqs", "")),
     )
 
 
@@ -217,7 +236,7 @@ class SavedPages:
             return TelemetryFields(remarks=(counted,))
         window, remarks = counted
         found = extract_fields(measured, RunTelemetry(window=window, engine=page.engine, ends_only=True))
-        return replace(found, remarks=(*remarks, *found.remarks))
+        return replace(found, setup=_setup(page.snapshot) if found.values else None, remarks=(*remarks, *found.remarks))
 
     def close(self) -> None:
         """Do nothing."""

@@ -16,7 +16,7 @@ from decimal import Decimal
 
 from exporters.render.text import printable_line
 from rules.plan.memory import engine_kv_tokens, whole
-from rules.plan.schema import BenchmarkCurve, Point
+from rules.plan.schema import BenchmarkCurve, Point, Provenance
 from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
 from rules.telemetry.signals import BY_NAME, Reading
@@ -67,11 +67,24 @@ def curve_lines(
             lines.append(f"{inner}{key}: {value}")
     if curve.source:
         lines += [f"{inner}source:", *(f"{item}- {scalar(name)}" for name in curve.source)]
+    lines += _measured(curve.measured, inner, " " * layout.step)
     lines.append(f"{inner}points:")
     for place, point in enumerate(curve.points):
         lines += _comments(notes[place] if place < len(notes) else (), item)
         lines += _point(point, item)
     return lines
+
+
+def _measured(measured: Provenance | None, inner: str, step: str) -> list[str]:
+    """Return the lines of what was benchmarked. Text is quoted: a release such as 0.32 would be read as a number."""
+    lines = []
+    for name, value in measured.model_dump(exclude_none=True).items() if measured else ():
+        if isinstance(value, dict):
+            value = f"{{{', '.join(f'{key}: {yaml_number(each)}' for key, each in value.items())}}}"
+        lines.append(
+            f"{inner}{step}{name}: {json.dumps(value) if name in ('engine_version', 'measured_on') else value}"
+        )
+    return [f"{inner}measured:", *lines] if lines else []
 
 
 def scalar(text: str) -> str:

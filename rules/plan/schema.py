@@ -147,6 +147,24 @@ class Point(_PlanSection):
         return None if self.output_tokens_per_second is None else self.output_tokens_per_second / self.completed_rps
 
 
+class Provenance(_PlanSection):
+    """What was benchmarked. Results without it cannot size a fleet (guide 8.2, "lock down your variables")."""
+
+    engine_version: Annotated[str, Field(pattern=r"^\S{1,60}$")] | None = Field(
+        None, description="Release of the engine that was measured, as it prints it, such as 0.32.0."
+    )
+    tensor_parallel: Count | None = Field(None, description="GPUs that shared each layer.")
+    pipeline_parallel: Count | None = Field(None, description="Stages that the layers were split into.")
+    data_parallel: Count | None = Field(None, description="Ranks inside the replica, each with the whole model.")
+    max_num_seqs: Count | None = Field(None, description="Most requests that the engine was allowed to run at once.")
+    kv_tokens: Count | None = Field(None, description="Tokens that the KV cache held by the engine's page.")
+    prompt_tokens: TokenQuantiles | None = Field(None, description="Input length of the benchmark's requests.")
+    generation_tokens: TokenQuantiles | None = Field(None, description="Output length of the benchmark's requests.")
+    measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = Field(
+        None, description="Day of the last run, UTC, in quotes: '2026-11-20'."
+    )
+
+
 class BenchmarkCurve(_PlanSection):
     """Steps 7 and 10 (guide 9.1): the sweep of one replica in its final configuration."""
 
@@ -157,6 +175,7 @@ class BenchmarkCurve(_PlanSection):
         None, description="What gpu_utilization means in the points; only like is compared with like."
     )
     source: Annotated[tuple[Text, ...], Field(strict=False)] = Field((), description="Files the points came from.")
+    measured: Provenance | None = Field(None, description="What was benchmarked, for comparison with what runs.")
     points: Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] = Field(description="In any order.")
 
 
@@ -280,12 +299,15 @@ def plan_schema() -> dict[str, Any]:
     return {**head, **Plan.model_json_schema(schema_generator=_KeysAsTheyAre), "title": "sizewatch sizing plan"}
 
 
+_NO_VERSION: Any = {"architecture": True, "curve": {"measured"}}
+
+
 def plan_version(tier: TierPlan) -> str:
     """Return twelve hexadecimal digits that change with the tier's plan.
 
-    Key order, written defaults and optional keys of later releases do not change them. Neither does `architecture`: only
-    checks read it.
+    Key order, written defaults and optional keys of later releases do not change them. Neither do `architecture`,
+    which only checks read, and `curve.measured`: where a curve came from moves none of its points.
     """
-    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"architecture"})
+    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NO_VERSION)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
