@@ -324,7 +324,8 @@ def judge_benchmark_stale(case: RuleContext) -> RuleResult:
         return case.verdict(Status.OK, certain_if(len(known) == len(pages)), observed, expected, sentence)
     what = " and ".join(f"{text} ({other.count(text)})" for text in dict.fromkeys(other))
     what = what if len(set(other)) > 1 else other[0]
-    sentence = f"{_count_replicas(len(other), len(pages))} {what}; {_name_measured(wanted)} was benchmarked"
+    differ = {key: wanted[key] for key, _, words in MEASURED_FACTS if key in wanted and words in what}
+    sentence = f"{_count_replicas(len(other), len(pages))} {what}; {_name_measured(differ)} was benchmarked"
     when = f"benchmarked on {measured.measured_on}" if measured and measured.measured_on else ""
     status = Status.OK if len(other) < case.limit("replicas") else Status.WARNING
     return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(when,))

@@ -70,7 +70,7 @@ def test_replicas_of_another_release_than_was_benchmarked_are_told() -> None:
     assert explain(found) == (
         "2 of 3 replicas run release 0.33.0; release 0.32.0 was benchmarked; benchmarked on 2026-11-20"
     )
-    every = judge(measured, *runs("0.33.0", "0.34.0"))
+    every = judge({**measured, "tensor_parallel": 1}, *runs("0.33.0", "0.34.0"))
     assert isinstance(every, Verdict)
     assert (
         every.sentence == "All 2 replicas run release 0.33.0 (1) and release 0.34.0 (1); release 0.32.0 was benchmarked"
