@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles
 from rules.plan.checks import LENGTH_GAP
-from rules.plan.schema import Point, TierPlan, TokenQuantiles, same_model
+from rules.plan.memory import tensor_parallel
+from rules.plan.schema import BenchmarkCurve, Point, TierPlan, TokenQuantiles, same_model
 
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
 """Fields a client cannot measure. speculative_acceptance is expected only for tiers with speculation."""
@@ -32,15 +33,17 @@ def remarks_of(
     return (*notes, *imported.remarks, *(ImportRemark(source="", text=text) for text in texts))
 
 
-def missing_fields(before: Mapping[str, object], points: tuple[Point, ...]) -> tuple[str, ...]:
-    """Return fields that points of the replaced curve (as parsed) had and no point of the new curve has."""
-    written = before.get("points")
+def missing_fields(before: Mapping[str, object], curve: BenchmarkCurve) -> tuple[str, ...]:
+    """Return fields of points and of `measured` that the replaced curve (as parsed) had and the new curve lacks."""
+    written, was = before.get("points"), before.get("measured")
     old = [point for point in written if isinstance(point, Mapping)] if isinstance(written, list) else []
-    return tuple(
+    lost = [
         name
         for name in Point.model_fields
-        if any(point.get(name) is not None for point in old) and all(getattr(one, name) is None for one in points)
-    )
+        if any(point.get(name) is not None for point in old) and all(getattr(one, name) is None for one in curve.points)
+    ]
+    known = set(was) if isinstance(was, Mapping) else set()
+    return (*lost, *sorted(f"measured.{name}" for name in known if getattr(curve.measured, str(name), None) is None))
 
 
 def _about_curve(imported: ImportedCurve) -> Iterator[str]:
@@ -55,6 +58,8 @@ def _about_curve(imported: ImportedCurve) -> Iterator[str]:
     missing = [name for name in LATENCIES if all(getattr(point, name) is None for point in points)]
     if missing:
         yield f"no file tells {', '.join(missing)}; left out"
+    if imported.curve.measured is None or imported.curve.measured.engine_version is None:
+        yield "no file tells the engine's release; give it with --measured engine_version=..., so that an upgrade is seen"
     yield from _uneven(imported)
 
 
@@ -133,8 +138,9 @@ def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[
     if measured and planned and not (measured & planned):
         yield "gpu", f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
     degree = run.setup.tensor_parallel
-    if degree is not None and degree != tier.gpu.per_replica:
-        yield "parallelism", f"a tensor parallel degree of {degree}", f"gpu.per_replica is {tier.gpu.per_replica}"
+    if degree is not None and degree != tensor_parallel(tier):
+        key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
+        yield "parallelism", f"a tensor parallel degree of {degree}", f"gpu.{key} is {getattr(tier.gpu, key)}"
 
 
 def _words(product: str) -> set[str]:

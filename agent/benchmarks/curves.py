@@ -7,15 +7,16 @@ Selects, sorts and rounds the loads and pools repeated runs. It does no I/O. A n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles, Loop
 from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.errors import BenchmarkError
 from rules.plan.mistakes import FEW_FOR_A_P99
-from rules.plan.schema import BenchmarkCurve, Point
+from rules.plan.schema import BenchmarkCurve, Point, Provenance
 from rules.plan.validation import cross_problems
 
 SIGNIFICANT = 4
@@ -88,6 +89,7 @@ def curve_of(
             "loop": loop,
             "gpu_utilization_kind": gpu_utilization_kind if any_gpu else None,
             "source": list(dict.fromkeys(named(run.source) for load in loads for run in load.runs)),
+            "measured": provenance_of(kept),
             "points": [load.point for load in loads],
         }
     )
@@ -98,8 +100,44 @@ def curve_of(
         generation_tokens=_mean_lengths([(run.generation_tokens, run.point.requests) for run in kept]),
         models=models,
         tools=tuple(dict.fromkeys(run.tool for run in kept)),
-        remarks=(*remarks, *unplaced),
+        remarks=(*remarks, *unplaced, *(ImportRemark(source="", text=text) for text in setup_conflicts(kept))),
     )
+
+
+SETUP = ("engine_version", "tensor_parallel", "pipeline_parallel", "data_parallel", "max_num_seqs", "kv_tokens")
+"""Fields of a setup that the curve keeps."""
+
+
+def provenance_of(measured: Sequence[BenchmarkMeasurement]) -> Provenance | None:
+    """Return what was benchmarked, as far as the runs agree on it, or None if they tell nothing.
+
+    Runs of several releases are no curve of one engine, so a field with two values is left out (`setup_conflicts`).
+    """
+    found: dict[str, Any] = {}
+    for name in SETUP:
+        values = _told(measured, name)
+        found |= {name: values[0]} if len(values) == 1 else {}
+    for kind in ("prompt_tokens", "generation_tokens"):
+        lengths = asdict(_mean_lengths([(getattr(run, kind), run.point.requests) for run in measured]))
+        known = {key: round_significant(tokens) for key, tokens in lengths.items() if tokens}
+        found |= {kind: known} if known else {}
+    ended = [run.ended_at for run in measured if run.ended_at is not None]
+    if ended:
+        found["measured_on"] = f"{datetime.fromtimestamp(max(ended), UTC):%Y-%m-%d}"
+    return Provenance.model_validate(found) if found else None
+
+
+def setup_conflicts(measured: Sequence[BenchmarkMeasurement]) -> Iterator[str]:
+    """Yield fields of the setup in which the runs differ."""
+    for name in SETUP:
+        values = _told(measured, name)
+        if len(values) > 1:
+            listed = ", ".join(str(value) for value in values)
+            yield f"{name} differs between the runs ({listed}): a curve is of one configuration; left out of measured"
+
+
+def _told(measured: Sequence[BenchmarkMeasurement], name: str) -> list[Any]:
+    return list(dict.fromkeys(value for run in measured if (value := getattr(run.setup, name))))
 
 
 def add_telemetry(
@@ -123,10 +161,14 @@ def _filled(measured: BenchmarkMeasurement, found: TelemetryFields, kind: str | 
     given = {name: value for name in values if (value := getattr(measured.point, name)) is not None}
     for name, value in given.items():
         if not math.isclose(value, values[name], rel_tol=0.05, abs_tol=0.01):
-            told = f"telemetry has {name} {values[name]:.4g}, the file {value:.4g}"
-            remarks.append(f"{told}; the file's is taken")
+            words = f"telemetry has {name} {values[name]:.4g}, the file {value:.4g}"
+            remarks.append(f"{words}; the file's is taken")
     point = Point.model_validate({**measured.point.model_dump(), **values, **given})
-    return replace(measured, point=point, remarks=tuple(remarks))
+    setup = measured.setup
+    if found.setup is not None:
+        told = {name: value for name in SETUP if (value := getattr(found.setup, name)) and not getattr(setup, name)}
+        setup = replace(setup, **told)
+    return replace(measured, point=point, setup=setup, remarks=tuple(remarks))
 
 
 def pool_points(points: Sequence[Point]) -> Point:

@@ -85,12 +85,18 @@ class LengthQuantiles:
 class Setup:
     """Measured setup from the file; empty or None if not in the file.
 
-    `engine` is a name of `rules.engines`, `gpu` is as in the file, `tensor_parallel` the number of GPUs per layer.
+    `engine` is a name of `rules.engines`, `gpu` is as in the file, `tensor_parallel` the number of GPUs per layer. The
+    others are those of `rules.plan.schema.Provenance`.
     """
 
     engine: str = ""
     gpu: str = ""
+    engine_version: str = ""
     tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    max_num_seqs: int | None = None
+    kv_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

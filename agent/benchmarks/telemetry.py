@@ -10,9 +10,16 @@ from typing import Any
 
 from agent.benchmarks import telemetry_series
 from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.telemetry_files import (
+    NO_TIME,
+    RecordedReplica,
+    RecordedTelemetry,
+    SavedPages,
+    during_run,
+    has_traffic,
+    page_files,
+)
 from agent.benchmarks.telemetry_merge import Telemetry, TelemetryFields, span_of, span_text
-from agent.benchmarks.telemetry_pages import SavedPages, page_files
-from agent.benchmarks.telemetry_recording import NO_TIME, RecordedReplica, RecordedTelemetry, during_run, has_traffic
 from agent.benchmarks.telemetry_series import (
     PrometheusApi,
     Target,
@@ -61,6 +68,7 @@ class PrometheusTelemetry:
         gpus = telemetry_series.mean_gpu_utilization(series, target, bool(self._selector), start, end)
         return TelemetryFields(
             values={**fields.values, **gpus.values},
+            setup=fields.setup,
             gpu_utilization_kind=gpus.gpu_utilization_kind,
             remarks=(*fields.remarks, *gpus.remarks),
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
-from agent.benchmarks.points import CONTRADICTION, BenchmarkMeasurement
+from agent.benchmarks.points import CONTRADICTION, BenchmarkMeasurement, Setup
 from rules.engines.table import EngineTable
 from rules.telemetry import histograms
 from rules.telemetry.gauges import STEP_GAUGES
@@ -90,9 +90,11 @@ EARLIER = f"likely a first chunk without a token, or telemetry of other requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryFields:
-    """Telemetry values by field of `rules.plan.schema.Point`. `remarks` explain missing fields."""
+    """Telemetry values by field of `rules.plan.schema.Point`. `remarks` explain missing fields. `setup` is what the source
+    tells of the engine's configuration."""
 
     values: Mapping[str, float] = field(default_factory=dict)
+    setup: Setup | None = None
     gpu_utilization_kind: str | None = None
     remarks: tuple[str, ...] = ()
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent.benchmarks.telemetry_files import RecordedReplica
 from agent.benchmarks.telemetry_merge import FAMILIES, TelemetryFields, extract_gpu_utilization, span_text
-from agent.benchmarks.telemetry_recording import RecordedReplica
 from agent.errors import BenchmarkError, ConfigError
 from agent.http_client.error_text import place_of
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind

@@ -7,6 +7,8 @@ Keys ending in `_ms` are milliseconds; `duration` and the arrays are seconds. Ea
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -30,7 +32,14 @@ LONGEST_DRAFT = 128
 GPU = ("gpu", "gpu_type", "gpu_product", "gpu_name", "accelerator", "hw")
 TENSOR_PARALLEL = ("tp", "tp_size", "tensor_parallel_size", "tensor_parallel")
 ENGINE = ("engine", "framework")
-"""Keys of the user's `--metadata`."""
+VERSION = ("engine_version", "vllm_version", "sglang_version", "version")
+COUNTS: Mapping[str, tuple[str, ...]] = {
+    "tensor_parallel": TENSOR_PARALLEL,
+    "pipeline_parallel": ("pp", "pp_size", "pipeline_parallel_size", "pipeline_parallel"),
+    "data_parallel": ("dp", "dp_size", "data_parallel_size", "data_parallel"),
+    "max_num_seqs": ("max_num_seqs", "max_running_requests", "max_batch_size"),
+}
+"""Keys of the user's `--metadata`, by field of `Setup`."""
 
 ENGINES = {"sglang": "sglang", "tgi": "tgi", "tensorrt-llm": "trtllm", "trtllm": "trtllm", "llama.cpp": "llamacpp"}
 """Engine names as used by people and backends."""
@@ -86,14 +95,20 @@ def _setup(part: ResultFields) -> Setup:
 
     The backends vllm and openai are a protocol of most engines and identify none.
     """
-    told = {name: str(value).strip() for name in (*GPU, *TENSOR_PARALLEL, *ENGINE) if (value := part.data.get(name))}
+    known = (*GPU, *ENGINE, *VERSION, *(key for keys in COUNTS.values() for key in keys))
+    told = {name: str(value).strip() for name in known if (value := part.data.get(name))}
     engine = next((told[name] for name in ENGINE if name in told), "") or part.text("backend")
-    degree = next((told[name] for name in TENSOR_PARALLEL if name in told), "")
+    version = next((told[name] for name in VERSION if name in told), "")
     return Setup(
         engine=ENGINES.get(engine.casefold(), ""),
         gpu=next((told[name] for name in GPU if name in told), ""),
-        tensor_parallel=int(degree) if degree.isascii() and degree.isdigit() and len(degree) < 4 else None,
+        engine_version=version if re.fullmatch(r"\S{1,60}", version) else "",
+        **{field: next((_whole(told[key]) for key in keys if key in told), None) for field, keys in COUNTS.items()},
     )
+
+
+def _whole(text: str) -> int | None:
+    return int(text) or None if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
 def _seconds(part: ResultFields, key: str) -> float | None:

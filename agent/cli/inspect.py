@@ -107,17 +107,20 @@ def run(options: argparse.Namespace) -> int:
     if options.engine not in (None, *known):
         raise ConfigError((f"--engine {options.engine}: is none that sizewatch reads; there is {', '.join(known)}",))
     live = "://" in options.page
-    notes: tuple[str, ...] = ()
-    if live:
-        body = fetch_page(target_options(options, options.page))
-    else:
-        body, notes = _without_omissions(_saved(options.page))
+    body, notes = read_page_body(options, options.page)
     as_json = options.format == "json"
     # The query of an address may be a secret.
     name = place_of(options.page) if live else options.page
     text = render_gpu_page(body, name, as_json=as_json, notes=notes) if options.engine is None else None
     print(text or render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
     return FINE
+
+
+def read_page_body(options: argparse.Namespace, page: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return a live or saved page with notes on omitted lines. Raise ScrapeError or RecordingError."""
+    if "://" in page:
+        return fetch_page(target_options(options, page)), ()
+    return _without_omissions(_saved(page))
 
 
 def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:

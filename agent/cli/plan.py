@@ -24,7 +24,8 @@ from agent.cli.arguments import (
     add_ways_in,
     target_options,
 )
-from agent.config.files import load_plan, read_document
+from agent.cli.inspect import read_page_body
+from agent.config.files import fill_architectures, load_plan, read_document
 from agent.config.load import (
     build_tier_contexts,
     find,
@@ -38,14 +39,16 @@ from agent.config.load import (
 from agent.errors import ConfigError, PlanError, ScrapeError
 from agent.http_client.error_text import place_of
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
-from agent.scrape.scrapers import Target
+from agent.scrape.scrapers import PageReader, Target
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
 from exporters.documents.plan_show import show, workload_text
 from exporters.render.text import format_duration
 from rules.catalogue.registry import margin_of
 from rules.plan.checks import check_plan
-from rules.plan.schema import plan_schema
+from rules.plan.memory import engine_kv_tokens
+from rules.plan.mistakes import SEVERITIES
+from rules.plan.schema import Architecture, Plan, plan_schema
 from rules.resize.production_summary import ProductionSummary, summarize_windows
 from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
@@ -177,10 +180,20 @@ def _add_plan_and_tier(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tier", metavar="T", help="one tier; default all")
 
 
+def _add_check_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_plan_and_tier(parser)
+    parser.add_argument(
+        "--page", metavar="FILE-or-URL", help="page of a running engine: its own number of KV tokens is checked"
+    )
+    add_ways_in(parser, "the page")
+
+
 def _check(options: argparse.Namespace) -> int:
     """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake fails the check; a weakness does not."""
-    plan = load_plan(options.plan)
-    found = check_plan(plan, margin_of())
+    plan, problems = fill_architectures(_chosen(options), options.plan)
+    plan = plan if options.page is None else _with_engine_tokens(plan, options)
+    found = (*problems, *check_plan(plan, margin_of()))
+    found = tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     mistakes = sum(finding.severity == "mistake" for finding in found)
@@ -195,12 +208,34 @@ def _check(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _show(options: argparse.Namespace) -> int:
+def _chosen(options: argparse.Namespace) -> Plan:
+    """Return the plan with the tier that was asked for, or all of them."""
     plan = load_plan(options.plan)
-    if options.tier is not None and options.tier not in plan.tiers:
+    if options.tier is None:
+        return plan
+    if options.tier not in plan.tiers:
         raise PlanError((f"{options.plan}: has no tier {options.tier}; it has {', '.join(plan.tiers)}",))
-    names = [options.tier] if options.tier else list(plan.tiers)
-    print("\n\n".join(show(plan, name) for name in names))
+    return plan.model_copy(update={"tiers": {options.tier: plan.tiers[options.tier]}})
+
+
+def _with_engine_tokens(plan: Plan, options: argparse.Namespace) -> Plan:
+    """Return the plan with the KV tokens of the engine's page in its only tier."""
+    if len(plan.tiers) > 1:
+        raise PlanError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
+    name, tier = next(iter(plan.tiers.items()))
+    page = PageReader().read(read_page_body(options, options.page)[0], time.time())
+    tokens = engine_kv_tokens(page.facts)
+    if tokens is None:
+        raise ConfigError((f"{options.page}: tells no number of KV tokens ({page.engine})",))
+    shape = (tier.architecture or Architecture.model_validate({})).model_copy(update={"kv_tokens": tokens})
+    return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}})
+
+
+def _show(options: argparse.Namespace) -> int:
+    plan, problems = fill_architectures(_chosen(options), options.plan)
+    for problem in problems:
+        print(f"sizewatch plan: {problem.path}: {problem.text}", file=sys.stderr)
+    print("\n\n".join(show(plan, name) for name in plan.tiers))
     return FINE
 
 
@@ -297,7 +332,7 @@ def _recorded(options: argparse.Namespace) -> ProductionSummary | None:
 
 
 SUBCOMMANDS = (
-    Subcommand("check", "every problem of a plan, and what weakens it", _add_plan, _check),
+    Subcommand("check", "every problem of a plan, and what weakens it", _add_check_arguments, _check),
     Subcommand("show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show),
     Subcommand("schema", "the JSON Schema of plans", lambda _: None, _schema),
     Subcommand(

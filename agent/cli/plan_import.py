@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from agent.benchmarks.curve_remarks import CHECKS, differences, missing_fields, remarks_of
-from agent.benchmarks.curves import ImportedCurve, ImportRemark, add_telemetry, curve_of
+from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, add_telemetry, curve_of
 from agent.benchmarks.formats import AUTO, NAMES, read_results
 from agent.benchmarks.plan_edit import (
     CURVE,
@@ -34,10 +36,14 @@ from rules.catalogue.registry import margin_of
 from rules.engines.registry import ENGINES
 from rules.plan.checks import PlanWarning, check_tier
 from rules.plan.curve import operating_point
-from rules.plan.schema import TierPlan
+from rules.plan.schema import Provenance, TierPlan
+from rules.plan.validation import problems_of
 from rules.telemetry.wording import format_count
 
 SPECULATION = "speculative_acceptance"
+
+MEASURED = (*SETUP, "measured_on")
+"""Keys of `curve.measured` that `--measured` takes."""
 
 NEEDS = {"tier": "into", **dict.fromkeys(("telemetry_selector", "org_id", *WAYS_IN), "telemetry")}
 """Options that require another option."""
@@ -73,6 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--telemetry-selector",
         metavar="SELECTOR",
         help='the replica that was measured: its labels on a server ({instance="10.0.0.5:8000"}), its name in a recording',
+    )
+    parser.add_argument(
+        "--measured",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"what was measured, where no file tells it: {', '.join(MEASURED)}; may be given several times",
     )
     add_ways_in(parser, "the telemetry's address")
     parser.add_argument(
@@ -122,7 +135,25 @@ def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCu
         measured, kind = _observed(measured, options, target)
     folder = (options.into.resolve().parent if options.into else Path.cwd()).resolve()
     names = _names([one.source for one in measured], folder)
-    return curve_of(measured, gpu_utilization_kind=kind, named=names.__getitem__)
+    return _with_measured(curve_of(measured, gpu_utilization_kind=kind, named=names.__getitem__), options.measured)
+
+
+def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCurve:
+    """Return the curve with the user's words on what was measured, which win. Raise PlanError for others."""
+    if not given:
+        return imported
+    known = imported.curve.measured
+    found: dict[str, Any] = known.model_dump(exclude_none=True) if known else {}
+    for pair in given:
+        key, _, value = pair.partition("=")
+        if key not in MEASURED or not value:
+            raise PlanError((f"--measured {pair}: must be KEY=VALUE with a key of {', '.join(MEASURED)}",))
+        found[key] = int(value) if value.isdecimal() and key not in ("engine_version", "measured_on") else value
+    try:
+        measured = Provenance.model_validate(found)
+    except ValidationError as error:
+        raise PlanError(tuple(f"--measured {problem}" for problem in problems_of(error, Provenance))) from None
+    return replace(imported, curve=imported.curve.model_copy(update={"measured": measured}))
 
 
 def _observed(
@@ -233,7 +264,7 @@ def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) 
 def _went(target: _Target, edited: EditedPlan, imported: ImportedCurve) -> list[ImportRemark]:
     """Return remarks on data that the replaced curve had and the new one lacks."""
     before = target.plan.tiers[target.tier].get(CURVE)
-    fields = missing_fields(before, imported.curve.points) if isinstance(before, dict) else ()
+    fields = missing_fields(before, imported.curve) if isinstance(before, dict) else ()
     texts = [f"the replaced curve gave {', '.join(fields)}; the new one does not"] if fields else []
     point = edited.plan.tiers[target.tier].operating_point
     if point is not None and point.source == "production":

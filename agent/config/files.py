@@ -17,7 +17,9 @@ import yaml
 
 from agent.errors import PlanError
 from exporters.render.text import STAND_IN
-from rules.plan.schema import InvalidPlanError, Plan, parse_plan
+from rules.plan.checks import PlanWarning
+from rules.plan.memory import read_model_config
+from rules.plan.schema import Architecture, InvalidPlanError, Plan, parse_plan
 from rules.plan.validation import path_text
 
 _BRACKETS = re.compile(r"[\[\]{}]")
@@ -156,6 +158,33 @@ def load_plan(path: Path) -> Plan:
     if document.problems:
         raise PlanError(document.problems)
     return plan
+
+
+def fill_architectures(plan: Plan, path: Path) -> tuple[Plan, tuple[PlanWarning, ...]]:
+    """Return the plan with the shapes of the models whose config.json it names, and problems with these files.
+
+    Files are relative to the plan at `path`. Keys of the plan win; a file that differs from them is a warning.
+    """
+    tiers, found = dict(plan.tiers), list[PlanWarning]()
+    for name, tier in plan.tiers.items():
+        written = tier.architecture
+        if written is None or written.config is None:
+            continue
+        place = f"tiers.{name}.architecture"
+        document = read_document(path.parent / written.config)
+        told = read_model_config(document.data) if isinstance(document.data, dict) else {}
+        if not told.get("layers"):
+            why = document.problems[0] if document.problems else f"{written.config} is no config.json of a model"
+            found.append(PlanWarning(path=f"{place}.config", text=why, severity="mistake"))
+            continue
+        own = written.model_dump(exclude_none=True)
+        for key in sorted(own.keys() & told.keys() - {"attention"}):
+            if own[key] != told[key]:
+                text = f"is {own[key]} here and {told[key]} in {written.config}; the plan's is used"
+                found.append(PlanWarning(path=f"{place}.{key}", text=text, severity="warning"))
+        filled = Architecture.model_validate({**told, **own})
+        tiers[name] = tier.model_copy(update={"architecture": filled})
+    return plan.model_copy(update={"tiers": tiers}), tuple(found)
 
 
 def _unreadable(name: str, why: str, line: int | None = None) -> Document:

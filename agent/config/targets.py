@@ -60,7 +60,9 @@ class TargetKeys(Connection):
     replica: Name | None = Field(None, description="Its name, unique in the tier; default host:port of the url.")
     pool: Literal["mixed", "prefill", "decode"] = Field("mixed", description="Part of the tier it belongs to.")
     engine: Name | None = Field(None, description="Such as vllm; default: recognised from the page.")
-    engine_version: Name | None = Field(None, description="For words only.")
+    engine_version: Name | None = Field(
+        None, description="Release of the engine, where it does not tell it. vLLM does: /version beside its page."
+    )
     scrape_timeout_seconds: Timeout | None = Field(None, description="Of this target alone; default as above.")
     gpus: GpuList = Field(
         "auto", description="GPUs it owns, by UUID or index; auto: found by process id where that can be seen."

@@ -26,7 +26,7 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
 from rules.telemetry import windows
-from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout, Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts.error_budget import count_observed_seconds
 
@@ -125,6 +125,12 @@ def _recent(state: EvaluatorState, tier: str, now: float) -> Window | None:
     return windows.sum_windows(several) if several else None
 
 
+def _release(target: Target, page: Snapshot | None) -> str:
+    """Return the release that the engine or the configuration tells, else those that the page's names allow."""
+    facts = page.facts if page else {}
+    return facts.get(ENGINE_VERSION, "") or target.engine_version or facts.get("engine_versions", "")
+
+
 def _replica(target: Target, evaluation: EvaluatorState, entry: ReplicaRuntime, now: float) -> ReplicaStatus:
     state = evaluation.replicas.get(target.key)
     page = state.track.last if state else None
@@ -137,7 +143,7 @@ def _replica(target: Target, evaluation: EvaluatorState, entry: ReplicaRuntime, 
         last_seen=entry.seen,
         misses=state.track.misses if state else 0,
         engine=page.engine if page else target.engine or "",
-        versions=target.engine_version or (page.facts.get("engine_versions", "") if page else ""),
+        versions=_release(target, page),
         model=page.facts.get("model", "") if page else "",
         totals=entry.sums.window(),
         gauges=page.gauges if page else {},

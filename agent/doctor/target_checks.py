@@ -19,6 +19,8 @@ from rules.engines.coverage import FULL_PLAN, Use, engine_signals, explain_famil
 from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable
 from rules.evaluator.benchmark_check import ASKED
+from rules.plan.memory import engine_kv_tokens, kv_shortfall, memory_floor
+from rules.plan.mistakes import case_of
 from rules.plan.schema import TierPlan, same_model
 from rules.telemetry.families import BY_NAME, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM
@@ -157,7 +159,8 @@ def check_plan_match(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResul
     check, snapshot, tier = f"plan {met.name}", met.seen.snapshot, met.tier
     if snapshot is None or tier is None:
         return
-    found = [*_engine_and_model(check, snapshot, tier), *_kv_format(check, snapshot, tier), *_gpus(check, met, tier)]
+    found = [*_engine_and_model(check, snapshot, tier), *_kv_format(check, snapshot, tier)]
+    found += [*_kv_budget(check, snapshot, tier), *_gpus(check, met, tier)]
     if not found:
         said = [f"model {tier.model}"]
         said += [f"KV cache {told}"] if (told := _kv_told(snapshot)) else []
@@ -236,6 +239,13 @@ def _kv_format(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Check
     elif _format(told) != _format(planned):
         text = f"the KV cache is {told}, the plan says {planned}: it holds another number of tokens than was planned"
         yield fail(check, text, f"start the engine with --kv-cache-dtype {planned}, or plan with {told}")
+
+
+def _kv_budget(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
+    """Yield a KV cache too small for the planned requests at once (guide 2.2)."""
+    tokens = engine_kv_tokens(snapshot.facts)
+    if tokens is not None and (short := kv_shortfall(tokens, memory_floor(case_of(tier)))):
+        yield warn(check, short, "lower C_max in the plan, use an FP8 KV cache, or give a replica more GPUs")
 
 
 def _kv_told(snapshot: Snapshot) -> str:

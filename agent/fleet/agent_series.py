@@ -17,7 +17,7 @@ from agent.fleet.sums import quote_value
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
 from rules.telemetry.histograms import Cumulative
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
 EARLY_SECONDS = 5.0
 """Tolerated lead of a scrape over its sample: the store takes the time at the start of its request."""
@@ -258,5 +258,8 @@ def _facts(seen: _Seen) -> dict[str, str]:
     if info is None:
         return {}
     labels = info.labels
-    facts = {"model": labels.get(names.MODEL, ""), "engine_versions": labels.get("engine_version", "")}
+    release = labels.get("engine_version", "")
+    # A release, or words on the releases that the page's names allow.
+    told = "engine_versions" if " " in release else ENGINE_VERSION
+    facts = {"model": labels.get(names.MODEL, ""), told: release}
     return {name: value for name, value in facts.items() if value} | {"engine": labels.get("engine", "")}

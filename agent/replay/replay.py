@@ -140,7 +140,7 @@ def replay(
     """Evaluate a recording against a plan. Unusable lines and pages are listed in the result's problems."""
     met = [*problems, *_unplanned(recording, plan)]
     run = ReplayRun(_contexts(recording, plan), step_seconds)
-    readers = [PageReader(target.engine) for target in recording.targets]
+    readers = [PageReader(target.engine, target.engine_version) for target in recording.targets]
     for scrape in scrapes(recording, met):
         run.evaluate(Observation(now=scrape.t, scrapes=(_read(recording, readers, scrape, met),)))
     return run.finish(recording.name, _engines(recording, readers), met)

@@ -7,17 +7,21 @@ engine, raises ScrapeError and changes no cache.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
 from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import PageFetcher
+from agent.http_client.connection import JSON, PageFetcher
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
 from agent.scrape.exposition import ParsedPage, SeriesReader
@@ -26,7 +30,7 @@ from rules.engines.layout import SeriesLayout, compile_layout, is_mapped_name
 from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
 MOST_THREADS = 32
 """Maximum threads. Further targets wait for a free thread; a waiting thread costs about 50 kB."""
@@ -34,13 +38,25 @@ MOST_THREADS = 32
 GRACE_SECONDS = 1.0
 """Seconds beyond a scrape's deadline. DNS lookups ignore the deadline: without a resolver they take half a minute."""
 
+VERSION_SECONDS = 2.0
+"""Timeout of the question for the release, which follows a scrape that succeeded."""
+
+MOST_VERSION_BYTES = 4096
+
+VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,59}")
+"""Pattern of a release: it becomes a label."""
+
 _log = logging.getLogger(__name__)
 
 
 class PageReader:
-    """Reader of the pages of one target. `engine` is its configured name; without it the engine is detected."""
+    """Reader of the pages of one target. `engine` is its configured name; without it the engine is detected.
 
-    def __init__(self, engine: str | None = None) -> None:
+    `version` is the release that the configuration or the recording names. A page does not print it.
+    """
+
+    def __init__(self, engine: str | None = None, version: str | None = None) -> None:
+        self._version = version or ""
         self._engines = tuple(e for e in ENGINES if engine in (None, e.name))
         self._configured = engine
         self._series = SeriesReader(lambda name: is_mapped_name(name, self._engines))
@@ -61,6 +77,11 @@ class PageReader:
                 raise
         assert self._layout is not None
         return snapshot(self._layout, parsed.values, t)
+
+    def set_version(self, version: str) -> None:
+        """Use another release from the next page on; "" if it is not known."""
+        if version != self._version:
+            self._version, self._layout_id = version, None
 
     @property
     def engine(self) -> EngineTable:
@@ -85,6 +106,7 @@ class PageReader:
         engine = self._recognise(names)
         layout = compile_layout(names, engine)
         facts = {**layout.facts, "engine_versions": version_range(engine, parsed.families)}
+        facts |= {ENGINE_VERSION: self._version} if self._version else {}
         self._layout, self._layout_id = replace(layout, facts=facts), parsed.layout
         self._families = parsed.families
 
@@ -134,9 +156,28 @@ class _Scraper:
     def __init__(self, target: Target, fetcher: PageFetcher) -> None:
         self.target = target
         self.fetcher = fetcher
-        self.reader = PageReader(target.engine)
+        self.reader = PageReader(target.engine, target.engine_version)
+        self.version_url = ""
+        self.process: tuple[float | None] | None = None
         self.backoff = Backoff()
         self.late: Future[_Fetched] | None = None
+
+    def follow_process(self, page: Snapshot) -> Snapshot:
+        """Ask for the release with the next scrape if the page is of another process than the last one.
+
+        Until then it is not known, so the page is returned without it: a restart may be an upgrade.
+        """
+        if self.process == (page.started_at,):
+            return page
+        self.process = (page.started_at,)
+        configured = self.target.engine_version or ""
+        self.reader.set_version(configured)
+        told, page_url = self.reader.engine.version_path, urlsplit(self.target.options.url)
+        # Beside the page: a path in front of both is that of a proxy.
+        path = page_url.path.rpartition("/")[0] + told
+        self.version_url = urlunsplit(page_url._replace(path=path, query="")) if told else ""
+        facts = {name: text for name, text in page.facts.items() if name != ENGINE_VERSION}
+        return replace(page, facts=facts | ({ENGINE_VERSION: configured} if configured else {}))
 
     def is_late(self) -> bool:
         """Return whether a timed-out scrape still runs. It occupies the connection."""
@@ -147,6 +188,7 @@ class _Fetched(NamedTuple):
     t: float
     seconds: float
     body: bytes | ScrapeError
+    version: str = ""
 
 
 StartedScrapes = Mapping[tuple[str, str], Future[_Fetched]]
@@ -163,6 +205,8 @@ class Scrapers:
         fetcher: Callable[[TargetOptions], PageFetcher] = PageFetcher,
     ) -> None:
         self._clock = clock
+        # The release is JSON, which a fetcher of pages refuses.
+        self._fetch_json = partial(PageFetcher, accept=JSON) if fetcher is PageFetcher else fetcher
         self._scrapers = {t.key: _Scraper(t, fetcher(t.options)) for t in targets}
         self._cycles = 0
         self._threads = min(MOST_THREADS, max(1, len(targets)))
@@ -213,7 +257,24 @@ class Scrapers:
             body = error
         except Exception as error:  # noqa: BLE001 - a defect at one target must not stop the others
             body = _defect("scraping", scraper.target, error)
-        return _Fetched(self._clock(), time.monotonic() - start, body)
+        t, seconds = self._clock(), time.monotonic() - start
+        asked = isinstance(body, bytes) and scraper.version_url
+        return _Fetched(t, seconds, body, self._fetch_version(scraper) if asked else "")
+
+    def _fetch_version(self, scraper: _Scraper) -> str:
+        """Return the release that the engine tells, or "": the path may be missing behind a proxy, which is no error."""
+        url, scraper.version_url = scraper.version_url, ""
+        options = scraper.target.options
+        seconds = min(options.timeout_seconds, VERSION_SECONDS)
+        fetcher = self._fetch_json(replace(options, url=url, timeout_seconds=seconds))
+        try:
+            told = json.loads(fetcher.fetch()[:MOST_VERSION_BYTES])
+        except (ScrapeError, ValueError, RecursionError):
+            return ""
+        finally:
+            fetcher.close()
+        version = told.get("version") if isinstance(told, dict) else None
+        return version if isinstance(version, str) and VERSION.fullmatch(version) else ""
 
     def _outcome(self, scraper: _Scraper, fetched: _Fetched) -> ScrapeResult:
         read = self._read(scraper, fetched)
@@ -226,8 +287,11 @@ class Scrapers:
     def _read(self, scraper: _Scraper, fetched: _Fetched) -> Snapshot | ScrapeError:
         if isinstance(fetched.body, ScrapeError):
             return fetched.body
+        if fetched.version:
+            scraper.reader.set_version(fetched.version)
         try:
-            return scraper.reader.read(fetched.body, fetched.t)
+            page = scraper.reader.read(fetched.body, fetched.t)
+            return scraper.follow_process(page)
         except ScrapeError as error:
             return error
         except Exception as error:  # noqa: BLE001 - a defect in one page must not stop the other targets

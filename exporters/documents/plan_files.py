@@ -19,7 +19,8 @@ from random import Random
 from statistics import fmean, pstdev
 
 from exporters.render.text import printable_line
-from rules.plan.schema import BenchmarkCurve, Point
+from rules.plan.memory import engine_kv_tokens, whole
+from rules.plan.schema import BenchmarkCurve, Point, Provenance
 from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload
 from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
@@ -71,11 +72,24 @@ def curve_lines(
             lines.append(f"{inner}{key}: {value}")
     if curve.source:
         lines += [f"{inner}source:", *(f"{item}- {scalar(name)}" for name in curve.source)]
+    lines += _measured(curve.measured, inner, " " * layout.step)
     lines.append(f"{inner}points:")
     for place, point in enumerate(curve.points):
         lines += _comments(notes[place] if place < len(notes) else (), item)
         lines += _point(point, item)
     return lines
+
+
+def _measured(measured: Provenance | None, inner: str, step: str) -> list[str]:
+    """Return the lines of what was benchmarked. Text is quoted: a release such as 0.32 would be read as a number."""
+    lines = []
+    for name, value in measured.model_dump(exclude_none=True).items() if measured else ():
+        if isinstance(value, dict):
+            value = f"{{{', '.join(f'{key}: {yaml_number(each)}' for key, each in value.items())}}}"
+        lines.append(
+            f"{inner}{step}{name}: {json.dumps(value) if name in ('engine_version', 'measured_on') else value}"
+        )
+    return [f"{inner}measured:", *lines] if lines else []
 
 
 def scalar(text: str) -> str:
@@ -204,19 +218,15 @@ def _kv_format(facts: Mapping[str, str]) -> str:
 
 
 def _cache(facts: Mapping[str, str], context: int | None) -> Iterator[str]:
-    blocks = _whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
-    size = _whole(facts.get("block_size", "") or facts.get("page_size", ""))
-    tokens = _whole(facts.get("kv_tokens", "")) or (blocks * size if blocks and size else None)
+    blocks = whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
+    size = whole(facts.get("block_size", "") or facts.get("page_size", ""))
+    tokens = engine_kv_tokens(facts)
     if tokens:
         of = f" ({blocks} blocks of {size})" if blocks and size else ""
         full = f"; {tokens / context:.1f} requests of the whole context length fit" if context else ""
         yield f"# KV cache: {tokens} tokens{of}{full}"
     if context:
         yield f"# context length: {context} tokens"
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
 
 
 LENGTHS = ("prompt_tokens", "generation_tokens")

@@ -27,9 +27,11 @@ from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_tier
 from rules.plan.curve import Curve, OperatingPoint, operating_point
 from rules.plan.envelope import metric_value
+from rules.plan.memory import describe_memory
+from rules.plan.mistakes import case_of
 from rules.plan.money import amount
 from rules.plan.replica_count import count_fleet_of, fleet_terms
-from rules.plan.schema import BenchmarkCurve, Plan, Point, TierPlan, plan_version
+from rules.plan.schema import BenchmarkCurve, Plan, Point, Provenance, TierPlan, plan_version
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkWorkload
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
@@ -40,6 +42,17 @@ PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds",
 """Drawn panels: title, signal and number of rows."""
 
 NAMES = {"ttft_p99_seconds": "TTFT P99", "tpot_p99_seconds": "TPOT P99", "itl_p99_seconds": "ITL P99"}
+
+PROVENANCE = {
+    "engine_version": "release",
+    "tensor_parallel": "TP",
+    "pipeline_parallel": "PP",
+    "data_parallel": "DP",
+    "max_num_seqs": "max-num-seqs",
+    "kv_tokens": "KV tokens",
+    "measured_on": "on",
+}
+"""Short names of `curve.measured`."""
 
 _KEY = 13
 
@@ -119,7 +132,15 @@ def _evidence(curve: BenchmarkCurve) -> list[str]:
     said += [f"{_span(counts)} requests each"] if counts else []
     legend = f"{'':{MARGIN}}● measured  ⠤ expected, never falling  ◆ usable"
     legend += "  ○ at least so bad" if any(point.censored for point in curve.points) else ""
-    return [legend, *_row("benchmark", f"{', '.join(said)}; {', '.join(curve.source) or 'no source given'}")]
+    rows = _row("benchmark", f"{', '.join(said)}; {', '.join(curve.source) or 'no source given'}")
+    return [legend, *rows, *_provenance(curve.measured)]
+
+
+def _provenance(measured: Provenance | None) -> list[str]:
+    """Return what was benchmarked, without the lengths: the operating point shows those."""
+    told = measured.model_dump(exclude_none=True, exclude={"prompt_tokens", "generation_tokens"}) if measured else {}
+    said = [f"{PROVENANCE[name]} {value}" for name, value in told.items()]
+    return _row("measured", ", ".join(said)) if said else []
 
 
 def _span(counts: list[int]) -> str:
@@ -224,7 +245,13 @@ def _findings(shown: _Shown) -> list[str]:
     return lines
 
 
-SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _chart, _operating_point, _fleet, _findings)
+def _memory(shown: _Shown) -> list[str]:
+    """Return the memory floor of one replica (guide 2.6), nothing without `architecture`."""
+    rows = [line for label, text in describe_memory(case_of(shown.tier)) for line in _row(label, text)]
+    return ["Memory of one replica", *rows] if rows else []
+
+
+SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _memory, _chart, _operating_point, _fleet, _findings)
 
 
 def _fleet_of(replicas: int, tier: TierPlan) -> str:

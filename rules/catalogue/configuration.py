@@ -5,7 +5,7 @@ from __future__ import annotations
 from rules.catalogue.thresholds import BEFORE_LOAD, FAULTS, LOAD, MEMORY, MINIMUM_REQUESTS, TTFT_SLO, WORKLOAD, explain
 from rules.methods.adapters import judge_adapters
 from rules.methods.bands import judge_band
-from rules.methods.configuration import judge_cold_start, judge_precision
+from rules.methods.configuration import judge_benchmark_stale, judge_cold_start, judge_precision
 from rules.methods.prefix_routing import judge_replicas
 from rules.methods.speculation import SUSPICION, judge_economics
 from rules.methods.tiers import judge_tiers
@@ -222,5 +222,30 @@ ROWS: tuple[Rule, ...] = (
             "Keep more replicas warm until then (fleet.minimum_warm)",
         ),
         explained_by=explain(*FAULTS, "TierDown", "TargetDown"),
+    ),
+    Rule(
+        name="BenchmarkStale",
+        method=judge_benchmark_stale,
+        per_scrape=True,
+        loudness=Severity.REPORT,
+        window_seconds=0,
+        minimum_seconds=0,
+        thresholds={
+            "replicas": Threshold(
+                1, "replicas", "guide 8.2: a result without the version it was measured on cannot size a fleet"
+            ),
+        },
+        signal="coverage",
+        unit="replicas",
+        about="replicas that run something else",
+        title="Benchmark of another configuration",
+        meaning="The curve was measured on another release, batch limit or parallelism than production runs. Its latencies "
+        "and its usable requests a second may no longer hold.",
+        actions=(
+            "Benchmark the configuration that runs, and import it: `sizewatch plan import --measured engine_version=...`",
+            "Until then compare TTFT and TPOT with the time before the upgrade, at the same load",
+            "If only some replicas differ, finish the rollout or take it back: a tier is one configuration",
+        ),
+        # It explains nothing: it lasts until the next benchmark, and would take up every later finding of the tier.
     ),
 )

@@ -132,6 +132,7 @@ class EngineTable:
     `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series repeat one number (processes,
     tensor-parallel ranks); the largest counts. `info`: info series whose labels become facts. `fact_gauges` (fact,
     sample): gauges whose value becomes a fact. `born`: `_created` series that show when the engine was ready.
+    `version_path`: path beside the page that returns {"version": "0.32.0"}; "" where there is none.
     `scanned`: releases behind the table, oldest first. `always`: names that every scanned release prints from its
     start. A page without one of them is an excerpt (empty: every page counts as whole).
     """
@@ -150,6 +151,7 @@ class EngineTable:
     fact_gauges: tuple[tuple[str, str], ...] = ()
     born: str = ""
     model_label: str = ""
+    version_path: str = ""
     scanned: tuple[str, ...] = ()
     markers: tuple[Marker, ...] = ()
     always: tuple[str, ...] = ()

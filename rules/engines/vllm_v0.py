@@ -213,6 +213,7 @@ VLLM_V0 = EngineTable(
     wrappers=("ray_", "kserve_"),
     rows=ROWS,
     info=("vllm_cache_config_info",),
+    version_path="/version",
     model_label="model_name",
     scanned=("0.5.0", "0.6.6", "0.8.5"),
     markers=(

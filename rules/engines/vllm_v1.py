@@ -271,6 +271,7 @@ VLLM_V1 = EngineTable(
     wrappers=("ray_", "kserve_"),
     rows=ROWS,
     info=("vllm_cache_config_info",),
+    version_path="/version",
     born="vllm_prompt_tokens_created",
     model_label="model_name",
     scanned=(

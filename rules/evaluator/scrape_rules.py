@@ -17,7 +17,8 @@ from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Verdict
 
 REPLICA_RULES = tuple(BY_NAME[name] for name in ("KvCacheCascade", "TargetDown", "TelemetryStale"))
-TIER_DOWN, UNKNOWN_TOO_LONG = BY_NAME["TierDown"], BY_NAME["UnknownTooLong"]
+TIER_RULES = tuple(BY_NAME[name] for name in ("TierDown", "BenchmarkStale"))
+UNKNOWN_TOO_LONG = BY_NAME["UnknownTooLong"]
 
 
 def cascade_limits(context: TierContext) -> CascadeThresholds:
@@ -48,8 +49,9 @@ def evaluate_tier_availability(
     replicas: Sequence[ReplicaState], states: Iterable[RuleState], context: TierContext, now: float
 ) -> tuple[RuleResult, ...]:
     """Return the results of a tier as a whole at `now`, from its replicas and the states of all its rules."""
-    down = TIER_DOWN.method(_context(TIER_DOWN, context, now, replicas=tuple(replicas)))
-    return down, evaluate_unknowns(states, context, now)
+    members = tuple(replicas)
+    results = (rule.method(_context(rule, context, now, replicas=members)) for rule in TIER_RULES)
+    return *results, evaluate_unknowns(states, context, now)
 
 
 def evaluate_unknowns(states: Iterable[RuleState], context: TierContext, now: float) -> RuleResult:

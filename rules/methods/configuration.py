@@ -1,4 +1,5 @@
-"""Configuration against the plan: number formats that the GPU has no hardware path for, and cold starts (guide 9.2, 9.5).
+"""Configuration against the plan: number formats that the GPU has no hardware path for, cold starts, and what was
+benchmarked (guide 8.2, 9.2, 9.5).
 
 Precision needs no telemetry: no metric shows that a format runs converted. A planned cold start is the time from the
 request for a replica to Ready. A start that was timed in part is a lower bound: proof above the plan, none below it.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rules.confidence import Certainty
@@ -15,6 +17,7 @@ from rules.methods.evidence import certain_if, exact_reading, range_reading
 from rules.replicas.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
 from rules.replicas.starts import Timing
 from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.snapshots import ENGINE_VERSION
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext
 from rules.verdicts.verdict import RuleResult, Status
@@ -285,3 +288,97 @@ def _describe_measured(case: RuleContext) -> str:
         return f"; {number(one.p95_seconds, 'seconds')} were measured {FROM_TO[one.timing]}"
     seconds = [one.seconds for one in _find_starts(case, Timing.PROCESS)]
     return f"; {number(max(seconds), 'seconds')} were measured {FROM_TO[Timing.PROCESS]}" if seconds else ""
+
+
+MEASURED_FACTS = (
+    ("engine_version", ENGINE_VERSION, "release"),
+    ("max_num_seqs", "max_num_seqs", "max-num-seqs"),
+    ("tensor_parallel", "tensor_parallel_size", "tensor parallel degree"),
+)
+"""Keys of `curve.measured` that pages tell, the fact of the page, and words."""
+
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)([^+]*)")
+
+
+def judge_benchmark_stale(case: RuleContext) -> RuleResult:
+    """Compare what the replicas run with what was benchmarked. Names on a page prove a release only by excluding it."""
+    plan = case.context.plan
+    measured = plan.curve.measured if plan and plan.curve else None
+    wanted = {key: str(value) for key, _, _ in MEASURED_FACTS if measured and (value := getattr(measured, key))}
+    if not wanted:
+        text = "the plan does not tell which release was benchmarked (curve.measured.engine_version)"
+        return case.unknown(Gap.NOT_IN_PLAN, text)
+    pages = [one.track.last.facts for one in case.replicas if one.track.last is not None]
+    if not pages:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    compared = [_compare_facts(wanted, facts) for facts in pages]
+    known = [one for one in compared if one is not None]
+    other, expected = [text for text in known if text], exact_reading(0.0, 1.0)
+    if not known:
+        return case.unknown(
+            Gap.NOT_EXPOSED, f"{_name_measured(wanted)} was benchmarked; the pages do not tell what runs"
+        )
+    observed = _share(len(other), len(known))
+    if not other:
+        sentence = f"{_count_replicas(len(known), len(pages))} what was benchmarked: {_name_measured(wanted)}"
+        return case.verdict(Status.OK, certain_if(len(known) == len(pages)), observed, expected, sentence)
+    what = " and ".join(f"{text} ({other.count(text)})" for text in dict.fromkeys(other))
+    what = what if len(set(other)) > 1 else other[0]
+    differ = {key: wanted[key] for key, _, words in MEASURED_FACTS if key in wanted and words in what}
+    sentence = f"{_count_replicas(len(other), len(pages))} {what}; {_name_measured(differ)} was benchmarked"
+    when = f"benchmarked on {measured.measured_on}" if measured and measured.measured_on else ""
+    status = Status.OK if len(other) < case.limit("replicas") else Status.WARNING
+    return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(when,))
+
+
+def _share(count: int, replicas: int) -> Reading:
+    return exact_reading(float(count), float(replicas))
+
+
+def _count_replicas(count: int, all_replicas: int) -> str:
+    if all_replicas == 1:
+        return "The replica runs"
+    return f"All {count} replicas run" if count == all_replicas else f"{count} of {all_replicas} replicas run"
+
+
+def _name_measured(wanted: Mapping[str, str]) -> str:
+    return ", ".join(f"{words} {wanted[key]}" for key, _, words in MEASURED_FACTS if key in wanted)
+
+
+def _compare_facts(wanted: Mapping[str, str], facts: Mapping[str, str]) -> str | None:
+    """Return what a page tells otherwise than the benchmark: "" for nothing, None if it tells nothing."""
+    told = [
+        (words, facts[fact], wanted[key]) for key, fact, words in MEASURED_FACTS if key in wanted and facts.get(fact)
+    ]
+    other = [f"{words} {runs}" for words, runs, was in told if not is_same_release(runs, was)]
+    allowed = facts.get("engine_versions", "")
+    if not facts.get(ENGINE_VERSION) and is_excluded(allowed, wanted.get("engine_version", "")):
+        return ", ".join([f"a release {allowed}", *other])
+    return ", ".join(other) if told else None
+
+
+def is_same_release(one: str, other: str) -> bool:
+    """Return whether two releases are equal, without the builder's part: v0.32 is 0.32.0+cpu, 0.33.0rc1 is not 0.33.0."""
+    first, second = _RELEASE.fullmatch(one.partition("+")[0]), _RELEASE.fullmatch(other.partition("+")[0])
+    if first is None or second is None:
+        return one == other
+    return (_numbers(first[1]), first[2]) == (_numbers(second[1]), second[2])
+
+
+def is_excluded(allowed: str, release: str) -> bool:
+    """Return whether words such as "after 0.29.0 and before 0.33.0" exclude a release."""
+    found = _RELEASE.match(release)
+    if found is None:
+        return False
+    for word, end in re.findall(r"(after|before) v?(\d+(?:\.\d+)*)", allowed):
+        newer = _numbers(found[1]) > _numbers(end)
+        if newer is (word == "before") or _numbers(found[1]) == _numbers(end):
+            return True
+    return False
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = [int(part) for part in text.split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED
 from rules.plan.envelope import metric_value
+from rules.plan.memory import MEMORY_CHECKS, model_copies, tensor_parallel
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity, case_of
 from rules.plan.replica_count import Margin, count_fleet_of, fleet_terms
 from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
@@ -76,7 +77,7 @@ def check_tier(name: str, tier: TierPlan, margin: Margin) -> tuple[PlanWarning, 
     return _gravest_first(
         [
             PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
-            for check in (*MISTAKES, *CHECKS)
+            for check in (*MISTAKES, *CHECKS, *MEMORY_CHECKS)
             for place, severity, text in check(case)
         ]
     )
@@ -224,6 +225,19 @@ def _calibration_gap(case: Case) -> Found:
         yield "curve", "info", f"{text}; above 2, ask whether the test's prompts and arrivals were production's"
 
 
+def _other_configuration(case: Case) -> Found:
+    """Yield a parallelism of the benchmark that the plan does not deploy (guide 9.1, step 7)."""
+    measured, gpu = case.tier.curve and case.tier.curve.measured, case.tier.gpu
+    if not measured:
+        return
+    planned = {"tensor_parallel": tensor_parallel(case.tier), "pipeline_parallel": gpu.pipeline_parallel or 1}
+    for name, degree in {**planned, "data_parallel": model_copies(case.tier)}.items():
+        was = getattr(measured, name)
+        if was is not None and was != degree:
+            text = f"was {was}, the plan deploys {degree}: a curve of another parallelism is not this replica's"
+            yield f"curve.measured.{name}", "warning", f"{text}; benchmark the final configuration (guide 9.1, step 7)"
+
+
 def _missing(case: Case) -> Found:
     if case.tier.curve is None:
         yield "curve", "info", f"is not in the plan; {_names(CURVE_RULES)} will say not_in_plan"
@@ -249,6 +263,7 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _short_fleet,
     _large_fleet,
     _calibration_gap,
+    _other_configuration,
     _missing,
 )
 

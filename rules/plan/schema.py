@@ -55,6 +55,35 @@ class Gpu(_PlanSection):
     product: Text = Field(description="Product name as NVML or the GPU exporter prints it.")
     per_replica: Count = Field(description="GPUs one engine instance owns (TP x PP x DP inside it).")
     interconnect: Text | None = Field(None, description="What joins the GPUs of one replica: nvlink, pcie, none.")
+    memory_gib: Positive | None = Field(None, description="Memory of one GPU, GiB; null: read from the product's name.")
+    tensor_parallel: Count | None = Field(None, description="GPUs that share each layer; null: all of one copy.")
+    pipeline_parallel: Count | None = Field(None, description="Stages that the layers are split into; null: one.")
+
+
+class Architecture(_PlanSection):
+    """Steps 4 to 6 (guide 2.6, 9.1): the model's shape, for the memory floor and the KV budget of one replica."""
+
+    config: Text | None = Field(
+        None,
+        description="The model's config.json, relative to the plan. Only plan check and plan show read it; keys here win.",
+    )
+    layers: Count | None = Field(None, description="Layers that keep keys and values.")
+    attention_heads: Count | None = Field(None, description="Query heads.")
+    kv_heads: Count | None = Field(None, description="Heads of keys and values, not query heads.")
+    head_size: Count | None = Field(None, description="Values of one head.")
+    parameters: Count | None = Field(
+        None, description="Parameters of the model; config.json tells them for few models."
+    )
+    weight_bytes: Count | None = Field(
+        None, description="Size of the weights; wins over parameters (model.safetensors.index.json: total_size)."
+    )
+    dtype: Text | None = Field(None, description="Format of the checkpoint, where `precision` says none or auto.")
+    attention: Literal["full", "latent", "hybrid"] | None = Field(
+        None, description="full: every layer keeps keys and values of every token. Others are not computed."
+    )
+    kv_tokens: Count | None = Field(
+        None, description="Tokens that the KV cache of a replica holds by the engine's page: blocks x block size."
+    )
 
 
 class TokenQuantiles(_PlanSection):
@@ -118,6 +147,24 @@ class Point(_PlanSection):
         return None if self.output_tokens_per_second is None else self.output_tokens_per_second / self.completed_rps
 
 
+class Provenance(_PlanSection):
+    """What was benchmarked. Results without it cannot size a fleet (guide 8.2, "lock down your variables")."""
+
+    engine_version: Annotated[str, Field(pattern=r"^\S{1,60}$")] | None = Field(
+        None, description="Release of the engine that was measured, as it prints it, such as 0.32.0."
+    )
+    tensor_parallel: Count | None = Field(None, description="GPUs that shared each layer.")
+    pipeline_parallel: Count | None = Field(None, description="Stages that the layers were split into.")
+    data_parallel: Count | None = Field(None, description="Ranks inside the replica, each with the whole model.")
+    max_num_seqs: Count | None = Field(None, description="Most requests that the engine was allowed to run at once.")
+    kv_tokens: Count | None = Field(None, description="Tokens that the KV cache held by the engine's page.")
+    prompt_tokens: TokenQuantiles | None = Field(None, description="Input length of the benchmark's requests.")
+    generation_tokens: TokenQuantiles | None = Field(None, description="Output length of the benchmark's requests.")
+    measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = Field(
+        None, description="Day of the last run, UTC, in quotes: '2026-11-20'."
+    )
+
+
 class BenchmarkCurve(_PlanSection):
     """Steps 7 and 10 (guide 9.1): the sweep of one replica in its final configuration."""
 
@@ -128,6 +175,7 @@ class BenchmarkCurve(_PlanSection):
         None, description="What gpu_utilization means in the points; only like is compared with like."
     )
     source: Annotated[tuple[Text, ...], Field(strict=False)] = Field((), description="Files the points came from.")
+    measured: Provenance | None = Field(None, description="What was benchmarked, for comparison with what runs.")
     points: Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] = Field(description="In any order.")
 
 
@@ -174,6 +222,7 @@ class Speculation(_PlanSection):
 
 class Lora(_PlanSection):
     max_adapters: Count = Field(description="Adapters that fit in GPU memory at once.")
+    adapter_mib: Positive | None = Field(None, description="GPU memory of one adapter at its rank, MiB.")
 
 
 class Disaggregation(_PlanSection):
@@ -197,6 +246,7 @@ class TierPlan(_PlanSection):
     gpu: Gpu
     slo: Slo
     precision: Precision | None = None
+    architecture: Architecture | None = None
     pools: Annotated[tuple[Literal["mixed", "prefill", "decode"], ...], Field(strict=False, min_length=1)] = Field(
         ("mixed",), description="[mixed], or [prefill, decode] where the two are served apart."
     )
@@ -249,11 +299,15 @@ def plan_schema() -> dict[str, Any]:
     return {**head, **Plan.model_json_schema(schema_generator=_KeysAsTheyAre), "title": "sizewatch sizing plan"}
 
 
+_NO_VERSION: Any = {"architecture": True, "curve": {"measured"}}
+
+
 def plan_version(tier: TierPlan) -> str:
     """Return twelve hexadecimal digits that change with the tier's plan.
 
-    Key order, written defaults and optional keys of later releases do not change them.
+    Key order, written defaults and optional keys of later releases do not change them. Neither do `architecture`,
+    which only checks read, and `curve.measured`: where a curve came from moves none of its points.
     """
-    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NO_VERSION)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

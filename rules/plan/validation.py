@@ -92,6 +92,7 @@ def cross_problems(data: object) -> tuple[str, ...]:
         if isinstance(part, Mapping):
             found += [*_falling(path, part)]
             found += [*impossible_means(path, part)] if len(path) == 2 and path[0] == "tiers" else []
+            found += [*_undivided_gpus(path, part)] if path[-1:] == ("gpu",) else []
         elif path[-1:] == ("points",):
             found += [*_repeated(path, part)]
         elif path[-1:] == ("pools",):
@@ -256,6 +257,16 @@ def _repeated(path: Path, points: Sequence[object]) -> Iterator[str]:
         if first != place:
             there = path_text((*path, place))
             yield f"{there}: has the same load as points[{first}]; give each load once"
+
+
+def _undivided_gpus(path: Path, gpu: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield degrees of parallelism that the GPUs of a replica are no multiple of."""
+    count, degree = _tokens(gpu.get("per_replica")), 1.0
+    for name in ("tensor_parallel", "pipeline_parallel"):
+        degree *= _tokens(gpu.get(name)) or 1.0
+    if count and degree >= 1 and count % degree:
+        text = f"must be a multiple of tensor_parallel x pipeline_parallel ({degree:g})"
+        yield f"{path_text((*path, 'per_replica'))}: {text}, but is {count:g}"
 
 
 def _odd_pools(path: Path, pools: Sequence[object]) -> Iterator[str]:

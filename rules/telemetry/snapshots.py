@@ -13,6 +13,9 @@ from types import MappingProxyType
 
 from rules.telemetry.histograms import Cumulative
 
+ENGINE_VERSION = "engine_version"
+"""Fact with the engine's release, where it is known. `engine_versions` has the releases that the page's names allow."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTimes:

@@ -46,7 +46,10 @@ def born(body: bytes, started: float, ready_after: float = 40.0) -> bytes:
 
 
 class Engine(ThreadingHTTPServer):
-    """One engine. `asked` are the times (`time.time`) at which a page was asked for, `headers` those of the last."""
+    """One engine. `asked` are the times (`time.time`) at which a page was asked for, `headers` those of the last.
+
+    It tells its `release` at /version, 404 without one; `release_asked` counts the questions.
+    """
 
     daemon_threads = True
     request_queue_size = 64
@@ -55,6 +58,8 @@ class Engine(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.pages = pages()
         self.act: Act | None = None
+        self.release = b""
+        self.release_asked = 0
         self.asked: list[float] = []
         self.headers: dict[str, str] = {}
         self.released = threading.Event()
@@ -76,6 +81,10 @@ class Handler(BaseHTTPRequestHandler):
     server: Engine
 
     def do_GET(self) -> None:
+        if self.path == "/version":
+            self.server.release_asked += 1
+            give(self, self.server.release, 200 if self.server.release else 404, "application/json")
+            return
         self.server.asked.append(time.time())
         self.server.headers = dict(self.headers.items())
         if self.server.act is not None:

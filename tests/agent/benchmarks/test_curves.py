@@ -14,7 +14,7 @@ from paths import TESTS
 from agent.benchmarks.curve_remarks import missing_fields, remarks_of
 from agent.benchmarks.curves import ImportedCurve, add_telemetry, curve_of, pool_points, round_significant
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles, Setup
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
 from rules.plan.curve import Curve
@@ -78,6 +78,7 @@ class Found:
     values: dict[str, float] = field(default_factory=dict)
     gpu_utilization_kind: str | None = None
     remarks: tuple[str, ...] = ()
+    setup: Setup | None = None
 
 
 def swept(folder: str, pattern: str = "bench_c*.json") -> ImportedCurve:
@@ -336,8 +337,10 @@ def test_acceptance_is_missed_only_where_the_tier_speculates() -> None:
 
 def test_what_the_replaced_curve_gave_and_the_new_one_does_not_is_named() -> None:
     before = {"points": [{"completed_rps": 1, "gpu_utilization": 0.4, "kv_utilization": None}, "odd"]}
-    assert missing_fields(before, curve_of([load("a")]).curve.points) == ("gpu_utilization",)
-    assert missing_fields({"points": None}, curve_of([load("a")]).curve.points) == ()
+    assert missing_fields(before, curve_of([load("a")]).curve) == ("gpu_utilization",)
+    assert missing_fields({"points": None, "measured": 3}, curve_of([load("a")]).curve) == ()
+    told = {"measured": {"engine_version": "0.32.0", "odd": 1}}
+    assert missing_fields(told, curve_of([load("a")]).curve) == ("measured.engine_version", "measured.odd")
 
 
 def test_telemetry_fills_what_the_file_does_not_tell_and_contradicts_nothing() -> None:
@@ -392,3 +395,37 @@ def test_names_that_look_like_something_else_stay_text(name: str) -> None:
 @given(st.floats(1e-9, 1e12))
 def test_numbers_read_back_as_numbers(value: float) -> None:
     assert yaml.safe_load(yaml_number(value)) == value
+
+
+def with_setup(source: str, rps: float, **fields: Any) -> BenchmarkMeasurement:
+    return replace(load(source, rps), setup=Setup(**fields))
+
+
+def test_the_curve_carries_what_was_measured_where_the_runs_agree() -> None:
+    runs = [
+        replace(with_setup("a", 2.0, engine_version="0.32.0", tensor_parallel=4, max_num_seqs=64), ended_at=1.795e9),
+        replace(with_setup("b", 4.0, engine_version="0.33.0", tensor_parallel=4), ended_at=1.7952e9),
+    ]
+    imported = curve_of(runs)
+    measured = imported.curve.measured
+    assert measured is not None
+    assert (measured.tensor_parallel, measured.max_num_seqs, measured.engine_version) == (4, 64, None)
+    assert measured.measured_on == "2026-11-20"
+    assert "engine_version differs between the runs (0.32.0, 0.33.0): a curve is of one configuration" in texts(
+        imported
+    )
+
+
+def test_telemetry_adds_the_setup_that_no_file_tells() -> None:
+    found = [Found({}, setup=Setup(engine_version="0.32.0", tensor_parallel=8, kv_tokens=32_768))]
+    (one,), _ = add_telemetry([with_setup("a", 2.0, tensor_parallel=4)], found)
+    assert one.setup == Setup(engine_version="0.32.0", tensor_parallel=4, kv_tokens=32_768)
+
+
+def test_a_curve_of_nothing_known_has_no_provenance_and_asks_for_the_release() -> None:
+    unknown = LengthQuantiles()
+    imported = curve_of([replace(load("a"), prompt_tokens=unknown, generation_tokens=unknown)])
+    assert imported.curve.measured is None
+    assert "no file tells the engine's release; give it with --measured engine_version=" in texts(imported)
+    told = curve_of([with_setup("a", 2.0, engine_version="0.32.0")])
+    assert "release" not in texts(told)

@@ -8,7 +8,7 @@ import pytest
 from paths import TESTS
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement, Setup
 from agent.errors import BenchmarkError
 from rules.sizing import expected_tokens_per_round
 
@@ -330,3 +330,12 @@ def test_the_detailed_run_gives_lengths_and_the_rate_at_which_it_was_sent() -> N
     assert (one.prompt_tokens.p50, one.prompt_tokens.p99, one.generation_tokens.p95) == (128.0, 129.0, 64.0)
     assert one.point.completed_rps == pytest.approx(2.776, abs=0.001)
     assert not one.point.censored
+
+
+def test_metadata_tells_release_parallelism_and_the_batch_limit(tmp_path: Path) -> None:
+    told = {"vllm_version": "0.32.0", "tp": "4", "pp_size": 2, "dp": "1", "max_num_seqs": "256"}
+    setup = read(tmp_path, PLAIN, **told).setup
+    assert setup == Setup(
+        engine_version="0.32.0", tensor_parallel=4, pipeline_parallel=2, data_parallel=1, max_num_seqs=256
+    )
+    assert read(tmp_path, PLAIN, tp="four", max_num_seqs=0, version="a b").setup == Setup()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import recorded
 import yaml
 from paths import ROOT, TESTS
 
@@ -162,7 +165,10 @@ def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path, capsys: Ca
     run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent)
     capsys.readouterr()
     run(*OPEN, "--into", plan)
-    assert "the replaced curve gave prefix_hit_ratio, eviction_rate; the new one does not" in capsys.readouterr().err
+    assert (
+        "the replaced curve gave prefix_hit_ratio, eviction_rate, measured.kv_tokens; the new one does not"
+        in capsys.readouterr().err
+    )
     again = plan.read_bytes()
     run(*OPEN, "--into", plan_with(tmp_path))
     assert plan.read_bytes() == again
@@ -453,3 +459,47 @@ def test_a_ttft_that_the_engine_does_not_confirm_stands_above_its_point_and_is_t
     assert curve.points[3].ttft_p99_seconds == 0.1876
     run(*CACHED, "--into", plan_with(tmp_path))
     assert "at the client and" not in capsys.readouterr().err
+
+
+def test_the_user_s_word_on_what_was_measured_is_written_and_wins(tmp_path: Path, capsys: Captured) -> None:
+    plan = plan_with(tmp_path)
+    told = ["--measured", "engine_version=0.32", "--measured", "tensor_parallel=2", "--measured", "max_num_seqs=64"]
+    assert run(*OPEN, "--into", plan, *told) == 0
+    out, err = capsys.readouterr()
+    assert "release" not in err
+    curve = load_plan(plan).tiers["t"].curve
+    assert curve is not None
+    assert curve.measured is not None
+    assert curve.measured.model_dump(exclude_none=True) == {
+        "engine_version": "0.32",
+        "tensor_parallel": 2,
+        "max_num_seqs": 64,
+        "prompt_tokens": {"mean": 80.01},
+        "generation_tokens": {"mean": 43.99},
+        "measured_on": "2026-11-20",
+    }
+    assert "warning: tiers.t.curve.measured.tensor_parallel: was 2, the plan deploys 1: a curve of another" in out
+    assert main.main(["plan", "show", str(plan)]) == 0
+    assert "  measured     release 0.32, TP 2, max-num-seqs 64, on 2026-11-20\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "pair", ["engine_version", "engine_version=", "gpu=h100", "tensor_parallel=two", "measured_on=today"]
+)
+def test_other_words_on_what_was_measured_are_refused(capsys: Captured, pair: str) -> None:
+    assert refused(capsys, *OPEN, "--measured", pair).startswith("--measured ")
+
+
+def test_a_recording_tells_the_release_and_the_kv_cache(tmp_path: Path, capsys: Captured) -> None:
+    # The recording begins long after these runs, so no value is taken, and nothing of its engine either.
+    assert run(*OPEN, "--telemetry", recorded.folder("steady")) == 0
+    assert "engine_version" not in capsys.readouterr().out
+    shutil.copytree(recorded.folder("steady"), tmp_path / "steady")
+    data = json.loads(OPEN[0].read_text())
+    scrapes = gzip.decompress((tmp_path / "steady" / "metrics.jsonl.gz").read_bytes()).splitlines()
+    end = datetime.fromtimestamp(json.loads(scrapes[-2])["t"], UTC)
+    data |= {"date": f"{end:%Y%m%d-%H%M%S}", "duration": 180.0, "completed": 360, "request_throughput": 2.0}
+    (tmp_path / "bench_r2.json").write_text(json.dumps(data))
+    assert run(tmp_path / "bench_r2.json", "--telemetry", tmp_path / "steady") in (0, 1)
+    measured = yaml.safe_load(capsys.readouterr().out)["curve"]["measured"]
+    assert (measured["engine_version"], measured["kv_tokens"]) == ("0.32.0", 32_768)

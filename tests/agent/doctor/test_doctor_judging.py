@@ -305,3 +305,12 @@ def test_more_tokens_found_than_looked_up_fail_with_their_numbers() -> None:
             "cannot be, neither counter is used"
         )
     ]
+
+
+@pytest.mark.parametrize(("c_max", "level"), [(109, CheckLevel.OK), (110, CheckLevel.WARN)])
+def test_a_kv_cache_too_small_for_the_planned_requests_is_a_warning(c_max: int, level: CheckLevel) -> None:
+    # The engine's cache has 1,024 blocks of 32 tokens: 32,768.
+    load = {"workload": {"prompt_tokens": {"p95": 300}}, "operating_point": {"c_max": c_max, "usable_rps": 5}}
+    (found,) = planned(TargetContext(seen=seen(), tier=tier(**load)))
+    assert found.level is level
+    assert ("need 33,000" in found.text) is (level is CheckLevel.WARN)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from engine_server import (
     Engine,
     Handler,
     answers_500,
+    born,
     cuts_off,
     engines,
     give,
@@ -293,3 +295,65 @@ def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
 def test_the_recorded_engine_moves_from_page_to_page() -> None:
     """What the other tests rest on."""
     assert len(set(pages())) > 30
+
+
+def release_of(turn: Mapping[tuple[str, str], ScrapeResult]) -> str | None:
+    (one,) = turn.values()
+    assert one.snapshot is not None
+    return one.snapshot.facts.get("engine_version")
+
+
+@contextmanager
+def one_engine(release: bytes, **keys: Any) -> Iterator[tuple[Engine, Scrapers]]:
+    with engines(1) as (engine,):
+        engine.release = release
+        (target,) = targets([engine])
+        scrapers = Scrapers([replace(target, **keys)])
+        yield engine, scrapers
+        scrapers.close()
+
+
+def test_an_engine_is_asked_for_its_release_once_for_each_process() -> None:
+    with one_engine(b'{"version": "0.32.0+cpu"}') as (engine, scrapers):
+        assert [release_of(run_cycle(scrapers)) for _ in range(4)] == [None, *["0.32.0+cpu"] * 3]
+        assert engine.release_asked == 1
+        engine.pages, engine.release = tuple(born(page, 2e9) for page in engine.pages), b'{"version": "0.33.0"}'
+        # The first page of a new process says nothing of it: a restart may be an upgrade.
+        assert [release_of(run_cycle(scrapers)) for _ in range(3)] == [None, "0.33.0", "0.33.0"]
+        assert engine.release_asked == 2
+
+
+@pytest.mark.parametrize(
+    "told", [b"", b"{", b"[]", b'{"version": 3}', b'{"version": "a b"}', b'{"version": "' + b"9" * 5000, b"[" * 4000]
+)
+def test_an_engine_that_tells_no_release_is_scraped_all_the_same_and_asked_no_more(told: bytes) -> None:
+    with one_engine(told) as (engine, scrapers):
+        assert [release_of(run_cycle(scrapers)) for _ in range(3)] == [None] * 3
+        assert engine.release_asked == 1
+
+
+def test_the_configured_release_counts_until_the_engine_tells_another() -> None:
+    with one_engine(b"", engine_version="0.31.0") as (_, scrapers):
+        assert [release_of(run_cycle(scrapers)) for _ in range(2)] == ["0.31.0"] * 2
+    with one_engine(b'{"version": "0.32.0"}', engine_version="0.31.0") as (_, scrapers):
+        assert [release_of(run_cycle(scrapers)) for _ in range(2)] == ["0.31.0", "0.32.0"]
+
+
+def test_the_release_is_asked_for_beside_the_page_of_a_proxy() -> None:
+    asked: list[str] = []
+
+    class Fetcher(PageFetcher):
+        def __init__(self, options: TargetOptions) -> None:
+            super().__init__(options)
+            self.url = options.url
+
+        def fetch(self) -> bytes:
+            asked.append(self.url)
+            return pages()[0]
+
+    options = TargetOptions(url="https://api/proxy/pod/metrics?token=x", timeout_seconds=1.0)
+    scrapers = Scrapers([Target(tier="t", replica="r", pool="mixed", options=options)], fetcher=Fetcher)
+    run_cycle(scrapers)
+    run_cycle(scrapers)
+    assert asked[-1] == "https://api/proxy/pod/version"
+    scrapers.close()
