@@ -56,6 +56,7 @@ HITS = ("PrefixHitDivergence", "PrefixHitLow")
 QUEUE = ("GpuSaturated", "PastTheKnee", "QueueGrowing")
 DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
 LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
+BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
 
 SUSPECTED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("engine stopped", "client requests", "one replica"), ()),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
 from rules.causes.context import (
-    FIRST_TOKEN,
+    FROM_ARRIVAL,
     USERS,
     CauseContext,
     CauseResult,
@@ -87,7 +87,7 @@ def _read_measured_hits(context: CauseContext) -> float | None:
 def _find_lost_hits(context: CauseContext) -> str:
     """Return the loss of hits in the slow minutes in words, "" without a loss. It needs no planned hits."""
     minutes = find_slow_minutes(context)
-    is_other = context.rule.method in USERS and context.rule.family != FIRST_TOKEN
+    is_other = context.rule.method in USERS and context.rule.family not in FROM_ARRIVAL
     if minutes is None or not minutes.before or is_other:
         return ""
     slow, before = windows.sum_windows(one.window for one, _ in minutes.slow), windows.sum_windows(minutes.before)
@@ -146,7 +146,8 @@ def check_held_back(context: CauseContext) -> CauseResult:
 
 def _read_expected_seconds(context: CauseContext) -> float:
     if context.rule.method in USERS:
-        return context.context.basis.ttft_slo_seconds or 0.0
+        facts = context.context.basis
+        return (facts.e2e_slo_seconds if context.rule.family == "e2e_seconds" else facts.ttft_slo_seconds) or 0.0
     curve = context.context.curve
     values = [getattr(p, context.rule.metric, None) for p in curve.points] if curve else []
     return min((v for v in values if v is not None), default=0.0)

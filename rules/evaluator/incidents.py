@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
-from rules.catalogue.thresholds import SLOW_CAUSE_SECONDS, SUSPECTED
+from rules.catalogue.thresholds import BURNS, SLOW_CAUSE_SECONDS, SUSPECTED
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, alert_loudness
 from rules.telemetry.wording import number, split_claim
@@ -56,7 +56,7 @@ EFFECTS: Mapping[str, str] = {
 }
 """Effect of a symptom, in the words of an incident's sentence. The first that is found is named."""
 
-_LATENCY_ROOTS = frozenset({"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "AvailabilityBurn"})
+_LATENCY_ROOTS = frozenset({*BURNS, "TtftTail", "TpotTail", "AvailabilityBurn"})
 """Rules whose own sentence has the share of missed requests."""
 
 
@@ -283,7 +283,8 @@ def describe_missed(missed: MissedObjective | None) -> str:
     share = number(missed.share.value, "ratio")
     if missed.limit_seconds is None:
         return f"{share} of requests fail"
-    return f"{share} of requests miss the {number(missed.limit_seconds, 'seconds')} {missed.objective} objective"
+    counted = "output events" if missed.objective == "ITL" else "requests"
+    return f"{share} of {counted} miss the {number(missed.limit_seconds, 'seconds')} {missed.objective} objective"
 
 
 def _split(findings: Sequence[Finding]) -> Iterator[list[Finding]]:
