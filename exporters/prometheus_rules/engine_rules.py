@@ -61,6 +61,7 @@ WHY_NOT: Mapping[str, str] = {
     ),
     "judge_trend": _OVER_TIME,
     "judge_replicas": "compares the replicas of a tier with each other, before and after a change",
+    "judge_imbalance": "compares the replicas of a tier with each other, minute by minute, and leaves out new ones",
     "judge_tiers": "compares the tiers of a model; here each tier stands alone",
     "judge_pools": "needs to know which replica prefills and which decodes",
     "judge_experts": "counts only minutes with enough requests in the batch, replica by replica; only SGLang tells it",

@@ -45,7 +45,7 @@ def explain(*rules: str) -> tuple[Explanation, ...]:
 FAULTS = ("GpuEccErrors", "GpuXid", "GpuThrottling")
 OUTAGES = ("TierDown", "TargetDown", "ColdStartLate")
 WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
-ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
+ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance", "ReplicaImbalance")
 ENGINE = (
     *("QuantizationMismatch", "AdapterCachePressure", "KvTransferSlow"),
     *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
@@ -64,6 +64,7 @@ SUSPECTED: Mapping[str, tuple[str, ...]] = {
     "throttling": ("GpuThrottling",),
     "restarts": OUTAGES,
     "routing": ("PrefixRoutingBroken",),
+    "cold cache": HITS,
     "prefix hits": ("PrefixRoutingBroken", *HITS),
     "prompt lengths": ("WorkloadDrift",),
     "output lengths": WORKLOAD,

@@ -5,11 +5,13 @@ A cause is supported, excluded with the number that excludes it, or not known fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
 from rules.causes.context import (
     FROM_ARRIVAL,
+    MOST_LATE,
     USERS,
     CauseContext,
     CauseResult,
@@ -230,6 +232,32 @@ def check_benchmark(context: CauseContext) -> CauseResult:
             supported=True, text=f"the benchmark: only {fewest} requests at its thinnest point make no P99"
         )
     return CauseResult(supported=False, text=f"the benchmark has {fewest} or more requests a point")
+
+
+def check_cold_cache(context: CauseContext) -> CauseResult:
+    """Check for a new replica that found far fewer prefixes than the others (guide 7.3: it begins with a cold cache).
+
+    Most late requests on it prove the cause. Without late requests the lost hits alone make it likely.
+    """
+    warm_up = CATALOGUE[prefix_routing.RULE].limit("warm_up_seconds", context.context.limits)
+    placed = [(windows.minute_of(one.window), one) for one in context.binned]
+    warm, young = ([one for _, one in part] for part in prefix_routing.split_by_warmth(placed, warm_up))
+    usual = prefix_routing.hit_rate(warm)
+    if not young or usual is None:
+        return CauseResult(supported=False)
+    cold = [one for one in young if (rate := prefix_routing.hit_rate([one])) is not None and rate < usual - LOST]
+    hits = prefix_routing.hit_rate(cold)
+    if hits is None:
+        return CauseResult(supported=False)
+    names = ", ".join(sorted({one.replica or "" for one in cold}))
+    text = f"cold cache: {names} is new, {hits:.0%} prefix hits there, {usual:.0%} on warm replicas"
+    minutes = find_slow_minutes(context)
+    if minutes is None:
+        return CauseResult(supported=True, text=text)
+    late = math.fsum(count for _, count in minutes.slow)
+    there = math.fsum(count for one, count in minutes.slow if any(one is other for other in cold)) / late
+    text = f"{text}; {there:.0%} of the late requests of slow minutes are there"
+    return CauseResult(supported=there > NOTICEABLE, proven=there > MOST_LATE, text=text)
 
 
 def check_routing(context: CauseContext) -> CauseResult:

@@ -49,6 +49,12 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck(cause="client requests", methods=TURNED_AWAY, examine=error_checks.check_client_errors),
     CauseCheck(cause="evictions", methods=HITS, families=PREFIX_HITS, examine=checks.check_evictions),
     CauseCheck(
+        cause="cold cache",
+        methods=OF_ONE_FAMILY,
+        families=(*PREFIX_HITS, *FROM_ARRIVAL),
+        examine=checks.check_cold_cache,
+    ),
+    CauseCheck(
         cause="routing",
         methods=OF_ONE_FAMILY,
         families=(*PREFIX_HITS, *FROM_ARRIVAL),
