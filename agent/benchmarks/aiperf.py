@@ -73,6 +73,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         tpot_p99_seconds=_seconds(part, "inter_token_latency", "p99"),
         itl_p50_seconds=_seconds(part, "inter_chunk_latency", "p50"),
         itl_p99_seconds=_seconds(part, "inter_chunk_latency", "p99"),
+        e2e_p99_seconds=_seconds(part, "request_latency", "p99"),
         output_tokens_per_second=_rate(part, "output_token_throughput"),
         started_at=_time(part, "start_time"),
         ended_at=_time(part, "end_time"),

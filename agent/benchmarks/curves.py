@@ -15,6 +15,7 @@ from typing import Any
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles, Loop
 from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.errors import BenchmarkError
+from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import BenchmarkCurve, Point, Provenance
 from rules.plan.validation import cross_problems
@@ -28,7 +29,7 @@ DIGITS_OF_A_MAXIMUM = 2
 DIGITS_OF_FEW = 3
 """Significant digits of a median of that few requests. Its error is at least a tenth, 1/sqrt(n)."""
 
-CAUTIOUS = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
+CAUTIOUS = LIMITED
 """Fields for which the largest of repeated runs counts. Other fields use the mean weighted by requests."""
 
 

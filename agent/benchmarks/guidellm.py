@@ -84,6 +84,7 @@ def _run(entry: ResultFields) -> BenchmarkRun:
         ttft_p99_seconds=_seconds(entry, "time_to_first_token_ms", "percentiles", "p99"),
         tpot_p50_seconds=_seconds(entry, "inter_token_latency_ms", "median"),
         tpot_p99_seconds=_seconds(entry, "inter_token_latency_ms", "percentiles", "p99"),
+        e2e_p99_seconds=_statistic(entry, "request_latency", "percentiles", "p99"),
         output_tokens_per_second=_statistic(entry, "output_tokens_per_second", "mean"),
         started_at=started_at,
         ended_at=ended_at,

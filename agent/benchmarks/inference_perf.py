@@ -44,6 +44,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         tpot_p99_seconds=part.positive_number(*latency, "time_per_output_token", "p99"),
         itl_p50_seconds=part.number(*latency, "inter_token_latency", "median"),
         itl_p99_seconds=part.positive_number(*latency, "inter_token_latency", "p99"),
+        e2e_p99_seconds=part.positive_number(*latency, "request_latency", "p99"),
         output_tokens_per_second=part.positive_number(*successes, "throughput", "output_tokens_per_sec"),
         prefix_hit_ratio=_prefix_hits(part),
         prompt_tokens=_lengths(part, "prompt_tokens", "prompt_len"),

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from agent.benchmarks.typed_fields import ResultFields
 from rules.plan.checks import GENERATOR_LIMITED
+from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import Point
 from rules.plan.validation import problems_of
@@ -65,7 +66,7 @@ START_SHARE = 0.01
 CHUNKED = 0.1
 """Ratio of median gap to TPOT below which a chunk has several tokens (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
 
-LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
+LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", *LIMITED[1:])
 CARRIED = ("output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance")
 
 Loop = Literal["open", "closed"]
@@ -154,6 +155,7 @@ class BenchmarkRun:
     tpot_p99_seconds: float | None = None
     itl_p50_seconds: float | None = None
     itl_p99_seconds: float | None = None
+    e2e_p99_seconds: float | None = None
     output_tokens_per_second: float | None = None
     prefix_hit_ratio: float | None = None
     speculative_acceptance: float | None = None
@@ -280,8 +282,7 @@ def _load_remarks(run: BenchmarkRun, censored: bool) -> Iterator[str]:
 
 def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
     """Yield the limits of this run's P99; nothing if the file has no P99."""
-    p99 = (run.ttft_p99_seconds, run.tpot_p99_seconds, run.itl_p99_seconds)
-    if any(value is not None for value in p99) and run.requests < FEW_FOR_P99:
+    if any(getattr(run, name) is not None for name in LIMITED) and run.requests < FEW_FOR_P99:
         text = LAST_ONE if run.requests < FEW_FOR_A_P99 else NEAR_LAST
         unbounded = UNBOUNDED if run.requests < BOUNDS_P99 else ""
         yield (text + unbounded).format(requests=run.requests, missed=0.99**run.requests)

@@ -79,6 +79,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         tpot_p99_seconds=_seconds(part, "p99_tpot_ms"),
         itl_p50_seconds=_seconds(part, "median_itl_ms"),
         itl_p99_seconds=_seconds(part, "p99_itl_ms"),
+        e2e_p99_seconds=_latency_p99(part),
         output_tokens_per_second=part.positive_number("output_throughput"),
         speculative_acceptance=acceptance,
         model=part.text("model_id"),
@@ -170,6 +171,15 @@ def _latency_mean(part: ResultFields) -> float | None:
         return mean
     answered = [value for value in part.numbers("latencies") if value > 0]
     return math.fsum(answered) / len(answered) if answered else None
+
+
+def _latency_p99(part: ResultFields) -> float | None:
+    """Return the P99 end-to-end seconds: `p99_e2el_ms` if present, else the nearest rank of the array."""
+    p99 = _seconds(part, "p99_e2el_ms")
+    if p99 is not None:
+        return p99
+    answered = sorted(value for value in part.numbers("latencies") if value > 0)
+    return answered[math.ceil(0.99 * len(answered)) - 1] if answered else None
 
 
 def _succeeded(part: ResultFields, values: tuple[float, ...]) -> tuple[bool, ...]:

@@ -15,6 +15,7 @@ from agent.doctor.page_probes import TargetProbe
 from agent.errors import ScrapeFailure
 from agent.http_client.error_text import place_of
 from rules.catalogue.registry import RULES
+from rules.catalogue.thresholds import BURNS
 from rules.engines.coverage import FULL_PLAN, Use, engine_signals, explain_families, version_range
 from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable
@@ -35,6 +36,9 @@ CLOCK_SECONDS = 5.0
 
 MISSED = ASKED | {"KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"}
 """Rules that every tier with a plan should have. Others (LoRA, speculation, KV transfer) are often off on purpose."""
+
+PROMISED = frozenset(BURNS)
+"""Rules that a tier should have if its plan has their objective."""
 
 NEARLY = 0.5
 """Share of the timeout or the size limit above which a page gets a warning."""
@@ -116,7 +120,7 @@ def check_names(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
     known, missing = _signals(snapshot)
     text = f"{engine.label}{_release(seen, engine)}: {known} of {known + len(missing)} signals"
     yield ok(check, text + (f"; not exposed: {', '.join(missing)}" if missing else ""))
-    mute = [rule.name for rule in RULES if _is_mute(rule, snapshot, missing) and rule.name in MISSED]
+    mute = [rule.name for rule in RULES if _is_mute(rule, snapshot, missing) and _is_wanted(rule, met.tier)]
     if mute:
         advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
         yield warn(check, f"{', '.join(mute)} will say not_exposed", advice)
@@ -128,6 +132,12 @@ def check_names(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
     if fresh:
         shown = ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")
         yield ok(check, f"{len(fresh)} names that this sizewatch does not know, perhaps of a newer release: {shown}")
+
+
+def _is_wanted(rule: Rule, tier: TierPlan | None) -> bool:
+    """Return whether a tier should have the rule, whatever its plan says, or because of its objectives."""
+    promised = tier is not None and getattr(tier.slo, rule.needs.removeprefix("slo."), None) is not None
+    return rule.name in MISSED or (rule.name in PROMISED and promised)
 
 
 def _is_mute(rule: Rule, snapshot: Snapshot, missing: Collection[str]) -> bool:

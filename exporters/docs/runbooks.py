@@ -51,6 +51,7 @@ METHOD_TEXTS: Mapping[str, str] = {
     ),
     "judge_trend": "the end of that time against its beginning",
     "judge_replicas": "the replicas of the tier against each other",
+    "judge_imbalance": "each replica against the others of its pool, minute by minute",
     "judge_tiers": "the tiers of one model against each other",
     "judge_pools": "prefill replicas against decode replicas",
     "judge_experts": "how evenly the tokens of a pass fall on the GPUs that hold the experts",

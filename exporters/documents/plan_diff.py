@@ -32,6 +32,8 @@ WORDS: Mapping[str, str] = {
     "workload.archetype": "kind of traffic",
     "slo.ttft_p99_seconds": "TTFT P99 objective, s",
     "slo.tpot_p99_seconds": "TPOT P99 objective, s",
+    "slo.itl_p99_seconds": "ITL P99 objective, s",
+    "slo.e2e_p99_seconds": "E2E P99 objective, s",
     "slo.availability": "promised availability",
     "cost.gpu_hour_price": "price of a GPU-hour",
     "gpu.per_replica": "GPUs a replica",

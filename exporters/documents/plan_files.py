@@ -190,6 +190,7 @@ def _tier(tier: TierFacts) -> Iterator[str]:
     yield "slo:"
     yield "  ttft_p99_seconds:  # FILL IN: what users were promised for the first token, such as 2.0"
     yield "  # tpot_p99_seconds:  # and for each token after it, such as 0.08"
+    yield "  # e2e_p99_seconds:  # and for the whole request, such as 30"
     yield from _workload(tier)
     yield "# curve: comes from a benchmark of one replica (sizewatch plan import)"
     yield f"# fleet: {{instances: {len(tier.pages)}, safety_factor: 1.3, minimum_warm: 1}}  # {len(tier.pages)} run now"

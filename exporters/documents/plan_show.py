@@ -41,7 +41,12 @@ from rules.telemetry.work import MeanTokens
 PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
 """Drawn panels: title, signal and number of rows."""
 
-NAMES = {"ttft_p99_seconds": "TTFT P99", "tpot_p99_seconds": "TPOT P99", "itl_p99_seconds": "ITL P99"}
+NAMES = {
+    "ttft_p99_seconds": "TTFT P99",
+    "tpot_p99_seconds": "TPOT P99",
+    "itl_p99_seconds": "ITL P99",
+    "e2e_p99_seconds": "E2E P99",
+}
 
 PROVENANCE = {
     "engine_version": "release",

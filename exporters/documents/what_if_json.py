@@ -26,6 +26,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
     "tpot_p50_seconds": ("TPOT P50", "seconds"),
     "tpot_p99_seconds": ("TPOT P99", "seconds"),
     "itl_p99_seconds": ("ITL P99", "seconds"),
+    "e2e_p99_seconds": ("E2E P99", "seconds"),
     "kv_utilization": ("KV cache used", "ratio"),
     "requests_in_system": ("in the system", "requests"),
 }
@@ -35,6 +36,7 @@ LIMITS: Mapping[str, str] = {
     "ttft_p99_seconds": "TTFT P99 above {}",
     "tpot_p99_seconds": "TPOT P99 above {}",
     "itl_p99_seconds": "ITL P99 above {}",
+    "e2e_p99_seconds": "E2E P99 above {}",
     "kv_utilization": "KV cache above {}",
     BENCHMARK_END: "end of the benchmark",
     PRODUCTION_END: "end of what production served",

@@ -85,10 +85,12 @@ def times_of_requests(where: SeriesScope) -> Panel:
     """Return the time of a request by phase."""
     return Panel(
         title="Whole request and queue: P50 and P99",
-        description=f"{signal_text('e2e_p99_seconds')} Queue: {names.metric('queue_seconds').text.lower()}.",
+        description=f"{signal_text('e2e_p99_seconds')} Queue: {names.metric('queue_seconds').text.lower()}. "
+        "Red is what is promised for P99 of whole requests.",
         unit="s",
         queries=(
             *_quantiles(where, "e2e_seconds"),
+            Query(expr=q.metric_by_tier(where, names.PLAN_E2E), legend="promised P99", line=LineStyle.LIMIT),
             Query(
                 expr=q.quantile(where, 0.99, "queue_seconds"),
                 legend=f"queue P99 {series_legend(q.BY_POOL)}",

@@ -133,6 +133,7 @@ PLAN_PEAK = _gauge("plan_peak_rps", OF_TIER, "Requests per second of the whole t
 PLAN_TTFT = _gauge("plan_slo_ttft_p99_seconds", OF_TIER, "Promised P99 of the time to first token")
 PLAN_TPOT = _gauge("plan_slo_tpot_p99_seconds", OF_TIER, "Promised P99 of the time per output token")
 PLAN_ITL = _gauge("plan_slo_itl_p99_seconds", OF_TIER, "Promised P99 of the time between two output events")
+PLAN_E2E = _gauge("plan_slo_e2e_p99_seconds", OF_TIER, "Promised P99 of the whole request")
 PLAN_PREFIX_HITS = _gauge("plan_prefix_hit_ratio", OF_TIER, "Share of prompt tokens planned to be in the prefix cache")
 PLAN_PRICE = _gauge("plan_gpu_hour_price", (TIER, "currency"), "Price of one GPU for one hour")
 

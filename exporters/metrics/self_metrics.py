@@ -315,6 +315,7 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.PLAN_TTFT, _of_plans(lambda p: p.slo.ttft_p99_seconds)),
     (names.PLAN_TPOT, _of_plans(lambda p: p.slo.tpot_p99_seconds)),
     (names.PLAN_ITL, _of_plans(lambda p: p.slo.itl_p99_seconds)),
+    (names.PLAN_E2E, _of_plans(lambda p: p.slo.e2e_p99_seconds)),
     (names.PLAN_PREFIX_HITS, _of_plans(lambda p: p.workload.prefix_hit_ratio if p.workload else None)),
     (names.PLAN_PRICE, _prices),
     (names.BUILD_INFO, lambda status: iter([((status.version, status.role), 1.0)])),

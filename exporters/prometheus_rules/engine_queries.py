@@ -24,6 +24,11 @@ EDGES: Mapping[tuple[str, str], tuple[float, ...]] = {
         *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
     ),
     ("vllm", "tpot_seconds"): _VLLM_PER_TOKEN,
+    ("vllm", "itl_seconds"): _VLLM_PER_TOKEN,
+    ("vllm", "e2e_seconds"): (
+        *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+        *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+    ),
 }
 """Finite bucket edges by engine and family (vLLM v1/metrics/loggers.py, 0.8.5 to 0.33.0). A page with other edges lacks
 the series, and EngineMetricsAbsent of the same file fires.

@@ -62,6 +62,7 @@ WHY_NOT: Mapping[str, str] = {
     ),
     "judge_trend": _OVER_TIME,
     "judge_replicas": "compares the replicas of a tier with each other, before and after a change",
+    "judge_imbalance": "compares the replicas of a tier with each other, minute by minute, and leaves out new ones",
     "judge_tiers": "compares the tiers of a model; here each tier stands alone",
     "judge_pools": "needs to know which replica prefills and which decodes",
     "judge_experts": "counts only minutes with enough requests in the batch, replica by replica; only SGLang tells it",
@@ -279,6 +280,8 @@ def slo_burn(rule: Rule, of: TierScope) -> RenderedRule:
     promised = getattr(of.plan.slo, rule.needs.removeprefix("slo."))
     if promised is None:
         raise UnsupportedSeriesError(f"the plan has no {rule.needs}")
+    if rule.family == "itl_seconds" and of.engine.itl_is_per_token:
+        raise UnsupportedSeriesError(f"{of.engine.title} times tokens, and the plan promises output events")
     objective = Objective(
         rule=rule,
         of=of,
@@ -297,19 +300,29 @@ def slo_burn(rule: Rule, of: TierScope) -> RenderedRule:
     return RenderedRule(
         records=tuple(records),
         alerts=tuple(_burn_alert(objective, rung, status) for rung, status in RUNGS),
-        needs=(series.selector(suffix="_count"), series.selector(le(objective.edge), suffix="_bucket")),
+        needs=(
+            series.selector(suffix="_count"),
+            series.selector(le(objective.edge), suffix="_bucket"),
+            *(() if rule.per_request else (of.series("requests_finished").selector(),)),
+        ),
     )
 
 
 def _counts(objective: Objective, window: str) -> tuple[Record, Record]:
-    """Return the requests of a window and its certainly slow requests."""
+    """Return the requests of a window and its certainly slow requests.
+
+    Output events of one request are not independent: their slow share counts for the finished requests.
+    """
     seen = objective.series.increase(window, suffix="_count")
     fast = objective.series.increase(window, le(objective.edge), suffix="_bucket")
+    requests = objective.select_record("requests", f"increase{window}")
+    slow = f"{requests}\n- on () {fast}"
+    if not objective.rule.per_request:
+        slow = f"{requests}\n* on () (1 - {fast} / ({seen} > 0))"
+        seen = objective.of.series("requests_finished").increase(window)
     return (
         objective.record("requests", f"increase{window}", seen),
-        objective.record(
-            "slow", f"increase{window}", f"{objective.select_record('requests', f'increase{window}')}\n- on () {fast}"
-        ),
+        objective.record("slow", f"increase{window}", slow),
     )
 
 
@@ -355,8 +368,9 @@ def _burn_expr(objective: Objective, rate: float, long_seconds: float, short_sec
 
 def _burn_text(objective: Objective, long: str) -> str:
     of, word = objective.of, objective.rule.family.partition("_")[0].upper()
+    counted = f"requests have a {word}" if objective.rule.per_request else "output events come"
     return (
-        f"Tier {of.tier} ({of.plan.model}), last {long}: {{{{ $value | humanizePercentage }}}} of requests have a {word} "
+        f"Tier {of.tier} ({of.plan.model}), last {long}: {{{{ $value | humanizePercentage }}}} of {counted} "
         f"above {objective.edge:g} s, the bucket edge next to the {objective.promised:g} s promised; expected at most "
         f"{objective.rule.thresholds['allowed_share'].value:.0%}."
     )

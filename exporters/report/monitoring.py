@@ -230,7 +230,8 @@ ROWS: tuple[MonitoringRow, ...] = (
     _row(
         "tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), "TpotDivergence", "TpotSloBurn", "TpotTail"
     ),
-    _row("itl_p99_seconds", "ITL P99", "seconds", _slo("itl_p99_seconds"), "ItlDivergence"),
+    _row("itl_p99_seconds", "ITL P99", "seconds", _slo("itl_p99_seconds"), "ItlDivergence", "ItlSloBurn"),
+    _row("e2e_p99_seconds", "E2E P99", "seconds", _slo("e2e_p99_seconds"), "E2eSloBurn"),
     _row("requests_waiting", "Queue depth", "", _words("near zero"), "QueueGrowing", "QueueAlwaysEmpty"),
     _row(
         "tokens_per_gpu_hour",
@@ -252,4 +253,4 @@ ROWS: tuple[MonitoringRow, ...] = (
     _row("completed_rps", "Completed requests", "per_second", _usable, "LoadBeyondBenchmark", "PastTheKnee"),
     _row("cost_per_million_tokens", "Cost per million tokens", "money", _words("as planned, see step 12")),
 )
-"""Rows in the order of the guide's table. The last four are not in the guide."""
+"""Rows in the order of the guide's table. The last four and E2E are not in the guide."""

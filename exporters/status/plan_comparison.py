@@ -64,6 +64,7 @@ class ComparisonRow:
     planned: Callable[[TierStatus], PlannedValue | None]
     seen: str = ""
     more_is_better: bool = False
+    optional: bool = False
     judged_by_plan: bool = False
 
 
@@ -140,8 +141,8 @@ class PlanComparison:
 
 
 def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
-    """Return every row of ROWS for a tier, in order."""
-    return tuple(_compared(row, tier) for row in ROWS)
+    """Return every row of ROWS for a tier, in order. An optional row is left out where the plan has no value for it."""
+    return tuple(_compared(row, tier) for row in ROWS if not row.optional or row.planned(tier) is not None)
 
 
 def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
@@ -268,6 +269,7 @@ def _row(
     now: Callable[[TierStatus, Window], SignalValue] | None = None,
     seen: str = "",
     more_is_better: bool = False,
+    optional: bool = False,
 ) -> ComparisonRow:
     """Return a row that reads the signal `key` unless `now` is given. `rules` add to those that judge this signal."""
     return ComparisonRow(
@@ -279,12 +281,15 @@ def _row(
         planned=_of_plan(planned),
         seen=seen,
         more_is_better=more_is_better,
+        optional=optional,
     )
 
 
 ROWS: tuple[ComparisonRow, ...] = (
     _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), seen="known within"),
     _row("tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), seen="known within"),
+    _row("itl_p99_seconds", "ITL P99", "seconds", _slo("itl_p99_seconds"), seen="known within", optional=True),
+    _row("e2e_p99_seconds", "E2E P99", "seconds", _slo("e2e_p99_seconds"), seen="known within", optional=True),
     ComparisonRow(
         key="completed_rps_per_replica",
         title="Requests per replica",

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import BEFORE_LOAD, FAULTS, LOAD, MEMORY, MINIMUM_REQUESTS, TTFT_SLO, WORKLOAD, explain
+from rules.catalogue.thresholds import (
+    BEFORE_LOAD,
+    FAULTS,
+    LOAD,
+    LONGER,
+    MEMORY,
+    MINIMUM_REQUESTS,
+    TTFT_SLO,
+    WORKLOAD,
+    explain,
+)
 from rules.methods.adapters import judge_adapters
 from rules.methods.bands import judge_band
 from rules.methods.configuration import judge_benchmark_stale, judge_cold_start, judge_precision
+from rules.methods.pools import judge_imbalance
 from rules.methods.prefix_routing import judge_replicas
 from rules.methods.speculation import SUSPICION, judge_economics
 from rules.methods.tiers import judge_tiers
@@ -174,6 +185,33 @@ ROWS: tuple[Rule, ...] = (
             "Keep latency-sensitive requests off the slower tier; give it batch work and what fits its memory",
             "Size and alert each tier on its own: a fleet average hides both",
         ),
+    ),
+    Rule(
+        name="ReplicaImbalance",
+        method=judge_imbalance,
+        loudness=Severity.TICKET,
+        thresholds={
+            "busier": Threshold(1.5, "ratio", "a replica with more than half as much again is chosen by something"),
+            "slower": Threshold(1.3, "ratio", "guide 9.1, step 13: 30 % apart is not the machine that was measured"),
+            "alike": LONGER,
+            "full": Threshold(0.9, "ratio", "guide 9.3: the healthy band of the KV cache ends at 90 %"),
+            "minimum_requests": Threshold(10, "requests", "of a replica in a minute: of fewer, one is the mean"),
+            "warm_up_seconds": Threshold(
+                300, "seconds", "measured on vLLM 0.32: a new replica's hits are back after 80 s"
+            ),
+        },
+        signal="requests_running",
+        unit="times",
+        family="requests_running",
+        title="One replica unlike the others",
+        meaning="One replica is a hot spot, a straggler, or has a full data-parallel rank. Its requests are slow while the "
+        "others have room, and a tier's averages hide it.",
+        actions=(
+            "Hot spot: cap the share of one replica at the router and let the rest overflow (guide 7.3)",
+            "Straggler: compare its clocks, temperature and neighbours with the others; drain it if it stays slow",
+            "Full rank: balance requests over the data-parallel ranks by their queues, not in turn",
+        ),
+        explained_by=explain(*FAULTS, "MixedTierLoadBalancing"),
     ),
     Rule(
         name="QuantizationMismatch",

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ALLOWED_SLOW, BEFORE_LATENCY, DIVERGENCES, LATENCY, MINIMUM_REQUESTS, explain
+from rules.catalogue.thresholds import (
+    ALLOWED_SLOW,
+    BEFORE_LATENCY,
+    BURNS,
+    DIVERGENCES,
+    LATENCY,
+    MINIMUM_REQUESTS,
+    explain,
+)
 from rules.methods.burn_rate import judge_burn
 from rules.methods.errors import judge_availability, judge_refused
 from rules.methods.shape import judge_shape
 from rules.telemetry.outcomes import FAILED, NO_ROOM
-from rules.verdicts.latency_pattern import TPOT_BURN_ACTIONS, TTFT_BURN_ACTIONS, all_levers
+from rules.verdicts.latency_pattern import E2E_BURN_ACTIONS, TPOT_BURN_ACTIONS, TTFT_BURN_ACTIONS, all_levers
 from rules.verdicts.rule import Rule, Severity, Threshold
 
 _LADDER = "SRE workbook ch. 5, table 5-8"
@@ -32,7 +40,9 @@ def _ladder() -> dict[str, Threshold]:
     return thresholds
 
 
-def _burn(name: str, stem: str, title: str, actions: tuple[str, ...], *upstream: str) -> Rule:
+def _burn(stem: str, actions: tuple[str, ...]) -> Rule:
+    """Return the rule of an objective. Objectives before it in BURNS explain it."""
+    name = f"{stem.capitalize()}SloBurn"
     return Rule(
         name=name,
         method=judge_burn,
@@ -43,12 +53,13 @@ def _burn(name: str, stem: str, title: str, actions: tuple[str, ...], *upstream:
         family=f"{stem}_seconds",
         metric=f"{stem}_p99_seconds",
         needs=f"slo.{stem}_p99_seconds",
+        per_request=stem != "itl",
         about=f"requests slower than the {stem.upper()} objective",
-        title=title,
+        title=f"{stem.upper()} SLO burn",
         meaning="More requests than the objective allows are slower than promised: users feel it. The error budget of the "
         "month is spent faster than it lasts.",
         actions=actions,
-        explained_by=explain(*BEFORE_LATENCY, *LATENCY, *upstream),
+        explained_by=explain(*BEFORE_LATENCY, *LATENCY, *BURNS[: BURNS.index(name)]),
     )
 
 
@@ -76,8 +87,10 @@ def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
 
 
 ROWS: tuple[Rule, ...] = (
-    _burn("TtftSloBurn", "ttft", "TTFT SLO burn", TTFT_BURN_ACTIONS, "TpotSloBurn"),
-    _burn("TpotSloBurn", "tpot", "TPOT SLO burn", TPOT_BURN_ACTIONS),
+    _burn("ttft", TTFT_BURN_ACTIONS),
+    _burn("tpot", TPOT_BURN_ACTIONS),
+    _burn("itl", TPOT_BURN_ACTIONS),
+    _burn("e2e", E2E_BURN_ACTIONS),
     Rule(
         name="AvailabilityBurn",
         method=judge_availability,

@@ -46,7 +46,7 @@ FATAL = ("GpuEccErrors", "GpuXid")
 FAULTS = (*FATAL, "GpuThrottling")
 OUTAGES = ("TierDown", "TargetDown", "ColdStartLate")
 WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
-ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
+ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance", "ReplicaImbalance")
 ENGINE = (
     *("QuantizationMismatch", "AdapterCachePressure", "KvTransferSlow"),
     *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
@@ -57,6 +57,7 @@ HITS = ("PrefixHitDivergence", "PrefixHitLow")
 QUEUE = ("GpuSaturated", "PastTheKnee", "QueueGrowing")
 DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
 LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
+BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
 
 SUSPECTED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("engine stopped", "client requests", "one replica"), ()),
@@ -64,6 +65,7 @@ SUSPECTED: Mapping[str, tuple[str, ...]] = {
     "throttling": ("GpuThrottling",),
     "restarts": OUTAGES,
     "routing": ("PrefixRoutingBroken",),
+    "cold cache": HITS,
     "prefix hits": ("PrefixRoutingBroken", *HITS),
     "prompt lengths": ("WorkloadDrift",),
     "output lengths": WORKLOAD,

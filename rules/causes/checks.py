@@ -5,11 +5,13 @@ A cause is supported, excluded with the number that excludes it, or not known fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
 from rules.causes.context import (
-    FIRST_TOKEN,
+    FROM_ARRIVAL,
+    MOST_LATE,
     USERS,
     CauseContext,
     CauseResult,
@@ -87,7 +89,7 @@ def _read_measured_hits(context: CauseContext) -> float | None:
 def _find_lost_hits(context: CauseContext) -> str:
     """Return the loss of hits in the slow minutes in words, "" without a loss. It needs no planned hits."""
     minutes = find_slow_minutes(context)
-    is_other = context.rule.method in USERS and context.rule.family != FIRST_TOKEN
+    is_other = context.rule.method in USERS and context.rule.family not in FROM_ARRIVAL
     if minutes is None or not minutes.before or is_other:
         return ""
     slow, before = windows.sum_windows(one.window for one, _ in minutes.slow), windows.sum_windows(minutes.before)
@@ -146,7 +148,8 @@ def check_held_back(context: CauseContext) -> CauseResult:
 
 def _read_expected_seconds(context: CauseContext) -> float:
     if context.rule.method in USERS:
-        return context.context.basis.ttft_slo_seconds or 0.0
+        facts = context.context.basis
+        return (facts.e2e_slo_seconds if context.rule.family == "e2e_seconds" else facts.ttft_slo_seconds) or 0.0
     curve = context.context.curve
     values = [getattr(p, context.rule.metric, None) for p in curve.points] if curve else []
     return min((v for v in values if v is not None), default=0.0)
@@ -229,6 +232,32 @@ def check_benchmark(context: CauseContext) -> CauseResult:
             supported=True, text=f"the benchmark: only {fewest} requests at its thinnest point make no P99"
         )
     return CauseResult(supported=False, text=f"the benchmark has {fewest} or more requests a point")
+
+
+def check_cold_cache(context: CauseContext) -> CauseResult:
+    """Check for a new replica that found far fewer prefixes than the others (guide 7.3: it begins with a cold cache).
+
+    Most late requests on it prove the cause. Without late requests the lost hits alone make it likely.
+    """
+    warm_up = CATALOGUE[prefix_routing.RULE].limit("warm_up_seconds", context.context.limits)
+    placed = [(windows.minute_of(one.window), one) for one in context.binned]
+    warm, young = ([one for _, one in part] for part in prefix_routing.split_by_warmth(placed, warm_up))
+    usual = prefix_routing.hit_rate(warm)
+    if not young or usual is None:
+        return CauseResult(supported=False)
+    cold = [one for one in young if (rate := prefix_routing.hit_rate([one])) is not None and rate < usual - LOST]
+    hits = prefix_routing.hit_rate(cold)
+    if hits is None:
+        return CauseResult(supported=False)
+    names = ", ".join(sorted({one.replica or "" for one in cold}))
+    text = f"cold cache: {names} is new, {hits:.0%} prefix hits there, {usual:.0%} on warm replicas"
+    minutes = find_slow_minutes(context)
+    if minutes is None:
+        return CauseResult(supported=True, text=text)
+    late = math.fsum(count for _, count in minutes.slow)
+    there = math.fsum(count for one, count in minutes.slow if any(one is other for other in cold)) / late
+    text = f"{text}; {there:.0%} of the late requests of slow minutes are there"
+    return CauseResult(supported=there > NOTICEABLE, proven=there > MOST_LATE, text=text)
 
 
 def check_routing(context: CauseContext) -> CauseResult:

@@ -42,9 +42,11 @@ HITS = frozenset({judge_mean, judge_band})
 OF_ONE_FAMILY = LATENCY | HITS
 """Methods whose rules are about one family. A check lists the families that it explains."""
 
-EVERY_LATENCY = ("ttft_seconds", "tpot_seconds", "itl_seconds")
+EVERY_LATENCY = ("ttft_seconds", "tpot_seconds", "itl_seconds", "e2e_seconds")
 PREFIX_HITS = ("prefix_hit_ratio",)
 FIRST_TOKEN = "ttft_seconds"
+FROM_ARRIVAL = (FIRST_TOKEN, "e2e_seconds")
+"""Latencies that begin with the arrival, so queue and prefill are parts of them."""
 
 MOST_LATE = 0.8
 """Share of the late requests whose minutes must show a cause to prove it. Ours: one minute in five may lag behind."""
@@ -89,7 +91,7 @@ READ = frozenset(
         *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "adapters_running"),
         *("requests_waiting", "requests_waiting_capacity", "requests_waiting_deferred"),
         *("prompt_tokens_per_request", "generation_tokens_per_request"),
-        *("ttft_seconds", "queue_seconds", "prefill_seconds", "gpu_throttled_covered_seconds"),
+        *(*FROM_ARRIVAL, "queue_seconds", "prefill_seconds", "gpu_throttled_covered_seconds"),
         *("gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds"),
         *("kv_transfer_failures", "restarts", "gpu_fault_events", "gpu_ecc_uncorrectable_errors"),
         *outcomes.READ,
@@ -172,9 +174,12 @@ def read_first_token_limit(context: CauseContext) -> float | None:
 
 
 def _read_limit(context: CauseContext) -> float | None:
+    facts = context.context.basis
     if context.rule.family == FIRST_TOKEN:
         return read_first_token_limit(context)
-    return context.context.basis.tpot_slo_seconds if context.rule.family == "tpot_seconds" else None
+    if context.rule.family == "itl_seconds":
+        return facts.itl_slo_seconds if context.rule.method in USERS else None
+    return {"tpot_seconds": facts.tpot_slo_seconds, "e2e_seconds": facts.e2e_slo_seconds}.get(context.rule.family)
 
 
 def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None) -> Share | None:

@@ -13,6 +13,7 @@ from rules.causes import checks, error_checks, first_token
 from rules.causes.context import (
     EITHER,
     FAILING,
+    FROM_ARRIVAL,
     HITS,
     LATENCY,
     OF_ONE_FAMILY,
@@ -48,9 +49,15 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck(cause="client requests", methods=TURNED_AWAY, examine=error_checks.check_client_errors),
     CauseCheck(cause="evictions", methods=HITS, families=PREFIX_HITS, examine=checks.check_evictions),
     CauseCheck(
+        cause="cold cache",
+        methods=OF_ONE_FAMILY,
+        families=(*PREFIX_HITS, *FROM_ARRIVAL),
+        examine=checks.check_cold_cache,
+    ),
+    CauseCheck(
         cause="routing",
         methods=OF_ONE_FAMILY,
-        families=(*PREFIX_HITS, "ttft_seconds"),
+        families=(*PREFIX_HITS, *FROM_ARRIVAL),
         examine=checks.check_routing,
     ),
     CauseCheck(cause="prefix hits", methods=EITHER, examine=checks.check_prefix_hits),
@@ -63,7 +70,7 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck(
         cause="adapters held back",
         methods=SLOW,
-        families=("ttft_seconds",),
+        families=FROM_ARRIVAL,
         examine=prove_when_slow(checks.check_held_back),
     ),
     CauseCheck(
@@ -81,12 +88,12 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck(cause="throttling", methods=LATENCY, examine=prove_when_slow(first_token.check_throttling_cause)),
     CauseCheck(cause="more load", methods=PRESSURE | USERS | TURNED_AWAY, examine=checks.check_load),
     CauseCheck(cause="evictions", methods=SLOW, examine=prove_when_slow(checks.check_evictions)),
-    CauseCheck(cause="queueing", methods=SLOW, families=("ttft_seconds",), examine=first_token.check_queueing_cause),
-    CauseCheck(cause="prefill", methods=USERS, families=("ttft_seconds",), examine=first_token.check_prefill_cause),
+    CauseCheck(cause="queueing", methods=SLOW, families=FROM_ARRIVAL, examine=first_token.check_queueing_cause),
+    CauseCheck(cause="prefill", methods=USERS, families=FROM_ARRIVAL, examine=first_token.check_prefill_cause),
     CauseCheck(
         cause="failed transfers",
         methods=LATENCY | FAILING,
-        families=("ttft_seconds",),
+        families=FROM_ARRIVAL,
         examine=error_checks.check_transfers,
     ),
     CauseCheck(cause="benchmark", methods=SLOW, examine=checks.check_benchmark),

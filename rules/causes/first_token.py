@@ -1,6 +1,7 @@
 """Causes of a late first token and of slow requests: queue, prefill and throttled clocks.
 
-A request that spent more than the limit in the queue alone is late whatever prefill took, so bucket edges prove it. GPUs
+A request that spent more than the limit in the queue alone is late whatever prefill took, so bucket edges prove it. Of
+whole requests queue and prefill are a part, and their share of the time counts. GPUs
 usually run at their power limit, so it proves nothing; heat and the board's own brakes do.
 """
 
@@ -14,7 +15,7 @@ from rules.telemetry.signals import Missing
 from rules.telemetry.wording import number
 
 MOST = 0.5
-"""Share of the late requests that proves a cause."""
+"""Share of the late requests, or of the time of whole requests, that proves a cause."""
 
 NOTICEABLE = 0.05
 """Share of late requests, or of time, below which a cause is excluded (the guide's 5 % for evictions)."""
@@ -22,11 +23,16 @@ NOTICEABLE = 0.05
 HELD_BY = (("thermal", "heat", True), ("hardware", "the board", True), ("power", "the power limit", False))
 """Reasons of throttling, in words, and whether the reason alone proves slower GPUs."""
 
+WHOLE = "e2e_seconds"
+
 COVERED = "gpu_throttled_covered_seconds"
 
 
 def check_queueing_cause(context: CauseContext) -> CauseResult:
     """Check for late requests that waited longer than the limit in the queue; without histogram use the mean queue."""
+    whole = _check_share_of_time(context, "queue_seconds", "queueing", "in the queue")
+    if whole is not None:
+        return whole
     found = _find_late_requests(context, "queue_seconds")
     waiting = next(
         (
@@ -49,17 +55,31 @@ def check_queueing_cause(context: CauseContext) -> CauseResult:
 
 def check_prefill_cause(context: CauseContext) -> CauseResult:
     """Check for late requests whose prefill alone took longer than the limit."""
+    whole = _check_share_of_time(context, "prefill_seconds", "prefill", "in prefill")
+    if whole is not None:
+        return whole
     found = _find_late_requests(context, "prefill_seconds")
     if found is None:
         return CauseResult(supported=None, text="how long prefill takes is not exposed")
     return _build_result(found, "prefill", "in prefill", "")
 
 
+def _check_share_of_time(context: CauseContext, family: str, cause: str, where: str) -> CauseResult | None:
+    """Return whether a part takes much of the time of whole requests, None for another rule or without histograms."""
+    whole, part = (histograms.mean(context.total.histograms.get(name, ())) for name in (WHOLE, family))
+    if context.rule.family != WHOLE or not whole or part is None:
+        return None
+    text = f"{part / whole:.0%} of the time of requests is spent {where}"
+    if part > NOTICEABLE * whole:
+        return CauseResult(supported=True, proven=part > MOST * whole, text=f"{cause}: {text}")
+    return CauseResult(supported=False, text=f"not {cause}: {text}")
+
+
 def _find_late_requests(context: CauseContext, family: str) -> tuple[Share, Share, float] | None:
     """Return late first tokens, requests whose part `family` alone exceeds the limit, and the limit in seconds."""
     first, parts = (context.total.histograms.get(name) for name in (FIRST_TOKEN, family))
     limit = read_first_token_limit(context)
-    if context.rule.method not in USERS or not first or not parts or not limit:
+    if context.rule.method not in USERS or context.rule.family == WHOLE or not first or not parts or not limit:
         return None
     late = histograms.share_above(first, limit)
     return (late, histograms.share_above(parts, limit), limit) if late.best > 0 else None

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
-from rules.catalogue.thresholds import SLOW_CAUSE_SECONDS, SUSPECTED
+from rules.catalogue.thresholds import BURNS, SLOW_CAUSE_SECONDS, SUSPECTED
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, alert_loudness
 from rules.telemetry.wording import describe_period, number, split_claim
@@ -58,7 +58,7 @@ EFFECTS: Mapping[str, str] = {
 }
 """Effect of a symptom, in the words of an incident's sentence. The first that is found is named."""
 
-_LATENCY_ROOTS = frozenset({"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "AvailabilityBurn"})
+_LATENCY_ROOTS = frozenset({*BURNS, "TtftTail", "TpotTail", "AvailabilityBurn"})
 """Rules whose own sentence has the share of missed requests."""
 
 
@@ -287,7 +287,8 @@ def describe_missed(missed: MissedObjective | None) -> str:
     share, n = number(missed.share.value, "ratio"), missed.share.n
     if n < FEW_REQUESTS:
         share = f"{missed.share.value * n:.0f} of {n:.0f}"
-    share = f"{share} requests" if n < FEW_REQUESTS else f"{share} of requests"
+    counted = "output events" if missed.objective == "ITL" else "requests"
+    share = f"{share} {counted}" if n < FEW_REQUESTS else f"{share} of {counted}"
     if missed.limit_seconds is None:
         return f"{share} fail"
     return f"{share} miss the {number(missed.limit_seconds, 'seconds')} {missed.objective} objective"

@@ -60,10 +60,15 @@ LOCALITY = frozenset(
 )
 """Counters of a replica's older minute that rules on prefix locality and pools read, beside LENGTHS."""
 
-OF_EACH = frozenset({"LoadBeyondBenchmark", "QueueGrowing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance"})
+OF_EACH = frozenset(
+    {
+        *("LoadBeyondBenchmark", "QueueGrowing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance"),
+        "ReplicaImbalance",
+    }
+)
 """Rules that compare the replicas of a tier with each other. They cannot use sums over replicas."""
 
-SELDOM = frozenset({"PrefixRoutingBroken"})
+SELDOM = frozenset({"PrefixRoutingBroken", "ReplicaImbalance"})
 SELDOM_SECONDS = 300.0
 """Interval in seconds of the SELDOM rules in an aggregated tier. They read an hour of every replica's minutes, and a cache
 takes longer to fill."""

@@ -69,13 +69,18 @@ class BurnWindow:
 class Promise:
     """Share of requests that may break an objective, and words for them after "5.0% of 200 requests in 1 h".
 
-    `name` is that of the objective, `note` is a detail of a burn.
+    `name` is that of the objective, `note` is a detail of a burn. `of_events`: the share is that of their output events.
     """
 
     allowed: float
     broken: str
     name: str
     note: str = ""
+    of_events: bool = False
+
+    def count(self, requests: float) -> str:
+        """Return what the share is of, in words."""
+        return "output events" if self.of_events else f"{requests:,.0f} requests"
 
 
 def judge_burn(case: RuleContext) -> RuleResult:
@@ -83,9 +88,12 @@ def judge_burn(case: RuleContext) -> RuleResult:
     objective = read_plan_value(case.context, case.rule.needs)
     if not isinstance(objective, float | int):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
+    if case.rule.family == "itl_seconds" and not case.context.itl_comparable:
+        return case.unknown(Gap.NOT_EXPOSED, "plan and engine do not mean the same by ITL")
     allowed, family = case.limit("allowed_share"), case.rule.family
     word, seconds = family.partition("_")[0].upper(), number(float(objective), "seconds")
-    promise = Promise(allowed=allowed, broken=f"missed the {seconds} {word} objective", name=word)
+    broken, of_events = f"missed the {seconds} {word} objective", not case.rule.per_request
+    promise = Promise(allowed=allowed, broken=broken, name=word, of_events=of_events)
     result = judge_promise(case, promise)
     if result is not None:
         return result
@@ -191,28 +199,31 @@ def _build_verdict(
     is_partial = seen < FULL_COVERAGE * rung.long_seconds
     when = format_span(seen if is_partial else rung.long_seconds)
     share, edges = number(rung.long.best / n, "ratio"), spread(rung.long.low / n, rung.long.high / n, "ratio")
-    sentence = f"{share} of {n:,.0f} requests in {when} {promise.broken}"
+    sentence = f"{share} of {promise.count(n)} in {when} {promise.broken}"
     details: tuple[str, ...] = ()
     if rung.state is BurnState.OVER and rung.over is not None:
         sentence = _describe_recovery(rung.over, case.now, promise)
     elif status is not Status.OK:
         rate = rung.long.best / n / promise.allowed
+        lately = f"{_format_share(rung.short)} of {promise.count(rung.short.n)}"
         sentence += f"; the budget burns {rate:.3g}x too fast"
         details = (
             f"share between the edges of the bucket: {edges}" if edges != share else "",
             f"{rung.burn:g}x is the limit over {format_span(rung.long_seconds)} and {format_span(rung.short_seconds)}",
-            f"{_format_share(rung.short)} of {rung.short.n:,.0f} requests in the last {format_span(rung.short_seconds)}",
+            f"{lately} in the last {format_span(rung.short_seconds)}",
             f"{rate * seen / PERIOD_SECONDS:.1%} of a month's budget was spent",
             f"{when} of {format_span(rung.long_seconds)} were seen" if is_partial else "",
+            f"output events of {n:,.0f} requests" if promise.of_events else "",
             promise.note,
         )
     return case.verdict(status, certainty, observed, range_reading(0.0, promise.allowed, n), sentence, details=details)
 
 
 def _describe_recovery(span: BurnSpan, now: float, promise: Promise) -> str:
+    slow = number(span.slow / span.n, "ratio") if promise.of_events else f"{span.slow:,.0f}"
     return (
         f"{promise.name} recovering, budget spent {describe_period(span.begin, span.end, now)}; "
-        f"{span.slow:,.0f} of {span.n:,.0f} requests since {promise.broken}"
+        f"{slow} of {promise.count(span.n)} since {promise.broken}"
     )
 
 

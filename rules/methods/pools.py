@@ -1,21 +1,25 @@
-"""Ratio of prefill to decode replicas against the ratio that the traffic needs (guide 6.5).
+"""Pools of a tier: their ratio against the ratio that the traffic needs (guide 6.5), and the replicas inside each.
 
-The plan has the rate of a replica of each pool. Windows of the two pools are never added.
+The plan has the rate of a replica of each pool. Windows of the two pools are never added. Inside a pool one replica may
+be a hot spot of the routing (guide 7.3), a straggler, or have a full data-parallel rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rules.confidence import Certainty
-from rules.methods.evidence import exact_reading
-from rules.plan.load_bins import BinnedWindow
+from rules.confidence import CONFIDENCE, Certainty, binomial_tail
+from rules.methods.evidence import OUTPUTS, PROMPTS, certain_if, exact_reading, range_reading
+from rules.methods.prefix_routing import split_by_warmth
+from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.plan.schema import Disaggregation
-from rules.telemetry import windows
+from rules.telemetry import histograms, windows
 from rules.telemetry.signals import Gap
+from rules.telemetry.windows import minute_of
 from rules.telemetry.wording import number
-from rules.verdicts.context import RuleContext, is_persistent
+from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, worst_gap
 from rules.verdicts.verdict import RuleResult, Status
 
 PREFILL, DECODE = "prefill", "decode"
@@ -134,3 +138,198 @@ def _measure_pool(binned: Sequence[BinnedWindow], family: str) -> tuple[int, flo
     seconds = sum(one.window.seconds_of(family) for one in binned if family in one.window.counters)
     tokens = sum(one.window.counters.get(family, 0.0) for one in binned)
     return replicas, tokens / seconds * replicas if seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaMinute:
+    """Minute of one replica: completed requests per second, requests in the system and of them waiting, mean seconds per
+    token, mean lengths in tokens, and KV utilisation, mean and of the fullest data-parallel rank (0-1). None: not known."""
+
+    replica: str
+    rps: float | None
+    load: float | None
+    waiting: float | None
+    token_seconds: float | None
+    prompt: float | None
+    output: float | None
+    kv: float | None
+    fullest: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaComparison:
+    """Number of one replica and of its neighbours in a minute, and whether the replica stands out by it."""
+
+    own: float
+    others: float
+    stands_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OddReplica:
+    """Replica with its comparisons by one pattern, oldest first."""
+
+    replica: str
+    pattern: str
+    minutes: tuple[ReplicaComparison, ...]
+
+    @property
+    def shown(self) -> int:
+        return sum(1 for one in self.minutes if one.stands_out)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Return whether it stands out in several minutes, in most of them, and in most of the last quarter."""
+        last = self.minutes[-max(1, len(self.minutes) // 4) :]
+        lately = sum(1 for one in last if one.stands_out)
+        return self.shown >= SEPARATE and self.shown > len(self.minutes) / 2 and lately > len(last) / 2
+
+    @property
+    def is_proven(self) -> bool:
+        """Return whether so many minutes are beyond chance: the sign test, each side equally likely."""
+        return binomial_tail(self.shown, len(self.minutes), 0.5) < 1 - CONFIDENCE
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Return the mean number here and on the neighbours, over the minutes in which it stands out."""
+        told = [one for one in self.minutes if one.stands_out]
+        return math.fsum(one.own for one in told) / len(told), math.fsum(one.others for one in told) / len(told)
+
+    def __str__(self) -> str:
+        unit, words = WORDS[self.pattern]
+        own, others = (number(value, unit) for value in self.means)
+        return f"{self.replica} {words.format(own, others)}"
+
+
+def judge_imbalance(case: RuleContext) -> RuleResult:
+    """Find a replica that is far busier or slower than the others of its pool, or a full rank inside a replica.
+
+    A new replica is left out while its cache may be cold. Fewer than SEPARATE common minutes are no comparison.
+    """
+    if not case.binned:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    placed = [(minute_of(one.window), one) for one in case.binned]
+    warm = split_by_warmth(placed, case.limit("warm_up_seconds"))[0]
+    grouped: dict[tuple[float, str], list[ReplicaMinute]] = {}
+    for minute, one in sorted(warm, key=lambda pair: pair[0]):
+        pool = case.context.pools.get(one.replica or "", "")
+        grouped.setdefault((minute, pool), []).append(_read_minute(one, case.limit("minimum_requests")))
+    found: dict[tuple[str, str], list[ReplicaComparison]] = {}
+    for several in grouped.values():
+        for pattern, compare in PATTERNS.items():
+            for name, compared in compare(case, several):
+                found.setdefault((pattern, name), []).append(compared)
+    rows = [OddReplica(replica=name, pattern=kind, minutes=tuple(several)) for (kind, name), several in found.items()]
+    n = len({one.replica for _, one in warm})
+    odd = [one for one in rows if one.is_lasting]
+    if odd:
+        return _describe_odd(case, odd, n)
+    if n < 2:
+        sentence = "Fewer than two warm replicas: nothing to compare"
+    elif max((len(one.minutes) for one in rows), default=0) >= SEPARATE:
+        sentence = f"No replica stands out among {n}"
+    elif all(one.load is None for several in grouped.values() for one in several):
+        return case.unknown(worst_gap(case.binned, "requests_running"), "requests in the system are not there")
+    else:
+        return case.unknown(Gap.TOO_FEW_REQUESTS, f"fewer than {SEPARATE} minutes in which replicas can be compared")
+    same, fine = exact_reading(1.0, n), range_reading(0.0, case.limit("busier"), n)
+    return case.verdict(Status.OK, Certainty.CERTAIN, same, fine, sentence)
+
+
+def _describe_odd(case: RuleContext, odd: Sequence[OddReplica], n: float) -> RuleResult:
+    worst = max(odd, key=lambda one: (one.is_proven, one.shown / len(one.minutes), one.replica))
+    own, others = worst.means
+    limit = case.limit("slower" if worst.pattern == "straggler" else "busier")
+    observed = exact_reading(own / others if others > 0 else None, n)
+    details = (
+        f"{worst.pattern}: in {worst.shown} of {len(worst.minutes)} minutes",
+        *(str(one) for one in odd if one is not worst),
+    )
+    sure = certain_if(worst.is_proven)
+    return case.verdict(Status.WARNING, sure, observed, range_reading(0.0, limit, n), str(worst), details=details)
+
+
+def _read_minute(one: BinnedWindow, fewest: float) -> ReplicaMinute:
+    def level(family: str) -> float | None:
+        found = one.window.gauge(family)
+        return found.integral / found.seconds if found is not None and found.seconds > 0 else None
+
+    times = one.window.histograms.get("tpot_seconds", ())
+    return ReplicaMinute(
+        replica=one.replica or "",
+        rps=one.rps,
+        load=one.in_system,
+        waiting=mean_waiting([one]),
+        token_seconds=histograms.mean(times) if math.fsum(part.n for part in times) >= fewest else None,
+        prompt=histograms.mean(one.window.histograms.get(PROMPTS, ())),
+        output=histograms.mean(one.window.histograms.get(OUTPUTS, ())),
+        kv=level("kv_utilization"),
+        fullest=level("kv_utilization_max"),
+    )
+
+
+Comparisons = Iterator[tuple[str, ReplicaComparison]]
+Read = Callable[[ReplicaMinute], float | None]
+
+
+def _compare_loads(case: RuleContext, several: Sequence[ReplicaMinute]) -> Comparisons:
+    """Yield requests in the system. A replica stands out if requests wait on it while its neighbours have room.
+
+    It must also get more work: a replica that holds more and finishes less is slow, not busy.
+    """
+    longer = _find_above(several, case.limit("alike"), lambda one: one.prompt, lambda one: one.output)
+    busier = longer | _find_above(several, 1.0, lambda one: one.rps)
+    queues = {one.replica: own >= QUEUE > usual for one, own, usual in _beside_median(several, lambda one: one.waiting)}
+    for one, load, usual in _beside_median(several, lambda one: one.load):
+        if one.replica in queues:
+            is_hot = queues[one.replica] and one.replica in busier and load >= case.limit("busier") * usual
+            yield one.replica, ReplicaComparison(own=load, others=usual, stands_out=is_hot)
+
+
+def _compare_speeds(case: RuleContext, several: Sequence[ReplicaMinute]) -> Comparisons:
+    """Yield seconds per token. A replica stands out if neither more nor longer requests explain it."""
+    reads = (lambda one: one.rps, lambda one: one.prompt, lambda one: one.output)
+    explained = _find_above(several, case.limit("alike"), *reads)
+    for one, own, usual in _beside_median(several, lambda one: one.token_seconds):
+        is_slow = own >= case.limit("slower") * usual and one.rps is not None and one.replica not in explained
+        yield one.replica, ReplicaComparison(own=own, others=usual, stands_out=is_slow)
+
+
+def _find_above(several: Sequence[ReplicaMinute], factor: float, *reads: Read) -> frozenset[str]:
+    """Return the replicas of which any number is above `factor` times the median of the others."""
+    compared = (row for read in reads for row in _beside_median(several, read))
+    return frozenset(one.replica for one, own, usual in compared if own > factor * usual)
+
+
+def _compare_ranks(case: RuleContext, several: Sequence[ReplicaMinute]) -> Comparisons:
+    """Yield the fullest KV cache of a replica's data-parallel ranks, against their mean."""
+    for one in several:
+        if one.fullest is not None and one.kv is not None:
+            is_full = one.fullest >= max(case.limit("full"), case.limit("busier") * one.kv)
+            yield one.replica, ReplicaComparison(own=one.fullest, others=one.kv, stands_out=is_full)
+
+
+def _beside_median(several: Sequence[ReplicaMinute], read: Read) -> Iterator[tuple[ReplicaMinute, float, float]]:
+    """Yield each replica that has a number, with the number and the median of the others."""
+    known = sorted(((value, place) for place, one in enumerate(several) if (value := read(one)) is not None))
+    values = [value for value, _ in known]
+    for rank, (value, place) in enumerate(known):
+        if len(values) > 1:
+            middle, odd = divmod(len(values) - 1, 2)
+            low, high = (middle, middle) if odd else (middle - 1, middle)
+            yield several[place], value, sum(values[at + (at >= rank)] for at in (low, high)) / 2
+
+
+PATTERNS: Mapping[str, Callable[[RuleContext, Sequence[ReplicaMinute]], Comparisons]] = {
+    "hot spot": _compare_loads,
+    "straggler": _compare_speeds,
+    "full rank": _compare_ranks,
+}
+"""How a replica may stand out in a minute, and the comparison that shows it."""
+
+WORDS: Mapping[str, tuple[str, str]] = {
+    "hot spot": ("", "holds {} requests, its neighbours {}; some wait there while others have room"),
+    "straggler": ("seconds", "takes {} a token, its neighbours {}; with no more and no longer requests"),
+    "full rank": ("ratio", "has a rank with its KV cache {} full, {} on average; the other ranks have room"),
+}
+"""Unit and words of each pattern."""

@@ -210,7 +210,9 @@ def measure_hit_rate(
     placed = [(minute_of(one.window), one) for one in binned]
     newest = sorted({minute for minute, _ in placed})[-MINUTES:]
     grouped: dict[float, list[BinnedWindow]] = {}
-    for minute, one in _select_warm(placed, limits.warm_up_seconds):
+    for minute, one in split_by_warmth(placed, limits.warm_up_seconds)[0]:
+        if one.window.counters.get(QUERIED, 0.0) <= 0:
+            continue
         grouped.setdefault(minute, []).append(one)
     minutes = [(minute, tuple(grouped[minute])) for minute in sorted(grouped)]
     past = tuple(several for minute, several in minutes if minute not in newest)
@@ -220,10 +222,13 @@ def measure_hit_rate(
     )
 
 
-def _select_warm(
+def split_by_warmth(
     placed: Sequence[tuple[float, BinnedWindow]], warm_up_seconds: float
-) -> list[tuple[float, BinnedWindow]]:
-    """Return the binned windows that queried a warm cache, each with its minute."""
+) -> tuple[list[tuple[float, BinnedWindow]], list[tuple[float, BinnedWindow]]]:
+    """Return the windows of warm replicas, then those of replicas that started less than `warm_up_seconds` before.
+
+    Each comes with its minute. Replicas of the first minute are warm: their start was not seen.
+    """
     covered = [(minute, one) for minute, one in placed if one.window.covered_seconds > 0]
     begin = min((minute for minute, _ in covered), default=0.0)
     cold_from: dict[str | None, float] = {}
@@ -232,12 +237,12 @@ def _select_warm(
             cold_from[one.replica] = one.window.start
         elif one.replica not in cold_from:
             cold_from[one.replica] = -math.inf
-    return [
-        (minute, one)
-        for minute, one in covered
-        if not 0 <= one.window.start - cold_from[one.replica] < warm_up_seconds
-        and one.window.counters.get(QUERIED, 0.0) > 0
-    ]
+    warm: list[tuple[float, BinnedWindow]] = []
+    cold: list[tuple[float, BinnedWindow]] = []
+    for minute, one in covered:
+        is_cold = 0 <= one.window.start - cold_from[one.replica] < warm_up_seconds
+        (cold if is_cold else warm).append((minute, one))
+    return warm, cold
 
 
 def _find_reference(

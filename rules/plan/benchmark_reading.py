@@ -18,7 +18,7 @@ IN_SYSTEM = "requests_in_system"
 
 NAMES = (
     *("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds"),
-    *("kv_utilization", IN_SYSTEM),
+    *("e2e_p99_seconds", "kv_utilization", IN_SYSTEM),
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rules.plan.capacity import capacity_lengths
-from rules.plan.curve import CERTAIN_REQUESTS, LIMITED
+from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.envelope import metric_value
 from rules.plan.memory import MEMORY_CHECKS, model_copies, tensor_parallel
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity, case_of
@@ -118,6 +118,14 @@ def _other_operating_point(case: Case) -> Found:
                 yield f"operating_point.{name}", "warning", f"{text}; production measured the former: benchmark again"
             else:
                 yield f"operating_point.{name}", "info", f"{text}; the lower one is used, as the operator's word"
+
+
+def _unmeasured_objective(case: Case) -> Found:
+    """Yield objectives that C_max leaves out because no point carries them."""
+    for name in OFTEN_UNMEASURED if case.curve else ():
+        if getattr(case.tier.slo, name) is not None and all(metric_value(one, name) is None for one in case.points):
+            text = f"no point of the curve gives {name}; the operating point is taken without this objective"
+            yield f"slo.{name}", "warning", text
 
 
 def _few_requests(case: Case) -> Found:
@@ -254,6 +262,7 @@ def _missing(case: Case) -> Found:
 CHECKS: tuple[Callable[[Case], Found], ...] = (
     _underived,
     _other_operating_point,
+    _unmeasured_objective,
     _few_requests,
     _closed_loop,
     _unnamed_utilization,

@@ -25,8 +25,11 @@ NEAR_TOP = 0.9
 CERTAIN_REQUESTS = 300
 """A point measured with fewer requests supports at most `likely`: its P99 is the third worst (DESIGN 3.3)."""
 
-LIMITED = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
-"""What an SLO can limit. The curve must carry the first two where the SLO names them; ITL counts where it is given."""
+LIMITED = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds", "e2e_p99_seconds")
+"""What an SLO can limit. The curve must carry the first two where the SLO names them."""
+
+OFTEN_UNMEASURED = ("itl_p99_seconds", "e2e_p99_seconds")
+"""What an SLO can limit, and what counts only where the curve carries it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +166,7 @@ class Curve:
         for metric in LIMITED:
             limit = getattr(slo, metric)
             carried = any(metric_value(point, metric) is not None for point in self.points)
-            if limit is None or (metric == "itl_p99_seconds" and not carried):
+            if limit is None or (metric in OFTEN_UNMEASURED and not carried):
                 continue
             index, crossed = self._within(metric, limit)
             ends.append((index, not crossed, metric))

@@ -32,6 +32,7 @@ METRICS = {
     "tpot_p50_seconds": _LATENCY,
     "tpot_p99_seconds": _LATENCY,
     "itl_p99_seconds": _LATENCY,
+    "e2e_p99_seconds": _LATENCY,
     "gpu_utilization": _RISING,
     "kv_utilization": _RISING,
     "eviction_rate": _RISING,

@@ -76,6 +76,8 @@ def build_tier_context(
             gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
             ttft_slo_seconds=plan.slo.ttft_p99_seconds,
             tpot_slo_seconds=plan.slo.tpot_p99_seconds,
+            itl_slo_seconds=plan.slo.itl_p99_seconds if itl_comparable else None,
+            e2e_slo_seconds=plan.slo.e2e_p99_seconds,
             capacity=planned_capacity(plan),
         )
     return TierContext(

@@ -64,6 +64,7 @@ SLO_LIMITS = (
     Limit(path="slo.ttft_p99_seconds", unit="s", low=0.005, high=60.0, why=FIRST_TOKEN),
     Limit(path="slo.tpot_p99_seconds", unit="s", low=0.0005, high=2.0, why=TOKEN),
     Limit(path="slo.itl_p99_seconds", unit="s", low=0.0005, high=2.0, why=TOKEN),
+    Limit(path="slo.e2e_p99_seconds", unit="s", low=0.01, why="a request has a first token and others after it"),
 )
 
 LIMITS = (

@@ -115,6 +115,7 @@ class Slo(_PlanSection):
     ttft_p99_seconds: RequestSeconds = Field(description="P99 of the time to the first token.")
     tpot_p99_seconds: TokenSeconds | None = Field(None, description="P99 over requests of the time per output token.")
     itl_p99_seconds: TokenSeconds | None = Field(None, description="P99 of the gap between two output events.")
+    e2e_p99_seconds: RequestSeconds | None = Field(None, description="P99 of the whole request, to its last token.")
     availability: Annotated[float, Field(ge=0.95, le=0.99999)] | None = Field(
         None, description="Share of requests that are served without an error of the fleet; null: 0.99."
     )
@@ -133,6 +134,7 @@ class Point(_PlanSection):
     tpot_p50_seconds: TokenSeconds | None = Field(None, description="Median over requests, time per output token.")
     tpot_p99_seconds: TokenSeconds | None = Field(None, description="P99 over requests, time per output token.")
     itl_p99_seconds: TokenSeconds | None = Field(None, description="P99 gap between two output events.")
+    e2e_p99_seconds: RequestSeconds | None = Field(None, description="P99 time of the whole request.")
     output_tokens_per_second: Positive | None = Field(None, description="Output tokens per second of one replica.")
     prompt_tokens_mean: Positive | None = Field(None, description="Mean input length here, cached tokens included.")
     gpu_utilization: Ratio | None = Field(None, description="Mean GPU utilisation, of curve.gpu_utilization_kind.")

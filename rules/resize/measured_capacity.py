@@ -14,7 +14,7 @@ from rules.confidence import Certainty
 from rules.methods.evidence import is_significant_share
 from rules.methods.tails import compute_tail
 from rules.plan.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, planned_capacity
-from rules.plan.curve import CERTAIN_REQUESTS, OperatingPoint
+from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OperatingPoint
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
 from rules.plan.schema import Point
 from rules.resize.production_curve import BAD, FINE, ProductionPoint, SloStatus, production_points
@@ -316,7 +316,7 @@ def _scaled(base: Capacity, context: TierContext, points: Sequence[ProductionPoi
 
 
 def _slower(point: Point, ttft: float, tpot: float) -> Point:
-    """Return a benchmark point with scaled latencies; ITL scales like TPOT."""
-    factors = {"ttft_p99_seconds": ttft, "tpot_p99_seconds": tpot, "itl_p99_seconds": tpot}
+    """Return a benchmark point with scaled latencies; ITL scales like TPOT, a whole request at most like the slower part."""
+    factors = dict(zip(LIMITED, (ttft, tpot, tpot, max(ttft, tpot)), strict=True))
     told = {name: value for name in factors if (value := getattr(point, name)) is not None}
     return point.model_copy(update={name: value * factors[name] for name, value in told.items()})

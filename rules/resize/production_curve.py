@@ -28,6 +28,7 @@ LIMITS = (
     ("ttft_p99_seconds", "ttft_seconds"),
     ("tpot_p99_seconds", "tpot_seconds"),
     ("itl_p99_seconds", "itl_seconds"),
+    ("e2e_p99_seconds", "e2e_seconds"),
 )
 """What an SLO can limit, and the family whose requests are counted against it."""
 

@@ -112,12 +112,17 @@ def _solved(mean_accepted: float, mean_length: float) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
     """Facts from the plan or the configuration: GPUs per replica, price per hour, objectives and present capacity per
-    replica."""
+    replica.
+
+    The ITL objective is None where engine and plan do not mean the same by ITL.
+    """
 
     gpus_per_replica: float | None = None
     gpu_hour_price: float | None = None
     ttft_slo_seconds: float | None = None
     tpot_slo_seconds: float | None = None
+    itl_slo_seconds: float | None = None
+    e2e_slo_seconds: float | None = None
     capacity: Capacity | None = None
 
 
@@ -146,15 +151,21 @@ def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
 
 
 def _goodput(window: Window, basis: PlanFacts) -> SignalValue:
-    """Return the rate of requests that ended well and met both objectives. Engines expose only the marginal shares. The
-    joint share has the Frechet bounds max(0, a + b + c - 2) and min(a, b, c)."""
-    if basis.ttft_slo_seconds is None and basis.tpot_slo_seconds is None:
-        return Missing(gap=Gap.NOT_IN_PLAN, text="the tier has neither a TTFT nor a TPOT objective")
+    """Return the rate of requests that ended well and met every objective. Engines expose only the marginal shares. The
+    joint share of k has the Frechet bounds max(0, sum - (k - 1)) and their minimum. Output events are no requests, so an
+    ITL objective does not count."""
+    promised = (
+        ("ttft_seconds", basis.ttft_slo_seconds),
+        ("tpot_seconds", basis.tpot_slo_seconds),
+        ("e2e_seconds", basis.e2e_slo_seconds),
+    )
+    if all(slo is None for _, slo in promised):
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the tier has no objective on TTFT, TPOT or whole requests")
     finished = total_rate(window, "requests_finished")
     if isinstance(finished, Missing):
         return finished
     margins = [_ended_well(window)]
-    for family, slo in (("ttft_seconds", basis.ttft_slo_seconds), ("tpot_seconds", basis.tpot_slo_seconds)):
+    for family, slo in promised:
         if slo is None:
             continue
         if family not in window.histograms:

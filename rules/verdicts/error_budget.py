@@ -1,6 +1,6 @@
 """Error budgets: requests seen and requests that broke each objective, by minute, for three days.
 
-Minutes become rows of five minutes after six hours: a tier takes about 140 kB. To add an objective on a latency: a row
+Minutes become rows of five minutes after six hours: a tier takes about 220 kB. To add an objective on a latency: a row
 of OBJECTIVES. `rules.methods.burn_rate` has the rates.
 """
 
@@ -17,11 +17,14 @@ from rules.telemetry.signals import Missing, Reading
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 from rules.verdicts.verdict import MissedObjective
 
-OBJECTIVES = ("ttft_seconds", "tpot_seconds")
+OBJECTIVES = ("ttft_seconds", "tpot_seconds", "itl_seconds", "e2e_seconds")
 """The histogram families that have an objective, in the order of a row's columns."""
 
 COUNTED = (*OBJECTIVES, outcomes.FAILED)
 """All that is counted against a promise: slow requests of each of these families, then failed requests."""
+
+OF_EVENTS = frozenset({"itl_seconds"})
+"""Families of output events. Those of one request, or of one slow step, are not independent: requests are counted."""
 
 KEPT_SECONDS = 3 * 86_400.0
 """The longest window of the burn-rate ladder (SRE workbook, ch. 5)."""
@@ -34,10 +37,10 @@ COARSE_SECONDS = 300.0
 IMPACT_SECONDS = 900.0
 """Seconds of requests that show what users feel now: the hold of most rules."""
 
-_HEAD, _EACH = 3, 4
-ROW = _HEAD + _EACH * len(COUNTED)
-"""Columns: start and length of the row, seconds of it that were seen; of all COUNTED n, and surely, likely, at most slow (or
-failed)."""
+_HEAD, _REQUESTS, _FIRST, _EACH = 3, 3, 4, 4
+ROW = _FIRST + _EACH * len(COUNTED)
+"""Columns: start and length of the row, seconds of it that were seen, finished requests; of all COUNTED n, and surely,
+likely, at most slow (or failed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,8 @@ class Budget:
 class SlowRequestCount:
     """Of `n` requests `low` surely broke the objective, `high` at most, `best` by the best estimate.
 
-    `seconds` of the time were seen; in `shares` stand the best estimates of each row that had requests, oldest first.
+    Output events are scaled to the requests that they belong to. `seconds` of the time were seen; in `shares` stand the
+    best estimates of each row that had requests, oldest first.
     """
 
     n: float
@@ -79,7 +83,10 @@ _SEEN = (*OBJECTIVES, outcomes.FINISHED)
 
 def empty_budget(context: TierContext) -> Budget:
     """Return the budget of a tier without requests."""
-    return Budget(objectives=(context.basis.ttft_slo_seconds, context.basis.tpot_slo_seconds))
+    facts = context.basis
+    return Budget(
+        objectives=(facts.ttft_slo_seconds, facts.tpot_slo_seconds, facts.itl_slo_seconds, facts.e2e_slo_seconds)
+    )
 
 
 def add_minute(budget: Budget, minute: Window) -> Budget:
@@ -112,9 +119,9 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
 
 def count_slow_requests(budget: Budget, family: str, since: float, until: float) -> SlowRequestCount:
     """Return the counts of one objective in (since, until] (unix seconds). Raise ValueError for an unknown family."""
-    column = _HEAD + _EACH * COUNTED.index(family)
+    column = _FIRST + _EACH * COUNTED.index(family)
     rows = list(budget.rows(since, until))
-    n, low, best, high = (math.fsum(row[column + place] for row in rows) for place in range(_EACH))
+    n, low, best, high = _counts_of(rows, family)
     return SlowRequestCount(
         n=n,
         low=low,
@@ -123,6 +130,16 @@ def count_slow_requests(budget: Budget, family: str, since: float, until: float)
         seconds=min(until - since, math.fsum(row[2] for row in rows)),
         shares=tuple(row[column + 2] / row[column] for row in rows if row[column] > 0),
     )
+
+
+def _counts_of(rows: Iterable[array[float]], family: str) -> tuple[float, float, float, float]:
+    """Return n, low, best and high of a family in these rows. Output events count as their finished requests."""
+    several, column = list(rows), _FIRST + _EACH * COUNTED.index(family)
+    n, low, best, high = (math.fsum(row[column + place] for row in several) for place in range(_EACH))
+    if family not in OF_EVENTS or n <= 0:
+        return n, low, best, high
+    share = min(1.0, math.fsum(row[_REQUESTS] for row in several) / n)
+    return n * share, low * share, best * share, high * share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +157,14 @@ class BurnSpan:
 
 def find_burn_span(budget: Budget, family: str, allowed: float, since: float, until: float) -> BurnSpan | None:
     """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
-    column = _HEAD + _EACH * COUNTED.index(family)
+    column = _FIRST + _EACH * COUNTED.index(family)
     rows = [row for row in budget.rows(since, until) if row[column] > 0]
     burning = [at for at, row in enumerate(rows) if row[column + 2] > allowed * row[column]]
     if not burning:
         return None
-    first, last, after = rows[burning[0]], rows[burning[-1]], rows[burning[-1] + 1 :]
-    return BurnSpan(
-        begin=first[0],
-        end=last[0] + last[1],
-        n=math.fsum(row[column] for row in after),
-        slow=math.fsum(row[column + 3] for row in after),
-    )
+    first, last = rows[burning[0]], rows[burning[-1]]
+    n, _, _, slow = _counts_of(rows[burning[-1] + 1 :], family)
+    return BurnSpan(begin=first[0], end=last[0] + last[1], n=n, slow=slow)
 
 
 def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | None:
@@ -180,7 +193,7 @@ def count_observed_seconds(budget: Budget) -> float:
 def _row(
     objectives: tuple[float | None, ...], window: Window, start: float, span: float, seen: float
 ) -> array[float] | None:
-    row = array("d", (start, span, seen))
+    row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0)))
     for family, objective in zip(OBJECTIVES, objectives, strict=True):
         parts = window.histograms.get(family, ()) if objective is not None else ()
         share = histograms.share_above(parts, objective) if objective is not None else None

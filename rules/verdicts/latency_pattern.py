@@ -136,6 +136,12 @@ LEVERS: Mapping[str, Mapping[LatencyPattern, tuple[str, ...]]] = {
 
 TTFT_BURN_ACTIONS = join_actions((_TTFT_TAIL[:2], _TTFT_EVERYTHING[1:2], _TTFT_TAIL[2:]))
 TPOT_BURN_ACTIONS = join_actions((_TPOT_TAIL, _TPOT_EVERYTHING[1:]))
+E2E_BURN_ACTIONS = (
+    _SEE,
+    "If first tokens are late: add replicas, or spread the load evenly over those there are",
+    "If outputs are longer than planned: limit max_tokens at the gateway, or promise more time",
+    "If tokens come slowly: lower the number of requests at once (--max-num-seqs), or add replicas",
+)
 
 
 def all_levers(rule: str) -> tuple[str, ...]:

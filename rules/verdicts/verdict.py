@@ -55,7 +55,7 @@ class Action:
 class MissedObjective:
     """Share of a tier's requests that missed an objective; `share.n` is the number of requests.
 
-    `objective` is TTFT, TPOT, or "" for failed requests, which have no limit in seconds.
+    `objective` is TTFT, TPOT, ITL, E2E, or "" for failed requests, which have no limit in seconds.
     """
 
     objective: str

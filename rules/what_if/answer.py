@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rules.catalogue.registry import margin_of
 from rules.plan.benchmark_reading import IN_SYSTEM, read_benchmark
-from rules.plan.curve import CERTAIN_REQUESTS
+from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import ReplicaCount, replica_count
 from rules.plan.schema import TierPlan
@@ -23,7 +23,7 @@ from rules.resize.workload import WorkloadNow, measure_workload
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing, Reading
 from rules.telemetry.work import Capacity
-from rules.what_if.limits import OBJECTIVES, CapacityLimit, find_first_limit, list_limits
+from rules.what_if.limits import CapacityLimit, find_first_limit, list_limits
 from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
 from rules.what_if.production import ObservedPeak, ProductionLoads, collect_loads, count_replicas_at, find_peak
 from rules.what_if.prompts import KV, PromptEffect, PromptVariation, estimate_effect
@@ -178,7 +178,7 @@ def _ground(
     question: WhatIfQuestion,
     slower: Mapping[str, float],
 ) -> PredictionInputs:
-    names = (*OBJECTIVES, *LATENCIES, KV) if question.prompt_scale != 1 else ()
+    names = (*LIMITED, *LATENCIES, KV) if question.prompt_scale != 1 else ()
     effects: dict[str, PromptEffect] = {
         name: one for name in names if (one := estimate_effect(hours, name)) is not None
     }
@@ -200,16 +200,16 @@ def _slower(seen: ProductionSummary, points: Sequence[ProductionPoint]) -> Mappi
         planned, found = read_benchmark(seen.context, KV, one.rps), one.kv_utilization
         if one.bin is not None and one.requests >= CERTAIN_REQUESTS and isinstance(found, Reading) and found.value:
             fuller += [found.value / planned.value] if isinstance(planned, Reading) and planned.value else []
-    return {"ttft": ttft, "tpot": tpot, "itl": tpot, "kv": max(fuller)}
+    return {"ttft": ttft, "tpot": tpot, "itl": tpot, "e2e": max(ttft, tpot), "kv": max(fuller)}
 
 
 def _at(ground: PredictionInputs, replicas: float, rps: float) -> AtLoad:
     each = rps / replicas
     slo = ground.context.plan.slo if ground.context.plan else None
-    names = [*LATENCIES, *(["itl_p99_seconds"] if slo and slo.itl_p99_seconds else []), KV, IN_SYSTEM]
+    names = [*LATENCIES, *(name for name in OFTEN_UNMEASURED if getattr(slo, name, None)), KV, IN_SYSTEM]
     told = [
         check_objective(ground, name, objective, each)
-        for name in OBJECTIVES
+        for name in LIMITED
         if slo is not None and (objective := getattr(slo, name)) is not None
     ]
     several = {name: predict(ground, name, each) for name in names}

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from rules.plan.benchmark_reading import find_benchmark_crossing
+from rules.plan.curve import LIMITED
 from rules.resize.production_curve import BAD, FINE
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.what_if.prediction import PredictionInputs, PredictionSource, is_within_limit
@@ -47,7 +48,7 @@ class CapacityLimit:
 def list_limits(ground: PredictionInputs) -> tuple[CapacityLimit, ...]:
     """Return every limit of the tier, breaking ones by rising load first."""
     slo = ground.context.plan.slo if ground.context.plan else None
-    objectives = [(name, getattr(slo, name)) for name in OBJECTIVES if slo is not None]
+    objectives = [(name, getattr(slo, name)) for name in LIMITED if slo is not None]
     found = [
         find_crossing(ground, name, objective)
         for name, objective in objectives
@@ -55,9 +56,6 @@ def list_limits(ground: PredictionInputs) -> tuple[CapacityLimit, ...]:
     ]
     found += [find_crossing(ground, KV, ground.ceiling), *_ends(ground)]
     return tuple(sorted(found, key=lambda one: (one.earliest is None, one.earliest or 0.0)))
-
-
-OBJECTIVES = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 
 
 def find_crossing(ground: PredictionInputs, name: str, objective: float) -> CapacityLimit:

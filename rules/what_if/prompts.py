@@ -22,7 +22,7 @@ from rules.telemetry.windows import Window
 WORK_EXPONENT = 2.0
 """A request's work grows at most with this power of its prompt: that of attention."""
 
-FAMILIES = {"ttft": "ttft_seconds", "tpot": "tpot_seconds", "itl": "itl_seconds"}
+FAMILIES = {"ttft": "ttft_seconds", "tpot": "tpot_seconds", "itl": "itl_seconds", "e2e": "e2e_seconds"}
 """By how a quantity's name begins: the family whose mean is followed. P50 and P99 are taken to move as the mean does."""
 
 PROMPTS = "prompt_tokens_per_request"

@@ -65,7 +65,7 @@ def plan(folder: Path) -> Path:
     tier = data["tiers"]["quiet"]
     data["tiers"] = dict.fromkeys(dict.fromkeys(name for name, *_ in CAST), tier)
     data["tiers"]["quiet"] = {**tier, "fleet": {**tier["fleet"], "instances": 2}}
-    data["tiers"]["noisy"] = {**tier, "slo": {**tier["slo"], "itl_p99_seconds": 0.2}}
+    data["tiers"]["noisy"] = {**tier, "slo": {**tier["slo"], "itl_p99_seconds": 0.2, "e2e_p99_seconds": 60.0}}
     data["tiers"]["chat"] = {**tier, "workload": {**tier["workload"], "prefix_hit_ratio": 0.9}}
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(data), encoding="utf-8")

@@ -190,9 +190,9 @@ def snapshot(counters: Mapping[str, float], gauges: Mapping[str, float]) -> Snap
 VLLM_EDGES = (*EDGES["vllm", "ttft_seconds"], math.inf)
 
 
-def ttft(hour: list[tuple[float, float, float]]) -> dict[str, str]:
+def ttft(hour: list[tuple[float, float, float]], what: str = "time_to_first_token") -> dict[str, str]:
     """Minutes of (requests above 2.5 s, above the objective of 2 s and not above that, all)."""
-    name = "vllm:time_to_first_token_seconds"
+    name = f"vllm:{what}_seconds"
     below = {"1.0": [n - slow - near for slow, near, n in hour], "2.5": [n - slow for slow, _, n in hour]}
     found = {f'{name}_bucket{{{LABELS},le="{le}"}}': counted(minutes) for le, minutes in below.items()}
     return {**found, f"{name}_count{{{LABELS}}}": counted(n for *_, n in hour)}
@@ -230,6 +230,35 @@ def test_the_objective_burns_where_the_judgement_is_certain_that_it_does(tmp_pat
     burns = asked(rules, "TtftSloBurn")
     ran = [Case(name=n, series=told, values=[("1h", burns, float(expected[n]))]) for n, (told, _) in cases.items()]
     assert not differences(tmp_path, narrowed(tmp_path, rules, "TtftSloBurn"), ran, evaluated="1m")
+
+
+OTHERS = (
+    ("ItlSloBurn", "itl_seconds", "inter_token_latency", 10),
+    ("E2eSloBurn", "e2e_seconds", "e2e_request_latency", 1),
+)
+
+
+@pytest.mark.parametrize(("rule", "family", "what", "per_request"), OTHERS)
+def test_whole_requests_and_output_events_burn_where_the_judgement_is_certain(
+    tmp_path: Path, rule: str, family: str, what: str, per_request: float
+) -> None:
+    """Ten gaps a request prove no more than their requests do."""
+    slo = {"ttft_p99_seconds": 2.0, family.replace("_seconds", "_p99_seconds"): 2.2}
+    rules, cases = written(tmp_path, slo=slo), {}
+    for name, hour in HOURS.items():
+        events = [(slow * per_request, near * per_request, n * per_request) for slow, near, n in hour]
+        windows = each(60, lambda n, hour=hour, events=events: minute(
+            n, rps=hour[n][2] / 60, histograms={family: slow_minute(n, *events[n]).histograms["ttft_seconds"]}
+        ))  # fmt: skip
+        series = {**ttft(events, what), FINISHED: counted(n for *_, n in hour)}
+        cases[name] = (series, answered(rule, context(slo=slo), windows))
+    expected = {name: certain(result) for name, (_, result) in cases.items()}
+    assert set(expected.values()) == {True, False}
+    ran = [
+        Case(name=n, series=told, values=[("1h", asked(rules, rule), float(expected[n]))])
+        for n, (told, _) in cases.items()
+    ]
+    assert not differences(tmp_path, narrowed(tmp_path, rules, rule), ran, evaluated="1m")
 
 
 def test_what_was_not_seen_of_the_long_window_counts_as_free_of_slow_requests(tmp_path: Path, rules: Path) -> None:

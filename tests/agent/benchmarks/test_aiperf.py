@@ -73,6 +73,7 @@ def test_an_export_is_read_by_the_unit_of_each_metric(tmp_path: Path) -> None:
         "tpot_p50_seconds": pytest.approx(0.01),
         "tpot_p99_seconds": pytest.approx(0.02),
         "itl_p99_seconds": pytest.approx(0.04),
+        "e2e_p99_seconds": pytest.approx(0.9),
         "output_tokens_per_second": 495.0,
         "prompt_tokens_mean": 200.0,
     }

@@ -27,6 +27,7 @@ LATENCIES = {
     "tpot_p50_seconds": 0.01,
     "tpot_p99_seconds": 0.02,
     "itl_p99_seconds": 0.03,
+    "e2e_p99_seconds": 1.5,
 }
 
 

@@ -84,6 +84,7 @@ def test_a_benchmark_is_read_with_each_quantity_in_its_own_unit(tmp_path: Path) 
         "ttft_p99_seconds": 1.019,
         "tpot_p50_seconds": pytest.approx(0.0104),
         "tpot_p99_seconds": pytest.approx(0.0106),
+        "e2e_p99_seconds": 2.4,
         "output_tokens_per_second": 1251.0,
         "prompt_tokens_mean": 120.0,
     }

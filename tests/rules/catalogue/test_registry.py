@@ -67,7 +67,7 @@ def test_a_rule_over_windows_judges_from_a_part_of_them_on(rule: Rule) -> None:
     assert (rule.scope is Scope.TIER) == (rule.name not in OF_REPLICAS)
 
 
-PAGES = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "AvailabilityBurn", "TierDown")
+PAGES = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "AvailabilityBurn", "TierDown")
 """DESIGN 3.10: an objective that burns (latency, availability), a cascade, a whole tier down."""
 
 

@@ -6,6 +6,7 @@ from paths import TESTS
 
 from rules.catalogue.registry import margin_of
 from rules.plan.checks import PlanWarning, check_plan
+from rules.plan.curve import operating_point
 from rules.plan.schema import Plan, parse_plan, plan_version
 
 PLANS = TESTS / "plans"
@@ -237,6 +238,22 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
 )
 def test_a_weakness_is_found_and_told(case: dict[str, Any], path: str, severity: str, text: str) -> None:
     assert (f"tiers.t.{path}", severity, text) in [(one.path, one.severity, one.text) for one in found(**case)]
+
+
+def test_an_objective_that_no_point_measures_is_named_and_one_that_is_measured_limits() -> None:
+    slo = {"ttft_p99_seconds": 2, "e2e_p99_seconds": 8}
+    (warning,) = [one for one in found(slo=slo) if one.path == "tiers.t.slo.e2e_p99_seconds"]
+    assert (warning.severity, warning.text) == (
+        "warning",
+        "no point of the curve gives e2e_p99_seconds; the operating point is taken without this objective",
+    )
+    points = [point(2, 1, e2e_p99_seconds=4), point(4, 1.5, e2e_p99_seconds=16)]
+    assert not [one for one in found(points, slo=slo) if one.path == "tiers.t.slo.e2e_p99_seconds"]
+    tier = {"model": "m", "engine": "vllm", "gpu": {"product": "A", "per_replica": 1}, "slo": slo}
+    plan = parse_plan({"schema": 1, "tiers": {"t": {**tier, "curve": {"points": points}}}})
+    limited = operating_point(plan.tiers["t"])
+    assert limited is not None
+    assert (limited.limited_by, limited.usable_rps) == ("e2e_p99_seconds", pytest.approx(3.0))
 
 
 def test_an_operating_point_that_was_only_rounded_is_no_finding() -> None:

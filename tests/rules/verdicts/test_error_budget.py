@@ -54,7 +54,7 @@ def test_each_objective_counts_its_own_slow_requests() -> None:
     assert found.shares == (0.1, 0.1, 0.1)
     assert whole(kept, TPOT).best == 0
     with pytest.raises(ValueError):
-        whole(kept, "itl_seconds")
+        whole(kept, "queue_seconds")
 
 
 def test_an_objective_inside_a_bucket_leaves_bounds() -> None:
@@ -102,7 +102,7 @@ def test_only_what_lies_in_the_window_is_told() -> None:
 def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is_lost_on_the_way() -> None:
     kept = of(each(4 * 24 * 60, lambda n: minute(n, slow=1.8)))
     now = START + 4 * DAY
-    assert 8 * (len(kept.fine) + len(kept.coarse)) < 200_000
+    assert 8 * (len(kept.fine) + len(kept.coarse)) < 230_000
     assert kept.coarse[0] >= now - 3 * DAY - 600
     found = whole(kept, now=now)
     assert found.n == pytest.approx(3 * 1440 * 180, rel=0.002)

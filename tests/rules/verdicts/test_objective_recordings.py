@@ -9,19 +9,24 @@ from making import cumulative, snapshot
 from agent.config.files import load_plan
 from agent.replay.replay import replay
 from agent.sources.recording import load
+from rules.catalogue.thresholds import BURNS
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import AlertKey, Phase
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Status, Subject
 
-RULES = {"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "PastTheKnee", "QueueGrowing", "GpuSaturated"}
+RULES = {*BURNS, "TtftTail", "TpotTail", "PastTheKnee", "QueueGrowing", "GpuSaturated"}
 BURN = AlertKey(rule="TtftSloBurn", subject=Subject(tier="t"))
 
 
 def findings(name: str) -> dict[str, Finding]:
+    """What fires where the plan promises whole requests and output events too."""
     recording, _ = load(recorded.folder(name))
-    done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
+    plan = load_plan(recorded.PLANS / "cpu-small-open.yaml")
+    tier = plan.tiers["cpu-small"]
+    slo = tier.slo.model_copy(update={"itl_p99_seconds": 0.4, "e2e_p99_seconds": 5.0})
+    done = replay(recording, plan.model_copy(update={"tiers": {"cpu-small": tier.model_copy(update={"slo": slo})}}))
     every = [e for e in done.ended if isinstance(e, Finding)]
     found = [*every, *(s.finding for s in done.rule_states if s.finding is not None)]
     return {e.rule: e for e in found if e.rule in RULES}
@@ -46,6 +51,17 @@ def test_a_cascade_is_told_as_a_broken_promise_with_its_causes_and_pages_by_its_
             "queueing",
         ]
         assert "cannot be excluded: GPU throttling is not known" in verdict.causes[0].against
+
+
+def test_whole_requests_burn_by_the_share_that_the_clients_saw() -> None:
+    """By requests.csv 174 of 279 requests took longer than 5 s. Most of their time passed in the queue."""
+    found = findings("kv_cascade")
+    worst = found["E2eSloBurn"].worst
+    assert (worst.status, worst.certainty) == (Status.CRITICAL, Certainty.LIKELY)
+    assert worst.sentence.startswith("62.4% of 279 requests in 5.5 min missed the 5 s E2E objective")
+    queue = next(cause for cause in worst.causes if cause.cause == "queueing")
+    assert queue.evidence[0].endswith("of the time of requests is spent in the queue")
+    assert "ItlSloBurn" not in found, "its tokens came in time"
 
 
 def test_requests_held_back_for_adapters_are_the_first_cause_of_the_tail_in_lora() -> None:
