@@ -291,7 +291,9 @@ PYTHONHASHSEED=0 vllm bench serve --backend openai --base-url "$URL" --endpoint 
   --result-dir . --result-filename {result}.json
 """
 _GUIDELLM = """\
-guidellm run --backend "kind=openai_http,target=$URL,model=$MODEL,request_format=/v1/completions" \\
+# One process: each of several draws the same arrival times, so that they come in groups.
+GUIDELLM__MAX_WORKER_PROCESSES=1 guidellm run \\
+  --backend "kind=openai_http,target=$URL,model=$MODEL,request_format=/v1/completions" \\
   --tokenizer "kind=huggingface_auto,model=$TOKENIZER" --profile kind={load} \\
   --data kind=mooncake,hash_id_block_size={block},source.kind=json_file,source.path=requests_{tag}.jsonl \\
   --constraint kind=max_requests,count={requests} --seed kind=static,value={seed} --output kind=json,path={result}.json
