@@ -85,7 +85,7 @@ class TierLine:
     gpu_hours_a_day: float | None = None
     money_a_day: float | None = None
     currency: str = ""
-    incidents: int = 0
+    incidents: int
     incident: str = ""
     certainty: str = ""
     since: float | None = None
@@ -292,16 +292,19 @@ def overview_text(told: Mapping[str, Any]) -> str:
     """Return `/api/status` as text: the headline, and a table with a line a tier. Raise ValueError for other JSON."""
     known = {field.name for field in fields(TierLine)}
     try:
-        verdict, now = told["verdict"], float(told["now"])
+        # The command prints the schema of what it asked.
+        verdict, now, _ = told["verdict"], float(told["now"]), told["schema"]
         lines = [TierLine(**{name: one[name] for name in one if name in known}) for one in told["overview"]]
-        head = f"{SIGNS.get(verdict['status'], '?')} {verdict['text']}"
-        rows = [cells(one, now) for one in lines]
-    except (KeyError, TypeError, AttributeError) as error:
+        head = [f"{SIGNS.get(verdict['status'], '?')} {verdict['text']}", *filter(None, [verdict["detail"]])]
+        return "\n".join([*head, "", *_table([cells(one, now) for one in lines])]).rstrip()
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is no status of a sizewatch of this version: {error}") from error
+
+
+def _table(rows: list[dict[str, str]]) -> list[str]:
     for column in WORDS:
         # The columns at the end are words as well, and begin below each other.
         width = max((len(row[column]) for row in rows), default=0)
         rows = [{**row, column: row[column].ljust(width)} for row in rows]
     heads = [column.ljust(len(rows[0][column])) if column in WORDS else column for column in rows[0]] if rows else []
-    table = text_table(heads, [list(row.values()) for row in rows], words=2) if rows else []
-    return "\n".join([head, *([verdict["detail"]] if verdict["detail"] else []), "", *table]).rstrip()
+    return text_table(heads, [list(row.values()) for row in rows], words=2) if rows else []

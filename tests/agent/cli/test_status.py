@@ -2,9 +2,10 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -15,6 +16,7 @@ from agent.cli.main import main
 from agent.http_server.options import WebOptions
 from agent.http_server.server import WebServer
 from exporters.status.records import AgentStatus
+from exporters.status.status_json import status_json
 
 
 @contextmanager
@@ -102,6 +104,30 @@ def test_over_tls_the_configured_certificate_and_token_are_enough(
         stranger = configured(tmp_path, server)
         assert main([*stranger, "--url", server.url]) == 3, "an unknown certificate is not trusted"
     assert "CA that is not trusted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [
+        *((lambda told: told, key) for key in ("schema", "now", "verdict", "overview")),
+        *((lambda told: told["verdict"], key) for key in ("status", "text", "detail")),
+        *((lambda told: told["overview"][0], key) for key in ("tier", "incidents")),
+    ],
+)
+def test_json_of_another_program_is_exit_code_3_and_said(
+    where: Callable[[Any], dict[str, Any]],
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = status_json(quiet())
+    del where(told)[key]
+    monkeypatch.setattr("agent.cli.status.fetch_page", lambda *_: json.dumps(told).encode())
+    for form in ("text", "json"):
+        assert main(["status", "--url", "http://127.0.0.1:9", "--format", form]) == 3
+        found = capsys.readouterr()
+        assert found.out == ""
+        assert "this is no status of a sizewatch of this version" in found.err
 
 
 def test_another_server_is_not_taken_for_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

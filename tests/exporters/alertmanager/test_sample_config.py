@@ -106,6 +106,12 @@ def test_a_cause_silences_its_symptoms_and_no_ticket_silences_a_page() -> None:
             assert matched(row.source) <= pages | {"AgentDown"}
 
 
+def test_between_rules_about_replicas_a_cause_silences_its_own_replica_only() -> None:
+    of_replicas = {rule.name for rule in RULES if rule.scope is Scope.REPLICA}
+    rows = [row for row in inhibitions()[1:-1] if matched(row.source) | matched(row.target) <= of_replicas]
+    assert {row.equal for row in rows} == {("cluster", "tier", "replica")}
+
+
 def fits(matcher: str, labels: Labels) -> bool:
     name, operator, value = re.fullmatch(r'(\w+)(=~|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
     return bool(re.fullmatch(value if operator == "=~" else re.escape(value), labels.get(name, "")))

@@ -345,10 +345,14 @@ def found(rule: str, ago: float, replica: str | None = None, lasted: float | Non
     return replace(one, **changes)
 
 
+def tier_with(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> AgentStatus:
+    tier = unplanned_tier(replicas=(replica("t", "r"),), findings=findings, export_scope=scope)
+    return agent_status(tiers=(replace(tier, context=replace(tier.context, tier="t")),))
+
+
 def incident_series(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> dict[tuple[str, str, str], float]:
     """The alerts of incidents by rule, replica and loudness, and under "" the number of incidents."""
-    tier = unplanned_tier(replicas=(replica("t", "r"),), findings=findings, export_scope=scope)
-    page = series(agent_status(tiers=(replace(tier, context=replace(tier.context, tier="t")),)))
+    page = series(tier_with(*findings, scope=scope))
     return {
         (own["rule"], own["replica"], own["loudness"]): value
         for (name, labels), value in page.items()
@@ -366,6 +370,18 @@ def test_an_incident_is_one_alert_that_counts_what_it_holds_back() -> None:
     assert incident_series(over, burn) == {("KvCacheCascade", "r", "page"): 2, ("", "", ""): 1}
 
 
+def test_an_incident_with_a_ticket_and_a_page_is_one() -> None:
+    later_page = incident_series(found("QueueGrowing", 1400), found("TtftSloBurn", 400))
+    assert later_page == {("QueueGrowing", "", "ticket"): 2, ("TtftSloBurn", "", "page"): 1, ("", "", ""): 1}
+
+
+def test_incidents_of_one_root_are_one_series_that_counts_them_from_the_first() -> None:
+    page = series(tier_with(found("GpuXid", 9000, "r"), found("GpuXid", 400, "s")))
+    labels = {"tier": "t", "root": "GpuXid"}
+    assert one(page, "sizewatch_incident", **labels) == 2
+    assert one(page, "sizewatch_incident_start_timestamp_seconds", **labels) == NOW - 9000
+
+
 def test_an_agent_counts_only_the_incidents_of_what_it_exports() -> None:
     cascade, drift = found("KvCacheCascade", 400, "r"), found("WorkloadDrift", 1400)
     alone = incident_series(cascade, drift, scope=ExportScope.REPLICAS)
@@ -374,7 +390,7 @@ def test_an_agent_counts_only_the_incidents_of_what_it_exports() -> None:
 
 def test_beside_a_tier_that_is_down_its_replicas_are_tickets() -> None:
     """On another node a replica may serve: then the rule file drops the page, and Alertmanager does not hold back these."""
-    gone = [found("TargetDown", 90, "r"), found("TierDown", 80)]
+    gone = [found("TargetDown", 90, "r"), found("TargetDown", 90, "back", lasted=20), found("TierDown", 80)]
     assert incident_series(*gone) == {
         ("TierDown", "", "page"): 2,
         ("TargetDown", "r", "ticket"): 1,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
-from rules.catalogue.thresholds import SLOW_CAUSE_SECONDS, SUSPECTED
+from rules.catalogue.thresholds import FATAL, SLOW_CAUSE_SECONDS, SUSPECTED, SYMPTOM_SECONDS
 from rules.causes.explain import SUSPECTS
 from rules.confidence import Certainty
 from rules.evaluator import incidents
@@ -110,11 +110,26 @@ def test_replicas_that_show_the_same_are_one_incident() -> None:
     assert len(group_incidents([*lost, finding("TargetDown", 0.0, 90.0, tier="other", replica="r0")])) == 2
 
 
-def test_a_cause_too_long_ago_explains_nothing() -> None:
-    cause = finding("KvCacheCascade", 0.0, 100.0, replica="a")
-    assert is_explained(finding("KvEviction", 1000.0), cause)
-    assert not is_explained(finding("KvEviction", 1001.0), cause)
-    assert not is_explained(cause, finding("KvEviction", 50.0))
+@pytest.mark.parametrize(
+    ("cause", "seconds"),
+    [
+        ("KvCacheCascade", SYMPTOM_SECONDS),
+        ("WorkloadDrift", SLOW_CAUSE_SECONDS),
+        ("OutputLengthDrift", SLOW_CAUSE_SECONDS),
+        ("RunawayGeneration", SLOW_CAUSE_SECONDS),
+    ],
+)
+def test_a_cause_too_long_ago_explains_nothing(cause: str, seconds: float) -> None:
+    over = finding(cause, 0.0, 100.0, replica="a")
+    assert is_explained(finding("KvEviction", 100.0 + seconds), over)
+    assert not is_explained(finding("KvEviction", 101.0 + seconds), over)
+    assert not is_explained(over, finding("KvEviction", 50.0))
+
+
+@pytest.mark.parametrize("fault", FATAL)
+def test_an_outage_after_a_fatal_fault_is_the_incident_of_the_fault(fault: str) -> None:
+    (incident,) = group_incidents([finding(fault, 0.0, replica="a"), finding("TierDown", 60.0)])
+    assert incident.root.rule == fault
 
 
 def test_a_replica_does_not_explain_another_one() -> None:
@@ -238,6 +253,15 @@ def test_of_several_roots_the_loudest_counts_before_what_is_suspected() -> None:
     assert incident.root is lost
 
 
+@pytest.mark.parametrize(("likely_at", "root"), [(0.0, "a, likely"), (60.0, "b, certain")])
+def test_of_several_notes_the_earliest_is_the_root_and_of_those_at_once_a_certain_one(
+    likely_at: float, root: str
+) -> None:
+    likely = finding("UtilizationTrap", likely_at, replica="a, likely", certainty=Certainty.LIKELY)
+    certain = finding("UtilizationTrap", 60.0, replica="b, certain")
+    assert group_incidents([likely, certain])[0].root.subject.replica == root
+
+
 @pytest.mark.parametrize(
     ("certainty", "root"), [(Certainty.CERTAIN, "AvailabilityBurn"), (Certainty.LIKELY, "NoHeadroom")]
 )
@@ -328,12 +352,41 @@ def test_sentence_and_impact_follow_the_newest_results_while_a_finding_lasts() -
     assert brief.sentence.startswith("Prompts are 2x longer at 00:00; 50.0%")
 
 
+def idle(replicas: float) -> IdleReplicas:
+    return IdleReplicas(replicas=replicas, cost_per_day=replicas * 48.0, currency="USD")
+
+
 def test_impact_names_the_replicas_and_the_idle_money() -> None:
-    idle = IdleReplicas(replicas=2.5, cost_per_day=120.0, currency="USD")
-    trap = finding("UtilizationTrap", 0.0)
-    (incident,) = group_incidents([replace(trap, worst=replace(trap.worst, idle=idle))])
-    assert (incident.impact.idle, incident.impact.replicas, incident.impact.missed) == (idle, (), None)
+    trap = felt(finding("UtilizationTrap", 0.0), missed(0.5))
+    (incident,) = group_incidents([replace(trap, worst=replace(trap.worst, idle=idle(2.5)))])
+    assert (incident.impact.idle, incident.impact.replicas) == (idle(2.5), ())
+    assert incident.impact.missed is None, "a note is not the cause of what users feel"
     assert group_incidents([finding("TargetDown", 0.0, replica="b")])[0].impact.replicas == ("b",)
+
+
+def test_impact_is_the_worst_of_what_lasts_and_in_the_end_the_worst_of_all() -> None:
+    ends = {0.1: None, 0.3: None, 0.2: None, 0.9: 70.0}
+    found = [felt(finding("GpuXid", 0.0, end, replica=str(share)), missed(share)) for share, end in ends.items()]
+    found = [
+        replace(one, worst=replace(one.worst, idle=idle(share * 10))) for one, share in zip(found, ends, strict=True)
+    ]
+    for known, share in ((found, 0.3), ([replace(one, ended_at=80.0) for one in found], 0.9)):
+        impact = group_incidents(known)[0].impact
+        assert (impact.missed, impact.idle) == (missed(share), idle(share * 10))
+
+
+@pytest.mark.parametrize(
+    ("rule", "share", "known"), [("TierDown", 0.0, False), ("TierDown", 0.1, True), ("GpuXid", 0.0, True)]
+)
+def test_of_a_tier_that_is_down_no_missed_request_is_no_impact(rule: str, share: float, known: bool) -> None:
+    (incident,) = group_incidents([felt(finding(rule, 0.0), missed(share))])
+    assert incident.impact.missed == (missed(share) if known else None)
+
+
+@pytest.mark.parametrize("root", ["TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "AvailabilityBurn"])
+def test_a_root_about_latency_says_its_share_itself(root: str) -> None:
+    (incident,) = group_incidents([felt(finding(root, 0.0), missed(0.5))], now=20.0)
+    assert incident.sentence == f"{root} is seen since 00:00"
 
 
 def test_relief_is_of_the_rule_that_pages_and_the_action_of_the_root() -> None:

@@ -1,6 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from evaluation_steps import EvaluationSteps
 from judging_samples import EDGES, START, context
 from making import cumulative, snapshot
@@ -102,6 +103,15 @@ def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
     assert finding.ended_at is not None
     assert START + 600 < finding.ended_at < START + 1000
     assert watcher.alerts[next(k for k in watcher.alerts if k.rule == "TtftDivergence")].phase is Phase.RESOLVED
+
+
+def test_what_fires_carries_the_share_of_requests_that_missed_an_objective() -> None:
+    watcher = EvaluationSteps({"t": context(slo={"ttft_p99_seconds": 0.26})})
+    watched(watcher, slow=0.1)
+    felt = rule_state(watcher, "TtftDivergence").missed
+    assert felt is not None
+    assert (felt.objective, felt.limit_seconds, felt.share.value) == ("TTFT", 0.26, pytest.approx(0.1))
+    assert rule_state(watcher, "KvEviction").missed is None
 
 
 def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
