@@ -211,7 +211,7 @@ ROWS: tuple[Rule, ...] = (
             "Straggler: compare its clocks, temperature and neighbours with the others; drain it if it stays slow",
             "Full rank: balance requests over the data-parallel ranks by their queues, not in turn",
         ),
-        explained_by=explain(*FAULTS, "MixedTierLoadBalancing"),
+        explained_by=explain(*FAULTS, "MixedTierLoadBalancing", *MEMORY),
     ),
     Rule(
         name="QuantizationMismatch",

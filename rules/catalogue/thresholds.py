@@ -46,7 +46,7 @@ FATAL = ("GpuEccErrors", "GpuXid")
 FAULTS = (*FATAL, "GpuThrottling")
 OUTAGES = ("TierDown", "TargetDown", "ColdStartLate")
 WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
-ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance", "ReplicaImbalance")
+ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
 ENGINE = (
     *("QuantizationMismatch", "AdapterCachePressure", "KvTransferSlow"),
     *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
@@ -54,7 +54,7 @@ ENGINE = (
 LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
 MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence")
 HITS = ("PrefixHitDivergence", "PrefixHitLow")
-QUEUE = ("GpuSaturated", "PastTheKnee", "QueueGrowing")
+QUEUE = ("ReplicaImbalance", "GpuSaturated", "PastTheKnee", "QueueGrowing")
 DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
 LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
 BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
