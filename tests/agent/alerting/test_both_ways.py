@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +14,19 @@ from engine_server import answers_500, engines
 from test_delivery import Manager, manager, names
 from waiting import wait_for
 
-from agent.alerting.service import AlertingService
+from agent.alerting.service import AlertingService, AlertingSink
 from agent.config.load import parse_config
 from agent.daemon.daemon import Daemon
 from agent.history.store import HistoryStore
+from exporters.status.records import ExportScope
+from rules.confidence import Certainty
+from rules.evaluator.incidents import group_incidents
+from rules.evaluator.observation import Observation
+from rules.evaluator.state import EvaluatorState
+from rules.evaluator.step import Evaluator
+from rules.telemetry.signals import Gap, Missing
+from rules.verdicts.finding import step_rule_state
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 pytestmark = pytest.mark.usefixtures("without_waits")
 
@@ -100,3 +111,57 @@ def test_only_the_path_posts_posts() -> None:
     keys = parse_config({"alerting": {"path": "rules"}}).alerting
     assert AlertingService(keys).deliveries == ()
     assert AlertingService(keys).receiver is None
+
+
+def firing(rule: str, t: float, sentence: str = "It is seen", replica: str | None = None) -> Verdict:
+    nothing = Missing(gap=Gap.NO_TRAFFIC)
+    return Verdict(
+        t=t,
+        rule=rule,
+        subject=Subject(tier="t", replica=replica),
+        status=Status.CRITICAL,
+        certainty=Certainty.CERTAIN,
+        observed=nothing,
+        expected=nothing,
+        unit="ratio",
+        sentence=sentence,
+    )
+
+
+def service() -> AlertingService:
+    keys = parse_config({"alerting": {"path": "posts", "alertmanagers": [{"url": "http://127.0.0.1:9"}]}}).alerting
+    return AlertingService(keys)
+
+
+@pytest.mark.parametrize(
+    ("scope", "told"),
+    [(ExportScope.ALL, ["KvCacheCascade", "TtftSloBurn"]), (ExportScope.REPLICAS, ["KvCacheCascade"])],
+)
+def test_alerts_have_the_newest_sentence_and_the_findings_that_this_agent_alerts_on(
+    scope: ExportScope, told: list[str]
+) -> None:
+    state = EvaluatorState()
+    for rule, replica in (("KvCacheCascade", "r"), ("TtftSloBurn", None)):
+        first, _ = step_rule_state(None, firing(rule, 0.0, "It began", replica))
+        milder = replace(firing(rule, 60.0, "It goes on", replica), status=Status.WARNING)
+        newest, _ = step_rule_state(first, milder)
+        state.rules[rule, newest.result.subject] = newest
+    source: Any = SimpleNamespace(targets=(), is_leader=False, export_scope=lambda tier: scope)
+    sink = AlertingSink(service(), source, state, {}, list)
+    sink.accept(Evaluator({}).step(EvaluatorState(), Observation(now=60.0)))
+    sink.end_cycle(60.0)
+    alert = sink.service._alerts[0]
+    assert [one.rule for one in alert.incident.findings] == told
+    assert alert.incident.sentence.startswith("It goes on since")
+
+
+def test_after_a_reload_an_alert_keeps_the_name_it_was_sent_with() -> None:
+    rules = ("TpotDivergence", "ItlDivergence")
+    first, later = (step_rule_state(None, firing(rule, 60.0 * n))[0].finding for n, rule in enumerate(rules))
+    assert first is not None
+    assert later is not None
+    before, after = service(), service()
+    before.post(group_incidents([first, later]), lambda tier: None, 90.0, leads=False)
+    after.take_over(before)
+    after.post(group_incidents([later]), lambda tier: None, 100.0, leads=False)
+    assert [one.key.rule for one in after._alerts] == ["TpotDivergence"]

@@ -39,7 +39,7 @@ from exporters.status.page_trend import charts
 from exporters.status.plan_comparison import ROWS, compare_with_plan
 from exporters.status.records import AgentHealth, AgentStatus, TierStatus, TrendPoint
 from exporters.status.status_json import status_json
-from exporters.status.tier_overview import headline, list_incidents
+from exporters.status.tier_overview import headline, list_incidents, summarize_tier
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.incidents import group_incidents
@@ -593,6 +593,23 @@ def test_an_incident_whose_root_has_ended_keeps_its_card_until_its_symptoms_end(
     (incident,) = list_active_incidents(ended, group_incidents(ended.findings, ended.results))
     assert (incident.root.verdict.rule, incident.worst.verdict.rule) == ("KvEviction", "TtftDivergence")
     assert "Evidence: 2 findings" in read(with_tiers(ended)).text
+
+
+def test_a_rule_that_came_back_is_in_the_later_incident() -> None:
+    tier = explained_tier()
+    earlier = tuple(replace(one, started_at=NOW - 9000.0, ended_at=NOW - 8000.0) for one in tier.findings)
+    known = group_incidents((*tier.findings, *earlier), tier.results)
+    (shown,) = list_active_incidents(tier, known)
+    later = known[-1]
+    assert (shown.id, shown.started_at, shown.sentence) == (later.id, NOW - 600.0, later.sentence)
+
+
+def test_the_overview_says_since_when_the_incident_lasts_also_where_its_root_began_later() -> None:
+    tier = explained_tier()
+    root, symptom = tier.findings
+    status = with_tiers(replace(tier, findings=(replace(root, started_at=symptom.started_at + 60.0), symptom)))
+    line = summarize_tier(status, status.tiers[0])
+    assert (line.incident, line.since) == (BY_NAME["KvEviction"].title, symptom.started_at)
 
 
 def explained_tier() -> TierStatus:

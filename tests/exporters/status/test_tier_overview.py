@@ -1,11 +1,21 @@
 """States of tiers, the overview of the fleet, and tiles that agree with the findings of their tier."""
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from status_samples import NOW, agent_status, cascading_tier, fine_tier, fleet_status, planned_tier, unplanned_tier
+from status_samples import (
+    NOW,
+    agent_status,
+    cascading_tier,
+    fine_tier,
+    fleet_status,
+    log_normal,
+    planned_tier,
+    unplanned_tier,
+)
 
 from exporters.render.svg_charts import draw_scale
 from exporters.status.active_findings import list_active_findings, list_notes
@@ -183,6 +193,14 @@ def test_minutes_without_a_token_cost_and_idle() -> None:
     tier = idle()
     half = tuple(replace(one, readings=nothing) for one in tier.trend[:30])
     assert describe_state(replace(tier, trend=(*half, *tier.trend[30:]))).name == "oversized"
+
+
+def test_of_a_latency_beyond_the_largest_bucket_the_overview_has_the_lower_bound() -> None:
+    slow = {"ttft_seconds": (log_normal((0.5, math.inf), 100, 5.0, 0.1),)}
+    tier = planned_tier()
+    assert tier.recent is not None
+    line = summarize_tier(agent_status(), replace(tier, recent=replace(tier.recent, histograms=slow)))
+    assert line.ttft_p99_seconds == 0.5
 
 
 def test_replicas_that_are_kept_warm_on_purpose_are_not_too_many() -> None:
