@@ -193,11 +193,11 @@ def test_marks_are_incidents_and_restarts_on_all_dashboards_about_tiers() -> Non
             [] if uid == "sizewatch-itself" else ["Incidents: page", "Incidents: ticket", "Restarts"]
         )
         for severity in ("page", "ticket"):
-            assert uid == "sizewatch-itself" or f'severity="{severity}"' in marks[f"Incidents: {severity}"]
+            assert uid == "sizewatch-itself" or f'loudness="{severity}"' in marks[f"Incidents: {severity}"]
 
 
 def test_findings_for_the_report_colour_no_tier_and_are_not_counted() -> None:
     notes = {rule.name for rule in RULES if rule.loudness is Severity.REPORT}
     (left_out,) = re.findall(r'sizewatch_verdict\{[^}]*rule!~"([^"]*)"', plan_panels.worst_verdict(TIERS))
     assert set(left_out.split("|")) == notes
-    assert 'severity!="report"' in plan_panels.incident_count(TIERS)
+    assert 'loudness!="report"' in plan_panels.incident_count(TIERS)

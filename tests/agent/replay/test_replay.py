@@ -83,7 +83,19 @@ def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture
             assert set(action) == {"text", "runbook"}
     (incident,) = told["incidents"]
     assert set(incident) == {
-        *("id", "tier", "root", "severity", "started_at", "ended_at", "findings", "sentence", "action", "impact")
+        *(
+            "id",
+            "tier",
+            "root",
+            "severity",
+            "started_at",
+            "ended_at",
+            "findings",
+            "sentence",
+            "action",
+            "relief",
+            "impact",
+        )
     }
     assert set(incident["impact"]) == {"missed", "replicas", "idle"}
     assert next(one["rule"] for one in incident["findings"]) == "KvCacheCascade"

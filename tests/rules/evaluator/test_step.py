@@ -72,7 +72,7 @@ def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
 def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=45)
-    of_scrapes = {"KvCacheCascade", "TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
+    of_scrapes = {"BenchmarkStale", "KvCacheCascade", "TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
     assert {rule for rule, _ in watcher.rules} == of_scrapes
     watched(watcher, start=60, end=75)
     assert ("TtftDivergence", TIER) in watcher.rules
