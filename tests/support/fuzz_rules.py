@@ -219,6 +219,6 @@ TARGETS = (
         run=run_telemetry,
         seeds=_telemetries,
         words=(b"NaN", b"-1", b"1e308", b"\n---\n", b'{"t": ', b" 0\n", b"process_start_time_seconds 1\n"),
-        reads=tuple(f"agent.benchmarks.telemetry_{one}" for one in ("pages", "recording", "merge")),
+        reads=tuple(f"agent.benchmarks.telemetry_{one}" for one in ("files", "merge")),
     ),
 )

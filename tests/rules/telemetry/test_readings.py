@@ -427,7 +427,7 @@ def test_frechets_bounds_hold_for_any_joint_distribution(requests: list[tuple[in
 
 
 def test_goodput_needs_an_objective_and_takes_one() -> None:
-    text = "the tier has neither a TTFT nor a TPOT objective"
+    text = "the tier has no objective on TTFT, TPOT or whole requests"
     assert value("goodput_rps", basis=NOTHING) == Missing(gap=Gap.NOT_IN_PLAN, text=text)
     only = value("goodput_rps", basis=PlanFacts(tpot_slo_seconds=0.5))
     assert_close(only, Reading(value=None, low=1.6, high=1.8, n=120))
