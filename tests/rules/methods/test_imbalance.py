@@ -105,6 +105,8 @@ def test_a_replica_that_stands_out_is_named_with_what_it_does(odd: Odd, sentence
         lambda n: served(n, rps=6.0, in_system=12.0),
         # They wait, and it holds hardly more than the others.
         lambda n: served(n, rps=4.0, in_system=4.0, waiting=2.0),
+        # It holds more and finishes less: no more work came to it, and nothing says that it is slower.
+        lambda n: served(n, rps=2.0, in_system=12.0, waiting=5.0),
         # Slower by less than 30 %.
         lambda n: served(n, token=0.025),
         # Slow because of more, or of longer requests.
@@ -116,6 +118,7 @@ def test_a_replica_that_stands_out_is_named_with_what_it_does(odd: Odd, sentence
         # Over by now, and in too few minutes.
         lambda n: hot(n) if n < 9 else served(n),
         lambda n: hot(n) if n > 12 else served(n),
+        lambda n: hot(n) if n > 8 else served(n),
     ],
 )
 def test_what_has_another_reason_or_does_not_last_is_fine(odd: Odd) -> None:
