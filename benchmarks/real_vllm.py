@@ -40,7 +40,7 @@ class Clients:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def one(self, prompt: int, output: int) -> None:
-        body = {
+        body: dict[str, object] = {
             "model": self.model,
             "prompt": [random.randrange(300, 2000) for _ in range(prompt)],
             "max_tokens": output,
@@ -48,6 +48,10 @@ class Clients:
             "stream": True,
             "temperature": 0.8,
         }
+        self.send(body)
+
+    def send(self, body: dict[str, object]) -> None:
+        """Send a request and measure its answer."""
         start = time.time()
         first, tokens = 0.0, 0
         try:

@@ -55,28 +55,12 @@ class Production(Clients):
         output = min(160, max(4, round(chance.lognormvariate(math.log(28), 0.5))))
         return {"model": self.model, "prompt": prompt, "max_tokens": output, "ignore_eos": True, "stream": True}
 
-    def one_of(self, body: dict[str, object]) -> None:
-        start, first, tokens = time.time(), 0.0, 0
-        try:
-            with requests.post(f"{self.url}/v1/completions", json=body, stream=True, timeout=240) as result:
-                result.raise_for_status()
-                for line in result.iter_lines():
-                    if line.startswith(b"data: {"):
-                        first, tokens = first or time.time(), tokens + 1
-        except requests.RequestException:
-            with self.lock:
-                self.errors += 1
-            return
-        end = time.time()
-        with self.lock:
-            self.done.append((end, first - start, (end - first) / max(1, tokens - 1)))
-
     def live(self, minutes: float, rps: float, seed: int) -> None:
         chance, begin, workers = random.Random(seed), time.time(), []
         while (passed := time.time() - begin) < 60 * minutes:
             time.sleep(chance.expovariate(rps * (1 + 0.4 * math.sin(2 * math.pi * passed / 480))))
             workers = [worker for worker in workers if worker.is_alive()]
-            workers.append(threading.Thread(target=self.one_of, args=(self.body(chance),)))
+            workers.append(threading.Thread(target=self.send, args=(self.body(chance),)))
             workers[-1].start()
         for worker in workers:
             worker.join()

@@ -6,7 +6,7 @@ rows. A new number is a row of ROWS.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from exporters.render.text import Tone, format_duration
@@ -140,26 +140,31 @@ class PlanComparison:
         return end < self.planned.value if self.row.more_is_better else end > self.planned.value
 
 
-def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
-    """Return every row of ROWS for a tier, in order. An optional row is left out where the plan has no value for it."""
-    return tuple(_compared(row, tier) for row in ROWS if not row.optional or row.planned(tier) is not None)
+def compare_with_plan(tier: TierStatus, rows: Iterable[ComparisonRow] = ()) -> tuple[PlanComparison, ...]:
+    """Return `rows`, by default every row of ROWS, for a tier, in order.
+
+    An optional row is left out where the plan has no value for it.
+    """
+    shown = [row for row in rows or ROWS if not row.optional or row.planned(tier) is not None]
+    active = [one.verdict for one in list_active_findings(tier)]
+    notes = [one.verdict for one in list_notes(tier)]
+    return tuple(_compared(row, tier, active, notes) for row in shown)
 
 
-def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
+def _compared(row: ComparisonRow, tier: TierStatus, active: list[Verdict], notes: list[Verdict]) -> PlanComparison:
     now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text=NOTHING_SEEN)
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
-    active = [one.verdict for one in list_active_findings(tier) if one.verdict.rule in row.rules]
+    firing = tuple(one for one in active if one.rule in row.rules)
     signals = {row.key, *(RULES[rule].signal for rule in row.rules)}
-    notes = (one.verdict for one in list_notes(tier) if RULES[one.verdict.rule].signal in signals)
-    results = (*active, *(result for result in tier.results if result.rule in row.rules))
+    results = (*firing, *(result for result in tier.results if result.rule in row.rules))
     return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
-        judged=worst_result(tuple(active)) or worst_result(results),
-        note=next(notes, None),
-        alerts=bool(active),
+        judged=worst_result(firing) or worst_result(results),
+        note=next((one for one in notes if one.rule in RULES and RULES[one.rule].signal in signals), None),
+        alerts=bool(firing),
         at_this_load=_at_this_load(results),
         window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
     )
@@ -285,6 +290,17 @@ def _row(
     )
 
 
+COST = ComparisonRow(
+    key="cost_per_million_tokens",
+    title="Cost per million tokens",
+    unit="money",
+    rules=(),
+    now=_signal("cost_per_million_tokens"),
+    planned=_of_plan(_cost),
+    judged_by_plan=True,
+)
+"""Cost of tokens. It also tells an oversized tier."""
+
 ROWS: tuple[ComparisonRow, ...] = (
     _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), seen="known within"),
     _row("tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), seen="known within"),
@@ -310,13 +326,5 @@ ROWS: tuple[ComparisonRow, ...] = (
         seen="seen",
         more_is_better=True,
     ),
-    ComparisonRow(
-        key="cost_per_million_tokens",
-        title="Cost per million tokens",
-        unit="money",
-        rules=(),
-        now=_signal("cost_per_million_tokens"),
-        planned=_of_plan(_cost),
-        judged_by_plan=True,
-    ),
+    COST,
 )

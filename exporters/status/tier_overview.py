@@ -19,7 +19,7 @@ from exporters.status.active_findings import (
     rank,
     tier_state,
 )
-from exporters.status.plan_comparison import compare_with_plan
+from exporters.status.plan_comparison import COST, compare_with_plan
 from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.benchmark_check import is_learning, learning_words
@@ -129,7 +129,7 @@ def _describe_idle(tier: TierStatus) -> str:
     kept warm on purpose are not too many.
     """
     below, target = (TRAP.limit(name, tier.context.limits) for name in ("below", "target"))
-    cost = next(one for one in compare_with_plan(tier) if one.row.judged_by_plan)
+    (cost,) = compare_with_plan(tier, (COST,))
     if cost.planned is None:
         return ""
     dearest = cost.planned.value * target / below

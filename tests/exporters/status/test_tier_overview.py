@@ -61,6 +61,17 @@ def test_a_tile_is_at_least_as_bad_as_each_finding_about_it(tier: TierStatus) ->
         assert row.state[0] == worst or worst is None, row.row.key
 
 
+def test_a_note_of_a_rule_that_was_removed_is_listed_and_breaks_no_tile() -> None:
+    """The history may hold findings of rules that are gone."""
+    tier = cascading_tier()
+    finding = next(one for one in tier.findings if one.ended_at is None)
+    change = replace(finding.transitions[0], certainty=Certainty.LIKELY)
+    worst = replace(finding.worst, rule="GoneRule", certainty=Certainty.LIKELY)
+    gone = replace(finding, rule="GoneRule", worst=worst, transitions=(change,))
+    text = render_page(agent_status(tiers=(replace(tier, findings=(gone,), results=()),))).decode()
+    assert "GoneRule" in text
+
+
 def test_what_is_only_likely_is_a_note_and_colours_nothing() -> None:
     tier = cascading_tier()
     burn = next(one for one in tier.results if isinstance(one, Verdict) and one.rule == "TtftSloBurn")
