@@ -18,7 +18,6 @@ from rules.plan.load_bins import bin_window, build_tier_context
 from rules.plan.schema import plan_version
 from rules.telemetry.windows import MINUTE_SECONDS, Window
 
-
 NOW = 1_790_000_010.0
 """Half a minute into a minute: the last ten minutes cut that much off the first of them."""
 
