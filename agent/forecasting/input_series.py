@@ -15,7 +15,7 @@ from agent.errors import ConfigError
 from agent.forecasting.csv_series import read_trace
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
-from agent.forecasting.tier_forecast import AHEAD_SECONDS, sundays
+from agent.forecasting.responses import AHEAD_SECONDS, sundays
 from agent.forecasting.timestamps import UTC_TIMES, TimeStyle
 from agent.history.reader import print_simulated_notice
 from agent.history.store import HistoryStore

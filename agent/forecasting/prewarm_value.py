@@ -44,7 +44,8 @@ TOO_SHORT = "it takes two days to learn from and one to try it on"
 class ValueInputs:
     """Demand per minute up to `end` (unix seconds) and the scaling of a tier, with a `lead` and a `hold` in minutes.
 
-    `rates` may contain NaN, but not only. `factors` are those of known events in the rates. `margin` is that of the
+    `rates` are work and may contain NaN, but not only. `requests` are the same minutes as requests, None if work is
+    requests. `factors` are those of known events in the rates. `margin` is that of the
     recommended counts.
     """
 
@@ -60,6 +61,7 @@ class ValueInputs:
     margin: Margin
     replica_hour: float | None
     currency: str
+    requests: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,8 +13,7 @@ import numpy as np
 
 from agent.errors import SizewatchError
 from agent.forecasting.input_series import InputSeries
-from agent.forecasting.responses import build_forecast
-from agent.forecasting.tier_forecast import KEPT_SECONDS, follow_last_day
+from agent.forecasting.responses import KEPT_SECONDS, build_forecast, follow_last_day
 from agent.forecasting.timestamps import TimeStyle
 from exporters.documents.forecast import OURS, Backtest, BacktestTrace, ForecastResult, MethodScore
 from exporters.render.svg_charts import Seen

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agent.history.codec import NO_BIN, bin_code, decode_window, encode_window, slice_of
 from agent.history.errors import HistoryError
-from agent.history.schema import MINUTES, SumTable
+from agent.history.schema import COMPUTED_COLUMNS, MINUTES, SumTable
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums
@@ -170,6 +170,9 @@ DEMAND_SELECT = (
     f"SELECT start, {_several(COLUMNS)} FROM demand CROSS JOIN series ON series.id = demand.series"
     " WHERE start >= ? AND start < ? AND tier = ? ORDER BY start"
 )
+
+DEMAND_SELECT_OLDER = DEMAND_SELECT.replace(_several(COMPUTED_COLUMNS), ", ".join("0.0" for _ in COMPUTED_COLUMNS))
+"""The same of a file of an older format."""
 
 REQUESTS_COLUMNS = ("first", "last", "expected_seconds", "covered_seconds", "requests", "requests_seconds")
 

@@ -44,6 +44,11 @@ class CapacityLengths:
     generation_tokens: MeanTokens | None = None
     prefix_hit_ratio: float | None = None
 
+    def __str__(self) -> str:
+        kinds = ((self.prompt_tokens, "prompt"), (self.generation_tokens, "output"))
+        words = [f"{'' if mean.is_exact else 'at least '}{mean.low:,.0f} {kind}" for mean, kind in kinds if mean]
+        return f"{' and '.join(words)} tokens" if words else "lengths that are not known"
+
 
 UNTOLD = CapacityLengths()
 """Lengths of a plan without lengths."""
@@ -81,29 +86,46 @@ def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
     finished = replica_rate(window, "requests_finished")
     if finished is None:
         return None
-    prompts = _token_load(window, "prompt_tokens", lengths.prompt_tokens, finished)
-    outputs = _token_load(window, "generation_tokens", lengths.generation_tokens, finished)
+    prompts, outputs = replica_rate(window, "prompt_tokens"), replica_rate(window, "generation_tokens")
+    n = window.counters["requests_finished"]
+    return weigh(finished, prompts, outputs, computed_share(window), lengths, n=n)
+
+
+def weigh(
+    requests: float,
+    prompt_tokens: float | None,
+    generation_tokens: float | None,
+    computed: float | None,
+    lengths: CapacityLengths,
+    *,
+    n: float,
+) -> Work:
+    """Return requests with their tokens as work, all in one unit: per second, or amounts of the same time.
+
+    `computed` is the share of prompt tokens that no cache had (0-1). None is unknown. `n` counts the requests behind it.
+    """
+    prompts = _token_load(prompt_tokens, lengths.prompt_tokens, requests)
+    outputs = _token_load(generation_tokens, lengths.generation_tokens, requests)
     untold = ""
     if prompts is not None:
-        prompts, untold = _without_hits(prompts, computed_share(window), lengths.prefix_hit_ratio)
+        prompts, untold = _without_hits(prompts, computed, lengths.prefix_hit_ratio)
     known = [one for one in (prompts, outputs) if one is not None]
     bounded = len(known) == 2
     total = Reading(
-        value=(sum(one.best for one in known) + (2 - len(known)) * finished) / 2,
+        value=(sum(one.best for one in known) + (2 - len(known)) * requests) / 2,
         low=min(one.low for one in known) if bounded else None,
         high=max(one.high for one in known) if bounded else None,
-        n=window.counters["requests_finished"],
+        n=n,
     )
     return Work(total=total, by_prompts=prompts, by_outputs=outputs, hits_untold=untold)
 
 
-def _token_load(window: Window, family: str, mean: MeanTokens | None, finished: float) -> TokenLoad | None:
-    """Return tokens per second by the capacity's mean tokens per request."""
-    tokens = replica_rate(window, family)
+def _token_load(tokens: float | None, mean: MeanTokens | None, requests: float) -> TokenLoad | None:
+    """Return tokens by the capacity's mean tokens per request."""
     if tokens is None or mean is None:
         return None
     low, high = tokens / mean.high if mean.high else 0.0, tokens / mean.low
-    return TokenLoad(low=low, best=min(max(finished, low), high), high=high)
+    return TokenLoad(low=low, best=min(max(requests, low), high), high=high)
 
 
 def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | None) -> tuple[TokenLoad, str]:
@@ -148,6 +170,14 @@ def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> s
     parts = [f"{number(load.best / usable_rps, 'ratio')} by {word} tokens" for word, load, _ in kinds if load]
     hits = [f"{work.hits_untold} does not tell its prefix cache hits"] if work.hits_untold else []
     return f" ({span}: {', '.join([*parts, *hits])})"
+
+
+def describe_weighing(work_rps: float, requests_rps: float | None, lengths: CapacityLengths) -> str:
+    """Return in words which work arrives with these requests (per second), or why requests count as they are."""
+    if lengths == UNTOLD or requests_rps is None:
+        return "requests count alike: neither plan nor benchmark tells how long the counted ones were"
+    requests, work = number(requests_rps, "per_second"), number(work_rps, "per_second")
+    return f"{requests} arrive, by their tokens the work of {work} with {lengths}"
 
 
 class CapacitySource(StrEnum):

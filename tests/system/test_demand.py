@@ -152,7 +152,7 @@ def test_demand_goes_after_thirteen_weeks(store: HistoryStore) -> None:
 def test_four_weeks_of_a_tier_are_read_in_a_moment_and_a_minute_takes_little_room(
     store: HistoryStore, path: Path
 ) -> None:
-    row = [60.0, 60.0, 60.0, 60.0, 60.0, 6000.0, 60.0, 600.0, 60.0, 12.0, 60.0]
+    row = [60.0, 60.0, 60.0, 60.0, 60.0, 6000.0, 60.0, 600.0, 60.0, 12.0, 60.0, 3000.0, 60.0]
     store.book([booking(0)])
     marks = ", ".join("?" * (4 + len(row)))
     store._connection.execute("BEGIN")
@@ -217,7 +217,7 @@ def test_a_file_of_the_older_format_is_brought_to_the_new_one_by_the_writer(path
         assert json.loads(store.read_value("plan") or "") == "v1"
         store.book([booking(0)])
         assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
-    assert version(path) == VERSION == 3
+    assert version(path) == VERSION == 4
     with HistoryStore(path) as store, HistoryStore.open_reader(path) as reader:
         assert reader.demand("h100", *EVER) == store.demand("h100", *EVER) != ()
 
