@@ -198,6 +198,12 @@ FORECAST_RPS = _gauge(
 FORECAST_FOR_NOW_RPS = _gauge(
     "forecast_for_now_requests_per_second", OF_QUANTILE, "What was forecast for now, one cold start ago"
 )
+FORECAST_WORK = _gauge(
+    "forecast_work_per_second",
+    OF_QUANTILE,
+    "The same forecast as work: requests weighed by their tokens, in requests of the lengths that capacity counts",
+)
+DEMAND_WORK = _gauge("demand_work_per_second", OF_TIER, "Work that arrived in the last whole minute, in the same unit")
 FORECAST_LEAD = _gauge(
     "forecast_lead_seconds",
     OF_TIER,
@@ -260,6 +266,8 @@ FORECASTS = (
     MINIMUM_WARM,
     FORECAST_RPS,
     FORECAST_FOR_NOW_RPS,
+    FORECAST_WORK,
+    DEMAND_WORK,
     FORECAST_LEAD,
     FORECAST_COVERAGE,
     FORECAST_ERROR,

@@ -20,10 +20,13 @@ from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.wording import number
-from rules.telemetry.work import Capacity
+from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status
+
+WORK = "fleet_utilization"
+"""The signal whose families tell the work of a request."""
 
 NO_FORECAST = "no forecast is made yet"
 
@@ -32,18 +35,32 @@ Z = NormalDist().inv_cdf(CONFIDENCE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """Requests per second that arrived at the tier (lower bound, best estimate), mean ready replicas, requests."""
+    """Work per second that arrived at the tier (lower bound, best estimate), mean ready replicas, requests.
+
+    Work is in requests of the lengths that capacity counts. `least_rps` and `rps` are the requests themselves.
+    """
 
     least: float
     best: float
+    least_rps: float
+    rps: float
     ready: float
     n: float
     seconds: float
 
     def surely_exceed(self, capacity: float) -> bool:
-        """Return whether more than `capacity` (requests per second) arrived beyond chance (Poisson)."""
-        count = self.least * self.seconds
-        return count - Z * math.sqrt(count) > capacity * self.seconds
+        """Return whether more than `capacity` (work per second) arrived beyond chance (Poisson)."""
+        count = self.least_rps * self.seconds
+        return count > 0 and (count - Z * math.sqrt(count)) * self.least / self.least_rps > capacity * self.seconds
+
+    @property
+    def weighed(self) -> str:
+        """Return the requests beside their work in words, or "" if both are the same number."""
+        text = arriving_words(self.rps, self.best)
+        return text if "(" in text else ""
+
+    def __str__(self) -> str:
+        return f"{number(self.best, 'per_second')} {'of work ' if self.weighed else ''}arrive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +103,17 @@ def judge_demand(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.NOT_IN_PLAN, "usable rps are those of whole replicas, not of a pool: see PdRatioOff")
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    whole = _read_arrivals(case.binned)
+    whole = _read_arrivals(case.binned, supply)
     if isinstance(whole, Missing):
         return case.unknown(whole.gap, whole.text or "arriving requests are not known")
     if whole.n < case.limit("minimum_requests"):
         return _judge_projection(case, supply, whole) or case.too_few_requests(whole.n, case.limit("minimum_requests"))
-    last = _read_arrivals(case.last_quarter(case.binned))
+    last = _read_arrivals(case.last_quarter(case.binned), supply)
     if isinstance(last, Missing):
         return case.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
     each = [
-        part if isinstance(part := _read_arrivals(group), Arrivals) else None for group in case.periods(case.binned)
+        part if isinstance(part := _read_arrivals(group, supply), Arrivals) else None
+        for group in case.periods(case.binned)
     ]
     most = math.inf if supply.planned is None else supply.planned
     ready, planned = (
@@ -109,7 +127,7 @@ def judge_demand(case: RuleContext) -> RuleResult:
         return part.best > min(part.ready * supply.usable, supply.planned_rps)
 
     early = too_early(case, case.binned, last, each, exceeds) if exceeds(whole) else None
-    sentence = f"{number(whole.best, 'per_second')} arrive, {_describe_capacity(supply, whole)}"
+    sentence = f"{whole}, {_describe_capacity(supply, whole)}"
     return (
         _judge_projection(case, supply, whole)
         or early
@@ -129,16 +147,19 @@ def _read_supply(case: RuleContext) -> Supply | None:
     )
 
 
-def _read_arrivals(binned: Sequence[BinnedWindow]) -> Arrivals | Missing:
+def _read_arrivals(binned: Sequence[BinnedWindow], supply: Supply) -> Arrivals | Missing:
     signal = SIGNALS["arrival_rps"]
-    total = windows.sum_families((one.window for one in binned), families_of(signal))
+    total = windows.sum_families((one.window for one in binned), families_of(signal) | families_of(SIGNALS[WORK]))
     found = read(signal, total)
     if isinstance(found, Missing):
         return found
     ready = total.covered_seconds / total.span if total.span > 0 else 0.0
     least = found.low or 0.0
     best = least if found.value is None else found.value
-    return Arrivals(least=least, best=best, ready=ready, n=found.n, seconds=total.span)
+    low, each = work_per_request(total, supply.capacity.lengths)
+    return Arrivals(
+        least=least * low, best=best * each, least_rps=least, rps=best, ready=ready, n=found.n, seconds=total.span
+    )
 
 
 def _find_excess(
@@ -168,7 +189,7 @@ def _report_excess(
     both = ready is not None and planned is not None and (planned is sure or ready is not sure)
     certainty = (planned if both else ready) or planned or Certainty.LIKELY
     short = supply.needed(whole.best) - math.floor(whole.ready + 0.5)
-    parts = [f"{number(whole.best, 'per_second')} arrive, {_describe_capacity(supply, whole)}"]
+    parts = [f"{whole}, {_describe_capacity(supply, whole)}"]
     if ready is None:
         parts.append(
             f"the {supply.planned} planned ones {number(supply.planned_rps, 'per_second')}, the plan is outgrown"
@@ -213,7 +234,7 @@ def _build_verdict(
 ) -> RuleResult:
     observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
     expected = range_reading(0.0, whole.ready * supply.usable, whole.n)
-    return case.verdict(status, certainty, observed, expected, sentence)
+    return case.verdict(status, certainty, observed, expected, sentence, details=(whole.weighed,))
 
 
 def judge_forecast(case: RuleContext) -> RuleResult:

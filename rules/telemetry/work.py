@@ -172,6 +172,23 @@ def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> s
     return f" ({span}: {', '.join([*parts, *hits])})"
 
 
+def work_per_request(window: Window, lengths: CapacityLengths) -> tuple[float, float]:
+    """Return the work of a finished request: lower bound and best estimate, in requests of `lengths`. 1 if unknown."""
+    finished, work = replica_rate(window, "requests_finished"), work_of(window, lengths)
+    if not finished or work is None or work.total.value is None:
+        return 1.0, 1.0
+    best = work.total.value / finished
+    return min(1.0, best) if work.total.low is None else work.total.low / finished, best
+
+
+def arriving_words(requests_rps: float, work_rps: float, where: str = "") -> str:
+    """Return the arrivals in words, also as work if that differs."""
+    text = f"{number(requests_rps, 'per_second')} arrive{where}"
+    if requests_rps / (1 + SAME) <= work_rps <= requests_rps * (1 + SAME):
+        return text
+    return f"{text} (by their tokens the work of {number(work_rps, 'per_second')})"
+
+
 def describe_weighing(work_rps: float, requests_rps: float | None, lengths: CapacityLengths) -> str:
     """Return in words which work arrives with these requests (per second), or why requests count as they are."""
     if lengths == UNTOLD or requests_rps is None:
