@@ -39,16 +39,14 @@ class Trace:
     @property
     def mean_lengths(self) -> CapacityLengths:
         """Return the mean tokens of a request over the bins of which both are known. None is unknown."""
-        prompts, outputs = (self._mean(name) for name in TOKENS)
-        return CapacityLengths(prompt_tokens=prompts, generation_tokens=outputs)
-
-    def _mean(self, column: str) -> MeanTokens | None:
-        found = self.tokens.get(column)
-        if found is None:
-            return None
-        known = np.isfinite(self.requests.values) & np.isfinite(found.values)
-        requests, tokens = (float(one.values[known].sum()) for one in (self.requests, found))
-        return MeanTokens(low=tokens / requests, high=tokens / requests) if requests > 0 and tokens > 0 else None
+        means: list[MeanTokens | None] = [None, None]
+        for place, name in enumerate(TOKENS):
+            if name in self.tokens:
+                known = np.isfinite(self.requests.values) & np.isfinite(self.tokens[name].values)
+                requests, tokens = (float(one.values[known].sum()) for one in (self.requests, self.tokens[name]))
+                mean = tokens / requests if requests > 0 else 0.0
+                means[place] = MeanTokens(low=mean, high=mean) if mean > 0 else None
+        return CapacityLengths(prompt_tokens=means[0], generation_tokens=means[1])
 
     def work(self, lengths: CapacityLengths) -> Series:
         """Return the requests as work, in requests of these lengths. Unknown tokens count as their requests."""

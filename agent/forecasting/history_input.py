@@ -36,19 +36,24 @@ def demand_series(
     zone: str = "UTC",
     bin_seconds: float = MINUTE_SECONDS,
     lengths: CapacityLengths = UNTOLD,
-) -> Series | None:
-    """Return the work of minutes as `Reader.demand` returns them, or None if no minute is known.
+) -> list[Series]:
+    """Return the work of minutes as `Reader.demand` returns them, and the requests beside it; [] if no minute is known.
 
-    Work is in requests of `lengths`; without any it is the requests themselves. The series begins and ends with a known
+    Work is in requests of `lengths`; without any there are the requests alone. A series begins and ends with a known
     minute. Raise ValueError for bins that are not whole minutes.
     """
     known = [place for place, one in enumerate(minutes) if one.requests is not None]
     if not known:
-        return None
+        return []
     used = minutes[known[0] : known[-1] + 1]
     starts = np.array([one.start for one in used], dtype=np.float64)
-    amounts = np.array([_amount(one, lengths) for one in used], dtype=np.float64)
-    return resample(bin_events(starts, amounts, MINUTE_SECONDS, zone=zone), bin_seconds)
+    kinds = [np.array([_amount(one, unit) for one in used], dtype=np.float64) for unit in _units(lengths)]
+    return [resample(bin_events(starts, amounts, MINUTE_SECONDS, zone=zone), bin_seconds) for amounts in kinds]
+
+
+def _units(lengths: CapacityLengths) -> tuple[CapacityLengths, ...]:
+    """Return the lengths that demand is weighed by: for the work, and (without any) for the requests beside it."""
+    return (UNTOLD,) if lengths == UNTOLD else (lengths, UNTOLD)
 
 
 def _amount(one: MinuteDemand, lengths: CapacityLengths) -> float:
@@ -92,14 +97,12 @@ class HistoryForecasts:
     def _start(self, asked: ForecastRequest, reader: Reader) -> TierForecast | None:
         since = asked.settled_until - KEPT_SECONDS - asked.bin_seconds
         minutes = reader.demand(asked.tier, since, asked.settled_until)
-        kinds = [
-            _until_settled(asked, found)
-            for lengths in _units(asked)
-            if (found := demand_series(minutes, zone=asked.zone, lengths=lengths)) is not None
-        ]
+        kinds = demand_series(minutes, zone=asked.zone, lengths=asked.lengths)
         if not kinds:
             return None
-        self._tiers[asked.tier] = TierForecast(asked, *kinds)
+        silent = np.full(max(0, round((asked.settled_until - kinds[0].end) / MINUTE_SECONDS)), np.nan)
+        whole = [replace(one, values=np.concatenate([one.values, silent])) for one in kinds]
+        self._tiers[asked.tier] = TierForecast(asked, *whole)
         return self._tiers[asked.tier]
 
 
@@ -111,19 +114,9 @@ def no_forecast(asked: ForecastRequest, why: str) -> ForecastResponse:
     )
 
 
-def _units(asked: ForecastRequest) -> tuple[CapacityLengths, ...]:
-    """Return the lengths that demand is weighed by: for the work, and (without any) for the requests beside it."""
-    return (UNTOLD,) if asked.lengths == UNTOLD else (asked.lengths, UNTOLD)
-
-
-def _until_settled(asked: ForecastRequest, found: Series) -> Series:
-    silent = np.full(max(0, round((asked.settled_until - found.end) / MINUTE_SECONDS)), np.nan)
-    return replace(found, values=np.concatenate([found.values, silent]))
-
-
 def _minutes(reader: Reader, asked: ForecastRequest, since: float) -> list[Array]:
     """Return the demand of each minute of [since, settled_until) in each unit; NaN if unknown."""
-    units = _units(asked)
+    units = _units(asked.lengths)
     kinds = [np.full(round((asked.settled_until - since) / MINUTE_SECONDS), np.nan) for _ in units]
     for one in reader.demand(asked.tier, since, asked.settled_until):
         for amounts, lengths in zip(kinds, units, strict=True):

@@ -215,12 +215,16 @@ def _prewarm_value(
         short_reason=found.reason,
         reason=f"{found.sentence[0].upper()}{found.sentence[1:]}. The {found.chosen:.0%} was the cheapest of the {before} before.",
         covered_ratio=week.judged.coverage_ratio,
-        weighing_saving=None if by_requests is None else _saving(found, by_requests),
+        weighing_sentence=_compare_with_requests(found, by_requests),
         currency=past.currency,
     )
 
 
-def _saving(found: PolicyComparison, by_requests: Outcome) -> float | None:
-    """Return the share of cost that counting work saves, late requests priced; negative if it costs more."""
-    cost = by_requests.priced(found.late_to_warm)
-    return 1.0 - found.prewarmed.priced(found.late_to_warm) / cost if cost > 0 else None
+def _compare_with_requests(found: PolicyComparison, by_requests: Outcome | None) -> str:
+    """Return what counting work saved, late requests priced, or "" if work is requests."""
+    cost = by_requests.priced(found.late_to_warm) if by_requests is not None else 0.0
+    saved = 1.0 - found.prewarmed.priced(found.late_to_warm) / cost if cost > 0 else 0.0
+    words = (
+        f"By work it cost {abs(saved):.1%} {'less' if saved >= 0 else 'more'} than by requests, late requests priced."
+    )
+    return words if cost > 0 else ""

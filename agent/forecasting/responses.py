@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date
+from math import isfinite
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from forecast.series.binned import (
 from forecast.series.calendar import event_factors, local_days, remove_event_effects
 from forecast.series.public_holidays import public_holidays
 from rules.plan.replica_count import replica_count
-from rules.telemetry.work import Capacity, describe_weighing
+from rules.telemetry.work import UNTOLD, Capacity, describe_weighing
 from rules.verdicts.projection import ForecastPoint, Projection
 
 TOO_YOUNG = "too few bins have passed to know how far a forecast is off"
@@ -43,10 +44,6 @@ NOTHING = 1e-5
 
 AHEAD_SECONDS = 86_400.0
 KEPT_SECONDS = KEPT_DAYS * 86_400.0
-
-SEEN_SECONDS = 86_400.0
-KNOWN_SHARE = 0.5
-"""Minimum known share of a bin in the displayed history."""
 
 SILENT_MINUTES = 10
 """Maximum age in minutes of the demand that counts as present. After that there is no recommendation."""
@@ -106,17 +103,20 @@ class DemandBins:
         count = len(bins) + round(366 * AHEAD_SECONDS / asked.bin_seconds)
         return follow_last_day(bins, asked.horizon_seconds, tuple(sundays(asked.country, bins, count)))
 
-    def _bins(self, first: int = 0) -> Series:
-        """Return the whole bins from `first` on, without known events."""
+    def _whole_bins(self, first: int = 0) -> Series:
         count = len(self.rates) // self.bin_minutes
         seconds = self.bin_minutes * MINUTE_SECONDS
         amounts = np.array(self.rates[first * self.bin_minutes : count * self.bin_minutes]) * MINUTE_SECONDS
         series = Series(
             start=self.start + first * seconds, bin_seconds=MINUTE_SECONDS, values=amounts, zone=self._settings.zone
         )
-        coarse = resample(series, seconds)
-        factors = self.factors(coarse.start, seconds, len(coarse))
-        return replace(coarse, values=remove_event_effects(coarse.values, factors))
+        return resample(series, seconds)
+
+    def _bins(self, first: int = 0) -> Series:
+        """Return the whole bins from `first` on, without known events."""
+        bins = self._whole_bins(first)
+        factors = self.factors(bins.start, bins.bin_seconds, len(bins))
+        return replace(bins, values=remove_event_effects(bins.values, factors))
 
     def usual(self) -> Array:
         """Return the rates of the minutes without known events."""
@@ -146,24 +146,9 @@ class DemandBins:
             horizon_seconds=asked.horizon_seconds,
             zone=asked.zone,
             bin_seconds=asked.bin_seconds,
-            seen=self._seen(asked),
+            seen=list_seen(last_bins(self._whole_bins(), AHEAD_SECONDS)),
         )
         return found, factors
-
-    def _seen(self, asked: ForecastRequest) -> tuple[Seen, ...]:
-        """Return the rates of the bins of the last day; None with less than half of a bin known."""
-        count = len(self.rates) // self.bin_minutes
-        first = max(0, count - round(SEEN_SECONDS / asked.bin_seconds))
-        parts = np.array(self.rates[first * self.bin_minutes : count * self.bin_minutes])
-        bins = parts.reshape(-1, self.bin_minutes)
-        start = self.start + first * asked.bin_seconds
-        return tuple(
-            (
-                start + place * asked.bin_seconds,
-                float(np.nanmean(one)) if np.isfinite(one).mean() >= KNOWN_SHARE else None,
-            )
-            for place, one in enumerate(bins)
-        )
 
     def forget(self) -> None:
         """Drop whole days before the kept time."""
@@ -200,6 +185,12 @@ def follow_last_day(bins: Series, ahead_seconds: float, days: Collection[date]) 
     for value in bins.values[first:]:
         forecaster.step(float(value))
     return forecaster
+
+
+def list_seen(series: Series, first: int = 0) -> tuple[Seen, ...]:
+    """Return the start and the rate per second of the bins from `first` on; None if unknown."""
+    per_second = enumerate((series.values[first:] / series.bin_seconds).tolist(), first)
+    return tuple((series.time(place), rate if isfinite(rate) else None) for place, rate in per_second)
 
 
 def build_forecast(
@@ -263,11 +254,12 @@ def build_recommendation(
     event_factor: float,
     now_requests: float | None,
     requests: ForecastResult | None,
+    weighed: bool,
 ) -> Recommendation:
     """Return the decision with the demand, the capacity and the record of the forecast behind it."""
     capacity = decision.capacity
-    ahead = (requests.projection if requests is not None else projection) if now_requests is not None else None
-    at_lead = [one.q50 for one in ahead.points if one.t <= asked.now + lead_seconds] if ahead is not None else []
+    ahead = requests.projection.points if requests is not None else ()
+    at_lead = [one.q50 for one in ahead if one.t <= asked.now + lead_seconds]
     counted = projection is not None and projection.forecasts > 0
     return Recommendation(
         tier=asked.tier,
@@ -286,7 +278,7 @@ def build_recommendation(
         now_rps=decision.now_rps,
         now_requests=now_requests,
         expected_requests=at_lead[-1] if at_lead else None,
-        weighing=describe_weighing(decision.now_rps, now_requests, capacity.lengths),
+        weighing=describe_weighing(decision.now_rps, now_requests, capacity.lengths if weighed else UNTOLD),
         usable_rps=capacity.rps,
         usable_source=capacity.reason,
         usable_low=capacity.low or None,

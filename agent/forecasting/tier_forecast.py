@@ -155,6 +155,7 @@ class TierForecast:
             event_factor=event_factor,
             now_requests=self._kinds[-1].now_rps(),
             requests=requests,
+            weighed=self._requests is not None,
         )
 
     def _reason(self, asked: ForecastRequest, seen_until: float | None) -> str:

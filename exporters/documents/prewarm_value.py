@@ -36,8 +36,8 @@ class PrewarmValue:
     before `start`. `recommended` names the strategy to use, with `reason` and `short_reason`. `with_margin` names ours
     with the margin of the recommended counts, "" without a margin. No comparison uses it.
 
-    `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity. `weighing_saving` is the
-    share of cost that counting work saves against counting requests, None if work is requests. Raise ValueError for an
+    `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity. `weighing_sentence`
+    says what counting work saved against counting requests, "" if work is requests. Raise ValueError for an
     unknown name.
     """
 
@@ -55,7 +55,7 @@ class PrewarmValue:
     covered_ratio: float | None
     currency: str = ""
     with_margin: str = ""
-    weighing_saving: float | None = None
+    weighing_sentence: str = ""
 
     def __post_init__(self) -> None:
         names = [strategy.name for strategy in self.strategies]
@@ -91,14 +91,6 @@ class PrewarmValue:
             f"The margin of recommended counts {'costs' if hours >= 0 else 'saves'} {abs(hours):,.0f} replica-hours{paid}; "
             f"the time short of capacity {short}."
         )
-
-    @property
-    def weighing_sentence(self) -> str:
-        """Return what counting work instead of requests saved, "" if work is requests."""
-        if self.weighing_saving is None:
-            return ""
-        less = "less" if self.weighing_saving >= 0 else "more"
-        return f"By work it cost {abs(self.weighing_saving):.1%} {less} than by requests, late requests priced."
 
     def _named(self, name: str) -> Strategy:
         return next(one for one in self.strategies if one.name == name)

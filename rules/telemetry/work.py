@@ -191,8 +191,8 @@ def arriving_words(requests_rps: float, work_rps: float, where: str = "") -> str
 
 def describe_weighing(work_rps: float, requests_rps: float | None, lengths: CapacityLengths) -> str:
     """Return in words which work arrives with these requests (per second), or why requests count as they are."""
-    if lengths == UNTOLD or requests_rps is None:
-        return "requests count alike: neither plan nor benchmark tells how long the counted ones were"
+    if lengths == UNTOLD or requests_rps is None or work_rps == requests_rps:
+        return "requests count alike: plan, benchmark or traffic does not tell how long they are"
     requests, work = number(requests_rps, "per_second"), number(work_rps, "per_second")
     return f"{requests} arrive, by their tokens the work of {work} with {lengths}"
 

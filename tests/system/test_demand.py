@@ -274,24 +274,22 @@ def minute(place: int, amount: float | None, tokens: float | None = None) -> Min
 
 
 def test_minutes_become_series_from_the_first_known_to_the_last() -> None:
-    found = demand_series(
+    (found,) = demand_series(
         [minute(0, None), minute(1, 5.0, 50.0), minute(3, None), minute(4, 7.0, 70.0), minute(5, None)],
         zone="Europe/Berlin",
     )
-    assert found is not None
     assert (found.start, found.bin_seconds, found.zone) == (START + 60, 60.0, "Europe/Berlin")
     assert_array_equal(found.values, np.array([5, NAN, NAN, 7]))
 
 
 def test_minutes_become_longer_bins() -> None:
-    found = demand_series([minute(i, float(i)) for i in range(10)], bin_seconds=300.0)
-    assert found is not None
+    (found,) = demand_series([minute(i, float(i)) for i in range(10)], bin_seconds=300.0)
     assert_array_equal(found.values, np.array([10.0, 35.0]))
 
 
 def test_minutes_of_which_nothing_is_known_make_no_series() -> None:
-    assert demand_series([]) is None
-    assert demand_series([minute(0, None, 5.0)]) is None
+    assert demand_series([]) == []
+    assert demand_series([minute(0, None, 5.0)]) == []
 
 
 def test_a_minute_is_settled_two_intervals_after_its_end() -> None:
