@@ -39,14 +39,13 @@ class Trace:
     @property
     def mean_lengths(self) -> CapacityLengths:
         """Return the mean tokens of a request over the bins of which both are known. None is unknown."""
-        means: list[MeanTokens | None] = [None, None]
-        for place, name in enumerate(TOKENS):
-            if name in self.tokens:
-                known = np.isfinite(self.requests.values) & np.isfinite(self.tokens[name].values)
-                requests, tokens = (float(one.values[known].sum()) for one in (self.requests, self.tokens[name]))
-                mean = tokens / requests if requests > 0 else 0.0
-                means[place] = MeanTokens(low=mean, high=mean) if mean > 0 else None
-        return CapacityLengths(prompt_tokens=means[0], generation_tokens=means[1])
+        means: dict[str, MeanTokens] = {}
+        for name, found in self.tokens.items():
+            known = np.isfinite(self.requests.values) & np.isfinite(found.values)
+            requests, tokens = (float(one.values[known].sum()) for one in (self.requests, found))
+            if requests > 0 and tokens > 0:
+                means[name] = MeanTokens(low=tokens / requests, high=tokens / requests)
+        return CapacityLengths(prompt_tokens=means.get(TOKENS[0]), generation_tokens=means.get(TOKENS[1]))
 
     def work(self, lengths: CapacityLengths) -> Series:
         """Return the requests as work, in requests of these lengths. Unknown tokens count as their requests."""

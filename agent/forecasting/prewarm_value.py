@@ -38,8 +38,6 @@ REACTING = "reacting"
 OURS, PERFECT, STATIC = "pre-warming", "perfect foresight", "static peak"
 WITH_MARGIN = "pre-warming with the margin"
 BY_REQUESTS = "pre-warming by requests"
-"""The same for requests instead of work, as if all were of the lengths that capacity counts."""
-
 SHOWN_UTILISATIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 TOO_SHORT = "it takes two days to learn from and one to try it on"

@@ -259,7 +259,8 @@ def build_recommendation(
     """Return the decision with the demand, the capacity and the record of the forecast behind it."""
     capacity = decision.capacity
     ahead = requests.projection.points if requests is not None else ()
-    at_lead = [one.q50 for one in ahead if one.t <= asked.now + lead_seconds]
+    expected = next((one.q50 for one in reversed(ahead) if one.t <= asked.now + lead_seconds), None)
+    lengths = capacity.lengths if weighed else UNTOLD
     counted = projection is not None and projection.forecasts > 0
     return Recommendation(
         tier=asked.tier,
@@ -277,8 +278,8 @@ def build_recommendation(
         held=decision.held,
         now_rps=decision.now_rps,
         now_requests=now_requests,
-        expected_requests=at_lead[-1] if at_lead else None,
-        weighing=describe_weighing(decision.now_rps, now_requests, capacity.lengths if weighed else UNTOLD),
+        expected_requests=expected,
+        weighing=describe_weighing(decision.now_rps, now_requests, lengths, expected),
         usable_rps=capacity.rps,
         usable_source=capacity.reason,
         usable_low=capacity.low or None,

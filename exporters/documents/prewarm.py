@@ -165,7 +165,7 @@ def _recommended(report: Prewarm) -> list[str]:
     told = [
         ("because of", BECAUSE[one.decided_by]),
         ("demand", _demand(report, one)),
-        ("work", _work(one)),
+        ("work", one.weighing),
         ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
         ("usable", f"{number(one.usable_rps, 'per_second')} a replica{bounds}: {one.usable_source}"),
         ("count", count_words(one.replicas, one.count)),
@@ -193,12 +193,6 @@ def _demand(report: Prewarm, one: Recommendation) -> str:
         else f"{parts_sentence(parts)}: {format_count(one.for_forecast, 'replica')}"
     )
     return f"{said}; {beside}" if beside else said
-
-
-def _work(one: Recommendation) -> str:
-    if one.expected_requests is None:
-        return one.weighing
-    return f"{one.weighing}; {number(one.expected_requests, 'per_second')} expected as requests"
 
 
 def _ready(one: Recommendation) -> str:

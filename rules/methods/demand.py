@@ -13,6 +13,7 @@ from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
 from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
+from rules.methods.load import FAMILIES
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import Margin, margin_from_rule, replica_count
 from rules.telemetry import windows
@@ -24,9 +25,6 @@ from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status
-
-WORK = "fleet_utilization"
-"""The signal whose families tell the work of a request."""
 
 NO_FORECAST = "no forecast is made yet"
 
@@ -149,7 +147,7 @@ def _read_supply(case: RuleContext) -> Supply | None:
 
 def _read_arrivals(binned: Sequence[BinnedWindow], supply: Supply) -> Arrivals | Missing:
     signal = SIGNALS["arrival_rps"]
-    total = windows.sum_families((one.window for one in binned), families_of(signal) | families_of(SIGNALS[WORK]))
+    total = windows.sum_families((one.window for one in binned), families_of(signal) | FAMILIES)
     found = read(signal, total)
     if isinstance(found, Missing):
         return found

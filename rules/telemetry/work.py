@@ -189,12 +189,15 @@ def arriving_words(requests_rps: float, work_rps: float, where: str = "") -> str
     return f"{text} (by their tokens the work of {number(work_rps, 'per_second')})"
 
 
-def describe_weighing(work_rps: float, requests_rps: float | None, lengths: CapacityLengths) -> str:
+def describe_weighing(
+    work_rps: float, requests_rps: float | None, lengths: CapacityLengths, expected_rps: float | None = None
+) -> str:
     """Return in words which work arrives with these requests (per second), or why requests count as they are."""
     if lengths == UNTOLD or requests_rps is None or work_rps == requests_rps:
         return "requests count alike: plan, benchmark or traffic does not tell how long they are"
     requests, work = number(requests_rps, "per_second"), number(work_rps, "per_second")
-    return f"{requests} arrive, by their tokens the work of {work} with {lengths}"
+    expected = "" if expected_rps is None else f"; {number(expected_rps, 'per_second')} expected as requests"
+    return f"{requests} arrive, by their tokens the work of {work} with {lengths}{expected}"
 
 
 class CapacitySource(StrEnum):
