@@ -34,8 +34,7 @@ from forecast.series.binned import (
     resample,
     select_bins,
 )
-from forecast.series.calendar import event_factors, local_days, remove_event_effects
-from forecast.series.public_holidays import public_holidays
+from forecast.series.calendar import event_factors, local_days, public_holidays, remove_event_effects
 from rules.verdicts.projection import Projection
 
 AHEAD_SECONDS = 86_400.0
