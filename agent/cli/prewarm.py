@@ -21,7 +21,8 @@ from agent.history.store import HistoryStore
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectReference, Secret
 
-MANIFESTS = ("keda", "hpa", "cronjob", "aibrix")
+DRAIN = "drain"
+MANIFESTS = ("keda", "hpa", "cronjob", "aibrix", DRAIN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,14 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DURATION",
         help="how long a start takes, such as 3m; default the P95 of those measured",
     )
+    parser.add_argument(
+        "--spot-warning",
+        type=duration,
+        default=120.0,
+        metavar="DURATION",
+        help="how long before its end a spot instance is told (default: 2m)",
+    )
     parser.add_argument("--explain", action="store_true", help="also what pre-warming was worth on the last week")
     parser.add_argument(
         "--format",
         choices=("text", "json", *MANIFESTS),
         default="text",
-        help="for people, for programs, or as manifests for an autoscaler",
+        help="for people, for programs, as manifests for an autoscaler, or as the grace period of a workload's pods",
     )
-    manifests = parser.add_argument_group("manifests", "what --format keda, hpa, cronjob or aibrix writes")
+    manifests = parser.add_argument_group("manifests", "what --format keda, hpa, cronjob, aibrix or drain writes")
     manifests.add_argument("--namespace", default="default", metavar="NS", help="of the workload (default: default)")
     manifests.add_argument(
         "--workload", type=reference, metavar="KIND/NAME", help=f"what is scaled: {', '.join(WORKLOADS)}"
@@ -132,10 +140,12 @@ def run(options: argparse.Namespace) -> int:
         result = prewarm_from_csv(options.history, loaded, tier, said, options.bin)
     else:
         assert loaded is not None
-        result = prewarm_from_history(loaded, select_tier(loaded, options.tier), said)
+        result = prewarm_from_history(
+            loaded, select_tier(loaded, options.tier), said, warning_seconds=options.spot_warning
+        )
         with HistoryStore.open_reader(history_path(loaded)) as store:
             reader.print_simulated_notice(store)
-    found = result.prewarm.recommendation is not None
+    found = result.prewarm.recommendation is not None or options.format == DRAIN
     if options.format in MANIFESTS:
         if not found:
             print(f"sizewatch prewarm: no manifest: {prewarm_text(result.prewarm)}", file=sys.stderr)

@@ -16,9 +16,10 @@ from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.requests import build_request
 from agent.forecasting.tier_forecast import TierForecast
-from agent.history.daily_queries import measured_views
+from agent.history.daily_queries import DAY_SECONDS, measured_views, pieces
+from agent.history.reader import Reader
 from agent.history.store import HistoryStore
-from exporters.autoscaling.formats import manifest_text
+from exporters.autoscaling.formats import DRAIN, manifest_text
 from exporters.autoscaling.records import ObjectReference, Scaling, Secret
 from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
@@ -28,7 +29,10 @@ from rules.catalogue.registry import margin_of
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext
+from rules.replicas.drain import E2E, SPOT_WARNING_SECONDS, measure_drain, measure_loss
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
+from rules.resize.production_summary import RECENT_SECONDS
+from rules.telemetry.windows import Window, sum_families
 from rules.telemetry.work import CapacityLengths
 
 HOLD_SECONDS = 60.0
@@ -57,17 +61,43 @@ class ManifestOptions:
 
 
 def prewarm_from_history(
-    loaded: LoadedConfig, tier: str, overrides: PlanOverrides, now: float | None = None
+    loaded: LoadedConfig,
+    tier: str,
+    overrides: PlanOverrides,
+    now: float | None = None,
+    warning_seconds: float = SPOT_WARNING_SECONDS,
 ) -> ForecastResponse:
-    """Return the result from the history of the daemon. Raise ConfigError or HistoryError."""
+    """Return the result from the history of the daemon, with what scaling down takes. Raise ConfigError or HistoryError."""
     path = history_path(loaded)
     now = time.time() if now is None else now
     contexts = {tier: _context(loaded, tier)}
     with HistoryStore.open_reader(path) as store:
         events = store.events(now - KEPT_SECONDS)
         contexts = measured_views(store, contexts, plan_versions(loaded), now)
+        durations = _durations(store, tier, now)
     starts = tuple(start for event in events if event.tier == tier and (start := parse_start_event(event)) is not None)
-    return HistoryForecasts().respond(_request(loaded, contexts[tier], starts, overrides, path, now))
+    asked = _request(loaded, contexts[tier], starts, overrides, path, now)
+    result = HistoryForecasts().respond(asked)
+    return replace(result, prewarm=_with_losses(result.prewarm, durations, warning_seconds, asked.late_request))
+
+
+def _durations(store: Reader, tier: str, now: float) -> Window:
+    """Return the E2E histograms of the last week, read day by day."""
+    found = Window(start=now, end=now, expected_seconds=0.0, covered_seconds=0.0)
+    for begin, end in pieces(now - RECENT_SECONDS, now, DAY_SECONDS):
+        day = (one.window for one in store.bins(tier, begin, end))
+        found = sum_families((found, *day), {E2E})
+    return found
+
+
+def _with_losses(found: Prewarm, durations: Window, warning_seconds: float, late_request: float | None) -> Prewarm:
+    """Return the report with the drain time, and the cost of a lost replica where replicas are counted."""
+    loss, one = None, found.recommendation
+    if one is not None:
+        running = one.replicas if one.ready is None else one.ready
+        carried = one.usable_rps * max(running - 1, 0)
+        loss = measure_loss(durations, warning_seconds, one.lead_seconds, one.now_rps, carried, late_request)
+    return replace(found, drain=measure_drain(durations), loss=loss)
 
 
 def prewarm_from_csv(
@@ -148,26 +178,27 @@ def manifest(result: ForecastResponse, kind: str, where: ManifestOptions) -> str
     """Return the manifest of a kind. Raise SizewatchError if it cannot be written."""
     found = result.prewarm
     one = found.recommendation
-    if one is None:
+    if one is None and kind != DRAIN:
         raise SizewatchError(f"{result.tier}: no manifest without a recommendation: {found.reason}")
-    highest = max([one.replicas, *(step.replicas for step in found.schedule)])
+    highest = max([one.replicas if one else 1, *(step.replicas for step in found.schedule)])
     try:
         scaling = Scaling(
             tier=result.tier,
             namespace=where.namespace,
             workload=where.workload,
-            minimum_warm=one.minimum_warm,
+            minimum_warm=one.minimum_warm if one else 0,
             maximum=where.maximum or 2 * highest,
             zone=found.zone,
             prometheus=where.prometheus,
-            lead_seconds=one.lead_seconds,
+            lead_seconds=one.lead_seconds if one else 0.0,
             hold_seconds=HOLD_SECONDS,
-            recommended=one.replicas,
+            recommended=one.replicas if one else None,
             schedule=slots_of(((step.start, step.replicas) for step in found.schedule), found.zone),
             autoscaler=where.autoscaler,
             token=where.token,
             exact_steps=where.exact_steps,
             note=_note(found),
+            drain=found.drain,
         )
         return manifest_text(scaling, kind)
     except ValueError as error:

@@ -30,8 +30,7 @@ from forecast.series.binned import (
     resample,
     select_bins,
 )
-from forecast.series.calendar import event_factors, local_days, remove_event_effects
-from forecast.series.public_holidays import public_holidays
+from forecast.series.calendar import event_factors, local_days, public_holidays, remove_event_effects
 from rules.plan.replica_count import replica_count
 from rules.telemetry.work import UNTOLD, Capacity, describe_weighing
 from rules.verdicts.projection import ForecastPoint, Projection

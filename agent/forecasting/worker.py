@@ -74,7 +74,7 @@ def probe(country: str = "") -> dict[str, int | str | None]:
     """Return the memory of the libraries, and why there are no trees or no holidays of the country (None: available)."""
     import agent.forecasting.history_input  # noqa: F401
     from forecast.models.learners import missing_library
-    from forecast.series.public_holidays import public_holidays
+    from forecast.series.calendar import public_holidays
 
     no_holidays = None
     try:

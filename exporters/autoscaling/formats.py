@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 
 from exporters.autoscaling.cronjob import cronjobs
 from exporters.autoscaling.hpa import hpa, keda
-from exporters.autoscaling.manifests import Manifest, Object, comment_name, render_manifest, week_notes
+from exporters.autoscaling.manifests import Manifest, Object, comment_name, drain_patch, render_manifest, week_notes
 from exporters.autoscaling.records import AUTOSCALERS, Scaling
 from exporters.autoscaling.schedule import CronEntry, Week, week_of
 
 KIND = "PodAutoscaler"
+DRAIN = "drain"
+"""Format that patches the workload itself and needs no count."""
 
 
 def aibrix(scaling: Scaling) -> Manifest:
@@ -82,7 +84,13 @@ def _duration(minutes: int) -> str:
     return (f"{hours}h" if hours else "") + (f"{rest}m" if rest else "")
 
 
-FORMATS: Mapping[str, Callable[[Scaling], Manifest]] = {"keda": keda, "hpa": hpa, "cronjob": cronjobs, "aibrix": aibrix}
+FORMATS: Mapping[str, Callable[[Scaling], Manifest]] = {
+    "keda": keda,
+    "hpa": hpa,
+    "cronjob": cronjobs,
+    "aibrix": aibrix,
+    DRAIN: drain_patch,
+}
 
 NEW_OWNERS = frozenset({"keda", "hpa"})
 """Formats that create an owner of the replica field. No other owner may exist."""

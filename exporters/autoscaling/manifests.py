@@ -7,18 +7,22 @@ characters.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from exporters.autoscaling.records import WORKLOADS, Scaling, object_name
 from exporters.autoscaling.schedule import Week
 from exporters.render.text import dump_object, printable_line
+from rules.replicas.drain import ROUTING_SECONDS, DrainTime
 
 WIDTH = 110
 
 LONGEST_STABILISATION = 3600
 """Maximum stabilisation in seconds (kubernetes pkg/apis/autoscaling/validation)."""
+
+SHORTEST_PERIOD, LONGEST_PERIOD = 15, 1800
+"""Seconds of a policy's period: the HPA's own interval, and the maximum (kubernetes pkg/apis/autoscaling/validation)."""
 
 TOLERATED = 10
 """Replica count from which the default tolerance of 0.1 hides a change by 1 (11 / 10, 9 / 10)."""
@@ -84,10 +88,13 @@ def scale_target(scaling: Scaling) -> Object:
 def behavior(scaling: Scaling) -> Object:
     """Return `behavior` of an HPA: up at once, down only to the highest count within the hold.
 
-    Each direction has a single policy, as the gauge already limits the pace. With several metrics the HPA takes the
-    highest.
+    With a known drain time the hold is at least that, and a step down waits for the last one to end: a replica, or a
+    tenth (serving guide: one at a time, then look at the queue). Otherwise the gauge alone limits the pace.
     """
     exact = {"tolerance": 0} if scaling.exact_steps else {}
+    drain = scaling.drain.seconds if isinstance(scaling.drain, DrainTime) else 0
+    steps = (("Pods", 1), ("Percent", 10)) if drain else (("Percent", 100),)
+    period = min(max(drain, SHORTEST_PERIOD), LONGEST_PERIOD)
     return {
         "scaleUp": {
             "stabilizationWindowSeconds": 0,
@@ -96,9 +103,9 @@ def behavior(scaling: Scaling) -> Object:
             **exact,
         },
         "scaleDown": {
-            "stabilizationWindowSeconds": min(round(scaling.hold_seconds), LONGEST_STABILISATION),
+            "stabilizationWindowSeconds": min(round(max(scaling.hold_seconds, drain)), LONGEST_STABILISATION),
             "selectPolicy": "Max",
-            "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+            "policies": [{"type": kind, "value": value, "periodSeconds": period} for kind, value in steps],
             **exact,
         },
     }
@@ -114,7 +121,50 @@ def behavior_notes(scaling: Scaling) -> tuple[str, ...]:
             f"From {TOLERATED} replicas on, the autoscaler ignores a change by one: its tolerance is 10 % of what runs. Where "
             "the cluster knows `tolerance` (Kubernetes 1.35 on), set it to 0 under scaleUp and scaleDown."
         )
-    return tuple(notes)
+    return (*notes, *drain_notes(scaling))
+
+
+def drain_notes(scaling: Scaling) -> tuple[str, ...]:
+    """Return the notes on the pods that go: their grace period, and what the engine must do with it."""
+    if isinstance(scaling.drain, str):
+        return (f"The time that a pod needs to end its requests is not in here: {scaling.drain}.",)
+    drain = scaling.drain
+    return (
+        (
+            f"99 % of requests end within {drain.seconds} s. A pod needs terminationGracePeriodSeconds "
+            f"{drain.grace_seconds}, as --format drain writes it, and a preStop sleep of {ROUTING_SECONDS} s."
+        ),
+        (
+            f"vLLM aborts all requests on SIGTERM unless it is started with --shutdown-timeout {drain.seconds} (0.18 on). "
+            "Dynamo's workers drain by themselves."
+        ),
+    )
+
+
+GRACE_PATHS: Mapping[str, tuple[str, ...]] = {
+    "Deployment": ("template",),
+    "StatefulSet": ("template",),
+    "LeaderWorkerSet": ("leaderWorkerTemplate", "workerTemplate"),
+}
+"""Place of the pod template in the workload's spec. A leaderTemplate is optional: a patch would make half a one."""
+
+
+def drain_patch(scaling: Scaling) -> Manifest:
+    """Return a merge patch of the workload's grace period. Raise ValueError without a drain time."""
+    if isinstance(scaling.drain, str):
+        raise ValueError(f"no grace period: {scaling.drain}")
+    patch: Object = {"spec": {"terminationGracePeriodSeconds": scaling.drain.grace_seconds}}
+    for part in reversed(GRACE_PATHS[scaling.workload.kind]):
+        patch = {part: patch}
+    workload = scaling.workload
+    where = f"-n {scaling.namespace} {WORKLOADS[workload.kind].plural} {workload.name}"
+    head = (
+        f"Written by sizewatch for tier {comment_name(scaling.tier)}: the time that a pod of {workload.kind} {workload.name} gets.",
+        f"Apply it with: kubectl patch {where} --type merge --patch-file FILE. It rolls the pods once.",
+        *drain_notes(scaling),
+        "A leaderTemplate needs the same number." if workload.kind == "LeaderWorkerSet" else "",
+    )
+    return Manifest(head=tuple(filter(None, head)), objects=({"spec": patch},))
 
 
 def now_notes(scaling: Scaling) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import time
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from rules.replicas.drain import DrainTime
+
 GAUGE = "sizewatch_recommended_replicas"
 """Gauge that autoscalers follow: replicas of a tier for the demand at lead time."""
 
@@ -99,7 +101,8 @@ class Scaling:
     clock of `zone` (IANA). Manifests ask for more replicas `lead_seconds` (the cold start) earlier, and never for fewer
     too early. `hold_seconds` is the time that the autoscaler keeps its highest recent count. `autoscaler` is the
     present owner of the replica field, if any. `exact_steps` means that the cluster supports `tolerance` (Kubernetes
-    1.35, or the feature gate HPAConfigurableTolerance). `note` becomes an annotation.
+    1.35, or the feature gate HPAConfigurableTolerance). `note` becomes an annotation. `drain` is the time that requests
+    need to end, or why it is not known.
     """
 
     tier: str
@@ -117,6 +120,7 @@ class Scaling:
     token: Secret | None = None
     exact_steps: bool = False
     note: str = ""
+    drain: DrainTime | str = "the duration of requests was not read"
 
     def __post_init__(self) -> None:
         if not self.tier:

@@ -26,6 +26,7 @@ from exporters.documents.prewarm_value import (
 )
 from exporters.render.text import format_duration, format_local, text_table, wrap
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
+from rules.replicas.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime, SpotLoss
 from rules.telemetry.wording import format_count, number
 
 OLD_SECONDS = 3600.0
@@ -104,7 +105,8 @@ class Prewarm:
 
     `schedule` runs from its first step to `until` and suffices in each bin with `schedule_certainty` (0-1). Demand is
     known up to `seen_until`. `highest` is its highest minute of the last week. `as_of` is the end of a trace used as
-    now. `reason` explains a missing part.
+    now. `reason` explains a missing part. `drain` is the time that requests need to end, or why it is not known, and
+    `loss` the cost of a lost replica; both are of the last week.
     """
 
     tier: str
@@ -118,6 +120,8 @@ class Prewarm:
     as_of: float | None = None
     worth: PrewarmValue | None = None
     reason: str = ""
+    drain: DrainTime | str = "a trace has no durations of requests"
+    loss: SpotLoss | None = None
 
 
 def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
@@ -174,12 +178,36 @@ def _recommended(report: Prewarm) -> list[str]:
             f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm, {one.held} held",
         ),
         ("forecast", f"{one.method}; {_record(one)}"),
+        ("scale down", _drain(report.drain)),
+        ("spot loss", _loss(report.loss, one)),
         ("worth", "" if report.worth is None else f"{report.worth.short_reason} (--explain shows the numbers)"),
     ]
     lines = wrap(f"{report.tier}: {headline(one)}", "", "  ")
     for name, text in filter(lambda row: row[1], told):
         lines += wrap(text, f"  {name:11}  ", " " * 15)
     return lines
+
+
+def _drain(drain: DrainTime | str) -> str:
+    if isinstance(drain, str):
+        return ""
+    parts = f"{ROUTING_SECONDS} s preStop, {drain.seconds} s drain, {SHUTDOWN_MARGIN_SECONDS} s margin"
+    return (
+        f"99% of requests end within {drain.seconds} s; terminationGracePeriodSeconds {drain.grace_seconds} ({parts})"
+    )
+
+
+def _loss(loss: SpotLoss | None, one: Recommendation) -> str:
+    if loss is None:
+        return ""
+    low, high, held = (f"{value:.1f}" for value in (loss.unfinished_low, loss.unfinished_high, loss.in_flight))
+    cut = "none" if float(high) == 0 else high if low == high else f"{low} to {high}"
+    text = f"after {loss.warning_seconds:.0f} s of warning {cut} of {held} requests are cut off"
+    if loss.late:
+        text += f"; {loss.late:.0f} come late in the {loss.short_seconds:.0f} s until another replica is ready"
+    else:
+        text += f"; the other replicas carry the {number(one.now_rps, 'per_second')} of now"
+    return text if loss.cost is None else f"{text}; both cost at most {loss.cost:,.2f} by forecast.late_request_cost"
 
 
 def _demand(report: Prewarm, one: Recommendation) -> str:
@@ -284,4 +312,11 @@ def prewarm_json(report: Prewarm) -> dict[str, Any]:
         "as_of": report.as_of,
         "worth": None if report.worth is None else worth_json(report.worth),
         "reason": report.reason,
+        "drain": None if isinstance(report.drain, str) else _drain_json(report.drain),
+        "drain_gap": report.drain if isinstance(report.drain, str) else "",
+        "spot_loss": None if report.loss is None else asdict(report.loss),
     }
+
+
+def _drain_json(drain: DrainTime) -> dict[str, Any]:
+    return {"e2e_p99": asdict(drain.e2e_p99), "seconds": drain.seconds, "grace_seconds": drain.grace_seconds}

@@ -2,13 +2,15 @@
 
 Time zones come from the system's table; times are arguments, no clock is read. An event occurs once or by a recurrence
 rule of RFC 5545 (python-dateutil). Event times are local: 08:00 to 18:00 stays so across clock changes. The
-configuration lists the events; `forecast.series.public_holidays` has the public holidays.
+configuration lists the events; the library `holidays` has the public holidays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
@@ -34,7 +36,7 @@ def time_of_week(start: float, bin_seconds: float, n: int, zone: str, sundays: C
 
     Local time counts. In autumn the slots of the repeated hour occur twice; in spring an hour of slots is missing. A
     bin that begins within a slot belongs to it. Days in `sundays` have the slots of a Sunday (see
-    `forecast.series.public_holidays`). Raise ValueError for bins longer than a week.
+    `public_holidays`). Raise ValueError for bins longer than a week.
     """
     if not 0 < bin_seconds <= WEEK_SECONDS:
         raise ValueError(f"bins of {bin_seconds} s do not cut a week")
@@ -193,3 +195,37 @@ def _merged(times: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float
         current = (begin, end)
     if current is not None:
         yield current
+
+
+def public_holidays(country: str, days: Sequence[date]) -> Mapping[date, str]:
+    """Return the public holidays among `days` with their names, by the library `holidays`.
+
+    `country` is ISO 3166: DE, or DE-BY for a part. A holiday behaves like a Sunday: pass the days to `time_of_week`.
+    Four weeks hold one to three holidays, too few for a factor of their own, but four Sundays. Where that is wrong (a
+    shop on Black Friday), users configure an event with a factor. Raise ValueError for an unknown country or part.
+    """
+    code, _, part = country.partition("-")
+    known = _known()
+    if code not in known:
+        raise ValueError(f"'{code}' is no country with known holidays{_meant(code, tuple(known))}")
+    if part and part not in known[code]:
+        parts = ", ".join(known[code]) or "none"
+        raise ValueError(f"{code} has no part '{part}' with holidays of its own; known: {parts}")
+    if not days:
+        return {}
+    import holidays
+
+    found = holidays.country_holidays(code, subdiv=part or None, years=range(days[0].year, days[-1].year + 1))
+    return {day: found[day] for day in days if day in found}
+
+
+@lru_cache(maxsize=1)
+def _known() -> Mapping[str, Sequence[str]]:
+    import holidays
+
+    return holidays.list_supported_countries()
+
+
+def _meant(code: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(code, known, n=1)
+    return f"; did you mean {close[0]}?" if close else "; write the two letters of ISO 3166, such as DE or US"

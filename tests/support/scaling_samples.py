@@ -11,6 +11,8 @@ import yaml
 
 from exporters.autoscaling.formats import manifest_text
 from exporters.autoscaling.records import ObjectReference, Scaling, ScheduleSlot
+from rules.replicas.drain import DrainTime
+from rules.telemetry.histograms import Quantile
 
 WORKDAYS = (0, 1, 2, 3, 4)
 ALL_DAYS = tuple(range(7))
@@ -40,7 +42,14 @@ CHAT = Scaling(
 UNSCHEDULED = replace(CHAT, schedule=())
 BEHIND_HPA = replace(CHAT, autoscaler=ObjectReference(kind="HorizontalPodAutoscaler", name="chat-hpa"))
 BEHIND_AIBRIX = replace(CHAT, autoscaler=ObjectReference(kind="PodAutoscaler", name="chat-pa"))
-BY_FORMAT: Mapping[str, Scaling] = {"keda": CHAT, "hpa": CHAT, "cronjob": CHAT, "aibrix": BEHIND_AIBRIX}
+DRAINED = replace(CHAT, drain=DrainTime(e2e_p99=Quantile(value=37.5, low=30.0, high=40.0, n=5000.0)))
+BY_FORMAT: Mapping[str, Scaling] = {
+    "keda": CHAT,
+    "hpa": CHAT,
+    "cronjob": CHAT,
+    "aibrix": BEHIND_AIBRIX,
+    "drain": DRAINED,
+}
 
 NIGHTSHIFT = (
     ScheduleSlot(start=time(23, 50), weekdays=(4, 6), replicas=9),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from dataclasses import replace
@@ -19,7 +20,12 @@ from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_csv
 from agent.history.schema import open_writer
+from agent.history.store import HistoryStore
+from agent.history.write_buffer import MinuteRecord
 from exporters.autoscaling.records import GAUGE
+from rules.plan.load_bins import bin_window
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.windows import Window
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 GIVEN = ("--usable-rps", "0.01", "--start", "3m")
@@ -222,3 +228,31 @@ def test_a_tier_that_is_not_there_is_named_with_those_that_are(
     code, _, err = said(capsys, "-c", str(configured(tmp_path, history=True)), "--tier", "h100")
     assert code == 2
     assert "there is no tier h100; there are cpu-small" in err
+
+
+def test_a_pod_gets_the_time_that_its_requests_took_last_week(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """120 requests of 10 to 20 s: the drain is 20 s. Without a recommendation the patch is written too."""
+    words = ("-c", str(configured(tmp_path, history=True)), "--format", "drain", "--workload", "Deployment/chat")
+    code, _, err = said(capsys, *words)
+    assert code == 2
+    assert "no grace period: the duration of requests is not known" in err
+    begin = time.time() // 3600 * 3600 - 7200
+    minutes = [
+        Window(
+            start=begin + 60 * place,
+            end=begin + 60 * place + 60,
+            expected_seconds=60,
+            covered_seconds=60,
+            histograms={
+                "e2e_seconds": (Histogram(edges=(10.0, 20.0, math.inf), counts=(0.0, 12.0, 0.0), total=180.0),)
+            },
+        )
+        for place in range(10)
+    ]
+    with HistoryStore(tmp_path / "data" / "history.db") as store:
+        store.book(MinuteRecord(tier="cpu-small", plan_version="", slice=bin_window(one, None, "r")) for one in minutes)
+    code, out, _ = said(capsys, *words)
+    assert code == 0
+    assert yaml.safe_load(out) == {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 15 + 20 + 20}}}}

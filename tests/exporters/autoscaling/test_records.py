@@ -57,10 +57,12 @@ def test_the_query_asks_for_that_tier_and_nothing_else(tier: str) -> None:
 def test_no_name_adds_an_object_or_a_field(name: str, tier: str) -> None:
     plain = objects(BY_FORMAT[name], name)
     hostile = objects(replace(BY_FORMAT[name], tier=tier, note=tier), name)
-    assert [(one["apiVersion"], one["kind"]) for one in hostile] == [(one["apiVersion"], one["kind"]) for one in plain]
+    assert [(one.get("apiVersion"), one.get("kind")) for one in hostile] == [
+        (one.get("apiVersion"), one.get("kind")) for one in plain
+    ]
     assert [shape(one, {"sizewatch/note"}) for one in hostile] == [shape(one) for one in plain]
     for one in hostile:
-        if name != "aibrix":
+        if name not in {"aibrix", "drain"}:
             assert one["metadata"]["annotations"] == {"sizewatch/tier": tier, "sizewatch/note": tier}
 
 
@@ -78,7 +80,7 @@ def test_every_line_of_the_head_is_a_comment(name: str, tier: str) -> None:
     assert all(re.match("#( |$)", line) for line in head.splitlines())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"drain"}))
 def test_every_manifest_begins_with_who_owns_the_replica_field_and_what_not_to_apply(name: str) -> None:
     text = " ".join(manifest_text(BY_FORMAT[name], name).replace("\n#", "").split())
     assert re.match(
@@ -87,7 +89,7 @@ def test_every_manifest_begins_with_who_owns_the_replica_field_and_what_not_to_a
     assert "Apply nothing beside" in text
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"drain"}))
 def test_no_manifest_holds_two_owners(name: str) -> None:
     behind = () if name in NEW_OWNERS else (replace(BY_FORMAT[name], autoscaler=BEHIND_AIBRIX.autoscaler),)
     for scaling in (BY_FORMAT[name], *behind):

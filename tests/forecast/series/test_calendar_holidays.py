@@ -7,8 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from forecast.series.calendar import local_days, time_of_week
-from forecast.series.public_holidays import public_holidays
+from forecast.series.calendar import local_days, public_holidays, time_of_week
 
 
 def days(first: str, count: int) -> list[date]:

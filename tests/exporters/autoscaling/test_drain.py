@@ -1,0 +1,60 @@
+"""What a pod that goes needs: its grace period as a patch, and an autoscaler that waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scaling_samples import CHAT, DRAINED, objects
+
+from exporters.autoscaling.formats import manifest_text
+from exporters.autoscaling.records import WORKLOADS, ObjectReference, Scaling
+from rules.replicas.drain import DrainTime
+from rules.telemetry.histograms import Quantile
+
+
+def scale_down(scaling: Scaling) -> dict[str, Any]:
+    found: dict[str, Any] = objects(scaling, "hpa")[0]["spec"]["behavior"]["scaleDown"]
+    return found
+
+
+def drained(seconds: float) -> Scaling:
+    return replace(
+        CHAT, hold_seconds=60.0, drain=DrainTime(e2e_p99=Quantile(value=1.0, low=0.5, high=seconds, n=500.0))
+    )
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_the_patch_gives_routing_drain_and_margin(kind: str) -> None:
+    (patch,) = objects(replace(DRAINED, workload=ObjectReference(kind=kind, name="vllm-chat")), "drain")
+    where = (
+        patch["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+        if kind == "LeaderWorkerSet"
+        else patch["spec"]["template"]
+    )
+    assert where == {"spec": {"terminationGracePeriodSeconds": 15 + 40 + 20}}
+    text = manifest_text(replace(DRAINED, workload=ObjectReference(kind=kind, name="vllm-chat")), "drain")
+    assert f"kubectl patch -n llm {WORKLOADS[kind].plural} vllm-chat --type merge" in text
+    assert "--shutdown-timeout 40" in text
+    assert ("leaderTemplate needs the same" in text) == (kind == "LeaderWorkerSet")
+
+
+def test_without_durations_there_is_no_patch_and_other_manifests_say_so() -> None:
+    with pytest.raises(ValueError, match="no grace period: the duration of requests was not read"):
+        manifest_text(CHAT, "drain")
+    assert "the duration of requests was not read" in " ".join(manifest_text(CHAT, "hpa").replace("\n#", "").split())
+
+
+def test_a_step_down_waits_until_the_last_one_has_drained() -> None:
+    steps = [{"type": "Pods", "value": 1}, {"type": "Percent", "value": 10}]
+    assert scale_down(drained(300.0)) == {
+        "stabilizationWindowSeconds": 300,
+        "selectPolicy": "Max",
+        "policies": [{**step, "periodSeconds": 300} for step in steps],
+    }
+    assert scale_down(drained(5.0))["stabilizationWindowSeconds"] == 60, "the hold is longer"
+    assert {policy["periodSeconds"] for policy in scale_down(drained(5.0))["policies"]} == {15}
+    long = scale_down(drained(7680.0))
+    assert long["stabilizationWindowSeconds"] == 3600, "Kubernetes takes no more"
+    assert {policy["periodSeconds"] for policy in long["policies"]} == {1800}, "Kubernetes takes no more"
