@@ -55,6 +55,7 @@ WHY_NOT: Mapping[str, str] = {
     "judge_guardrail": "compares the gateway's limits with what is seen, by the bounds of buckets and over a long time",
     "judge_precision": "needs the GPU's product beside the plan's number formats",
     "judge_benchmark_stale": "needs the engine's release, which no series of its page tells",
+    "judge_upgrade": _AT_EQUAL_LOAD,
     "judge_cold_start": "times each start from the process's beginning to its being ready",
     "judge_economics": "solves for the acceptance of a single token, which is no ratio of counters",
     **dict.fromkeys(

@@ -28,9 +28,9 @@ SYMPTOM_SECONDS = 900.0
 """Seconds between a cause and its symptom: the hold of most rules, after which both have fired."""
 
 SLOW_CAUSE_SECONDS = 3600.0
-"""The same for causes that fire after an hour's hold (WorkloadDrift)."""
+"""The same for causes that fire after an hour's hold (WorkloadDrift), or by the hours of a history."""
 
-_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift", "RunawayGeneration"})
+_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift", "RunawayGeneration", "UpgradeRegression"})
 
 
 def explain(*rules: str) -> tuple[Explanation, ...]:
@@ -49,7 +49,7 @@ WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
 ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
 ENGINE = (
     *("QuantizationMismatch", "AdapterCachePressure", "KvTransferSlow"),
-    *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
+    *("SpeculationAcceptanceLow", "SpeculationUneconomic", "UpgradeRegression"),
 )
 LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
 MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence")
