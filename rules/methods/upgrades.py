@@ -51,6 +51,7 @@ class Before:
     """P99 of the older release in one load bin, the limit of `factor` above it, and the edge that it certainly stayed below."""
 
     p99: float
+    requests: float
     slow: float
     ceiling: float | None
 
@@ -60,11 +61,13 @@ class After:
     """Requests of the newer release in bins that both releases visited.
 
     `slow` of `n` exceed `factor` x the older P99 by the best estimate. `surely` of `sure_n` exceed its ceiling for certain.
-    `was` and `now` are both P99s, each weighted by the observations of the newer release.
+    `was` and `now` are both P99s, each weighted by the observations of the newer release. `before` are the older one's
+    requests in these bins.
     """
 
     n: float = 0.0
     requests: float = 0.0
+    before: float = 0.0
     slow: float = 0.0
     surely: float = 0.0
     sure_n: float = 0.0
@@ -87,10 +90,9 @@ class After:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One latency of both releases. `before_requests` are those of the older one in the same bins."""
+    """One latency of both releases."""
 
     words: str
-    before_requests: float
     after: After
     slower: bool
     proven: bool
@@ -109,7 +111,7 @@ class Comparison:
         p99s = f"{number(after.was, 'seconds')} to {number(after.now, 'seconds')}"
         sure = f"{number(after.sure_share, 'ratio')} or more have a {self.words} that 99% stayed below before"
         return (
-            f"{self}: {p99s}, {self.before_requests:,.0f} and {after.requests:,.0f} requests",
+            f"{self}: {p99s}, {after.before:,.0f} and {after.requests:,.0f} requests",
             sure if after.surely else "",
         )
 
@@ -160,7 +162,7 @@ def judge_upgrade(case: RuleContext) -> RuleResult:
         status,
         certainty,
         exact_reading(worst.after.now, worst.after.requests),
-        exact_reading(worst.after.was, worst.before_requests),
+        exact_reading(worst.after.was, worst.after.before),
         sentence,
         details=details,
     )
@@ -186,9 +188,9 @@ def _compare(
     per_request: bool,
 ) -> Comparison | None:
     """Return the comparison of one latency. Return None without enough requests of both releases in common bins."""
-    limits, requests = _find_limits(case, curve, before, family, per_request)
+    limits = _find_limits(case, curve, before, family, per_request)
     whole = _count_slow(curve, after, family, per_request, limits)
-    if min(whole.requests, requests) < case.limit("minimum_requests"):
+    if min(whole.requests, whole.before) < case.limit("minimum_requests"):
         return None
     allowed = case.limit("allowed_share")
     parts = [_count_slow(curve, group, family, per_request, limits) for group in case.periods(after)]
@@ -201,15 +203,14 @@ def _compare(
         and is_significant_share(whole.surely, whole.sure_n, whole.sure_requests, allowed, CONFIDENCE)
         and is_persistent(last, parts, lambda part: part.sure_share > allowed)
     )
-    return Comparison(words=words, before_requests=requests, after=whole, slower=slower, proven=proven)
+    return Comparison(words=words, after=whole, slower=slower, proven=proven)
 
 
 def _find_limits(
     case: RuleContext, curve: Curve, before: Iterable[BinnedWindow], family: str, per_request: bool
-) -> tuple[Mapping[int, Before], float]:
-    """Return the older release's P99 in each bin, and its requests there."""
+) -> Mapping[int, Before]:
+    """Return the older release's P99 in each bin."""
     limits: dict[int, Before] = {}
-    total = 0.0
     for bin, one in group_by_load_bin(before, curve).items():
         parts = one.parts(family)
         found, requests = quantile(parts, 0.99), _count_requests(one, parts, per_request)
@@ -217,9 +218,9 @@ def _find_limits(
             continue
         supported = requests >= case.limit("supported_requests")
         ceiling = _find_ceiling(parts, requests, case.limit("allowed_share")) if supported else None
-        limits[bin] = Before(p99=found.value, slow=found.value * case.limit("factor"), ceiling=ceiling)
-        total += requests
-    return limits, total
+        slow = found.value * case.limit("factor")
+        limits[bin] = Before(p99=found.value, requests=requests, slow=slow, ceiling=ceiling)
+    return limits
 
 
 def _count_requests(one: LoadBin, parts: tuple[Histogram, ...], per_request: bool) -> float:
@@ -252,6 +253,7 @@ def _count_slow(
         slow, requests = histograms.share_above(parts, limit.slow), _count_requests(one, parts, per_request)
         found.n += slow.n
         found.requests += requests
+        found.before += limit.requests
         found.slow += slow.best
         found.was += slow.n * limit.p99
         found.now += slow.n * (now.value or now.low or limit.p99)
