@@ -94,7 +94,7 @@ def _head(shown: _Shown) -> list[str]:
         *_row("plan", f"version {plan_version(tier)}"),
         *_row("serves", ", ".join(served)),
         *_row("on", f"{gpus}; {format_count(len(tier.pools), 'pool')}: {', '.join(tier.pools)}"),
-        *_row("promises", ", ".join(limits)),
+        *_row("promises", ", ".join(limits) or "no latency: batch work"),
     ]
 
 
@@ -173,9 +173,11 @@ def _operating_point(shown: _Shown) -> list[str]:
     if point.c_max is None:
         why = "the operating point names none" if point.given else "no concurrencies are given"
         return [*lines, *_row("C_max", f"not known: {why}")]
+    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")
+    if slo.ttft_p99_seconds is None:
+        return lines
     ceiling = littles_ceiling_rps(point.c_max, slo.ttft_p99_seconds)
     gap = f"{ceiling / point.usable_rps:.3g} x usable (guide 8.3: up to 2)"
-    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")
     lines += _row("C_max / SLO", f"{point.c_max:.4g} / {seconds_text(slo.ttft_p99_seconds)} = {ceiling:.4g} rps, {gap}")
     return lines
 

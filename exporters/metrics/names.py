@@ -125,6 +125,14 @@ CAPACITY_RPS = _gauge(
 )
 CAPACITY_LOW_RPS = _gauge("capacity_low_rps", OF_TIER, "Lower bound of that; absent where it is open")
 CAPACITY_HIGH_RPS = _gauge("capacity_high_rps", OF_TIER, "Upper bound of that; absent where it is open")
+SPARE_RPS = _gauge(
+    "spare_capacity_rps",
+    OF_TIER,
+    "Requests per second that the ready replicas of an online tier can take beyond the present, with NoHeadroom's margin",
+)
+SPARE_TOKENS = _gauge(
+    "spare_capacity_tokens_per_second", OF_TIER, "The same in output tokens, where the capacity's lengths are known"
+)
 PLAN_C_MAX = _gauge("plan_c_max", OF_TIER, "Requests in the system of one replica at its planned operating point")
 PLAN_REPLICAS = _gauge("plan_replicas", OF_TIER, "Replicas the plan deploys")
 PLAN_MINIMUM_WARM = _gauge("plan_minimum_warm_replicas", OF_TIER, "Replicas the plan never scales away")

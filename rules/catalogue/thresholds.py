@@ -59,6 +59,17 @@ DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
 LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
 BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
 
+ONLINE_ONLY = frozenset(
+    {
+        *("TtftDivergence", "TpotDivergence", "ItlDivergence", "GpuUtilizationShortfall", "PrefixHitDivergence"),
+        *("EvictionDivergence", "LoadBeyondBenchmark", "BenchmarkNotRepresentative", "UpgradeRegression"),
+        *("TtftTail", "TpotTail", "TtftSloBurn", "NoHeadroom", "DemandExceedsCapacity", "ForecastDegraded"),
+        *("QueueGrowing", "PastTheKnee", "GpuSaturated", "KvCacheNearCeiling", "KvCacheCascade", "UtilizationTrap"),
+    }
+)
+"""Rules that are not asked of a batch tier: nobody waits for a first token, and a long queue at the highest concurrency is
+what is wanted (guide 1.4). A queue also puts its minutes outside of the curve's loads."""
+
 SUSPECTED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("engine stopped", "client requests", "one replica"), ()),
     "hardware faults": FAULTS,

@@ -12,6 +12,7 @@ from typing import Any
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
 from rules.confidence import Certainty
+from rules.evaluator.scrape_rules import ask
 from rules.methods.tiers import judge_tiers
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -295,7 +296,7 @@ def evaluate_rule(
     if short:
         interim = rule.interim(case) if rule.interim is not None else ""
         return case.unknown(Gap.TOO_FEW_REQUESTS, interim or short)
-    result: RuleResult = rule.method(case)
+    result = ask(case)
     holes = too_many_holes(rule, case.binned)
     if holes and isinstance(result, Verdict) and result.status is Status.OK:
         return case.unknown(Gap.TOO_FEW_REQUESTS, holes)

@@ -1,13 +1,14 @@
 """Demand of a tier against the capacity of its ready and planned replicas, now and by forecast; quality of the forecast.
 
 LoadBeyondBenchmark finds a single replica beyond the benchmark, for example by a bad router. DemandExceedsCapacity finds
-a tier whose arrivals exceed all its replicas together, and counts the missing ones.
+a tier whose arrivals exceed all its replicas together, and counts the missing ones. Offline work has no arrivals to serve in
+time: it is judged by what it makes and when it ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -15,15 +16,20 @@ from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
 from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import Margin, margin_from_rule, replica_count
+from rules.plan.schema import Batch
 from rules.telemetry import windows
+from rules.telemetry.reading_methods import mean_level, replica_rate, total_level, total_rate
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.telemetry.wording import number
+from rules.telemetry.windows import HOUR_SECONDS, Window
+from rules.telemetry.wording import describe_period, number
 from rules.telemetry.work import Capacity
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status
+
+DAY_SECONDS = 86_400.0
 
 NO_FORECAST = "no forecast is made yet"
 
@@ -265,3 +271,95 @@ def _grade_projection(case: RuleContext, projection: Projection) -> tuple[Status
 def _forecast_limit(case: RuleContext, name: str) -> float:
     """Return a threshold of ForecastDegraded, which DemandExceedsCapacity uses too."""
     return case.catalogue["ForecastDegraded"].limit(name, case.context.limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchClaim:
+    """One comparison of offline work: the need by what there is (above 1 misses), the same at best, and words."""
+
+    need: float
+    at_least: float
+    text: str
+
+
+def judge_batch(case: RuleContext) -> RuleResult:
+    """Judge offline work (guide 1.4): tokens a second against the curve while work waits, and the time that is left.
+
+    The engines know their queue; the size of a job is the plan's. Late: at the present rate the queue ends after the
+    deadline, or a job takes longer than it may. Certain: also at the highest rate that chance allows (Poisson).
+    """
+    plan = case.context.plan
+    if plan is None or not plan.is_batch:
+        return case.unknown(Gap.NOT_IN_PLAN, "the plan's workload is no batch work")
+    if not case.binned:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    whole = windows.sum_windows(one.window for one in case.binned)
+    last = windows.sum_windows(one.window for one in case.last_quarter(case.binned))
+    n = whole.counters.get("requests_finished", 0.0)
+    levels = [_total(last, name) for name in ("requests_waiting", "requests_running")]
+    queued = None if None in levels else math.fsum(one or 0.0 for one in levels)
+    if queued is not None and queued < 1:
+        return case.unknown(Gap.NO_TRAFFIC, "no work is in the queue")
+    if n < case.limit("minimum_requests"):
+        return case.too_few_requests(n, case.limit("minimum_requests"))
+    chance = 1 + Z / math.sqrt(n)
+    claims = [
+        *_judge_time(case, plan.batch or Batch(), (whole, last), queued, chance),
+        *_judge_throughput(case, whole, last),
+    ]
+    if not claims:
+        return case.unknown(
+            Gap.NOT_IN_PLAN, "the plan has no batch.deadline, no job's size with its hours, and no curve"
+        )
+    worst = max(claims, key=lambda one: (one.at_least > 1, one.need))
+    failed = read(SIGNALS["failed_share"], whole)
+    told = (
+        [f"{number(failed.value or 0.0, 'ratio')} of {failed.n:,.0f} requests failed"]
+        if isinstance(failed, Reading)
+        else []
+    )
+    status = Status.WARNING if worst.need > 1 else Status.OK
+    certainty = certain_if(status is Status.OK or worst.at_least > 1)
+    others = [one.text for one in claims if one is not worst]
+    observed, expected = range_reading(worst.at_least, worst.need, n), range_reading(0.0, 1.0, n)
+    return case.verdict(status, certainty, observed, expected, capitalize(worst.text), details=[*others, *told])
+
+
+def _judge_time(
+    case: RuleContext, batch: Batch, parts: Sequence[Window], queued: float | None, chance: float
+) -> Iterator[BatchClaim]:
+    """Yield when the queue ends against the deadline, and how long a job takes against its hours."""
+    rate, tokens = (
+        max(_total(one, name) or 0.0 for one in parts) for name in ("requests_finished", "generation_tokens")
+    )
+    if batch.deadline is not None and queued is not None and rate > 0:
+        hours, minutes = map(int, batch.deadline.split(":"))
+        left = max(1.0, (hours * HOUR_SECONDS + minutes * 60.0 - case.now) % DAY_SECONDS)
+        took, end = queued / rate, case.now + queued / rate
+        text = f"the {queued:,.0f} requests in the system end {describe_period(end, end, case.now)}"
+        text = f"{text}; they are due at {batch.deadline} UTC"
+        yield BatchClaim(need=took / left, at_least=took / chance / left, text=text)
+    size, pace, word = (batch.requests, rate, "requests") if batch.requests else (batch.tokens, tokens, "tokens")
+    if batch.hours is not None and size and pace > 0:
+        took = size / pace / HOUR_SECONDS
+        text = f"a job of {size:,} {word} takes {took:.3g} h at this rate; {batch.hours:g} h are planned"
+        # Lengths scatter too, so the number of requests gives a rate of tokens no bound.
+        sure = took / chance / batch.hours if batch.requests else 0.0
+        yield BatchClaim(need=took / batch.hours, at_least=sure, text=text)
+
+
+def _judge_throughput(case: RuleContext, whole: Window, last: Window) -> Iterator[BatchClaim]:
+    """Yield tokens a second of a replica against the highest of the curve, while at least one request a replica waits."""
+    points = case.context.curve.points if case.context.curve else ()
+    best = max((one.output_tokens_per_second or 0.0 for one in points), default=0.0)
+    made, waiting = replica_rate(whole, "generation_tokens"), mean_level(last, "requests_waiting")
+    if best and made and isinstance(waiting, Reading) and (waiting.low or 0.0) >= 1:
+        text = f"{made:,.0f} tokens/s a replica while work waits; {best:,.0f} in the benchmark"
+        need = best * case.limit("share") / made
+        yield BatchClaim(need=need, at_least=need, text=text)
+
+
+def _total(window: Window, family: str) -> float | None:
+    """Return a rate or a level of the whole tier in a window, None if it is not known."""
+    found = (total_rate if family in window.counters else total_level)(window, family)
+    return None if isinstance(found, Missing) else found.value

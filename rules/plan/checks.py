@@ -224,9 +224,10 @@ def _large_fleet(case: Case) -> Found:
 
 
 def _calibration_gap(case: Case) -> Found:
-    if case.point is None or case.point.c_max is None:
+    objective = case.tier.slo.ttft_p99_seconds
+    if case.point is None or case.point.c_max is None or objective is None:
         return
-    ceiling = littles_ceiling_rps(case.point.c_max, case.tier.slo.ttft_p99_seconds)
+    ceiling = littles_ceiling_rps(case.point.c_max, objective)
     gap = ceiling / case.point.usable_rps
     if round(gap, 6) > CALIBRATION_GAP:
         text = f"C_max / SLO, {ceiling:.4g} rps, is {gap:.3g} times the usable {case.point.usable_rps:.4g} rps"

@@ -76,6 +76,14 @@ def count_replicas(demand_rps: float, capacity_rps: float, margin: Margin = NO_M
     return count
 
 
+def spare_rps(replicas: int, demand_rps: float, capacity_rps: float, margin: Margin) -> float:
+    """Return the demand (rps of the tier) that ready replicas carry beyond the present one with the margin; at least 0."""
+    usable = replicas * margin.target_utilization
+    if 0 < margin.survives_loss_from <= replicas:
+        usable = min(usable, replicas - 1.0)
+    return max(0.0, usable * capacity_rps - demand_rps)
+
+
 def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, margin: Margin, minimum: int = 1) -> int:
     """Return Step 11 (guide 9.1): the replicas for a peak (rps of the tier).
 

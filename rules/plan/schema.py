@@ -112,7 +112,9 @@ class Workload(_PlanSection):
 class Slo(_PlanSection):
     """What users were promised. C_max is where the curve crosses the first of these (guide 8.3)."""
 
-    ttft_p99_seconds: RequestSeconds = Field(description="P99 of the time to the first token.")
+    ttft_p99_seconds: RequestSeconds | None = Field(
+        None, description="P99 of the time to the first token; required unless the archetype is batch."
+    )
     tpot_p99_seconds: TokenSeconds | None = Field(None, description="P99 over requests of the time per output token.")
     itl_p99_seconds: TokenSeconds | None = Field(None, description="P99 of the gap between two output events.")
     e2e_p99_seconds: RequestSeconds | None = Field(None, description="P99 of the whole request, to its last token.")
@@ -240,6 +242,17 @@ class Guardrails(_PlanSection):
     queue_breaker: Positive | None = Field(None, description="Queued requests above which load is shed.")
 
 
+class Batch(_PlanSection):
+    """Offline work (guide 1.4): no user waits, and a job must end in time. Its size is what the engine cannot tell."""
+
+    deadline: Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")] | None = Field(
+        None, description="Time of day, UTC, at which the queue must be empty: '06:00'."
+    )
+    hours: Positive | None = Field(None, description="Time that one job may take.")
+    requests: Count | None = Field(None, description="Requests of one job.")
+    tokens: Count | None = Field(None, description="Output tokens of one job, if its requests are not known.")
+
+
 class TierPlan(_PlanSection):
     """One hardware generation serving one model configuration."""
 
@@ -262,6 +275,12 @@ class TierPlan(_PlanSection):
     lora: Lora | None = None
     disaggregation: Disaggregation | None = None
     guardrails: Guardrails | None = None
+    batch: Batch | None = None
+
+    @property
+    def is_batch(self) -> bool:
+        """Return whether the tier does offline work, which has no objective on the first token (guide 1.4)."""
+        return self.workload is not None and self.workload.archetype == "batch"
 
 
 class Plan(_PlanSection):
