@@ -131,6 +131,18 @@ def test_a_burst_of_one_minute_is_no_finding() -> None:
     assert verdict({"a": windows}).status is Status.OK
 
 
+def test_a_tail_that_is_proven_in_one_minute_only_is_likely() -> None:
+    def mixed(number: int) -> Window:
+        longer = {} if number < 8 else {0.14: 18.0, 0.4: 40.0 if number == 12 else 0.0}
+        rest = {0.08: 180.0 - sum(longer.values())} | longer
+        if number < 8:
+            rest = {0.08: 179.0, 0.14: 1.0}
+        return minute(number, histograms={"tpot_seconds": seen(rest)})
+
+    found = verdict({"a": each(MINUTES, mixed)})
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+
+
 def test_too_few_requests_of_a_release_are_named() -> None:
     found = answered({"a": slower_from(8)[:7]}, IN_PLACE)
     assert isinstance(found, Unknown)
