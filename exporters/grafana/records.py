@@ -27,6 +27,7 @@ UNITS: Mapping[str, str] = {
     Unit.MONEY: "none",
     Unit.TOKENS_PER_HOUR: "si:tok/h",
     Unit.ADAPTERS: "none",
+    Unit.BYTES_PER_SECOND: "Bps",
 }
 """Grafana unit by sizewatch unit."""
 

@@ -48,6 +48,7 @@ TIER = Dashboard(
                 memory_panels.evictions(W),
                 memory_panels.cascade(W),
                 memory_panels.residency(W),
+                *memory_panels.offloading(W),
             ),
         ),
         Section(

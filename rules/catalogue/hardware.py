@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import WORKLOAD, explain
+from dataclasses import replace
+
+from rules.catalogue.thresholds import FAULTS, WORKLOAD, explain
 from rules.methods.bands import judge_band, judge_experts
 from rules.methods.events import judge_faults
 from rules.methods.pools import judge_pools
@@ -91,6 +93,25 @@ ROWS: tuple[Rule, ...] = (
             "Restart the engine for a process code (13, 31, 43), and look for its cause",
         ),
         "GpuEccErrors",
+    ),
+    replace(
+        _faults(
+            "KvTransferFailing",
+            "kv_transfer_failures",
+            "Failed KV transfers",
+            "KV transfers fail",
+            "KV blocks did not arrive from another instance or an offloaded cache: the request fails, or its prompt is "
+            "computed again.",
+            (
+                "Look at the NICs, disks and stores on the way, and at the log of the receiving engine",
+                "Route prompts to mixed replicas, or switch the failing cache tier off, until the path is whole again",
+            ),
+            *FAULTS,
+        ),
+        loudness=Severity.REPORT,
+        thresholds={
+            "events": Threshold(1, "events", "a count: neither guide nor engines give a share that is too many")
+        },
     ),
     Rule(
         name="GpuThrottling",

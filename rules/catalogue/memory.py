@@ -157,17 +157,18 @@ ROWS: tuple[Rule, ...] = (
         loudness=Severity.REPORT,
         thresholds={
             "below": Threshold(
-                10,
-                "seconds",
-                "guide 7.7 names short residency without a number; a turn of a conversation comes back later than this",
+                1,
+                "ratio",
+                "by definition: gone sooner than a request lasts; guide 7.7 and the engines' docs give no number",
             ),
             "minimum_requests": Threshold(20, "blocks", "1 % of blocks is sampled: fewer say nothing"),
         },
-        signal="kv_residency_p50_seconds",
-        unit="seconds",
-        about="KV block residency P50",
+        signal="kv_residency_by_request",
+        needs="workload.prefix_hit_ratio",
+        about="KV block life by request time",
         title="KV block residency short",
-        meaning="Blocks are computed, cached briefly, evicted and computed again: the cache churns.",
+        meaning="Blocks are computed, cached briefly, evicted and computed again: the cache churns. The plan expects prompts "
+        "that come back, and half of the blocks are gone sooner than a request lasts.",
         actions=(
             "Enlarge the cache: FP8 KV cache, more memory for it, or more replicas",
             "Protect prefixes that come back often with frequency-based eviction where the engine offers it",

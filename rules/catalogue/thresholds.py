@@ -48,7 +48,7 @@ OUTAGES = ("TierDown", "TargetDown", "ColdStartLate")
 WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
 ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
 ENGINE = (
-    *("QuantizationMismatch", "AdapterCachePressure", "KvTransferSlow"),
+    *("QuantizationMismatch", "AdapterCachePressure", "KvTransferFailing", "KvTransferSlow"),
     *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
 )
 LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
@@ -72,7 +72,7 @@ SUSPECTED: Mapping[str, tuple[str, ...]] = {
     "adapters held back": ("AdapterCachePressure",),
     "adapters": ("AdapterCachePressure",),
     "speculation": ("SpeculationAcceptanceLow", "SpeculationUneconomic"),
-    "failed transfers": ("KvTransferSlow",),
+    "failed transfers": ("KvTransferFailing", "KvTransferSlow"),
     "more load": ("MixedTierLoadBalancing", *LOAD),
     "evictions": MEMORY,
     "queueing": ("QueueGrowing",),

@@ -21,6 +21,7 @@ from rules.telemetry.reading_methods import (
     FULL_COVERAGE,
     gap_for_empty_family,
     mean_level,
+    quantile,
     ratio,
     replica_rate,
     share,
@@ -256,6 +257,33 @@ def _prefix_hits(window: Window, basis: PlanFacts) -> SignalValue:
     return share(window, "prefix_hit_tokens", "prefix_queried_tokens")
 
 
+def _external_hits(window: Window) -> SignalValue:
+    """Return hits of the offloaded cache by lookups, in tokens, or the mean of its manager's own ratio."""
+    if "external_prefix_queried_tokens" not in window.counters and "external_prefix_hit_gauge" in window.gauges:
+        return mean_level(window, "external_prefix_hit_gauge")
+    return share(window, "external_prefix_hit_tokens", "external_prefix_queried_tokens")
+
+
+def _offload_utilization(window: Window) -> SignalValue:
+    """Return the engine's ratio, or the tokens in the offloaded cache by those that fit."""
+    if "kv_offload_utilization" in window.gauges:
+        return mean_level(window, "kv_offload_utilization")
+    return gpu_windows.level_ratio(window, "kv_offload_used_tokens", "kv_offload_total_tokens")
+
+
+def _residency_by_request(window: Window) -> SignalValue:
+    """Return the median life of a KV block by the median time of a request. The bounds follow from both buckets.
+
+    Blocks of long requests are many, and a block that is made late in a request lives with it for a part only.
+    """
+    life, request = quantile(window, "kv_residency_seconds", 0.5), quantile(window, "e2e_seconds", 0.5)
+    if isinstance(life, Missing) or isinstance(request, Missing):
+        return life if isinstance(life, Missing) else request
+    value = life.value / request.value if life.value is not None and request.value else None
+    high = life.high / request.low if life.high is not None and request.low else None
+    return Reading(value=value, low=(life.low or 0.0) / request.high if request.high else 0.0, high=high, n=life.n)
+
+
 def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
     """Return work by the capacity of the live replicas (DESIGN 3.12). `rules.telemetry.work` gives the bounds."""
     if basis.capacity is None or basis.capacity.is_lower_bound:
@@ -322,6 +350,9 @@ DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "evictions_per_running_request_per_second": _evictions_per_running,
     "prefix_hit_ratio": _prefix_hits,
     "prefix_reuse_ratio": _reuse,
+    "external_prefix_hit_ratio": _alone(_external_hits),
+    "kv_offload_utilization": _alone(_offload_utilization),
+    "kv_residency_by_request": _alone(_residency_by_request),
     "speculative_acceptance": _alone(acceptance),
     "tokens_per_round": _tokens_per_round,
     "gpu_utilization": _alone(gpu_windows.utilization),

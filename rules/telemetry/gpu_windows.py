@@ -124,12 +124,17 @@ def utilization(window: Window) -> SignalValue:
 
 
 def memory_utilization(window: Window) -> SignalValue:
-    """Return used by installed memory (0-1), from means over the window. The observed extremes are the bounds."""
-    used, total = (window.gauges.get(name) for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes"))
+    """Return used by installed memory (0-1), from means over the window."""
+    return level_ratio(window, "gpu_memory_used_bytes", "gpu_memory_total_bytes")
+
+
+def level_ratio(window: Window, part: str, whole: str) -> SignalValue:
+    """Return the ratio (0-1) of two gauges, from means over the window. The observed extremes are the bounds."""
+    used, total = window.gauges.get(part), window.gauges.get(whole)
     if used is None:
-        return Missing(gap=window.explain_missing("gpu_memory_used_bytes"))
+        return Missing(gap=window.explain_missing(part))
     if total is None or total.minimum <= 0:
-        return Missing(gap=window.explain_missing("gpu_memory_total_bytes"))
+        return Missing(gap=window.explain_missing(whole))
     return Reading(
         value=used.integral / used.seconds / (total.integral / total.seconds),
         low=used.minimum / total.maximum,

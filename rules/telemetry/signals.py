@@ -69,9 +69,10 @@ class Unit(StrEnum):
     MONEY = "money"
     TOKENS_PER_HOUR = "tokens_per_hour"
     ADAPTERS = "adapters"
+    BYTES_PER_SECOND = "bytes_per_second"
 
 
-RATES = frozenset({Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.EVENTS_PER_SECOND, Unit.TOKENS_PER_HOUR, Unit.MONEY})
+RATES = frozenset({*(unit for unit in Unit if unit.endswith(("per_second", "per_hour"))), Unit.MONEY})
 """Units that need a duration."""
 
 
@@ -121,8 +122,8 @@ def _rate(name: str, unit: Unit, text: str, family: str) -> Signal:
     return Signal(name=name, unit=unit, how=SignalKind.RATE, families=(family,), text=text)
 
 
-def _ratio(name: str, text: str, part: str, whole: str) -> Signal:
-    return Signal(name=name, unit=Unit.RATIO, how=SignalKind.RATIO, families=(part, whole), text=text)
+def _ratio(name: str, text: str, part: str, whole: str, unit: Unit = Unit.RATIO) -> Signal:
+    return Signal(name=name, unit=unit, how=SignalKind.RATIO, families=(part, whole), text=text)
 
 
 def _level(name: str, unit: Unit, text: str, family: str) -> Signal:
@@ -291,6 +292,43 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     *_quantiles("kv_transfer", Unit.SECONDS, "kv_transfer_seconds", "KV blocks moved between instances", (99,)),
     *_quantiles("kv_residency", Unit.SECONDS, "kv_residency_seconds", "Life of a KV block before eviction", (50,)),
+    *(
+        _derived(name, Unit.RATIO, text, part, whole)
+        for name, text, part, whole in (
+            (
+                "kv_residency_by_request",
+                "Median life of a KV block by the median request: below 1 a block is gone sooner than a request",
+                "kv_residency_seconds",
+                "e2e_seconds",
+            ),
+            (
+                "external_prefix_hit_ratio",
+                "Tokens found in the offloaded KV cache, of those that the GPU's own cache did not have",
+                "external_prefix_hit_tokens",
+                "external_prefix_queried_tokens",
+            ),
+            (
+                "kv_offload_utilization",
+                "Offloaded KV cache in use",
+                "kv_offload_used_tokens",
+                "kv_offload_total_tokens",
+            ),
+        )
+    ),
+    *(
+        signal
+        for way, text in (("load", "fetched back from"), ("store", "moved to"))
+        for stem, blocks in ((f"kv_offload_{way}", f"KV blocks {text} the offloaded cache"),)
+        for signal in (
+            _rate(f"{stem}_bytes_per_second", Unit.BYTES_PER_SECOND, f"Bytes of {blocks}", f"{stem}_bytes"),
+            _ratio(
+                f"{stem}_mean_seconds", f"Mean time: {blocks}", f"{stem}_seconds", f"{stem}_transfers", Unit.SECONDS
+            ),
+        )
+    ),
+    _rate(
+        "kv_transfer_failures_per_second", Unit.EVENTS_PER_SECOND, "KV transfers that failed", "kv_transfer_failures"
+    ),
 )
 
 BY_NAME = {signal.name: signal for signal in SIGNALS}

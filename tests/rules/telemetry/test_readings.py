@@ -71,6 +71,15 @@ COUNTERS = {
     "gpu_ecc_uncorrectable_errors": 6.0,
     "cold_starts": 2.0,
     "cold_start_seconds": 90.0,
+    "external_prefix_queried_tokens": 1800.0,
+    "external_prefix_hit_tokens": 900.0,
+    "kv_offload_load_bytes": 6e9,
+    "kv_offload_load_seconds": 0.5,
+    "kv_offload_load_transfers": 10.0,
+    "kv_offload_store_bytes": 12e9,
+    "kv_offload_store_seconds": 1.5,
+    "kv_offload_store_transfers": 10.0,
+    "kv_transfer_failures": 3.0,
 }
 HISTOGRAMS = {
     "ttft_seconds": (histogram([0.2] * 96 + [0.7] * 18 + [3.0] * 6),),
@@ -90,6 +99,8 @@ GAUGES = {
     "requests_waiting": gauge(1.0, low=0.0, high=4.0),
     "kv_utilization": gauge(0.4, low=0.2, high=0.6),
     "adapters_running": gauge(2.0, low=1.0, high=3.0),
+    "kv_offload_used_tokens": gauge(250.0, low=200.0, high=300.0),
+    "kv_offload_total_tokens": gauge(1000.0),
     "gpu_gr_engine_active": gauge(0.7, low=0.6, high=0.8),
     "gpu_sm_active": gauge(0.3),
     "gpu_utilization_sampled": gauge(1.0),
@@ -188,6 +199,17 @@ BY_HAND: dict[str, Reading] = {
     "cold_start_seconds": exactly(45.0, 2),
     "kv_transfer_p99_seconds": Reading(value=0.3, low=0.1, high=0.5, n=1),
     "kv_residency_p50_seconds": Reading(value=1 + 4 * in_tail(4, 2), low=1.0, high=5.0, n=4),
+    # of 1 to 5 s by 0.5 to 1 s
+    "kv_residency_by_request": Reading(
+        value=(1 + 4 * in_tail(4, 2)) / (0.5 + 0.5 * 59.5 / 100), low=1.0, high=10.0, n=4
+    ),
+    "external_prefix_hit_ratio": exactly(0.5, 1800),
+    "kv_offload_utilization": Reading(value=0.25, low=0.2, high=0.3, n=4),
+    "kv_offload_load_bytes_per_second": exactly(1e8, 6e9),
+    "kv_offload_load_mean_seconds": exactly(0.05, 10),
+    "kv_offload_store_bytes_per_second": exactly(2e8, 12e9),
+    "kv_offload_store_mean_seconds": exactly(0.15, 10),
+    "kv_transfer_failures_per_second": exactly(0.05, 3),
 }
 
 
