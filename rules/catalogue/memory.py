@@ -159,16 +159,16 @@ ROWS: tuple[Rule, ...] = (
             "below": Threshold(
                 1,
                 "ratio",
-                "by definition: gone sooner than a request lasts; guide 7.7 and the engines' docs give no number",
+                "by definition: gone before its prefix comes back; neither guide 7.7 nor an engine gives a number",
             ),
             "minimum_requests": Threshold(20, "blocks", "1 % of blocks is sampled: fewer say nothing"),
         },
-        signal="kv_residency_by_request",
-        needs="workload.prefix_hit_ratio",
-        about="KV block life by request time",
+        signal="kv_residency_by_reuse",
+        needs="workload.prefix_reuse_seconds",
+        about="KV block life by planned reuse",
         title="KV block residency short",
-        meaning="Blocks are computed, cached briefly, evicted and computed again: the cache churns. The plan expects prompts "
-        "that come back, and half of the blocks are gone sooner than a request lasts.",
+        meaning="Blocks are computed, cached briefly, evicted and computed again: the cache churns. Half of them are gone "
+        "before the plan expects their prefix again.",
         actions=(
             "Enlarge the cache: FP8 KV cache, more memory for it, or more replicas",
             "Protect prefixes that come back often with frequency-based eviction where the engine offers it",

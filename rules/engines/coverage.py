@@ -196,6 +196,7 @@ FULL_PLAN = PlanFacts(
     gpu_hour_price=1.0,
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=1.0,
+    prefix_reuse_seconds=60.0,
     capacity=Capacity(
         rps=1.0,
         low=1.0,

@@ -31,7 +31,7 @@ POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
 """Gauges of a plain poll, which does not cover the time between two polls: `likely` at most (METRICS trap 15)."""
 
 
-OF_QUANTILES = frozenset({"kv_residency_by_request"})
+OF_QUANTILES = frozenset({"kv_residency_by_reuse"})
 """Signals computed from quantiles: only their bounds make a finding certain."""
 
 

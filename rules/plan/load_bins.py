@@ -72,6 +72,7 @@ def build_tier_context(
     basis = PlanFacts()
     if plan is not None:
         basis = PlanFacts(
+            prefix_reuse_seconds=plan.workload.prefix_reuse_seconds if plan.workload else None,
             gpus_per_replica=plan.gpu.per_replica,
             gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
             ttft_slo_seconds=plan.slo.ttft_p99_seconds,

@@ -106,6 +106,9 @@ class Workload(_PlanSection):
     requests_per_second: RequestRate | None = Field(None, description="Load of the whole tier.")
     archetype: Literal["chat", "rag", "code", "agentic", "batch"] | None = Field(None, description="Kind of traffic.")
     prefix_hit_ratio: Ratio | None = Field(None, description="Share of prompt tokens expected in the prefix cache.")
+    prefix_reuse_seconds: RequestSeconds | None = Field(
+        None, description="Until a prefix comes back, such as the next turn; null: KvResidencyShort is not judged."
+    )
     streaming: bool | None = Field(None, description="Whether answers are streamed to the user.")
 
 

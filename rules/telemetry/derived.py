@@ -124,6 +124,7 @@ class PlanFacts:
     tpot_slo_seconds: float | None = None
     itl_slo_seconds: float | None = None
     e2e_slo_seconds: float | None = None
+    prefix_reuse_seconds: float | None = None
     capacity: Capacity | None = None
 
 
@@ -271,17 +272,17 @@ def _offload_utilization(window: Window) -> SignalValue:
     return gpu_windows.level_ratio(window, "kv_offload_used_tokens", "kv_offload_total_tokens")
 
 
-def _residency_by_request(window: Window) -> SignalValue:
-    """Return the median life of a KV block by the median time of a request. The bounds follow from both buckets.
-
-    Blocks of long requests are many, and a block that is made late in a request lives with it for a part only.
-    """
-    life, request = quantile(window, "kv_residency_seconds", 0.5), quantile(window, "e2e_seconds", 0.5)
-    if isinstance(life, Missing) or isinstance(request, Missing):
-        return life if isinstance(life, Missing) else request
-    value = life.value / request.value if life.value is not None and request.value else None
-    high = life.high / request.low if life.high is not None and request.low else None
-    return Reading(value=value, low=(life.low or 0.0) / request.high if request.high else 0.0, high=high, n=life.n)
+def _residency_by_reuse(window: Window, basis: PlanFacts) -> SignalValue:
+    """Return the median life of a KV block by the planned time until its prefix comes back. Below 1 it is gone before."""
+    if basis.prefix_reuse_seconds is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the plan does not tell when a prefix comes back")
+    life = quantile(window, "kv_residency_seconds", 0.5)
+    if isinstance(life, Missing):
+        return life
+    value, low, high = (
+        None if x is None else x / basis.prefix_reuse_seconds for x in (life.value, life.low, life.high)
+    )
+    return Reading(value=value, low=low, high=high, n=life.n)
 
 
 def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
@@ -352,7 +353,7 @@ DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "prefix_reuse_ratio": _reuse,
     "external_prefix_hit_ratio": _alone(_external_hits),
     "kv_offload_utilization": _alone(_offload_utilization),
-    "kv_residency_by_request": _alone(_residency_by_request),
+    "kv_residency_by_reuse": _residency_by_reuse,
     "speculative_acceptance": _alone(acceptance),
     "tokens_per_round": _tokens_per_round,
     "gpu_utilization": _alone(gpu_windows.utilization),

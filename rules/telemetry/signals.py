@@ -292,15 +292,15 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     *_quantiles("kv_transfer", Unit.SECONDS, "kv_transfer_seconds", "KV blocks moved between instances", (99,)),
     *_quantiles("kv_residency", Unit.SECONDS, "kv_residency_seconds", "Life of a KV block before eviction", (50,)),
+    _derived(
+        "kv_residency_by_reuse",
+        Unit.RATIO,
+        "Median life of a KV block by the planned time until its prefix comes back",
+        "kv_residency_seconds",
+    ),
     *(
         _derived(name, Unit.RATIO, text, part, whole)
         for name, text, part, whole in (
-            (
-                "kv_residency_by_request",
-                "Median life of a KV block by the median request: below 1 a block is gone sooner than a request",
-                "kv_residency_seconds",
-                "e2e_seconds",
-            ),
             (
                 "external_prefix_hit_ratio",
                 "Tokens found in the offloaded KV cache, of those that the GPU's own cache did not have",

@@ -42,6 +42,15 @@ EMPTY: Mapping[str, str] = {
     },
     names.metric("kv_residency_seconds").name: "vLLM samples the life of blocks only where it is asked to",
     names.metric("kv_transfer_seconds").name: "no recorded engine moves KV blocks",
+    **{
+        names.metric(family).name: "no recorded engine has an offloaded KV cache"
+        for family in (
+            *("external_prefix_hit_tokens", "external_prefix_queried_tokens"),
+            *("kv_offload_used_tokens", "kv_offload_total_tokens"),
+            *("kv_offload_load_seconds", "kv_offload_load_transfers"),
+            *("kv_offload_store_seconds", "kv_offload_store_transfers"),
+        )
+    },
     names.metric("kv_transfer_failures").name: "no recorded engine moves KV blocks",
     names.PLAN_C_MAX.name: "the sweep of the plan did not measure concurrency",
     names.FOREIGN_ALERTS.name: _NO_ALERTS,

@@ -38,7 +38,7 @@ def of(name: str, value: float, number: int, rps: float = 3.0) -> Window:
     elif name == "KvCacheNearCeiling":
         gauges = {"kv_utilization": gauge(value)}
     elif name == "KvResidencyShort":
-        histograms = {"kv_residency_seconds": seen({value: 20}, EDGES), "e2e_seconds": seen({8.0: 20}, EDGES)}
+        histograms = {"kv_residency_seconds": seen({value: 20}, EDGES)}
     elif name == "KvTransferSlow":
         histograms = {"kv_transfer_seconds": seen({value: 60}, EDGES)}
     elif name == "PrefixHitLow":
@@ -50,7 +50,7 @@ def of(name: str, value: float, number: int, rps: float = 3.0) -> Window:
     return minute(number, rps=rps, counters=counters, gauges=gauges, histograms=histograms)
 
 
-WITH_HITS = context(workload={"prefix_hit_ratio": 0.6})
+WITH_HITS = context(workload={"prefix_hit_ratio": 0.6, "prefix_reuse_seconds": 8.0})
 
 CASES = {
     "GpuMemoryLow": (0.69, 0.71),
@@ -58,7 +58,7 @@ CASES = {
     "GpuComputeLow": (0.59, 0.61),
     "GpuThrottling": (0.06, 0.04),
     "KvCacheNearCeiling": (0.91, 0.89),
-    "KvResidencyShort": (0.7, 30.0),
+    "KvResidencyShort": (3.0, 30.0),
     "KvTransferSlow": (0.8, 0.4),
     "PrefixHitLow": (0.29, 0.31),
     "SpeculationAcceptanceLow": (0.58, 0.61),
@@ -159,18 +159,13 @@ def test_what_is_outside_at_the_end_is_not_called_healthy_again() -> None:
 def test_what_is_not_read_is_called_by_its_signal() -> None:
     """What a reading is called in a sentence ("Half of the KV blocks are evicted within") makes none of its own."""
     found = unknown("KvResidencyShort", WITH_HITS, each(5, minute))
-    assert found.text == "kv_residency_by_request is not known"
+    assert found.text == "kv_residency_by_reuse is not known"
     assert unknown("KvResidencyShort", context(), each(5, minute)).reason is Gap.NOT_IN_PLAN
 
 
-def test_a_life_in_the_bucket_of_the_request_is_likely() -> None:
-    """A life of 5 to 10 s and requests of 5 to 10 s: shorter by the best estimate only."""
-    found = verdict("KvResidencyShort", WITH_HITS, each(5, lambda n: of("KvResidencyShort", 6.0, n)))
-    assert (found.status, found.certainty) == (Status.OK, Certainty.CERTAIN)
-    lives = seen({6.0: 12, 0.7: 8}, EDGES), seen({8.0: 20}, EDGES)
-    close = each(
-        5, lambda n: minute(n, histograms=dict(zip(("kv_residency_seconds", "e2e_seconds"), lives, strict=True)))
-    )
+def test_a_life_in_the_bucket_of_its_reuse_is_likely() -> None:
+    """Between 5 and 10 s, and prefixes come back after 8 s: shorter by the best estimate only."""
+    close = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
     found = verdict("KvResidencyShort", WITH_HITS, close)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 

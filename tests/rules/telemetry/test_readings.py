@@ -38,6 +38,7 @@ BASIS = PlanFacts(
     gpu_hour_price=2.0,
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=0.5,
+    prefix_reuse_seconds=10.0,
     capacity=replace(stated_capacity(4.0, "the plan"), lengths=LENGTHS_OF_CAPACITY),
 )
 
@@ -199,10 +200,7 @@ BY_HAND: dict[str, Reading] = {
     "cold_start_seconds": exactly(45.0, 2),
     "kv_transfer_p99_seconds": Reading(value=0.3, low=0.1, high=0.5, n=1),
     "kv_residency_p50_seconds": Reading(value=1 + 4 * in_tail(4, 2), low=1.0, high=5.0, n=4),
-    # of 1 to 5 s by 0.5 to 1 s
-    "kv_residency_by_request": Reading(
-        value=(1 + 4 * in_tail(4, 2)) / (0.5 + 0.5 * 59.5 / 100), low=1.0, high=10.0, n=4
-    ),
+    "kv_residency_by_reuse": Reading(value=(1 + 4 * in_tail(4, 2)) / 10, low=0.1, high=0.5, n=4),
     "external_prefix_hit_ratio": exactly(0.5, 1800),
     "kv_offload_utilization": Reading(value=0.25, low=0.2, high=0.3, n=4),
     "kv_offload_load_bytes_per_second": exactly(1e8, 6e9),
