@@ -114,7 +114,7 @@ def residency(where: SeriesScope) -> Panel:
 
 def offloading(where: SeriesScope) -> tuple[Panel, Panel]:
     """Return hits and use of the offloaded KV cache, and the mean time of its transfers beside the failed ones."""
-    hits = q.divide(q.total(where, "external_prefix_hit_tokens"), q.total(where, "external_prefix_queried_tokens"))
+    hits = q.divide(q.total(where, "external_prefix_hit_tokens"), q.total(where, "prefix_queried_tokens"))
     used, fits = (
         q.aggregate("sum", q.BY_POOL, q.level(where, f"kv_offload_{word}_tokens")) for word in ("used", "total")
     )
@@ -125,7 +125,7 @@ def offloading(where: SeriesScope) -> tuple[Panel, Panel]:
     return (
         Panel(
             title="Offloaded KV cache",
-            description=signal_text("external_prefix_hit_ratio"),
+            description="Prompt tokens found outside the GPU's own cache, of all looked up, and how full that cache is.",
             unit=RATIO,
             queries=(
                 Query(expr=hits, legend="hits {{pool}}"),

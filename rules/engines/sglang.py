@@ -154,6 +154,10 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="hicache_host_total_tokens",
         note="only with HiCache; what came from storage passes through the host",
     ),
+    *(
+        SourceRow(C, f"estimated_{what}", f"estimated_{what}_per_gpu_total", "0.5.10", note="--enable-mfu-metrics")
+        for what in ("flops", "read_bytes", "write_bytes")
+    ),
     SourceRow(C, "kv_offload_load_bytes", "load_back_bytes_total", "0.5.23", note="of the rank with the most"),
     SourceRow(C, "kv_offload_store_bytes", "hicache_backup_bytes_total", "0.5.23", note="of the rank with the most"),
     SourceRow(C, "kv_offload_load_seconds", "load_back_duration_seconds", "0.5.5", part="sum"),

@@ -67,7 +67,6 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("sglang_gpu_execution_seconds", "time in forward passes; the GPU is read itself"),
     ("sglang_forward_execution_seconds", "time in forward passes; the GPU is read itself"),
     ("sglang_gpu_overlap_wait_seconds", "time in forward passes; the GPU is read itself"),
-    ("sglang_estimated_", "zero unless --enable-mfu-metrics"),
     ("sglang_scheduler_", "where the scheduler spends its time"),
     ("sglang_process_cpu_seconds", "the processes' own"),
     ("sglang_prefill_delayer_", "how long prefills are held back to fill a batch"),

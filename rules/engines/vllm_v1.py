@@ -27,7 +27,6 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("http_", "the HTTP layer's own; its request counter is used"),
     ("vllm_request_params_", "what clients asked for, not what happened"),
     ("vllm_request_max_num_generation_tokens", "what clients asked for, not what happened"),
-    ("vllm_estimated_", "zero unless --enable-mfu-metrics"),
     ("vllm_mm_cache_", "multimodal inputs are not judged"),
     ("vllm_prompt_tokens_cached", "the prefix cache counters say the same"),
     ("vllm_prompt_tokens_recomputed", "existed between 0.15.1 and 0.20.2 only"),
@@ -108,7 +107,7 @@ def _offloading(what: str, source: str, old: str, part: str = "") -> tuple[Sourc
         for row in (
             SourceRow(C, f"kv_offload_{word}_{what}", f"vllm_kv_offload_{word}_{source}", "0.26.0", part=part),
             SourceRow(
-                C, f"kv_offload_{word}_{what}", f"vllm_kv_offload_{old}", "0.20.2", part=part, where=way, lazy=True
+                C, f"kv_offload_{word}_{what}", f"vllm_kv_offload_{old}", "0.18.1", part=part, where=way, lazy=True
             ),
         )
     )
@@ -176,6 +175,10 @@ ROWS: tuple[SourceRow, ...] = (
     ),
     SourceRow(C, "kv_transfer_failures", "vllm_nixl_num_failed_transfers_total", "0.12.0", plus=OFFLOAD_FAILURES),
     SourceRow(C, "kv_transfer_failures", "vllm_mooncake_num_failed_transfers_total", "0.33.0"),
+    *(
+        SourceRow(C, f"estimated_{what}", f"vllm_estimated_{what}_per_gpu_total", "0.18.1", note="--enable-mfu-metrics")
+        for what in ("flops", "read_bytes", "write_bytes")
+    ),
     *_offloading("bytes", "bytes_total", "total_bytes_total"),
     *_offloading("seconds", "time_total", "total_time_total"),
     *_offloading("transfers", "size", "size", "count"),

@@ -6,11 +6,13 @@ production.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.confidence import Certainty, mean_bounds
 from rules.plan.curve import Curve, OperatingPoint, operating_point
+from rules.plan.memory import model_copies
 from rules.plan.schema import TierPlan, TokenQuantiles
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
 
@@ -127,3 +129,27 @@ def _planned(lengths: TokenQuantiles | None, longest: float | None) -> MeanToken
         return None
     low, high = mean_bounds(known, longest)
     return MeanTokens(low=low, high=high)
+
+
+PEAKS: tuple[tuple[str, float, float], ...] = (
+    (r"\bA100-SXM4-80GB\b", 312e12, 2.04e12),
+    (r"\bH100 80GB HBM3\b", 990e12, 3.35e12),
+    (r"\bH200\b(?! NVL)", 990e12, 4.80e12),
+    (r"\bB200\b", 2250e12, 8.00e12),
+)
+"""Dense BF16 operations and memory bytes per second by NVML product name (guide "GPU Categories for Inference")."""
+
+
+def gpu_peaks(tier: TierPlan) -> tuple[float | None, float | None]:
+    """Return the peak operations and memory bytes per second of a GPU, times the data-parallel copies of a replica.
+
+    None for an unknown product. Operations have no peak here unless the weights have 16 bits. The engine adds up the
+    estimates of its data-parallel ranks, so the peaks do too.
+    """
+    found = next((row for row in PEAKS if re.search(row[0], tier.gpu.product)), None)
+    if found is None:
+        return None, None
+    weights = tier.precision.weights if tier.precision else ""
+    copies = model_copies(tier)
+    flops = found[1] * copies if re.fullmatch(r"(bf|fp|bfloat|float)16", weights or "", re.IGNORECASE) else None
+    return flops, found[2] * copies

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.plan.capacity import planned_capacity
+from rules.plan.capacity import gpu_peaks, planned_capacity
 from rules.plan.curve import Curve
 from rules.plan.schema import TierPlan
 from rules.telemetry import histograms, windows
@@ -71,7 +71,10 @@ def build_tier_context(
     """Return the context of a tier from its plan."""
     basis = PlanFacts()
     if plan is not None:
+        flops, bandwidth = gpu_peaks(plan)
         basis = PlanFacts(
+            peak_flops=flops,
+            peak_bytes_per_second=bandwidth,
             prefix_reuse_seconds=plan.workload.prefix_reuse_seconds if plan.workload else None,
             gpus_per_replica=plan.gpu.per_replica,
             gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,

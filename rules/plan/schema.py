@@ -215,6 +215,9 @@ class Cost(_PlanSection):
     planned_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Average share of full capacity the fleet was expected to use."
     )
+    joules_per_generated_token: Positive | None = Field(
+        None, description="Energy of all GPUs by generated tokens; null: not compared."
+    )
 
 
 class Speculation(_PlanSection):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.telemetry.snapshots import LINKS
+
 
 class FamilyKind(StrEnum):
     """Kind of a family. Counters and histograms are differenced, gauges are integrated."""
@@ -164,6 +166,9 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("adapters_running", "LoRA adapters with running requests"),
     _gauge("adapters_waiting", "LoRA adapters with waiting requests"),
     _gauge("engine_awake", "1 while the engine is awake, 0 in sleep mode"),
+    _counter("estimated_flops", "Floating point operations of one GPU, as the engine estimates them"),
+    _counter("estimated_read_bytes", "Bytes that one GPU read from its memory, as the engine estimates them"),
+    _counter("estimated_write_bytes", "Bytes that one GPU wrote to its memory, as the engine estimates them"),
     _counter("gpu_busy_seconds", "Seconds with a kernel running, by the driver's sample buffer"),
     _counter("gpu_busy_covered_seconds", "Seconds that these samples cover"),
     _counter("gpu_energy_joules", "Energy used"),
@@ -189,6 +194,7 @@ FAMILIES: tuple[Family, ...] = (
     _gauge(
         "gpu_utilization_sampled", "Utilisation by a plain poll: says little", export="gpu_utilization_sampled_ratio"
     ),
+    *(_gauge(name, text) for name, text in LINKS.items()),
     _gauge("gpu_memory_used_bytes", "GPU memory allocated"),
     _gauge("gpu_memory_total_bytes", "GPU memory installed"),
     _gauge("gpu_memory_reserved_bytes", "GPU memory the driver keeps for itself"),

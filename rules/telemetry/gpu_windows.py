@@ -17,7 +17,7 @@ from rules.telemetry.families import stem
 from rules.telemetry.gauges import GAUGE_HOLD_SECONDS, GaugeSum
 from rules.telemetry.reading_methods import mean_level, ratio
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.snapshots import LINKS, GpuReadout
 from rules.telemetry.windows import Window
 
 COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -42,7 +42,7 @@ LEVEL_SECONDS = 300.0
 ACTIVITY = frozenset(
     {
         *("gpu_utilization_sampled", "gpu_power_watts", "gpu_gr_engine_active", "gpu_sm_active", "gpu_gfx_active"),
-        *("tensor_active", "dram_active"),
+        *("tensor_active", "dram_active", *LINKS),
     }
 )
 """Gauges that follow the load. They hold no longer than the engine's gauges; memory and temperature change slowly."""

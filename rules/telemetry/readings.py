@@ -50,6 +50,9 @@ ALSO_READ: dict[str, tuple[str, ...]] = {
     "fleet_utilization": ("prompt_tokens_computed", "prefix_hit_tokens", "prefix_queried_tokens"),
     "gpu_utilization": ("gpu_busy_covered_seconds", "gpu_utilization_sampled", "gpu_gfx_active"),
     "gpu_power_watts": ("gpu_energy_covered_seconds",),
+    **dict.fromkeys(
+        ("energy_per_generated_token", "energy_per_token"), ("gpu_energy_covered_seconds", "gpu_power_watts")
+    ),
 }
 """Fallback families of a signal."""
 

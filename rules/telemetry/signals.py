@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.telemetry.snapshots import LINKS
+
 
 class Gap(StrEnum):
     """Reason for a missing number. The later member wins if windows with different gaps are added."""
@@ -70,6 +72,7 @@ class Unit(StrEnum):
     TOKENS_PER_HOUR = "tokens_per_hour"
     ADAPTERS = "adapters"
     BYTES_PER_SECOND = "bytes_per_second"
+    JOULES_PER_TOKEN = "joules_per_token"
 
 
 RATES = frozenset({*(unit for unit in Unit if unit.endswith(("per_second", "per_hour"))), Unit.MONEY})
@@ -244,6 +247,18 @@ SIGNALS: tuple[Signal, ...] = (
     _level("tensor_active", Unit.RATIO, "Tensor pipes active", "tensor_active"),
     _level("dram_active", Unit.RATIO, "Memory interface active", "dram_active"),
     _derived("gpu_power_watts", Unit.WATTS, "Mean power of one GPU", "gpu_energy_joules", "gpu_power_watts"),
+    *(
+        _derived(name, Unit.JOULES_PER_TOKEN, f"Energy of all GPUs by {what} tokens", "gpu_energy_joules", *tokens)
+        for name, what, tokens in (
+            ("energy_per_generated_token", "generated", ("generation_tokens",)),
+            ("energy_per_token", "prompt (cached ones included) and generated", ("generation_tokens", "prompt_tokens")),
+        )
+    ),
+    _derived("mfu", Unit.RATIO, "Estimated operations of a GPU by its BF16 peak", "estimated_flops"),
+    _derived(
+        "mbu", Unit.RATIO, "Estimated memory traffic by its peak", "estimated_read_bytes", "estimated_write_bytes"
+    ),
+    *(_level(name, Unit.BYTES_PER_SECOND, text, name) for name, text in LINKS.items()),
     _level("gpu_temperature_celsius", Unit.CELSIUS, "GPU temperature", "gpu_temperature_celsius"),
     *(
         _ratio(f"gpu_throttled_{what}_ratio", text, f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds")

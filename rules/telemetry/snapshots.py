@@ -104,8 +104,18 @@ def _gauge(unit: str, meaning: str) -> GpuName:
     return GpuName(kind="gauge", unit=unit, meaning=meaning)
 
 
+LINKS: Mapping[str, str] = MappingProxyType(
+    {
+        f"gpu_{link}_{way}_bytes_per_second": f"{title} traffic {text} a GPU"
+        for link, title in (("pcie", "PCIe"), ("nvlink", "NVLink"), ("c2c", "Chip-to-chip"))
+        for way, text in (("tx", "from"), ("rx", "to"))
+    }
+)
+"""Traffic by link and direction: between the GPUs of a replica, and to the host and the network (P/D, offloading)."""
+
 GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
     {
+        **{name: _gauge("bytes per second", f"{text}, mean over a refresh") for name, text in LINKS.items()},
         "gpu_busy_seconds": _counter(
             "seconds",
             "time in which at least one kernel ran; divided by the increase of gpu_busy_covered_seconds: utilisation",

@@ -20,6 +20,7 @@ _SUFFIX = {
     "tokens": " tokens",
     "tokens_per_hour": " tokens per GPU-hour",
     "bytes_per_second": " B/s",
+    "joules_per_token": " J per token",
 }
 
 

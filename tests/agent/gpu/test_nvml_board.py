@@ -3,12 +3,13 @@
 import pytest
 from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 
+from agent.gpu.nvml_gpu import GPM_METRICS
 from rules.telemetry.snapshots import GPU_NAMES
 
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 3, 4, 9
 OF_THE_WHOLE = "measured for the whole GPU, not for an instance"
 WHOLE = "GPU 0 (GPU-00000000-0000-4000-8000-000000000000, NVIDIA H100 80GB HBM3)"
-ACTIVITY = ("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active")
+ACTIVITY = tuple(GPM_METRICS)
 
 
 def activity_of(gpu_instance, clock, *totals):

@@ -23,7 +23,7 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate, total_rate
 from rules.telemetry.readings import NOTHING, families_of, read, read_all
 from rules.telemetry.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import LINKS, Snapshot
 from rules.telemetry.windows import EVERYTHING, Window
 from rules.telemetry.work import CapacityLengths, MeanTokens
 
@@ -39,6 +39,8 @@ BASIS = PlanFacts(
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=0.5,
     prefix_reuse_seconds=10.0,
+    peak_flops=1e15,
+    peak_bytes_per_second=4e12,
     capacity=replace(stated_capacity(4.0, "the plan"), lengths=LENGTHS_OF_CAPACITY),
 )
 
@@ -81,6 +83,9 @@ COUNTERS = {
     "kv_offload_store_seconds": 1.5,
     "kv_offload_store_transfers": 10.0,
     "kv_transfer_failures": 3.0,
+    "estimated_flops": 6e15,
+    "estimated_read_bytes": 9e13,
+    "estimated_write_bytes": 3e13,
 }
 HISTOGRAMS = {
     "ttft_seconds": (histogram([0.2] * 96 + [0.7] * 18 + [3.0] * 6),),
@@ -100,6 +105,7 @@ GAUGES = {
     "requests_waiting": gauge(1.0, low=0.0, high=4.0),
     "kv_utilization": gauge(0.4, low=0.2, high=0.6),
     "adapters_running": gauge(2.0, low=1.0, high=3.0),
+    **{name: gauge(place * 1e9) for place, name in enumerate(LINKS, 1)},
     "kv_offload_used_tokens": gauge(250.0, low=200.0, high=300.0),
     "kv_offload_total_tokens": gauge(1000.0),
     "gpu_gr_engine_active": gauge(0.7, low=0.6, high=0.8),
@@ -186,6 +192,12 @@ BY_HAND: dict[str, Reading] = {
     "tensor_active": Reading(value=0.2, low=0.2, high=0.2, n=4),
     "dram_active": Reading(value=0.5, low=0.5, high=0.5, n=4),
     "gpu_power_watts": exactly(300.0, 60),
+    # 300 W x 4 GPUs / 120 tokens a second; with the prompts 220
+    "energy_per_generated_token": Reading(value=10.0, low=10.0, high=10.0, n=7200),
+    "energy_per_token": Reading(value=1200 / 220, low=1200 / 220, high=1200 / 220, n=13200),
+    "mfu": Reading(value=0.1, low=None, high=None, n=6e15),
+    "mbu": Reading(value=0.5, low=None, high=None, n=12e13),
+    **{name: Reading(value=p * 1e9, low=p * 1e9, high=p * 1e9, n=4) for p, name in enumerate(LINKS, 1)},
     "gpu_temperature_celsius": Reading(value=55.0, low=55.0, high=55.0, n=4),
     "gpu_throttled_power_ratio": exactly(0.2, 60),
     "gpu_throttled_thermal_ratio": exactly(0.05, 60),
