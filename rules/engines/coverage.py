@@ -280,11 +280,9 @@ def _why(engine: EngineTable, signal: Signal, missing: list[Missing]) -> str:
     # A family that no release prints takes precedence over one that is only absent until its first event.
     printed = {row.family for row in engine.rows}
     needed.sort(key=lambda family: family in printed)
-    return next((told[family] for family in needed if family in told), missing[-1].text or UNTOLD)
-
-
-UNTOLD = "the engine tells nothing of it"
-"""Reason for an optional part of an engine (offloading, transfers) without a reason of its own."""
+    return next(
+        (told[family] for family in needed if family in told), missing[-1].text or "the engine tells nothing of it"
+    )
 
 
 def _everything(engine: EngineTable, release: str) -> Window:

@@ -143,8 +143,7 @@ PEAKS: tuple[tuple[str, float, float], ...] = (
 def gpu_peaks(tier: TierPlan) -> tuple[float | None, float | None]:
     """Return the peak operations and memory bytes per second of a GPU, times the data-parallel copies of a replica.
 
-    None for an unknown product. Operations have no peak here unless the weights have 16 bits. The engine adds up the
-    estimates of its data-parallel ranks, so the peaks do too.
+    None for an unknown product, and for operations unless the weights have 16 bits. Engines add up data-parallel ranks.
     """
     found = next((row for row in PEAKS if re.search(row[0], tier.gpu.product)), None)
     if found is None:
