@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from rules.sizing import cost_per_million_tokens, expected_tokens_per_round
 from rules.telemetry import gpu_windows, histograms
 from rules.telemetry.arrivals import unserved
+from rules.telemetry.gpu_windows import energy, share_of_peak
 from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, outcomes
 from rules.telemetry.reading_methods import (
     ALL,
@@ -339,48 +340,6 @@ def _cold_start(window: Window, basis: PlanFacts) -> SignalValue:
     return Missing(gap=Gap.NO_TRAFFIC, text="no restart was seen")
 
 
-def _summed_rate(window: Window, families: tuple[str, ...]) -> Reading | Missing:
-    """Return the sum of the families per covered replica-second."""
-    rates = [replica_rate(window, family) for family in families]
-    if None in rates:
-        return Missing(gap=window.explain_missing(families[rates.index(None)]))
-    return _exactly(math.fsum(rate or 0.0 for rate in rates), math.fsum(window.counters[one] for one in families))
-
-
-def _energy_by(*tokens: str) -> Callable[[Window, PlanFacts], SignalValue]:
-    """Return the reader of joules per token: mean power of a GPU x GPUs of a replica / its tokens per second."""
-
-    def read_energy(window: Window, basis: PlanFacts) -> SignalValue:
-        watts, made = gpu_windows.power(window), _summed_rate(window, tokens)
-        if isinstance(watts, Missing) or isinstance(made, Missing):
-            return watts if isinstance(watts, Missing) else made
-        if basis.gpus_per_replica is None:
-            return Missing(gap=Gap.NOT_IN_PLAN)
-        if not made.value:
-            return gap_for_empty_family(window, tokens[0])
-        scale = basis.gpus_per_replica / made.value
-        value, low, high = (None if x is None else x * scale for x in (watts.value, watts.low, watts.high))
-        return Reading(value=value, low=low, high=high, n=made.n)
-
-    return read_energy
-
-
-def _share_of_peak(peak: str, *families: str) -> Callable[[Window, PlanFacts], SignalValue]:
-    """Return the reader of an engine's estimates per GPU and second, by the peak of the GPU's product."""
-
-    def read_share(window: Window, basis: PlanFacts) -> SignalValue:
-        highest, found = getattr(basis, peak), _summed_rate(window, families)
-        if isinstance(found, Missing):
-            return found
-        if not found.value:
-            return Missing(gap=Gap.NOT_EXPOSED, text="nothing was estimated: no traffic, or no --enable-mfu-metrics")
-        if highest is None:
-            return Missing(gap=Gap.NOT_IN_PLAN, text="no peak is known for the plan's GPU product and precision")
-        return Reading(value=found.value / highest, low=None, high=None, n=found.n)
-
-    return read_share
-
-
 def _alone(way: Callable[[Window], SignalValue]) -> Callable[[Window, PlanFacts], SignalValue]:
     """Adapt a function of the window alone to the signature of DERIVED."""
     return lambda window, _: way(window)
@@ -403,10 +362,14 @@ DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "gpu_utilization": _alone(gpu_windows.utilization),
     "gpu_memory_utilization": _alone(gpu_windows.memory_utilization),
     "gpu_power_watts": _alone(gpu_windows.power),
-    "energy_per_generated_token": _energy_by("generation_tokens"),
-    "energy_per_token": _energy_by("generation_tokens", "prompt_tokens"),
-    "mfu": _share_of_peak("peak_flops", "estimated_flops"),
-    "mbu": _share_of_peak("peak_bytes_per_second", "estimated_read_bytes", "estimated_write_bytes"),
+    "energy_per_generated_token": lambda window, plan: energy(window, plan.gpus_per_replica, "generation_tokens"),
+    "energy_per_token": lambda window, plan: energy(
+        window, plan.gpus_per_replica, "generation_tokens", "prompt_tokens"
+    ),
+    "mfu": lambda window, plan: share_of_peak(window, plan.peak_flops, "estimated_flops"),
+    "mbu": lambda window, plan: share_of_peak(
+        window, plan.peak_bytes_per_second, "estimated_read_bytes", "estimated_write_bytes"
+    ),
     "gpu_throttled_ratio": _alone(gpu_windows.throttled),
     "fleet_utilization": _fleet_utilization,
     "tokens_per_gpu_hour": tokens_per_gpu_hour,

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from rules.telemetry import windows
 from rules.telemetry.families import stem
 from rules.telemetry.gauges import GAUGE_HOLD_SECONDS, GaugeSum
-from rules.telemetry.reading_methods import mean_level, ratio
+from rules.telemetry.reading_methods import gap_for_empty_family, mean_level, ratio, replica_rate
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import LINKS, GpuReadout
 from rules.telemetry.windows import Window
@@ -156,3 +156,37 @@ def throttled(window: Window) -> SignalValue:
     found = [ratio(window, name, "gpu_throttled_covered_seconds") for name in names]
     known = [one for one in found if isinstance(one, Reading) and one.value is not None]
     return max(known, key=lambda one: one.value or 0.0) if known else found[0]
+
+
+def _summed_rate(window: Window, families: tuple[str, ...]) -> tuple[float, float] | Missing:
+    """Return the sum of the families per covered replica-second, and their sum."""
+    rates = [replica_rate(window, family) for family in families]
+    if None in rates:
+        return Missing(gap=window.explain_missing(families[rates.index(None)]))
+    return math.fsum(rate or 0.0 for rate in rates), math.fsum(window.counters[family] for family in families)
+
+
+def energy(window: Window, gpus: float | None, *tokens: str) -> SignalValue:
+    """Return joules per token: mean power of a GPU x GPUs of a replica / tokens per second of a replica."""
+    watts, made = power(window), _summed_rate(window, tokens)
+    if isinstance(made, Missing):
+        return made
+    if isinstance(watts, Missing) or gpus is None:
+        return watts if isinstance(watts, Missing) else Missing(gap=Gap.NOT_IN_PLAN)
+    rate, count = made
+    if not rate:
+        return gap_for_empty_family(window, tokens[0])
+    value, low, high = (None if x is None else x * gpus / rate for x in (watts.value, watts.low, watts.high))
+    return Reading(value=value, low=low, high=high, n=count)
+
+
+def share_of_peak(window: Window, peak: float | None, *families: str) -> SignalValue:
+    """Return an engine's estimates per GPU and second by the peak of the GPU's product."""
+    found = _summed_rate(window, families)
+    if isinstance(found, Missing):
+        return found
+    if not found[0]:
+        return Missing(gap=Gap.NOT_EXPOSED, text="nothing was estimated: no traffic, or no --enable-mfu-metrics")
+    if peak is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="no peak is known for the plan's GPU product and precision")
+    return Reading(value=found[0] / peak, low=None, high=None, n=found[1])
