@@ -181,7 +181,7 @@ def test_the_gpus_page_has_every_source_and_every_signal_of_a_gpu() -> None:
     assert sources == list(get_args(GpusConfig.model_fields["source"].annotation))
     page = PAGES["gpus.md"]
     known = {signal.name for signal in SIGNALS} - {signal.name for signal in engine_signals()}
-    assert known <= set(re.findall(r"`([a-z_]+)`", page))
+    assert known <= set(re.findall(r"`([a-z0-9_]+)`", page))
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
