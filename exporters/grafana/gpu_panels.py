@@ -118,14 +118,18 @@ def links(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
     )
 
 
-def energy(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Return joules by generated tokens."""
-    per_token = q.divide(q.total(where, "gpu_energy_joules", labels), q.total(where, "generation_tokens", labels))
+def energy(where: SeriesScope) -> Panel:
+    """Return joules by generated tokens. Tokens belong to a replica, not to one of its GPUs."""
     return Panel(
         title="Energy per generated token",
         description=signal_text("energy_per_generated_token"),
         unit=signal_unit("energy_per_generated_token"),
-        queries=(Query(expr=per_token, legend=_of(labels)),),
+        queries=(
+            Query(
+                expr=q.divide(q.total(where, "gpu_energy_joules"), q.total(where, "generation_tokens")),
+                legend="{{pool}}",
+            ),
+        ),
         width=12,
     )
 
@@ -179,4 +183,4 @@ def all_gpu_panels(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> t
     """Return every panel in reading order: three in the first line, then four."""
     work = tuple(panel(where, labels) for panel in (busy, active, memory))
     state = tuple(panel(where, labels) for panel in (power, temperature, throttled, faults))
-    return (*work, *(replace(panel, width=6) for panel in state), links(where, labels), energy(where, labels))
+    return (*work, *(replace(panel, width=6) for panel in state), links(where, labels))

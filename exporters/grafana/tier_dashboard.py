@@ -61,7 +61,7 @@ TIER = Dashboard(
                 request_panels.tokens(W, width=16),
             ),
         ),
-        Section(title="GPUs", panels=gpu_panels.all_gpu_panels(W)),
+        Section(title="GPUs", panels=(*gpu_panels.all_gpu_panels(W), gpu_panels.energy(W))),
         Section(title="Forecast", panels=(forecast_dashboard.demand(W), forecast_dashboard.replicas(W))),
     ),
 )
