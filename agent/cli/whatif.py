@@ -17,11 +17,11 @@ from agent.durations import duration_text
 from agent.history import reader
 from agent.history.daily_queries import Material, material, measured_views
 from agent.history.store import HistoryStore
-from exporters.documents.what_if import whatif_text
-from exporters.documents.what_if_json import whatif_json
+from exporters.documents.what_if import pools_text, whatif_text
+from exporters.documents.what_if_json import pools_json, whatif_json
 from rules.resize.production_curve import BAD
 from rules.resize.production_curve import FINE as HELD
-from rules.what_if.answer import WhatIfQuestion, answer_question, explain_unanswerable
+from rules.what_if.answer import PoolsWhatIf, WhatIfQuestion, answer_pools, answer_question, explain_unanswerable
 
 HOUR_SECONDS, LONGEST_SECONDS = 3600.0, 91 * 86_400.0
 MOST_INSTANCES, MOST_RPS = 100_000, 1e7
@@ -31,7 +31,13 @@ SCALES = (0.1, 10.0)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
-    parser.add_argument("--instances", type=_instances, required=True, metavar="N", help="so many replicas")
+    parser.add_argument(
+        "--instances",
+        type=_instances,
+        required=True,
+        metavar="N",
+        help="so many replicas, or PREFILL+DECODE such as 2+6",
+    )
     parser.add_argument(
         "--rps", type=_rps, metavar="R", help="requests per second of the whole tier; default the peak seen"
     )
@@ -47,10 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
 
 
-def _instances(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_INSTANCES:
+def _instances(text: str) -> tuple[int, ...]:
+    parts = text.split("+")
+    known = all(one.isascii() and one.isdecimal() and 1 <= int(one) <= MOST_INSTANCES for one in parts)
+    if not known or len(parts) > 2:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of replicas from 1 to {MOST_INSTANCES:,}")
-    return int(text)
+    return tuple(int(one) for one in parts)
 
 
 def _number(text: str) -> float:
@@ -77,9 +85,18 @@ def run(options: argparse.Namespace) -> int:
     """Print the result. The exit code tells whether the SLO would hold."""
     loaded = load(find(options.config))
     tier = select_tier(loaded, options.tier)
-    question = WhatIfQuestion(instances=options.instances, rps=options.rps, prompt_scale=options.prompt_scale)
+    question = WhatIfQuestion(
+        instances=sum(options.instances),
+        rps=options.rps,
+        prompt_scale=options.prompt_scale,
+        instances_by_pool=options.instances if len(options.instances) > 1 else (),
+    )
     found, simulated = _material(loaded, tier, options.since, time.time())
-    why = explain_unanswerable(found.seen, question)
+    apart = None if found.seen.context.serves_whole_requests else answer_pools(found.seen, question)
+    if isinstance(apart, PoolsWhatIf):
+        print(json.dumps(pools_json(apart), indent=2) if options.format == "json" else pools_text(apart))
+        return FINDING if apart.first.utilization > 1 else FINE
+    why = apart or explain_unanswerable(found.seen, question)
     if why:
         print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE

@@ -61,13 +61,13 @@ def demand(store: Reader, tier: str, since: float, until: float) -> tuple[Minute
 
 def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """The load bins of each hour added up at once; one after the other they would take most of a report's time."""
-    grouped: dict[float, list[Window]] = {}
+    grouped: dict[tuple[float, str | None], list[Window]] = {}
     for one in binned:
         middle = (one.window.start + one.window.end) / 2
-        grouped.setdefault(middle // HOUR_SECONDS, []).append(one.window)
+        grouped.setdefault((middle // HOUR_SECONDS, one.replica), []).append(one.window)
     return tuple(
-        BinnedWindow(replica=None, window=windows.sum_windows(group), rps=None, in_system=None)
-        for group in grouped.values()
+        BinnedWindow(replica=pool, window=windows.sum_windows(group), rps=None, in_system=None)
+        for (_, pool), group in grouped.items()
     )
 
 

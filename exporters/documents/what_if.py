@@ -15,7 +15,7 @@ from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import number
-from rules.what_if.answer import LimitHeadroom, WhatIf
+from rules.what_if.answer import LimitHeadroom, PoolsWhatIf, WhatIf
 
 INDENT = 12
 
@@ -41,6 +41,24 @@ def whatif_text(found: WhatIf, zone: str) -> str:
     for text in found.assumed:
         lines += wrap(text, "  - ", "    ")
     return "\n".join(lines)
+
+
+def pools_text(found: PoolsWhatIf) -> str:
+    """Return the answer for prefill and decode pools: use, need and cost of each, and the ratio that the traffic wants."""
+    first, have = found.first, "+".join(str(one.replicas) for one in found.pools)
+    word = "is full" if first.utilization > 1 else "fills first"
+    asked = number(found.rps, "per_second")
+    claim = f"{have} replicas at {asked}: the {first.pool} pool {word}, {first.utilization:.0%} used. "
+    claim += (
+        f"The tier takes up to {number(found.most_rps, 'per_second')}; the traffic wants P:D {found.wanted_ratio:.2g}."
+    )
+    lines = [*wrap(f"{found.tier}: {claim}"), ""]
+    for one in found.pools:
+        text = f"{replicas(one.replicas)}, {one.utilization:.0%} used; {replicas(one.needed.replicas)} needed "
+        text += f"({one.needed.arithmetic_text}; {one.capacity.reason})"
+        text += f"; {one.now:.3g} on average now" if one.now else ""
+        lines += wrap(f"{text}; {_money(one.bill, None)}", f"{one.pool:{INDENT - 2}}  ", " " * INDENT)
+    return "\n".join([*lines, "", *wrap("Latencies are not predicted: no curve of a whole request exists here.")])
 
 
 def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:

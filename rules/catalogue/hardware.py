@@ -39,6 +39,9 @@ ROWS: tuple[Rule, ...] = (
         thresholds={
             "factor": Threshold(1.3, "ratio", "guide 9.1, step 13: more than 30 % away from what was planned"),
             "busy": Threshold(0.4, "ratio", "guide 9.3: below 40 % of its capacity nothing is short"),
+            "short_prompt": Threshold(
+                500, "tokens", "guide 6.5: below 500 tokens whole replicas are the better choice"
+            ),
         },
         signal="prompt_tokens_per_second",
         family="prompt_tokens",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
 from rules.evaluator.tier_rules import LIVE_SECONDS, evaluate_rule
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import APART, BinnedWindow, TierContext
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, Window
@@ -41,16 +41,17 @@ _HISTOGRAMS = frozenset(rule.family for rule in ASKED)
 
 
 def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
-    """Return one window per hour, summed over load bins, with only the histograms that rules over days read.
+    """Return one window per hour and pool, summed over load bins, with only the histograms that rules over days read.
 
     Weeks of hours are in memory at once, and histograms are most of a window.
     """
-    grouped: dict[float, list[Window]] = {}
+    grouped: dict[tuple[float, str], list[Window]] = {}
     for one in binned:
-        grouped.setdefault(_hour(one.window), []).append(_slim(one.window))
+        pool = one.replica if one.replica in APART else ""
+        grouped.setdefault((_hour(one.window), pool), []).append(_slim(one.window))
     return tuple(
-        BinnedWindow(replica=None, window=windows.sum_windows(grouped[hour]), rps=None, in_system=None)
-        for hour in sorted(grouped)
+        BinnedWindow(replica=key[1] or None, window=windows.sum_windows(grouped[key]), rps=None, in_system=None)
+        for key in sorted(grouped)
     )
 
 
@@ -93,8 +94,11 @@ def _judged(rule: Rule, hours: Sequence[BinnedWindow], context: TierContext, now
 
 def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> str:
     """Return what is missing, or "": hours inside the window, or its beginning."""
-    each = [min(one.window.span, HOUR_SECONDS) * one.window.coverage for one in seen]
-    hours, all_hours = math.fsum(each) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
+    each: dict[float, float] = {}
+    for one in seen:
+        known = min(one.window.span, HOUR_SECONDS) * one.window.coverage
+        each[_hour(one.window)] = max(known, each.get(_hour(one.window), 0.0))
+    hours, all_hours = math.fsum(each.values()) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
     if hours < rule.minimum_seconds / HOUR_SECONDS - 1e-6:
         return f"{hours:.0f} of {all_hours:.0f} hours seen, {math.ceil(rule.minimum_seconds / HOUR_SECONDS)} are needed"
     return "" if reaches_back else f"{hours:.0f} of {all_hours:.0f} hours seen: the history did not reach back so far"

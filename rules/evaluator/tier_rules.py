@@ -68,6 +68,9 @@ OF_EACH = frozenset(
 )
 """Rules that compare the replicas of a tier with each other. They cannot use sums over replicas."""
 
+EACH_POOL = frozenset({"NoHeadroom", "DemandExceedsCapacity", "WorkloadDrift", "PastTheKnee"})
+"""Rules that read prefill and decode pools one by one. Sums over replicas do not tell pools apart."""
+
 SELDOM = frozenset({"PrefixRoutingBroken", "ReplicaImbalance"})
 SELDOM_SECONDS = 300.0
 """Interval in seconds of the SELDOM rules in an aggregated tier. They read an hour of every replica's minutes, and a cache
@@ -299,13 +302,17 @@ def evaluate_tier_rules(
         if rule.name in rule_state:
             results.append(replace(rule_state[rule.name], t=now))
             continue
-        of_each = minutes.each is not None and rule.name in OF_EACH
+        of_each = minutes.each is not None and (rule.name in OF_EACH or _of_pools(rule, context))
         kind = (of_each, rule.window_seconds)
         if kind not in holds:
             # Rules share few window lengths, and an hour of a large tier has many thousand windows.
             holds[kind] = _hold(minutes.each or () if of_each else minutes.binned, rule, now)
         results.append(_judged(rule, minutes, holds[kind], context, now, fleet or {}, projection))
     return tuple(results)
+
+
+def _of_pools(rule: Rule, context: TierContext) -> bool:
+    return rule.name in EACH_POOL and not context.serves_whole_requests
 
 
 def _judged(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
-from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
+from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import Margin, margin_from_rule, replica_count
 from rules.telemetry import windows
@@ -73,6 +73,7 @@ class Supply:
         return replica_count(rps, self.capacity, self.margin).replicas
 
 
+@judge_each_pool
 def judge_demand(case: RuleContext) -> RuleResult:
     """Compare arrivals with the capacity of the ready and the planned replicas, then the forecast at the lead time.
 
@@ -82,8 +83,6 @@ def judge_demand(case: RuleContext) -> RuleResult:
     supply = _read_supply(case)
     if supply is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
-    if not case.context.serves_whole_requests:
-        return case.unknown(Gap.NOT_IN_PLAN, "usable rps are those of whole replicas, not of a pool: see PdRatioOff")
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     whole = _read_arrivals(case.binned)

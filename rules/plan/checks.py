@@ -36,6 +36,9 @@ LENGTH_GAP = 0.25
 UNPLANNED_HITS = 0.2
 """Points of prefix hits beyond the workload's that make a benchmark unlike production (as PrefixHitDivergence allows)."""
 
+SHORT_PROMPT = 500.0
+"""Tokens of a prompt below which prefill and decode apart do not pay (guide 6.5)."""
+
 PARTS = (
     ("workload", "fleet arithmetic and changes of the traffic are left out"),
     ("fleet", "the planned number of replicas cannot be compared"),
@@ -246,6 +249,14 @@ def _other_configuration(case: Case) -> Found:
             yield f"curve.measured.{name}", "warning", f"{text}; benchmark the final configuration (guide 9.1, step 7)"
 
 
+def _short_prompts(case: Case) -> Found:
+    prompts = case.tier.workload.prompt_tokens if case.tier.workload else None
+    usual = (prompts.p50 or prompts.mean) if prompts else None
+    if case.tier.pools != ("mixed",) and usual is not None and usual < SHORT_PROMPT:
+        text = f"are served apart, but prompts have {usual:.4g} tokens: below {SHORT_PROMPT:.0f} do not disaggregate"
+        yield "pools", "warning", f"{text}; whole replicas with chunked prefill are the better choice (guide 6.5)"
+
+
 def _missing(case: Case) -> Found:
     if case.tier.curve is None:
         yield "curve", "info", f"is not in the plan; {_names(CURVE_RULES)} will say not_in_plan"
@@ -273,6 +284,7 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _large_fleet,
     _calibration_gap,
     _other_configuration,
+    _short_prompts,
     _missing,
 )
 

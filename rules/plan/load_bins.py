@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.plan.capacity import planned_capacity
+from rules.plan.capacity import POOL_TOKENS, planned_capacity, pool_capacity
 from rules.plan.curve import Curve
 from rules.plan.schema import TierPlan
 from rules.telemetry import histograms, windows
@@ -21,8 +21,10 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.windows import Window
 from rules.telemetry.work import Capacity
 
-APART = frozenset({"prefill", "decode"})
+APART = frozenset(POOL_TOKENS)
 """Pools whose replicas each do a part of a request."""
+
+DONE = "requests_finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,8 @@ class TierContext:
     """A tier as judgements see it: its plan (None where there is none), the curve, and what readings need of it.
 
     `itl_comparable` says whether benchmark and engine mean the same by ITL. `limits` override thresholds by rule, `pools`
-    says which pool a replica belongs to (mixed, prefill, decode), where that is known.
+    says which pool a replica belongs to (mixed, prefill, decode), where that is known. `pool` is the one that
+    `narrow_to_pool` left, "" for the whole tier.
     """
 
     tier: str
@@ -40,13 +43,16 @@ class TierContext:
     itl_comparable: bool = True
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pools: Mapping[str, str] = field(default_factory=dict)
+    pool: str = ""
 
     @property
     def serves_whole_requests(self) -> bool:
-        """Return whether each replica does all of a request, neither prefill nor decode alone.
+        """Return whether all replicas do the same part of a request: all of it, or that of the one pool.
 
-        Otherwise no load in whole requests is the capacity of a replica.
+        Otherwise no load is the capacity of a replica.
         """
+        if self.pool:
+            return True
         planned = self.plan is None or self.plan.pools == ("mixed",)
         return planned and not APART & set(self.pools.values())
 
@@ -54,6 +60,30 @@ class TierContext:
     def capacity(self) -> Capacity | None:
         """Return the present capacity of one replica, None if neither plan nor production gives it."""
         return self.basis.capacity
+
+
+def pool_of(context: TierContext, replica: str | None) -> str:
+    """Return the pool of a replica, "" if unknown. Hours of the history have a pool's name as their replica."""
+    known = replica or ""
+    return context.pools.get(known, known if known in APART else "")
+
+
+def narrow_to_pool(context: TierContext, pool: str, seen: Window | None) -> TierContext:
+    """Return one pool as a tier of its own. Its capacity counts requests of the lengths `seen` in the pool.
+
+    What the plan says of whole replicas is left out. The planned replicas are the pool's.
+    """
+    plan, found = context.plan, None
+    if plan is not None:
+        tokens, finished = ((seen.counters.get(name, 0.0) if seen else 0.0) for name in (POOL_TOKENS[pool], DONE))
+        found = pool_capacity(plan, pool, tokens / finished if tokens > 0 and finished > 0 else None)
+        count = getattr(plan.disaggregation, f"{pool}_instances", None)
+        fleet = (
+            plan.fleet.model_copy(update={"instances": count, "minimum_warm": None}) if plan.fleet and count else None
+        )
+        bare = {"curve": None, "operating_point": None, "fleet": fleet}
+        plan = plan.model_copy(update=bare)
+    return replace(context, plan=plan, curve=None, basis=replace(context.basis, capacity=found), pool=pool)
 
 
 def with_capacity(context: TierContext, capacity: Capacity | None) -> TierContext:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from rules.plan.capacity import POOL_TOKENS, pool_capacity
 from rules.plan.schema import TierPlan
 from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity
@@ -103,6 +104,13 @@ def count_fleet_of(plan: TierPlan, peak_rps: float, capacity_rps: float, margin:
     """Return Step 11 with the terms of a plan. Raises ValueError as `count_fleet`."""
     safety, warm = fleet_terms(plan)
     return count_fleet(peak_rps, capacity_rps, safety, margin, warm)
+
+
+def count_pools(plan: TierPlan, demand_rps: float, margin: Margin) -> Mapping[str, ReplicaCount]:
+    """Return the replicas of each pool for a demand (rps of the tier) of the planned lengths; empty without rates."""
+    known = {pool: found for pool in POOL_TOKENS if (found := pool_capacity(plan, pool)) is not None}
+    apart = plan.pools != ("mixed",) and len(known) == len(POOL_TOKENS)
+    return {pool: replica_count(demand_rps, found, margin) for pool, found in known.items()} if apart else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME as RULES
@@ -79,7 +79,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """Steps 1, 11 and 12 of a tier; None for a step without data."""
+    """Steps 1, 11 and 12 of a tier, and of each of its pools; None for a step without data."""
 
     seen: ProductionSummary
     workload: WorkloadNow
@@ -93,6 +93,7 @@ class Resize:
     proposed: FleetCost | None
     levers: tuple[Lever, ...]
     proposal: Proposal
+    pools: Mapping[str, Resize] = field(default_factory=dict)
 
 
 Answers = Mapping[str, RuleResult]
@@ -123,7 +124,9 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     utilization = _utilization(seen)
     used = utilization.value if isinstance(utilization, Reading) else None
     full = hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
-    proposal = _proposal(seen, results, workload, usable, size, full[0] if full else None)
+    pools = {pool: propose_size(one, results) for pool, one in sorted(seen.pools.items())} if not mixed else {}
+    alone = _proposal(seen, results, workload, usable, size, full[0] if full else None)
+    proposal = _joined({pool: one.proposal for pool, one in pools.items()}) if len(pools) > 1 else alone
     measured = measured_cost(seen, used)
     return Resize(
         seen=seen,
@@ -138,6 +141,35 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
         proposed=proposed_cost(seen, proposal.replicas, measured, used) if proposal.replicas else None,
         levers=list_levers(seen, usable, size) if usable and size else (),
         proposal=proposal,
+        pools=pools,
+    )
+
+
+def _joined(parts: Mapping[str, Proposal]) -> Proposal:
+    """Return the proposal of a tier from those of its pools: all of them, or none."""
+    unsure = any(one.certainty is not Certainty.CERTAIN for one in parts.values())
+    told = [(pool, one.now, one.replicas) for pool, one in parts.items()]
+    known = [(pool, now, replicas) for pool, now, replicas in told if now is not None and replicas is not None]
+    now, replicas = sum(row[1] for row in known), sum(row[2] for row in known)
+    each = ", ".join(f"{pool} {count}" + ("" if count == was else f" instead of {was}") for pool, was, count in known)
+    if len(known) < len(parts):
+        kind, said = ProposalKind.NONE, "; ".join(f"{pool} pool: {one.sentence}" for pool, one in parts.items())
+    elif all(count == was for _, was, count in known):
+        kind, said = ProposalKind.KEEP, f"Keep {format_count(now, 'replica')}: {each}"
+    else:
+        grows = any(count > was for _, was, count in known)
+        kind = ProposalKind.GROW if grows else ProposalKind.SHRINK
+        said = f"{kind.value.capitalize()} to {format_count(replicas, 'replica')} from {now}: {each}"
+    complete = kind is not ProposalKind.NONE
+    return Proposal(
+        kind=kind,
+        certainty=Certainty.LIKELY if unsure or not complete else Certainty.CERTAIN,
+        now=now if complete else None,
+        replicas=replicas if complete else None,
+        sentence=said,
+        evidence=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.evidence),
+        against=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.against),
+        needed=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.needed),
     )
 
 
@@ -203,6 +235,8 @@ def _lacking(
         found.append("the tier has no plan")
     elif not seen.context.serves_whole_requests:
         found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
+    elif usable is None and seen.context.pool:
+        found.append("the plan has no tokens a second of the pool, or the requests have no known lengths")
     elif usable is None:
         found.append("the plan has no benchmark, and no load of production with 300 requests kept the SLO")
     elif usable.is_lower_bound:

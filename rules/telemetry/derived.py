@@ -262,7 +262,7 @@ def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
     work = work_of(window, basis.capacity.lengths)
     if work is None:
-        return Missing(gap=window.explain_missing("requests_finished"))
+        return Missing(gap=window.explain_missing(basis.capacity.lengths.only or "requests_finished"))
     capacity = basis.capacity.rps
     value, low, high = (
         None if one is None else one / capacity for one in (work.total.value, work.total.low, work.total.high)

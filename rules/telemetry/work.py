@@ -38,11 +38,13 @@ class MeanTokens:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityLengths:
     """Mean tokens of the requests that a capacity was measured with: prompts (with cached tokens) and outputs. None is
-    unknown. `prefix_hit_ratio` is the share of prompt tokens from the prefix cache, or None if unknown."""
+    unknown. `prefix_hit_ratio` is the share of prompt tokens from the prefix cache, or None if unknown. `only` is the family of
+    the tokens that a pool's capacity counts alone, "" for both."""
 
     prompt_tokens: MeanTokens | None = None
     generation_tokens: MeanTokens | None = None
     prefix_hit_ratio: float | None = None
+    only: str = ""
 
 
 UNTOLD = CapacityLengths()
@@ -79,20 +81,25 @@ def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
     planned range of the mean count the same, within that range.
     """
     finished = replica_rate(window, "requests_finished")
-    if finished is None:
+    if finished is None and not lengths.only:
         return None
+    finished = finished or 0.0
     prompts = _token_load(window, "prompt_tokens", lengths.prompt_tokens, finished)
     outputs = _token_load(window, "generation_tokens", lengths.generation_tokens, finished)
     untold = ""
     if prompts is not None:
         prompts, untold = _without_hits(prompts, computed_share(window), lengths.prefix_hit_ratio)
     known = [one for one in (prompts, outputs) if one is not None]
+    if lengths.only:
+        if not known:
+            return None
+        known *= 2
     bounded = len(known) == 2
     total = Reading(
         value=(sum(one.best for one in known) + (2 - len(known)) * finished) / 2,
         low=min(one.low for one in known) if bounded else None,
         high=max(one.high for one in known) if bounded else None,
-        n=window.counters["requests_finished"],
+        n=window.counters.get("requests_finished", 0.0),
     )
     return Work(total=total, by_prompts=prompts, by_outputs=outputs, hits_untold=untold)
 
@@ -134,7 +141,8 @@ def computed_share(window: Window) -> float | None:
 
 def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> str:
     """Return in parentheses the range of use and its reasons, or "" if the bounds are one number."""
-    kinds = (("prompt", work.by_prompts, lengths.prompt_tokens), ("output", work.by_outputs, lengths.generation_tokens))
+    both = (("prompt", work.by_prompts, lengths.prompt_tokens), ("output", work.by_outputs, lengths.generation_tokens))
+    kinds = [one for one in both if one[2] is not None or not lengths.only]
     untold = [word for word, load, _ in kinds if load is None]
     if untold:
         return f" (not weighed by {' and '.join(untold)} tokens, which plan or engine does not tell)"

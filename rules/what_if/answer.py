@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from rules.catalogue.registry import margin_of
 from rules.plan.benchmark_reading import IN_SYSTEM, read_benchmark
+from rules.plan.capacity import POOL_TOKENS
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
-from rules.plan.load_bins import BinnedWindow
+from rules.plan.load_bins import BinnedWindow, narrow_to_pool
 from rules.plan.replica_count import ReplicaCount, replica_count
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import Bill, compute_bill, tokens_per_hour
@@ -42,11 +43,15 @@ WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfQuestion:
-    """Replicas, load of the whole tier in rps (None: the observed peak) and factor of the prompts' length."""
+    """Replicas, load of the whole tier in rps (None: the observed peak) and factor of the prompts' length.
+
+    `instances_by_pool` are the replicas for prefill and for decode, empty where they do both.
+    """
 
     instances: int
     rps: float | None = None
     prompt_scale: float = 1.0
+    instances_by_pool: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +117,89 @@ class WhatIf:
         return next((one for one in self.met if one.limit is found), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWhatIf:
+    """One pool with `replicas` at the asked load: its capacity, use and need, and its mean replicas `now` (0: not seen)."""
+
+    pool: str
+    replicas: int
+    now: float
+    capacity: Capacity
+    utilization: float
+    needed: ReplicaCount
+    bill: Bill | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolsWhatIf:
+    """Answer for prefill and decode apart at `rps` of the tier, from the peak unless asked. Latencies are not predicted."""
+
+    tier: str
+    rps: float
+    peak: ObservedPeak | None
+    pools: tuple[PoolWhatIf, ...]
+
+    @property
+    def first(self) -> PoolWhatIf:
+        """Return the pool that is full first."""
+        return max(self.pools, key=lambda one: one.utilization)
+
+    @property
+    def most_rps(self) -> float:
+        """Return the load of the tier that fills the first pool."""
+        return self.rps / self.first.utilization
+
+    @property
+    def wanted_ratio(self) -> float:
+        """Return the guide's P:D ratio (6.5): replicas that each pool needs at full use, divided."""
+        prefill, decode = (one.utilization * one.replicas for one in self.pools)
+        return prefill / decode
+
+
+def answer_pools(seen: ProductionSummary, question: WhatIfQuestion) -> PoolsWhatIf | str:
+    """Return the answer for a tier of two pools, or why there is none. `instances_by_pool` says how many each has."""
+    if len(question.instances_by_pool) != len(POOL_TOKENS):
+        return TWO_POOLS
+    if question.prompt_scale != 1:
+        return "what other prompts do to a prefill replica was not measured: benchmark it with them"
+    # A request passes both pools, and hours of the whole tier would count it twice.
+    peak = find_peak(seen.pools.get("decode", seen))
+    rps = question.rps or (peak.rps if peak else 0.0)
+    if rps <= 0:
+        return NO_PEAK
+    found = []
+    for pool, replicas in zip(POOL_TOKENS, question.instances_by_pool, strict=True):
+        own = seen.pools.get(pool)
+        context = own.context if own else narrow_to_pool(seen.context, pool, None)
+        if context.capacity is None or context.plan is None:
+            return f"{pool} pool: the plan lacks `disaggregation`, or nothing tells the mean tokens of a request"
+        found.append(
+            PoolWhatIf(
+                pool=pool,
+                replicas=replicas,
+                now=own.mean_ready_replicas if own else 0.0,
+                capacity=context.capacity,
+                utilization=rps / replicas / context.capacity.rps,
+                needed=replica_count(rps, context.capacity, margin_of(context.limits)),
+                bill=compute_bill(context.plan, replicas, None),
+            )
+        )
+    return PoolsWhatIf(tier=seen.context.tier, rps=rps, peak=peak, pools=tuple(found))
+
+
+TWO_POOLS = "it serves prefill and decode apart: give replicas of both, such as --instances 2+6"
+NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
+
+
 def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
     """Return why a tier has no prediction, or ""."""
     plan = seen.context.plan
     if not seen.context.serves_whole_requests:
-        return (
-            "it serves prefill and decode apart: a replica of one pool has no load of whole requests, and the benchmark's "
-            "curve is of a mixed one"
-        )
+        return TWO_POOLS
+    if question.instances_by_pool:
+        return "its replicas serve whole requests: give one number of them"
     if question.rps is None and find_peak(seen) is None:
-        return "no peak was seen and the plan has none: say with --rps for which load"
+        return NO_PEAK
     if plan is None and not any(one.rps for one in seen.bins):
         return "it is in no plan, and no traffic of it was seen"
     return ""

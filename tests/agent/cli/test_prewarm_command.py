@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from dataclasses import replace
@@ -222,3 +223,26 @@ def test_a_tier_that_is_not_there_is_named_with_those_that_are(
     code, _, err = said(capsys, "-c", str(configured(tmp_path, history=True)), "--tier", "h100")
     assert code == 2
     assert "there is no tier h100; there are cpu-small" in err
+
+
+def test_pools_are_counted_one_by_one_at_the_forecast(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tier = yaml.safe_load((TESTS / "plans" / "cpu-pools.yaml").read_text())["tiers"]["cpu-pools"]
+    rates = {"prefill_tokens_per_second": 1000, "decode_tokens_per_second": 10}
+    (tmp_path / "plan.yaml").write_text(
+        yaml.safe_dump({"schema": 1, "tiers": {"t": {**tier, "disaggregation": rates}}})
+    )
+    target = {"tier": "t", "url": "http://127.0.0.1:9/metrics", "pool": "decode"}
+    config = tmp_path / "sizewatch.yaml"
+    config.write_text(yaml.safe_dump({"plan": "plan.yaml", "data_dir": str(tmp_path), "targets": [target]}))
+    code, out, _ = said(capsys, "--history", str(trace), "-c", str(config), "--start", "3m")
+    assert code == 0
+    rps = float(re.findall(r"decode pool, 95% of demand: ([\d.]+) rps", out)[0])
+    assert f"prefill pool, 95% of demand: {rps:.3g} rps at 1.95 rps a replica at up to 0.9 of it: 1" in out
+    code, out, _ = said(capsys, "--history", str(trace), "-c", str(config), "--start", "3m", "--format", "json")
+    assert json.loads(out)["pools"] == {"prefill": 1, "decode": math.ceil(rps * 64 / 10 / 0.9)}
+    assert (
+        said(capsys, "--history", str(trace), "-c", str(config), "--format", "keda", "--workload", "Deployment/d")[0]
+        == 3
+    )

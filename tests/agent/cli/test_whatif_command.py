@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from paths import ROOT
-from report_samples import HOUR, START, TIER, book, day_and_night, hours, plan
+from report_samples import HOUR, POOLED, START, TIER, book, book_pools, day_and_night, hours, plan
 
 from agent.cli import main
 from agent.history.reader import KEPT, NOTE
@@ -219,7 +219,45 @@ def test_pools_served_apart_cannot_be_judged(tmp_path: Path, capsys: pytest.Capt
     assert ask(config, "--instances", "3") == 3
     told = capsys.readouterr()
     assert told.out == ""
-    assert "t in the last 7d: it serves prefill and decode apart" in told.err
+    assert "t in the last 7d: it serves prefill and decode apart: give replicas of both" in told.err
+    assert ask(config, "--instances", "1+2") == 3
+    assert "the plan lacks `disaggregation`" in capsys.readouterr().err
+
+
+APART = {**TIER, **POOLED}
+
+
+def pooled(folder: Path, count: int) -> str:
+    """A tier of 2 prefill and 4 decode replicas with as many hours of day and night in its history."""
+    config = configured(folder, [], APART, pool="decode")
+    with HistoryStore(folder / "history.db") as store:
+        book_pools(store, plan(**POOLED), count)
+    return config
+
+
+def test_pools_are_answered_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = pooled(tmp_path, 48)
+    # 30 rps of 800 and 80 tokens: 24,000 of 16,000 a prefill replica, 2,400 of 1,000 a decode replica.
+    code, found = asked(capsys, config, "--instances", "2+4")
+    assert (code, found["first_pool"], found["load_rps"]) == (0, "prefill", pytest.approx(30.0))
+    assert {name: one["utilization"] for name, one in found["pools"].items()} == pytest.approx(
+        {"prefill": 0.75, "decode": 0.6}
+    )
+    assert {name: (one["needed"], one["replicas_now"]) for name, one in found["pools"].items()} == {
+        "prefill": (2, 2.0),
+        "decode": (3, 4.0),
+    }
+    assert found["wanted_ratio"] == pytest.approx(1.5 / 2.4)
+    assert found["most_rps"] == pytest.approx(40.0)
+    assert ask(config, "--instances", "1+4") == 1
+    told = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "t: 1+4 replicas at 30 rps: the prefill pool is full, 150% used" in told
+    assert "16,000 prompt tokens a second of one prefill replica, 800 a request" in told
+
+
+def test_two_numbers_of_replicas_are_for_pools(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(week, "--instances", "2+4") == 3
+    assert "its replicas serve whole requests: give one number of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 PLAN = yaml.safe_load((recorded.PLANS / "cpu-small-open.yaml").read_text())
-OTHERS = frozenset({"failing", "llamacpp", "sglang", "mixed_tier"})
+OTHERS = frozenset({"failing", "llamacpp", "sglang", "mixed_tier", "pools_real"})
 """Recordings of other engines and tiers."""
 
 RECORDINGS = sorted(set(recorded.names()) - OTHERS)
