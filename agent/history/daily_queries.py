@@ -22,7 +22,7 @@ from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import RuleResult
-from rules.what_if.prompts import PromptVariation, find_prompt_variation
+from rules.what_if.variations import PromptVariation, find_prompt_variation
 
 DAY_SECONDS = 86_400.0
 

@@ -186,13 +186,9 @@ def _pool_points(tier: TierPlan) -> list[str]:
     """Return the capacity of each pool, and the replicas that the planned peak needs (guide 6.5)."""
     rates = tier.workload.requests_per_second if tier.workload else None
     found = count_pools(tier, (rates.peak if rates else None) or 0.0, margin_of())
-    if not found:
-        return _row("not known", "the plan lacks `disaggregation`, or the workload its mean tokens")
-    lines: list[str] = []
-    for pool, one in found.items():
-        need = f"; {one.arithmetic_text}" if one.demand_rps else ""
-        lines += _row(pool, f"{one.capacity.rps:.4g} rps: {one.capacity.reason}{need}")
-    return lines
+    told = {pool: f"{one.capacity.reason}; {one.arithmetic_text}" for pool, one in found.items()}
+    told = told or {"not known": "the plan lacks `disaggregation`, or the workload its mean tokens"}
+    return [line for name, text in told.items() for line in _row(name, text)]
 
 
 def _measured_at(shown: _Shown, point: OperatingPoint) -> list[str]:

@@ -16,7 +16,7 @@ from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import number
-from rules.what_if.answer import AtLoad, LimitHeadroom, PoolsWhatIf, WhatIf
+from rules.what_if.answer import AtLoad, LimitHeadroom, WhatIf
 from rules.what_if.limits import BENCHMARK_END, GIVEN, PRODUCTION_END
 from rules.what_if.prediction import PredictionSource
 
@@ -65,30 +65,6 @@ def limit_words(name: str, objective: float | None) -> str:
     """Return a limit in words: "TTFT P99 above 2 s"."""
     unit = QUANTITIES[name][1] if name in QUANTITIES else ""
     return LIMITS[name].format("" if objective is None else number(objective, unit))
-
-
-def pools_json(found: PoolsWhatIf) -> Mapping[str, Any]:
-    """Return the answer for prefill and decode pools. Rates are requests per second of the tier."""
-    return {
-        "schema": SCHEMA,
-        "tier": found.tier,
-        "load_rps": found.rps,
-        "most_rps": found.most_rps,
-        "first_pool": found.first.pool,
-        "wanted_ratio": found.wanted_ratio,
-        "pools": {
-            one.pool: {
-                "replicas": one.replicas,
-                "replicas_now": one.now,
-                "capacity_rps": one.capacity.rps,
-                "capacity_reason": one.capacity.reason,
-                "utilization": one.utilization,
-                "needed": one.needed.replicas,
-                "cost": asdict(one.bill) if one.bill else None,
-            }
-            for one in found.pools
-        },
-    }
 
 
 def headline(found: WhatIf) -> str:

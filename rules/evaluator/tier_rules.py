@@ -298,21 +298,18 @@ def evaluate_tier_rules(
     rule_state = kept or {}
     holds: dict[tuple[bool, float], tuple[BinnedWindow, ...]] = {}
     results = []
+    compared = OF_EACH if context.serves_whole_requests else OF_EACH | EACH_POOL
     for rule in LIVE:
         if rule.name in rule_state:
             results.append(replace(rule_state[rule.name], t=now))
             continue
-        of_each = minutes.each is not None and (rule.name in OF_EACH or _of_pools(rule, context))
+        of_each = minutes.each is not None and rule.name in compared
         kind = (of_each, rule.window_seconds)
         if kind not in holds:
             # Rules share few window lengths, and an hour of a large tier has many thousand windows.
             holds[kind] = _hold(minutes.each or () if of_each else minutes.binned, rule, now)
         results.append(_judged(rule, minutes, holds[kind], context, now, fleet or {}, projection))
     return tuple(results)
-
-
-def _of_pools(rule: Rule, context: TierContext) -> bool:
-    return rule.name in EACH_POOL and not context.serves_whole_requests
 
 
 def _judged(

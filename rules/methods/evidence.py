@@ -13,12 +13,12 @@ from functools import wraps
 
 from rules.confidence import Certainty, binomial_tail
 from rules.plan.capacity import POOL_TOKENS
-from rules.plan.load_bins import DONE, BinnedWindow, narrow_to_pool, pool_of
+from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram, Quantile
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, RuleContext
-from rules.verdicts.verdict import FIRING, IdleReplicas, RuleResult, Status, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
 
@@ -174,11 +174,9 @@ def judge_each_pool(method: Judge, by_rate: bool = True) -> Judge:
         (worst, pool), (other, its_pool) = found
         if isinstance(worst, Unknown):
             return replace(worst, text=f"{pool} pool: {worst.text}")
-        text = other.text if isinstance(other, Unknown) else other.sentence
-        idle = [one.idle for one, _ in found if isinstance(one, Verdict) and one.status is worst.status and one.idle]
         said = worst.sentence if worst.sentence[1:2].isupper() else worst.sentence[:1].lower() + worst.sentence[1:]
-        details = (*worst.details, f"{its_pool} pool: {text}")
-        return replace(worst, sentence=f"{pool.capitalize()} pool: {said}", details=details, idle=_sum_idle(idle))
+        details = (*worst.details, f"{its_pool} pool: {other.text if isinstance(other, Unknown) else other.sentence}")
+        return replace(worst, sentence=f"{pool.capitalize()} pool: {said}", details=details)
 
     return judged
 
@@ -198,7 +196,7 @@ def _judge_pool(case: RuleContext, pool: str, method: Judge, by_rate: bool) -> R
     binned = tuple(select_pool(case, case.binned, pool))
     if not binned:
         return case.unknown(Gap.NOT_EXPOSED, "no window is known to be of it; engines do not say their pool")
-    seen = windows.sum_families((one.window for one in binned), (DONE, POOL_TOKENS[pool]))
+    seen = windows.sum_families((one.window for one in binned), ("requests_finished", POOL_TOKENS[pool]))
     context = narrow_to_pool(case.context, pool, seen)
     if by_rate and context.capacity is None:
         return case.unknown(Gap.NOT_IN_PLAN, f"no mean {POOL_TOKENS[pool].replace('_', ' ')} of a request is known")
@@ -212,11 +210,3 @@ def _rank(result: RuleResult) -> tuple[int, bool, float]:
     value, most = getattr(result.observed, "value", None) or 0.0, getattr(result.expected, "high", None)
     gravity = 0 if result.status not in FIRING else 3 if result.status is Status.CRITICAL else 2
     return gravity, gravity > 0 and result.certainty is Certainty.CERTAIN, value / most if most else value
-
-
-def _sum_idle(several: Sequence[IdleReplicas]) -> IdleReplicas | None:
-    if not several:
-        return None
-    costs = [one.cost_per_day for one in several if one.cost_per_day is not None]
-    whole = math.fsum(one.replicas for one in several)
-    return replace(several[0], replicas=whole, cost_per_day=math.fsum(costs) if costs else None)

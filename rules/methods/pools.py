@@ -14,7 +14,7 @@ from rules.confidence import CONFIDENCE, Certainty, binomial_tail
 from rules.methods.evidence import OUTPUTS, PROMPTS, certain_if, exact_reading, range_reading, select_pool
 from rules.methods.prefix_routing import split_by_warmth
 from rules.plan.capacity import POOL_TOKENS
-from rules.plan.load_bins import DONE, QUEUE, BinnedWindow, mean_waiting
+from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.plan.schema import Disaggregation
 from rules.telemetry import histograms, windows
 from rules.telemetry.signals import Gap
@@ -114,8 +114,10 @@ def judge_pools(case: RuleContext) -> RuleResult:
 
 def _short_prompts(case: RuleContext) -> str:
     """Return that these prompts are too short to disaggregate (guide 6.5), or ""."""
-    whole = windows.sum_families((one.window for one in select_pool(case, case.binned, PREFILL)), (DONE, PROMPT))
-    finished, limit = whole.counters.get(DONE, 0.0), case.limit("short_prompt")
+    whole = windows.sum_families(
+        (one.window for one in select_pool(case, case.binned, PREFILL)), ("requests_finished", PROMPT)
+    )
+    finished, limit = whole.counters.get("requests_finished", 0.0), case.limit("short_prompt")
     mean = whole.counters.get(PROMPT, 0.0) / finished if finished > 0 else limit
     return f"do not disaggregate: prompts have {mean:.0f} tokens, fewer than {limit:.0f}" if mean < limit else ""
 

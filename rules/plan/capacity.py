@@ -66,19 +66,10 @@ def pool_capacity(plan: TierPlan, pool: str, mean_tokens: float | None = None) -
         return None
     rate = getattr(plan.disaggregation, f"{pool}_tokens_per_second")
     rps, word = rate / mean.low, family.partition("_")[0]
-    return Capacity(
-        rps=rps,
-        low=0.0,
-        high=rps,
-        source=CapacitySource.BENCHMARK,
-        certainty=Certainty.LIKELY,
-        reason=f"{rate:,.6g} {word} tokens a second of one {pool} replica, {mean.low:,.4g} a request",
-        planned_rps=rps,
-        lengths=CapacityLengths(
-            prompt_tokens=mean if pool == "prefill" else None,
-            generation_tokens=mean if pool == "decode" else None,
-            only=family,
-        ),
+    reason = f"{rate:,.6g} {word} tokens a second of one {pool} replica, {mean.low:,.4g} a request"
+    alone = CapacityLengths(prompt_tokens=mean, generation_tokens=mean, only=family)
+    return replace(
+        stated_capacity(rps, reason, alone), low=0.0, source=CapacitySource.BENCHMARK, certainty=Certainty.LIKELY
     )
 
 

@@ -24,8 +24,6 @@ from rules.telemetry.work import Capacity
 APART = frozenset(POOL_TOKENS)
 """Pools whose replicas each do a part of a request."""
 
-DONE = "requests_finished"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContext:
@@ -75,14 +73,14 @@ def narrow_to_pool(context: TierContext, pool: str, seen: Window | None) -> Tier
     """
     plan, found = context.plan, None
     if plan is not None:
-        tokens, finished = ((seen.counters.get(name, 0.0) if seen else 0.0) for name in (POOL_TOKENS[pool], DONE))
+        tokens, finished = (
+            (seen.counters.get(name, 0.0) if seen else 0.0) for name in (POOL_TOKENS[pool], "requests_finished")
+        )
         found = pool_capacity(plan, pool, tokens / finished if tokens > 0 and finished > 0 else None)
         count = getattr(plan.disaggregation, f"{pool}_instances", None)
-        fleet = (
-            plan.fleet.model_copy(update={"instances": count, "minimum_warm": None}) if plan.fleet and count else None
-        )
-        bare = {"curve": None, "operating_point": None, "fleet": fleet}
-        plan = plan.model_copy(update=bare)
+        fleet = {"instances": count, "minimum_warm": None}
+        kept = plan.fleet.model_copy(update=fleet) if plan.fleet and count else None
+        plan = plan.model_copy(update={"curve": None, "operating_point": None, "fleet": kept})
     return replace(context, plan=plan, curve=None, basis=replace(context.basis, capacity=found), pool=pool)
 
 

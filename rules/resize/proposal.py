@@ -147,26 +147,19 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
 
 def _joined(parts: Mapping[str, Proposal]) -> Proposal:
     """Return the proposal of a tier from those of its pools: all of them, or none."""
-    unsure = any(one.certainty is not Certainty.CERTAIN for one in parts.values())
-    told = [(pool, one.now, one.replicas) for pool, one in parts.items()]
-    known = [(pool, now, replicas) for pool, now, replicas in told if now is not None and replicas is not None]
-    now, replicas = sum(row[1] for row in known), sum(row[2] for row in known)
-    each = ", ".join(f"{pool} {count}" + ("" if count == was else f" instead of {was}") for pool, was, count in known)
-    if len(known) < len(parts):
-        kind, said = ProposalKind.NONE, "; ".join(f"{pool} pool: {one.sentence}" for pool, one in parts.items())
-    elif all(count == was for _, was, count in known):
-        kind, said = ProposalKind.KEEP, f"Keep {format_count(now, 'replica')}: {each}"
-    else:
-        grows = any(count > was for _, was, count in known)
-        kind = ProposalKind.GROW if grows else ProposalKind.SHRINK
-        said = f"{kind.value.capitalize()} to {format_count(replicas, 'replica')} from {now}: {each}"
-    complete = kind is not ProposalKind.NONE
+    known = [(pool, one.replicas, one.now) for pool, one in parts.items() if one.replicas is not None and one.now]
+    replicas, now = sum(row[1] for row in known), sum(row[2] for row in known)
+    each = ", ".join(f"{pool} {count}" + ("" if count == was else f" instead of {was}") for pool, count, was in known)
+    moves, complete = [count - was for _, count, was in known], len(known) == len(parts)
+    kind = ProposalKind.GROW if max(moves, default=0) > 0 else ProposalKind.SHRINK if any(moves) else ProposalKind.KEEP
+    said = f"{kind.value.capitalize()}: {format_count(replicas, 'replica')}, {each}"
+    sure = complete and all(one.certainty is Certainty.CERTAIN for one in parts.values())
     return Proposal(
-        kind=kind,
-        certainty=Certainty.LIKELY if unsure or not complete else Certainty.CERTAIN,
+        kind=kind if complete else ProposalKind.NONE,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         now=now if complete else None,
         replicas=replicas if complete else None,
-        sentence=said,
+        sentence=said if complete else "; ".join(f"{pool} pool: {one.sentence}" for pool, one in parts.items()),
         evidence=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.evidence),
         against=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.against),
         needed=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.needed),

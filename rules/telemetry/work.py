@@ -89,11 +89,11 @@ def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
     untold = ""
     if prompts is not None:
         prompts, untold = _without_hits(prompts, computed_share(window), lengths.prefix_hit_ratio)
-    known = [one for one in (prompts, outputs) if one is not None]
     if lengths.only:
-        if not known:
-            return None
-        known *= 2
+        prompts, outputs = (prompts, None) if lengths.only == "prompt_tokens" else (None, outputs)
+    known = [one for one in (prompts, outputs) if one is not None] * (2 if lengths.only else 1)
+    if lengths.only and not known:
+        return None
     bounded = len(known) == 2
     total = Reading(
         value=(sum(one.best for one in known) + (2 - len(known)) * finished) / 2,
@@ -142,7 +142,7 @@ def computed_share(window: Window) -> float | None:
 def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> str:
     """Return in parentheses the range of use and its reasons, or "" if the bounds are one number."""
     both = (("prompt", work.by_prompts, lengths.prompt_tokens), ("output", work.by_outputs, lengths.generation_tokens))
-    kinds = [one for one in both if one[2] is not None or not lengths.only]
+    kinds = [one for one in both if one[1] is not None or not lengths.only]
     untold = [word for word, load, _ in kinds if load is None]
     if untold:
         return f" (not weighed by {' and '.join(untold)} tokens, which plan or engine does not tell)"

@@ -11,23 +11,30 @@ from dataclasses import dataclass, replace
 
 from rules.catalogue.registry import margin_of
 from rules.plan.benchmark_reading import IN_SYSTEM, read_benchmark
-from rules.plan.capacity import POOL_TOKENS
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
-from rules.plan.load_bins import BinnedWindow, narrow_to_pool
+from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import ReplicaCount, replica_count
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import Bill, compute_bill, tokens_per_hour
-from rules.resize.measured_capacity import slower_than_planned
+from rules.resize.measured_capacity import present_lengths, slower_than_planned
 from rules.resize.production_curve import ProductionPoint, SloStatus, production_points
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import WorkloadNow, measure_workload
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing, Reading
-from rules.telemetry.work import Capacity
-from rules.what_if.limits import CapacityLimit, find_first_limit, list_limits
+from rules.telemetry.work import UNTOLD, Capacity
+from rules.what_if.limits import TWO_POOLS, CapacityLimit, find_first_limit, list_limits
 from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
-from rules.what_if.production import ObservedPeak, ProductionLoads, collect_loads, count_replicas_at, find_peak
-from rules.what_if.prompts import KV, PromptEffect, PromptVariation, estimate_effect
+from rules.what_if.production import NO_PEAK, ObservedPeak, ProductionLoads, collect_loads, count_replicas_at, find_peak
+from rules.what_if.variations import (
+    KV,
+    Change,
+    PromptEffect,
+    PromptVariation,
+    change_configuration,
+    change_work,
+    estimate_effect,
+)
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
 
@@ -43,15 +50,11 @@ WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfQuestion:
-    """Replicas, load of the whole tier in rps (None: the observed peak) and factor of the prompts' length.
-
-    `instances_by_pool` are the replicas for prefill and for decode, empty where they do both.
-    """
+    """Replicas, load of the whole tier in rps (None: the observed peak) and factor of the prompts' length."""
 
     instances: int
     rps: float | None = None
     prompt_scale: float = 1.0
-    instances_by_pool: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,77 +121,56 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolWhatIf:
-    """One pool with `replicas` at the asked load: its capacity, use and need, and its mean replicas `now` (0: not seen)."""
-
-    pool: str
-    replicas: int
-    now: float
-    capacity: Capacity
-    utilization: float
-    needed: ReplicaCount
-    bill: Bill | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolsWhatIf:
-    """Answer for prefill and decode apart at `rps` of the tier, from the peak unless asked. Latencies are not predicted."""
+class ChangedWhatIf:
+    """Answer for a change at `rps` of the tier: capacity, use of the asked replicas with its bounds, and need, now and then."""
 
     tier: str
+    replicas: int
     rps: float
-    peak: ObservedPeak | None
-    pools: tuple[PoolWhatIf, ...]
+    now: ReplicaCount
+    needed: ReplicaCount
+    reasons: tuple[str, ...]
+    bill: Bill | None
 
     @property
-    def first(self) -> PoolWhatIf:
-        """Return the pool that is full first."""
-        return max(self.pools, key=lambda one: one.utilization)
+    def fits(self) -> bool | None:
+        """Return whether both bounds of the use are below or above all of it, None if they are not."""
+        low, high = self.summary["use_low"], self.summary["use_high"]
+        return True if high is not None and high <= 1 else False if low is not None and low > 1 else None
 
     @property
-    def most_rps(self) -> float:
-        """Return the load of the tier that fills the first pool."""
-        return self.rps / self.first.utilization
-
-    @property
-    def wanted_ratio(self) -> float:
-        """Return the guide's P:D ratio (6.5): replicas that each pool needs at full use, divided."""
-        prefill, decode = (one.utilization * one.replicas for one in self.pools)
-        return prefill / decode
+    def summary(self) -> Mapping[str, float | None]:
+        """Return the use of the asked replicas (0-1 and above) with its bounds by the change (None: open)."""
+        one, each = self.needed.capacity, self.rps / self.replicas
+        ends = {"use_low": each / one.high if one.high else None, "use_high": each / one.low if one.low else None}
+        return {"use": each / one.rps, **ends}
 
 
-def answer_pools(seen: ProductionSummary, question: WhatIfQuestion) -> PoolsWhatIf | str:
-    """Return the answer for a tier of two pools, or why there is none. `instances_by_pool` says how many each has."""
-    if len(question.instances_by_pool) != len(POOL_TOKENS):
-        return TWO_POOLS
-    if question.prompt_scale != 1:
-        return "what other prompts do to a prefill replica was not measured: benchmark it with them"
-    # A request passes both pools, and hours of the whole tier would count it twice.
-    peak = find_peak(seen.pools.get("decode", seen))
-    rps = question.rps or (peak.rps if peak else 0.0)
-    if rps <= 0:
-        return NO_PEAK
-    found = []
-    for pool, replicas in zip(POOL_TOKENS, question.instances_by_pool, strict=True):
-        own = seen.pools.get(pool)
-        context = own.context if own else narrow_to_pool(seen.context, pool, None)
-        if context.capacity is None or context.plan is None:
-            return f"{pool} pool: the plan lacks `disaggregation`, or nothing tells the mean tokens of a request"
-        found.append(
-            PoolWhatIf(
-                pool=pool,
-                replicas=replicas,
-                now=own.mean_ready_replicas if own else 0.0,
-                capacity=context.capacity,
-                utilization=rps / replicas / context.capacity.rps,
-                needed=replica_count(rps, context.capacity, margin_of(context.limits)),
-                bill=compute_bill(context.plan, replicas, None),
-            )
-        )
-    return PoolsWhatIf(tier=seen.context.tier, rps=rps, peak=peak, pools=tuple(found))
+def answer_change(
+    seen: ProductionSummary, question: WhatIfQuestion, change: Change, tiers: Mapping[str, TierPlan]
+) -> ChangedWhatIf:
+    """Return the answer for changed requests or another configuration; `tiers` are the plan's.
 
-
-TWO_POOLS = "it serves prefill and decode apart: give replicas of both, such as --instances 2+6"
-NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
+    Raise ValueError with the reason, and the benchmark that would tell, where nothing measured answers.
+    """
+    plan, usable, peak = seen.context.plan, seen.context.capacity, find_peak(seen)
+    if why := explain_unanswerable(seen, question):
+        raise ValueError(why)
+    if plan is None or usable is None or usable.is_lower_bound:
+        raise ValueError("what a replica takes now is not known: the plan has no benchmark of this tier")
+    present, rps = present_lengths(seen.lately) if seen.lately else UNTOLD, question.rps or (peak.rps if peak else 0.0)
+    found = change_configuration(seen.context.tier, plan, usable, tiers, change.configuration)
+    found = change_work(found, present, change)
+    margin = margin_of(seen.context.limits)
+    return ChangedWhatIf(
+        tier=seen.context.tier,
+        replicas=question.instances,
+        rps=rps,
+        now=replica_count(rps, usable, margin),
+        needed=replica_count(rps, found.capacity, margin),
+        reasons=found.reasons,
+        bill=compute_bill(found.plan, question.instances, None),
+    )
 
 
 def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
@@ -196,8 +178,6 @@ def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> s
     plan = seen.context.plan
     if not seen.context.serves_whole_requests:
         return TWO_POOLS
-    if question.instances_by_pool:
-        return "its replicas serve whole requests: give one number of them"
     if question.rps is None and find_peak(seen) is None:
         return NO_PEAK
     if plan is None and not any(one.rps for one in seen.bins):

@@ -234,6 +234,9 @@ class ObservedPeak:
     highest: float | None = None
 
 
+NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
+
+
 def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     """Return the peak of production or of the plan, None without either."""
     rates = seen.context.plan.workload.requests_per_second if seen.context.plan and seen.context.plan.workload else None

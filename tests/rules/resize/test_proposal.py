@@ -417,7 +417,7 @@ def test_each_pool_gets_its_own_count_from_the_peak_of_the_tier() -> None:
     # At 90 % these are 2.5 and 4.0 replicas; of four one may be lost.
     found = pooled_week(45.0)
     assert found.proposal.kind is ProposalKind.GROW
-    assert found.proposal.sentence == "Grow to 8 replicas from 6: decode 5 instead of 4, prefill 3 instead of 2"
+    assert found.proposal.sentence == "Grow: 8 replicas, decode 5 instead of 4, prefill 3 instead of 2"
     assert (found.proposal.now, found.proposal.replicas) == (6, 8)
     assert {pool: one.sized.replicas for pool, one in found.pools.items() if one.sized} == {"prefill": 3, "decode": 5}
     assert any(
@@ -426,9 +426,9 @@ def test_each_pool_gets_its_own_count_from_the_peak_of_the_tier() -> None:
 
 
 def test_pools_that_fit_are_kept_and_idle_ones_shrink() -> None:
-    assert pooled_week(30.0).proposal.sentence == "Shrink to 5 replicas from 6: decode 3 instead of 4, prefill 2"
+    assert pooled_week(30.0).proposal.sentence == "Shrink: 5 replicas, decode 3 instead of 4, prefill 2"
     fits = {**POOLED["disaggregation"], "decode_instances": 3}
-    assert pooled_week(30.0, disaggregation=fits).proposal.sentence == "Keep 5 replicas: decode 3, prefill 2"
+    assert pooled_week(30.0, disaggregation=fits).proposal.sentence == "Keep: 5 replicas, decode 3, prefill 2"
     idle = pooled_week(5.0).proposal
     assert (idle.kind, idle.replicas) == (ProposalKind.SHRINK, 3)
 
