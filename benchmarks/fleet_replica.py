@@ -48,6 +48,7 @@ GPU_GAUGES = {
     "gpu_temperature_celsius": 61.0,
     "gpu_power_limit_watts": 700.0,
     **dict.fromkeys(("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active"), PART),
+    **dict.fromkeys((f"gpu_{link}_{way}_bytes_per_second" for link in ("pcie", "nvlink") for way in ("tx", "rx")), 2e9),
 }
 
 

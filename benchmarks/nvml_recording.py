@@ -19,7 +19,7 @@ import pynvml
 FIELDS = (1, 3, 4, 5, 6, *range(74, 82), *range(251, 254), *range(269, 272))
 """ECC, time held down by policy, and both places where drivers keep the time of slowdowns and power brake."""
 POLICIES = (0, 1, 2, 3, 4, 5, 10, 11)
-METRICS = (1, 2, 3, 5, 10)
+METRICS = (1, 2, 3, 5, 10, 20, 21, 60, 61)
 MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 NOT_SUPPORTED = 3
 

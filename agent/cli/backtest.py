@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="the newest days are tested (default: 4; 14 where bins are half an hour or longer)",
     )
+    parser.add_argument("--requests", action="store_true", help="test the requests, not their work by tokens")
     parser.add_argument("--emit", type=Path, metavar="FILE", help="every forecast of every method as CSV")
     parser.add_argument(
         "--picture",
@@ -68,10 +69,11 @@ def run(options: argparse.Namespace) -> int:
 
     must_be_writable(options.emit, options.picture)
     given = input_from_options(options)
+    tested = given.requests if options.requests and given.requests is not None else given.series
     try:
         with _progress() as tell:
             walked = walk(
-                given.series,
+                tested,
                 options.horizons,
                 test_days=options.test_days,
                 sundays=given.sundays,
@@ -80,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
             )
     except CannotTest as error:
         raise SizewatchError(f"{given.name}: {error}") from error
-    report = backtest_report(given.name, walked, given.notes)
+    report = backtest_report(given.name, walked, given.notes if tested is given.series else given.notes[:-1])
     if options.emit is not None:
         write_forecasts(options.emit, walked, given.times)
     if options.picture is not None:

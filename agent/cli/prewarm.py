@@ -20,6 +20,8 @@ from agent.history import reader
 from agent.history.store import HistoryStore
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectReference, Secret
+from rules.catalogue.registry import margin_of
+from rules.plan.replica_count import count_pools
 
 DRAIN = "drain"
 MANIFESTS = ("keda", "hpa", "cronjob", "aibrix", DRAIN)
@@ -145,9 +147,12 @@ def run(options: argparse.Namespace) -> int:
         )
         with HistoryStore.open_reader(history_path(loaded)) as store:
             reader.print_simulated_notice(store)
-    found = result.prewarm.recommendation is not None or options.format == DRAIN
+    planned = loaded.plan.tiers.get(result.tier) if loaded and loaded.plan else None
+    ahead = result.forecast.projection.points_until(result.made_at) if result.forecast else ()
+    pools = count_pools(planned, max(one.q95 for one in ahead), margin_of()) if planned and ahead else {}
+    found = result.prewarm.recommendation is not None or bool(pools)
     if options.format in MANIFESTS:
-        if not found:
+        if result.prewarm.recommendation is None and options.format != DRAIN:
             print(f"sizewatch prewarm: no manifest: {prewarm_text(result.prewarm)}", file=sys.stderr)
             return CANNOT_JUDGE
         where = ManifestOptions(
@@ -165,7 +170,10 @@ def run(options: argparse.Namespace) -> int:
             return CANNOT_JUDGE
         print(text, end="")
     elif options.format == "json":
-        print(json.dumps(prewarm_json(result.prewarm), indent=2))
+        counts = {pool: one.replicas for pool, one in pools.items()}
+        print(json.dumps({**prewarm_json(result.prewarm), **({"pools": counts} if pools else {})}, indent=2))
     else:
         print(prewarm_text(result.prewarm, explain=options.explain))
-    return FINE if found else CANNOT_JUDGE
+        for pool, one in pools.items():
+            print(f"{pool} pool, 95% of demand: {one.arithmetic_text}; {one.capacity.reason}")
+    return FINE if found or options.format == DRAIN else CANNOT_JUDGE

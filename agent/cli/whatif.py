@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 
 from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_since
 from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, plan_versions, select_tier
@@ -17,11 +19,13 @@ from agent.durations import duration_text
 from agent.history import reader
 from agent.history.daily_queries import Material, material, measured_views
 from agent.history.store import HistoryStore
-from exporters.documents.what_if import whatif_text
-from exporters.documents.what_if_json import whatif_json
+from exporters.documents.what_if import other_text, whatif_text
+from exporters.documents.what_if_json import SCHEMA, whatif_json
 from rules.resize.production_curve import BAD
 from rules.resize.production_curve import FINE as HELD
-from rules.what_if.answer import WhatIfQuestion, answer_question, explain_unanswerable
+from rules.what_if.answer import ChangedWhatIf, WhatIfQuestion, answer_change, answer_question, explain_unanswerable
+from rules.what_if.limits import PoolsWhatIf, answer_pools
+from rules.what_if.variations import Change
 
 HOUR_SECONDS, LONGEST_SECONDS = 3600.0, 91 * 86_400.0
 MOST_INSTANCES, MOST_RPS = 100_000, 1e7
@@ -31,55 +35,87 @@ SCALES = (0.1, 10.0)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
-    parser.add_argument("--instances", type=_instances, required=True, metavar="N", help="so many replicas")
     parser.add_argument(
-        "--rps", type=_rps, metavar="R", help="requests per second of the whole tier; default the peak seen"
+        "--instances",
+        type=_instances,
+        required=True,
+        metavar="N",
+        help="so many replicas, or PREFILL+DECODE such as 2+6",
+    )
+    parser.add_argument(
+        "--rps", type=RPS, metavar="R", help="requests per second of the whole tier; default the peak seen"
     )
     parser.add_argument(
         "--prompt-scale",
-        type=_scale,
+        type=FACTOR,
         default=1.0,
         metavar="FACTOR",
         help="prompts so many times as long as now, such as 0.7",
     )
+    changes = parser.add_argument_group("changes", "of requests, or of the configuration by another tier's curve")
+    changes.add_argument("--output-tokens", type=TOKENS, metavar="N", help="mean output of a request in tokens")
+    changes.add_argument("--prefix-hits", type=RATIO, metavar="RATIO", help="share of prompt tokens that are cached")
+    changes.add_argument("--precision", metavar="FORMAT", help="format of the weights, such as fp8")
+    changes.add_argument("--gpu", metavar="PRODUCT", help="other GPU, such as 'NVIDIA H200'")
+    changes.add_argument("--tp", type=int, metavar="N", help="GPUs that share each layer")
+    changes.add_argument("--speculation", type=RATIO, metavar="RATIO", help="speculation with this acceptance")
     add_since(parser, "how far back the peak is looked for, and what other prompts did")
     add_config(parser)
     add_format(parser)
 
 
-def _instances(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_INSTANCES:
+def _instances(text: str) -> tuple[int, ...]:
+    parts = text.split("+")
+    known = all(one.isascii() and one.isdecimal() and 1 <= int(one) <= MOST_INSTANCES for one in parts)
+    if not known or len(parts) > 2:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of replicas from 1 to {MOST_INSTANCES:,}")
-    return int(text)
+    return tuple(int(one) for one in parts)
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def _between(low: float, high: float, what: str) -> Callable[[str], float]:
+    """Return a parser of numbers from `low` to `high`, named in its message."""
+
+    def parsed(text: str) -> float:
+        with suppress(ValueError):
+            if low <= float(text) <= high:
+                return float(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+
+    return parsed
 
 
-def _rps(text: str) -> float:
-    if not 0 < _number(text) <= MOST_RPS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no load: requests per second above 0, at most {MOST_RPS:,.0f}")
-    return _number(text)
+RPS = _between(1e-9, MOST_RPS, f"load: requests per second above 0, at most {MOST_RPS:,.0f}")
+FACTOR = _between(*SCALES, f"factor from {SCALES[0]:g} to {SCALES[1]:g}")
+TOKENS = _between(1, MOST_RPS, "number of tokens")
+RATIO = _between(0, 1, "ratio from 0 to 1")
 
-
-def _scale(text: str) -> float:
-    low, high = SCALES
-    if not low <= _number(text) <= high:
-        raise argparse.ArgumentTypeError(f"{text!r} is no factor from {low:g} to {high:g}")
-    return _number(text)
+PARTS = {"precision": "weights", "gpu": "GPU", "tp": "TP", "speculation": "acceptance"}
+"""Parts of the configuration by argument, as `configuration_of` names them."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the result. The exit code tells whether the SLO would hold."""
     loaded = load(find(options.config))
     tier = select_tier(loaded, options.tier)
-    question = WhatIfQuestion(instances=options.instances, rps=options.rps, prompt_scale=options.prompt_scale)
+    question = WhatIfQuestion(instances=sum(options.instances), rps=options.rps, prompt_scale=options.prompt_scale)
     found, simulated = _material(loaded, tier, options.since, time.time())
-    why = explain_unanswerable(found.seen, question)
+    asked = {name: value for key, name in PARTS.items() if (value := getattr(options, key)) is not None}
+    change = Change(output_tokens=options.output_tokens, prefix_hits=options.prefix_hits, configuration=asked)
+    other: PoolsWhatIf | ChangedWhatIf | None = None
+    whole, why = found.seen.context.serves_whole_requests, explain_unanswerable(found.seen, question)
+    try:
+        if question.prompt_scale != 1 and (change != Change() or not whole):
+            raise ValueError("--prompt-scale is for latencies of whole requests, with nothing else changed")
+        if change != Change():
+            other = answer_change(found.seen, question, change, loaded.plan.tiers if loaded.plan else {})
+        elif not whole or len(options.instances) > 1:
+            other = answer_pools(found.seen, options.instances, options.rps)
+    except ValueError as error:
+        why = str(error)
+    if other is not None:
+        whole_answer = {"schema": SCHEMA, **asdict(other), **other.summary}
+        print(json.dumps(whole_answer, indent=2) if options.format == "json" else other_text(other))
+        return CANNOT_JUDGE if other.fits is None else FINE if other.fits else FINDING
     if why:
         print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE

@@ -183,9 +183,10 @@ class Assembly:
                 )
 
     def _inherit_starts(self, before: Assembly) -> None:
-        """Keep the replica starts of a tier that has no pod at the moment, such as during a pod replacement."""
+        """Keep the replica starts and releases of a tier that has no pod at the moment, such as during a pod replacement."""
         for tier in self.versions.keys() - self.loop.source.tiers:
             self.loop.state.restore_starts(tier, before.loop.state.starts(tier))
+            self.loop.state.restore_releases(tier, before.loop.state.releases(tier))
 
     def workers(self) -> tuple[Worker, ...]:
         """Return pods on this machine whose replica another agent scrapes."""

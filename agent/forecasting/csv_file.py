@@ -27,7 +27,8 @@ from agent.forecasting.timestamps import LATEST_SECONDS, TimestampForm, TimeStyl
 from forecast.series.binned import Array, Integers
 
 TIME, REQUESTS = "timestamp", "requests"
-COLUMNS = (TIME, REQUESTS, "prompt_tokens", "output_tokens")
+TOKENS = ("prompt_tokens", "output_tokens")
+COLUMNS = (TIME, REQUESTS, *TOKENS)
 HEADER = "timestamp,requests[,prompt_tokens,output_tokens]"
 
 ROWS_AT_A_TIME = 500_000

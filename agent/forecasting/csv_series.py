@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite, isnan
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from agent.durations import duration_text
-from agent.forecasting.csv_file import REQUESTS, TraceColumns, TraceError, line_of, read_columns
+from agent.forecasting.csv_file import REQUESTS, TOKENS, TraceColumns, TraceError, line_of, read_columns
 from agent.forecasting.timestamps import MICRO, TimestampForm, TimeStyle, TraceRowError, local_to_utc
 from exporters.render.text import quote_external_text
 from forecast.series.binned import Array, Integers, Series, bin_events, resample
+from rules.telemetry.work import CapacityLengths, MeanTokens, weigh
 
 FEWEST_ROWS = 3
 """Minimum rows: a single distance between two rows may be a gap."""
@@ -26,11 +29,33 @@ MOST_BINS = 20_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Requests per bin, the format of the file's times, and notes on ignored columns and options."""
+    """Requests per bin, tokens per bin by column, the format of the file's times, and notes for the reader."""
 
     requests: Series
     times: TimeStyle
     notes: tuple[str, ...] = ()
+    tokens: Mapping[str, Series] = field(default_factory=dict)
+
+    @property
+    def mean_lengths(self) -> CapacityLengths:
+        """Return the mean tokens of a request over the bins of which both are known. None is unknown."""
+        means: dict[str, MeanTokens] = {}
+        for name, found in self.tokens.items():
+            known = np.isfinite(self.requests.values) & np.isfinite(found.values)
+            requests, tokens = (float(one.values[known].sum()) for one in (self.requests, found))
+            if requests > 0 and tokens > 0:
+                means[name] = MeanTokens(low=tokens / requests, high=tokens / requests)
+        return CapacityLengths(prompt_tokens=means.get(TOKENS[0]), generation_tokens=means.get(TOKENS[1]))
+
+    def work(self, lengths: CapacityLengths) -> Series:
+        """Return the requests as work, in requests of these lengths. Unknown tokens count as their requests."""
+        columns = [self.tokens[name].values.tolist() if name in self.tokens else None for name in TOKENS]
+        values = self.requests.values.copy()
+        for place, requests in enumerate(values.tolist()):
+            prompts, outputs = (None if one is None or isnan(one[place]) else one[place] for one in columns)
+            if isfinite(requests):
+                values[place] = weigh(requests, prompts, outputs, None, lengths, n=requests).total.value
+        return replace(self.requests, values=values)
 
 
 def read_trace(path: Path | str, *, zone: str = "UTC", bin_seconds: float | None = None) -> Trace:
@@ -55,20 +80,24 @@ def read_trace(path: Path | str, *, zone: str = "UTC", bin_seconds: float | None
     if np.isnan(columns.amounts[REQUESTS]).all():
         raise TraceError(path, f"holds no number in the column {REQUESTS}")
     starts: Array = micros / MICRO
-    series, notes = bin_events(starts, columns.amounts[REQUESTS], width / MICRO, zone=zone), _notes(columns)
-    own = series.bin_seconds
-    if bin_seconds is None or bin_seconds == own:
-        return Trace(requests=series, times=columns.style, notes=notes)
-    if bin_seconds < own:
+    series = {
+        name: bin_events(starts, amounts, width / MICRO, zone=zone)
+        for name, amounts in columns.amounts.items()
+        if not np.isnan(amounts).all()
+    }
+    notes, own = _notes(columns), width / MICRO
+    if bin_seconds is not None and bin_seconds < own:
         note = (
             f"bins of {duration_text(bin_seconds)} were asked for; the file's own are {duration_text(own)} and are kept"
         )
-        return Trace(requests=series, times=columns.style, notes=(*notes, note))
-    try:
-        return Trace(requests=resample(series, bin_seconds), times=columns.style, notes=notes)
-    except ValueError:
-        text = f"has bins of {duration_text(own)}, of which no whole number makes {duration_text(bin_seconds)}"
-        raise TraceError(path, f"{text}; ask for a multiple") from None
+        notes = (*notes, note)
+    elif bin_seconds is not None and bin_seconds != own:
+        try:
+            series = {name: resample(one, bin_seconds) for name, one in series.items()}
+        except ValueError:
+            text = f"has bins of {duration_text(own)}, of which no whole number makes {duration_text(bin_seconds)}"
+            raise TraceError(path, f"{text}; ask for a multiple") from None
+    return Trace(requests=series.pop(REQUESTS), times=columns.style, notes=notes, tokens=series)
 
 
 def _is_zone(zone: str) -> bool:

@@ -14,13 +14,15 @@ import numpy as np
 
 from agent.errors import SizewatchError
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
-from agent.forecasting.tier_forecast import KEPT_SECONDS, TierForecast
+from agent.forecasting.responses import KEPT_SECONDS
+from agent.forecasting.tier_forecast import TierForecast
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from exporters.documents.prewarm import Prewarm
 from forecast.series.binned import Array, Series, bin_events, resample
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import MINUTE_SECONDS
+from rules.telemetry.work import UNTOLD, CapacityLengths
 
 LONGEST_STEP_SECONDS = 86_400.0
 """Maximum absence in seconds to step through. After a longer absence the forecaster restarts from the history."""
@@ -29,19 +31,34 @@ NOTHING_YET = "no demand of this tier has been kept yet"
 
 
 def demand_series(
-    minutes: Sequence[MinuteDemand], *, zone: str = "UTC", bin_seconds: float = MINUTE_SECONDS
-) -> Series | None:
-    """Return the requests of minutes as `Reader.demand` returns them, or None if no minute is known.
+    minutes: Sequence[MinuteDemand],
+    *,
+    zone: str = "UTC",
+    bin_seconds: float = MINUTE_SECONDS,
+    lengths: CapacityLengths = UNTOLD,
+) -> list[Series]:
+    """Return the work of minutes as `Reader.demand` returns them, and the requests beside it; [] if no minute is known.
 
-    The series begins and ends with a known minute. Raise ValueError for bins that are not whole minutes.
+    Work is in requests of `lengths`; without any there are the requests alone. A series begins and ends with a known
+    minute. Raise ValueError for bins that are not whole minutes.
     """
     known = [place for place, one in enumerate(minutes) if one.requests is not None]
     if not known:
-        return None
+        return []
     used = minutes[known[0] : known[-1] + 1]
     starts = np.array([one.start for one in used], dtype=np.float64)
-    amounts = np.array([np.nan if one.requests is None else one.requests for one in used], dtype=np.float64)
-    return resample(bin_events(starts, amounts, MINUTE_SECONDS, zone=zone), bin_seconds)
+    kinds = [np.array([_amount(one, unit) for one in used], dtype=np.float64) for unit in _units(lengths)]
+    return [resample(bin_events(starts, amounts, MINUTE_SECONDS, zone=zone), bin_seconds) for amounts in kinds]
+
+
+def _units(lengths: CapacityLengths) -> tuple[CapacityLengths, ...]:
+    """Return the lengths that demand is weighed by: for the work, and (without any) for the requests beside it."""
+    return (UNTOLD,) if lengths == UNTOLD else (lengths, UNTOLD)
+
+
+def _amount(one: MinuteDemand, lengths: CapacityLengths) -> float:
+    found = one.work(lengths)
+    return np.nan if found is None else found
 
 
 class HistoryForecasts:
@@ -73,18 +90,19 @@ class HistoryForecasts:
         # Keep no forecaster that took only a part of the minutes: it would stay a minute late.
         del self._tiers[asked.tier]
         known.use(asked)
-        known.add(_minutes(reader, asked, known.end))
+        known.add(*_minutes(reader, asked, known.end))
         self._tiers[asked.tier] = known
         return known
 
     def _start(self, asked: ForecastRequest, reader: Reader) -> TierForecast | None:
         since = asked.settled_until - KEPT_SECONDS - asked.bin_seconds
-        found = demand_series(reader.demand(asked.tier, since, asked.settled_until), zone=asked.zone)
-        if found is None:
+        minutes = reader.demand(asked.tier, since, asked.settled_until)
+        kinds = demand_series(minutes, zone=asked.zone, lengths=asked.lengths)
+        if not kinds:
             return None
-        silent = np.full(max(0, round((asked.settled_until - found.end) / MINUTE_SECONDS)), np.nan)
-        minutes = replace(found, values=np.concatenate([found.values, silent]))
-        self._tiers[asked.tier] = TierForecast(asked, minutes)
+        silent = np.full(max(0, round((asked.settled_until - kinds[0].end) / MINUTE_SECONDS)), np.nan)
+        whole = [replace(one, values=np.concatenate([one.values, silent])) for one in kinds]
+        self._tiers[asked.tier] = TierForecast(asked, *whole)
         return self._tiers[asked.tier]
 
 
@@ -96,10 +114,11 @@ def no_forecast(asked: ForecastRequest, why: str) -> ForecastResponse:
     )
 
 
-def _minutes(reader: Reader, asked: ForecastRequest, since: float) -> Array:
-    """Return the requests of each minute of [since, settled_until); NaN if unknown."""
-    amounts = np.full(round((asked.settled_until - since) / MINUTE_SECONDS), np.nan)
+def _minutes(reader: Reader, asked: ForecastRequest, since: float) -> list[Array]:
+    """Return the demand of each minute of [since, settled_until) in each unit; NaN if unknown."""
+    units = _units(asked.lengths)
+    kinds = [np.full(round((asked.settled_until - since) / MINUTE_SECONDS), np.nan) for _ in units]
     for one in reader.demand(asked.tier, since, asked.settled_until):
-        if one.requests is not None:
-            amounts[round((one.start - since) / MINUTE_SECONDS)] = one.requests
-    return amounts
+        for amounts, lengths in zip(kinds, units, strict=True):
+            amounts[round((one.start - since) / MINUTE_SECONDS)] = _amount(one, lengths)
+    return kinds

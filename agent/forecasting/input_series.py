@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from agent.config.forecast import ForecastConfig
-from agent.config.load import LoadedConfig, find, history_path, load, select_tier
+from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, select_tier
 from agent.errors import ConfigError
 from agent.forecasting.csv_series import read_trace
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
-from agent.forecasting.tier_forecast import AHEAD_SECONDS, sundays
+from agent.forecasting.responses import AHEAD_SECONDS, sundays
 from agent.forecasting.timestamps import UTC_TIMES, TimeStyle
 from agent.history.reader import print_simulated_notice
 from agent.history.store import HistoryStore
@@ -23,6 +23,7 @@ from exporters.documents.prewarm import OLD_SECONDS
 from exporters.render.text import format_duration
 from forecast.series.binned import Array, Series
 from forecast.series.calendar import event_factors
+from rules.telemetry.work import UNTOLD, CapacityLengths
 
 KEPT_SECONDS = 60 * 86_400.0
 """Seconds of history to read: more than any test with the time before it."""
@@ -30,8 +31,11 @@ KEPT_SECONDS = 60 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSeries:
-    """Series of requests with its name, the format of its times, the public holidays, and the factor of known events in
-    each bin and in the day after."""
+    """Series with its name, the format of its times, the public holidays, and the factor of known events in each bin
+    and in the day after.
+
+    `series` is work in requests of `lengths`, and `requests` the requests beside it (None: no lengths, so work is
+    requests)."""
 
     name: str
     series: Series
@@ -39,22 +43,39 @@ class InputSeries:
     sundays: Collection[date]
     factors: Array
     notes: tuple[str, ...] = ()
+    requests: Series | None = None
+    lengths: CapacityLengths = UNTOLD
 
 
 def input_from_options(options: argparse.Namespace) -> InputSeries:
     """Return the input of the options --history, --config, --tier and --bin. Raise ConfigError, TraceError, HistoryError."""
     loaded = load(find(options.config)) if options.history is None or options.config is not None else None
     if options.history is not None:
-        return input_from_csv(options.history, loaded, options.bin)
+        return input_from_csv(options.history, loaded, options.bin, options.tier)
     assert loaded is not None
     return input_from_history(loaded, select_tier(loaded, options.tier), options.bin)
 
 
-def input_from_csv(path: Path, loaded: LoadedConfig | None, bin_seconds: float | None) -> InputSeries:
-    """Return a trace in bins of `bin_seconds` (default: the configuration's). Raise TraceError or ConfigError."""
+def input_from_csv(
+    path: Path, loaded: LoadedConfig | None, bin_seconds: float | None, tier: str | None = None
+) -> InputSeries:
+    """Return a trace in bins of `bin_seconds` (default: the configuration's). Raise TraceError or ConfigError.
+
+    Its work is in requests of the lengths that the tier's capacity counts, without a configuration of its own means.
+    """
     keys = loaded.config.forecast if loaded is not None else ForecastConfig()
     trace = read_trace(path, zone=keys.zone, bin_seconds=bin_seconds or keys.bin_seconds)
-    return _given(str(path), trace.requests, keys, trace.times, trace.notes)
+    lengths = trace.mean_lengths if loaded is None else _lengths_of(loaded, tier)
+    if lengths == UNTOLD or not trace.tokens:
+        return _given(str(path), (trace.requests,), UNTOLD, keys, trace.times, trace.notes)
+    return _given(str(path), (trace.work(lengths), trace.requests), lengths, keys, trace.times, trace.notes)
+
+
+def _lengths_of(loaded: LoadedConfig, tier: str | None) -> CapacityLengths:
+    """Return the lengths that the capacity of a tier counts, unknown without the tier or its capacity."""
+    contexts = build_tier_contexts(loaded)
+    context = contexts.get(tier) if tier is not None else next(iter(contexts.values())) if len(contexts) == 1 else None
+    return context.capacity.lengths if context is not None and context.capacity is not None else UNTOLD
 
 
 def input_from_history(
@@ -66,29 +87,42 @@ def input_from_history(
     if width % 60:
         raise ConfigError((f"--bin: demand is kept by the minute, of which {width:g} s is no whole number",))
     until = settled_time(time.time() if now is None else now, loaded.config.settling_seconds) // width * width
+    lengths = _lengths_of(loaded, tier)
     with HistoryStore.open_reader(history_path(loaded)) as reader:
         print_simulated_notice(reader)
-        found = demand_series(reader.demand(tier, until - KEPT_SECONDS, until), zone=keys.zone, bin_seconds=width)
-    if found is None:
+        minutes = reader.demand(tier, until - KEPT_SECONDS, until)
+    known = demand_series(minutes, zone=keys.zone, bin_seconds=width, lengths=lengths)
+    if not known:
         raise ConfigError(
             (f"{tier}: the history holds no demand of it yet; `sizewatch run` keeps it, or give --history CSV",)
         )
-    late = until - found.end
+    late = until - known[0].end
     notes = (
         (f"the newest demand that was kept is {format_duration(late)} old: is `sizewatch run` running?",)
         if late > OLD_SECONDS
         else ()
     )
-    return _given(tier, found, keys, UTC_TIMES, notes)
+    return _given(tier, known, lengths, keys, UTC_TIMES, notes)
 
 
-def _given(name: str, series: Series, keys: ForecastConfig, times: TimeStyle, notes: tuple[str, ...]) -> InputSeries:
+def _given(
+    name: str,
+    kinds: Sequence[Series],
+    lengths: CapacityLengths,
+    keys: ForecastConfig,
+    times: TimeStyle,
+    notes: tuple[str, ...],
+) -> InputSeries:
+    series = kinds[0]
+    unit = () if len(kinds) < 2 else (f"rates are work: requests weighed by their tokens, in requests of {lengths}",)
     ahead = len(series) + round(AHEAD_SECONDS / series.bin_seconds)
     return InputSeries(
         name=name,
         series=series,
+        requests=kinds[1] if len(kinds) > 1 else None,
+        lengths=lengths,
         times=times,
         sundays=sundays(keys.country, series, ahead),
         factors=event_factors(keys.events, series.start, series.bin_seconds, ahead, series.zone),
-        notes=notes,
+        notes=(*notes, *unit),
     )

@@ -17,7 +17,7 @@ from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import Prewarm
 from rules.plan.capacity import stated_capacity
 from rules.plan.replica_count import NO_MARGIN, Margin
-from rules.telemetry.work import Capacity
+from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths
 
 NO_LEAD_SECONDS = 900.0
 """Horizon in seconds while the cold start is unknown: then there is no recommendation."""
@@ -68,6 +68,11 @@ class ForecastRequest:
     currency: str = ""
 
     @property
+    def lengths(self) -> CapacityLengths:
+        """Return the lengths that capacity counts: the unit of work."""
+        return UNTOLD if self.capacity is None else self.capacity.lengths
+
+    @property
     def horizon_seconds(self) -> float:
         """Return the lead at which the forecast is scored."""
         return self.lead_seconds or NO_LEAD_SECONDS
@@ -76,9 +81,11 @@ class ForecastRequest:
     def settings(self) -> ForecastRequest:
         """Return the part that a forecaster is made for: the lead in whole minutes, and any or no capacity.
 
+        The lengths that capacity counts are a part of it: they are the unit of the work.
+
         Forecasters with other settings have nothing in common."""
         lead = None if self.lead_seconds is None else math.ceil(self.lead_seconds / 60.0) * 60.0
-        capacity = None if self.capacity is None else stated_capacity(1.0, "any")
+        capacity = None if self.capacity is None else stated_capacity(1.0, "any", self.capacity.lengths)
         rest = replace(self, now=0.0, settled_until=0.0, lead_source="", no_replicas="", held=0)
         return replace(rest, lead_seconds=lead, capacity=capacity)
 
@@ -87,8 +94,10 @@ class ForecastRequest:
 class ForecastResponse:
     """Forecast of a tier at `made_at` (unix seconds).
 
-    Without a `forecast`, `gap` is the reason. `now_rps` is the demand of the last complete minute. `minimum_warm` is a
-    replica count, None if replicas cannot be counted. `memory_bytes` is that of the worker.
+    Without a `forecast`, `gap` is the reason. `now_rps` is the demand of the last complete minute. Both are work, in
+    requests of the lengths that capacity counts. `requests` and `now_requests` are the arriving requests themselves
+    (`requests` None: no lengths are known, so work is requests). `minimum_warm` is a replica count, None if replicas
+    cannot be counted. `memory_bytes` is that of the worker.
     """
 
     tier: str
@@ -97,6 +106,8 @@ class ForecastResponse:
     forecast: ForecastResult | None
     prewarm: Prewarm
     now_rps: float | None = None
+    requests: ForecastResult | None = None
+    now_requests: float | None = None
     minimum_warm: int | None = None
     gap: str = ""
     memory_bytes: int = 0

@@ -33,6 +33,7 @@ from rules.replicas.drain import E2E, SPOT_WARNING_SECONDS, measure_drain, measu
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.resize.production_summary import RECENT_SECONDS
 from rules.telemetry.windows import Window, sum_families
+from rules.telemetry.work import CapacityLengths
 
 HOLD_SECONDS = 60.0
 """Hold of an autoscaler in seconds, for a missing scrape. The published number has its own hold."""
@@ -104,7 +105,7 @@ def prewarm_from_csv(
 ) -> ForecastResponse:
     """Return the result from a trace, as of its end, with the plan and settings of a configuration if given. Raise
     SizewatchError."""
-    given = input_from_csv(path, loaded, bin_seconds)
+    given = input_from_csv(path, loaded, bin_seconds, tier)
     series = given.series
     if loaded is not None:
         asked = _request(loaded, _context(loaded, tier), (), overrides, path, series.end)
@@ -119,12 +120,12 @@ def prewarm_from_csv(
             margin=margin_of(),
             no_replicas="without a configuration say with --usable-rps what one replica carries",
         )
-        asked = _overridden(bare, overrides)
+        asked = _overridden(bare, overrides, given.lengths)
     asked = replace(asked, bin_seconds=series.bin_seconds, settled_until=series.end, settling_seconds=0.0)
     if series.bin_seconds % MINUTE_SECONDS:
         raise SizewatchError(f"{path}: bins of {series.bin_seconds:g} s are no whole minutes: give --bin 1m or longer")
     try:
-        result = TierForecast(asked, series).respond(asked)
+        result = TierForecast(asked, series, given.requests).respond(asked)
     except ValueError as error:
         raise SizewatchError(f"{path}: {error}") from error
     return replace(result, prewarm=replace(result.prewarm, as_of=series.end))
@@ -150,12 +151,14 @@ def _request(
     asked = build_request(
         context, starts, loaded.config.forecast, history=path, now=now, scrape_interval_seconds=scrape
     )
-    return _overridden(asked, overrides)
+    return _overridden(asked, overrides, asked.lengths)
 
 
-def _overridden(asked: ForecastRequest, overrides: PlanOverrides) -> ForecastRequest:
+def _overridden(asked: ForecastRequest, overrides: PlanOverrides, lengths: CapacityLengths) -> ForecastRequest:
+    """Return the request with the arguments in place. `--usable-rps` counts requests of these lengths."""
     if overrides.usable_rps is not None:
-        asked = replace(asked, capacity=stated_capacity(overrides.usable_rps, "--usable-rps"), no_replicas="")
+        stated = stated_capacity(overrides.usable_rps, "--usable-rps", lengths)
+        asked = replace(asked, capacity=stated, no_replicas="")
     if overrides.start_seconds is not None:
         asked = replace(asked, lead_seconds=overrides.start_seconds, lead_source="--start")
     return asked

@@ -15,11 +15,13 @@ from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.prewarm import late_to_warm
 from forecast.capacity.simulation import (
     Choice,
+    Outcome,
     PolicyComparison,
     SimulatedDemand,
     SimulatedFleet,
     cheapest_reacting,
     compare_policies,
+    outcome,
     simulate_requests,
 )
 from forecast.lead.features import fill_gaps
@@ -35,6 +37,7 @@ LEAST_MINUTES = DAY_MINUTES
 REACTING = "reacting"
 OURS, PERFECT, STATIC = "pre-warming", "perfect foresight", "static peak"
 WITH_MARGIN = "pre-warming with the margin"
+BY_REQUESTS = "pre-warming by requests"
 SHOWN_UTILISATIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 TOO_SHORT = "it takes two days to learn from and one to try it on"
@@ -44,7 +47,8 @@ TOO_SHORT = "it takes two days to learn from and one to try it on"
 class ValueInputs:
     """Demand per minute up to `end` (unix seconds) and the scaling of a tier, with a `lead` and a `hold` in minutes.
 
-    `rates` may contain NaN, but not only. `factors` are those of known events in the rates. `margin` is that of the
+    `rates` are work and may contain NaN, but not only. `requests` are the same minutes as requests, None if work is
+    requests. `factors` are those of known events in the rates. `margin` is that of the
     recommended counts.
     """
 
@@ -60,6 +64,7 @@ class ValueInputs:
     margin: Margin
     replica_hour: float | None
     currency: str
+    requests: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,34 +84,48 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWeekResult:
-    """Last week with quantiles (`judged`), and all known time `before`, on which choices for that week are made."""
+    """Last week with quantiles (`judged`), and all known time `before`, on which choices for that week are made.
+
+    `requests` is that week as requests, None if work is requests.
+    """
 
     judged: Stretch
     before: Stretch
+    requests: Stretch | None = None
 
 
 def simulate_last_week(past: ValueInputs) -> LastWeekResult | None:
     """Return the quantiles of the last week and of the time before, or None with less than a day."""
-    lead = past.lead
-    usual = remove_event_effects(past.rates, past.factors)
-    if not np.isfinite(usual).any():
+    if not np.isfinite(past.rates).any():
         return None
-    run = run_lead_forecast(usual, minute_outlook(usual, past.bin_minutes, lead, len(usual) + 1), lead)
-    ahead = np.concatenate([past.factors, np.full(lead + 1, past.factors[-1])])[lead : lead + len(usual) + 1]
-    quantile = run.quantile(past.certainty) * ahead
+    quantile = _quantile_of(past, past.rates)
     known = np.flatnonzero(np.isfinite(quantile[:-1]))
-    start = max(1, len(usual) - WEEK_MINUTES, int(known[0]) if len(known) else len(usual))
-    if len(usual) - start < LEAST_MINUTES:
+    start = max(1, len(past.rates) - WEEK_MINUTES, int(known[0]) if len(known) else len(past.rates))
+    if len(past.rates) - start < LEAST_MINUTES:
         return None
-    demand = fill_gaps(past.rates)
 
-    def stretch(first: int, end: int) -> Stretch:
+    def stretch(rates: Array, quantile: Array, first: int, end: int) -> Stretch:
+        demand = fill_gaps(rates)
         world = SimulatedDemand(
-            demand=demand[first:end], before=float(demand[first - 1]), capacity=past.usable_rps, lead=lead
+            demand=demand[first:end], before=float(demand[first - 1]), capacity=past.usable_rps, lead=past.lead
         )
         return Stretch(world=world, quantile=quantile[first:end])
 
-    return LastWeekResult(judged=stretch(start, len(usual)), before=stretch(1, start))
+    judged = stretch(past.rates, quantile, start, len(past.rates))
+    before = stretch(past.rates, quantile, 1, start)
+    if past.requests is None:
+        return LastWeekResult(judged=judged, before=before)
+    requests = stretch(past.requests, _quantile_of(past, past.requests), start, len(past.rates))
+    return LastWeekResult(judged=judged, before=before, requests=requests)
+
+
+def _quantile_of(past: ValueInputs, rates: Array) -> Array:
+    """Return the quantile at the lead that was known in each minute, with known events; NaN without a forecast."""
+    usual = remove_event_effects(rates, past.factors)
+    run = run_lead_forecast(usual, minute_outlook(usual, past.bin_minutes, past.lead, len(usual) + 1), past.lead)
+    ahead = np.concatenate([past.factors, np.full(past.lead + 1, past.factors[-1])])
+    quantile: Array = run.quantile(past.certainty) * ahead[past.lead : past.lead + len(usual) + 1]
+    return quantile
 
 
 def worth_lately(past: ValueInputs, week: LastWeekResult, at_least: int, ratio: float | None = None) -> PrewarmValue:
@@ -131,7 +150,12 @@ def worth_lately(past: ValueInputs, week: LastWeekResult, at_least: int, ratio: 
         late_to_warm=price,
         minimum=equal,
     )
-    return _prewarm_value(past, week, found)
+    by_requests = None
+    if week.requests is not None:
+        one = week.requests
+        fleet = simulate_requests(one.world, one.quantile, minimum=equal, hold=past.hold)
+        by_requests = outcome(judged.world, fleet)
+    return _prewarm_value(past, week, found, by_requests)
 
 
 def compute_minimum_warm(past: ValueInputs, seen: Stretch, ratio: float, at_least: int, margin: Margin) -> int:
@@ -148,8 +172,10 @@ def compute_minimum_warm(past: ValueInputs, seen: Stretch, ratio: float, at_leas
     return minimum_warm(found, ratio, at_least=at_least)
 
 
-def _prewarm_value(past: ValueInputs, week: LastWeekResult, found: PolicyComparison) -> PrewarmValue:
-    demand = week.judged.world.demand
+def _prewarm_value(
+    past: ValueInputs, week: LastWeekResult, found: PolicyComparison, by_requests: Outcome | None
+) -> PrewarmValue:
+    demand = (week.requests or week.judged).world.demand
     requests, minutes = float(demand.sum() * MINUTE_SECONDS), len(demand)
     reacting = {f"{REACTING} at {one:.0%}": result for one, result in found.reacting}
     chosen = f"{REACTING} at {found.chosen:.0%}"
@@ -159,6 +185,7 @@ def _prewarm_value(past: ValueInputs, week: LastWeekResult, found: PolicyCompari
         STATIC: found.static,
         **{name: reacting[name] for name in (*shown, chosen)},
         OURS: found.prewarmed,
+        **({BY_REQUESTS: by_requests} if by_requests is not None else {}),
         **({WITH_MARGIN: found.with_margin} if past.margin != NO_MARGIN else {}),
         PERFECT: found.foresight,
     }
@@ -186,5 +213,16 @@ def _prewarm_value(past: ValueInputs, week: LastWeekResult, found: PolicyCompari
         short_reason=found.reason,
         reason=f"{found.sentence[0].upper()}{found.sentence[1:]}. The {found.chosen:.0%} was the cheapest of the {before} before.",
         covered_ratio=week.judged.coverage_ratio,
+        weighing_sentence=_compare_with_requests(found, by_requests),
         currency=past.currency,
     )
+
+
+def _compare_with_requests(found: PolicyComparison, by_requests: Outcome | None) -> str:
+    """Return what counting work saved, late requests priced, or "" if work is requests."""
+    cost = by_requests.priced(found.late_to_warm) if by_requests is not None else 0.0
+    saved = 1.0 - found.prewarmed.priced(found.late_to_warm) / cost if cost > 0 else 0.0
+    words = (
+        f"By work it cost {abs(saved):.1%} {'less' if saved >= 0 else 'more'} than by requests, late requests priced."
+    )
+    return words if cost > 0 else ""

@@ -72,7 +72,7 @@ def build_request(
 def _no_replicas(context: TierContext) -> str:
     """Return why replicas cannot be counted, or ""."""
     if not context.serves_whole_requests:
-        return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"
+        return "prefill and decode are counted apart: no one number of replicas is recommended"
     if context.capacity is None or context.capacity.is_lower_bound:
         return "the plan has no curve to derive usable rps from"
     return ""

@@ -13,15 +13,13 @@ import numpy as np
 
 from agent.errors import SizewatchError
 from agent.forecasting.input_series import InputSeries
-from agent.forecasting.responses import build_forecast
-from agent.forecasting.tier_forecast import KEPT_SECONDS, follow_last_day
+from agent.forecasting.responses import KEPT_SECONDS, build_forecast, follow_last_day, list_seen
 from agent.forecasting.timestamps import TimeStyle
 from exporters.documents.forecast import OURS, Backtest, BacktestTrace, ForecastResult, MethodScore
-from exporters.render.svg_charts import Seen
 from forecast.backtest.scores import Scored, score_walk
 from forecast.backtest.walk import BacktestRun, MethodForecasts
 from forecast.backtest.window import CannotTest, bins_a_day
-from forecast.series.binned import Series, last_bins
+from forecast.series.binned import last_bins
 from forecast.series.calendar import remove_event_effects
 from forecast.series.observed import DAY_SECONDS
 from rules.verdicts.projection import ForecastPoint
@@ -64,15 +62,9 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
         horizon_seconds=forecaster.leads * series.bin_seconds,
         zone=series.zone,
         bin_seconds=series.bin_seconds,
-        seen=_seen(last_bins(series, DAY_SECONDS)),
+        seen=list_seen(last_bins(series, DAY_SECONDS)),
     )
     return replace(found, notes=(*given.notes, *found.notes))
-
-
-def _seen(series: Series, first: int = 0) -> tuple[Seen, ...]:
-    """Return the start and the requests per second of the bins from `first` on."""
-    rates = enumerate((series.values[first:] / series.bin_seconds).tolist(), first)
-    return tuple((series.time(place), rate if math.isfinite(rate) else None) for place, rate in rates)
 
 
 def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:
@@ -116,7 +108,7 @@ def _traced(walk: BacktestRun, one: MethodForecasts) -> BacktestTrace:
             if np.isfinite(quantiles).all() and (len(one.leads) == 1 or target < after):
                 q50, q95, q99 = np.maximum.accumulate(quantiles[1:]).tolist()
                 points.append(ForecastPoint(t=series.time(target), q50=q50, q95=q95, q99=q99))
-    seen = _seen(series, walk.window.test)
+    seen = list_seen(series, walk.window.test)
     return BacktestTrace(horizon_minutes=one.horizon_seconds / 60, seen=seen, forecast=tuple(points))
 
 

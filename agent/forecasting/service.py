@@ -55,10 +55,11 @@ def forecast_command(memory_bytes: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _TierState:
-    """State of a tier: the newest response, the projections of the last hours, and the retries."""
+    """State of a tier: the newest response, the projections of the last hours (work, requests), and the retries."""
 
     result: ForecastResponse | None = None
     projections: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
+    requests: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
     failures: int = 0
     retry_at: float = 0.0
     trouble: str = ""
@@ -112,7 +113,8 @@ class ForecastService:
             self._runs += 1
             tier.result = result
             if result.forecast is not None:
-                tier.projections.append(_reliable_part(result.forecast.projection, asked.bin_seconds))
+                for kept, found in ((tier.projections, result.forecast), (tier.requests, result.requests)):
+                    kept.append(_reliable_part((found or result.forecast).projection, asked.bin_seconds))
             self._memory_bytes = result.memory_bytes
             missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
             before, tier.trouble = tier.trouble, ""
@@ -180,7 +182,8 @@ class ForecastService:
         """Return the forecast of a tier at `now` (unix seconds) for pages and metrics."""
         with self._lock:
             tier = self._tiers.get(name, _TierState())
-            result, projections, trouble = tier.result, tuple(tier.projections), tier.trouble
+            result, trouble = tier.result, tier.trouble
+            projections, requests = tuple(tier.projections), tuple(tier.requests)
         if result is None:
             return ForecastStatus(
                 cold_start=cold_start, ready=ready, gap=trouble or "no forecast is made yet", trouble=trouble
@@ -195,9 +198,15 @@ class ForecastService:
             prewarm=without_old_schedule(replace(result.prewarm, recommendation=recommendation), now),
             cold_start=cold_start,
             ready=ready,
+            requests=result.requests if valid else None,
             now_rps=result.now_rps if fresh else None,
+            now_requests=result.now_requests if fresh else None,
             at_lead=_point_at(projection, now + projection.horizon_seconds) if valid and projection else None,
             for_now=_point_for_now(projections, now),
+            requests_at_lead=_point_at(requests[-1], now + projection.horizon_seconds)
+            if valid and projection
+            else None,
+            requests_for_now=_point_for_now(requests, now),
             minimum_warm=result.minimum_warm if fresh else None,
             gap=result.gap
             or ("" if valid else f"the forecast of {(now - result.made_at) / 60:.0f} min ago is outlived"),

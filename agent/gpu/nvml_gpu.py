@@ -4,6 +4,7 @@ A new quantity needs a method here and a row of ``GPU_NAMES``.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -30,8 +31,18 @@ from rules.telemetry.snapshots import GpuReadout
 BUSY = ("gpu_busy_seconds", "gpu_busy_covered_seconds")
 ENERGY = ("gpu_energy_joules", "gpu_energy_covered_seconds")
 
+GPM_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        f"gpu_{link}_{way}_bytes_per_second": getattr(pynvml, f"NVML_GPM_METRIC_{theirs}_{way.upper()}_PER_SEC")
+        for link, theirs in (("pcie", "PCIE"), ("nvlink", "NVLINK_TOTAL"))
+        for way in ("tx", "rx")
+    }
+)
+"""GPM metric (MiB per second) by our name. Chip-to-chip metrics came later: an older driver may refuse all for them."""
+
 GPM_METRICS: Mapping[str, int] = MappingProxyType(
     {
+        **GPM_BYTES,
         "gpu_gr_engine_active": pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
         "gpu_sm_active": pynvml.NVML_GPM_METRIC_SM_UTIL,
         "tensor_active": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
@@ -108,7 +119,7 @@ class GpmActivity:
         request = self._between(self._held, self._spare)
         self._held, self._spare, self._at = self._spare, self._held, at
         ask("nvmlGpmMetricsGet", request)
-        self._last = {name: _ratio(request.metrics[place], device) for place, name in enumerate(GPM_METRICS)}
+        self._last = {name: _measured(name, request.metrics[place], device) for place, name in enumerate(GPM_METRICS)}
 
     def _between(self, older: Any, newer: Any) -> Any:
         if self._request is None:
@@ -136,13 +147,15 @@ class GpmActivity:
         self._held = self._spare = self._at = None
 
 
-def _ratio(metric: Any, device: NvmlDevice) -> float | str:
-    """Return a ratio from 0 to 1, or the reason of a gap. Raise NvmlRefusedError for a lost GPU."""
+def _measured(name: str, metric: Any, device: NvmlDevice) -> float | str:
+    """Return a ratio from 0 to 1 or bytes per second, or the reason of a gap. Raise NvmlRefusedError for a lost GPU."""
     if metric.nvmlReturn != pynvml.NVML_SUCCESS:
         refused = refusal("nvmlGpmMetricsGet", metric.nvmlReturn)
         if refused.kind not in ABSENT | {NvmlErrorKind.BUG}:
             raise refused
         return f"{refused.words} by {device.product} (driver {device.driver})"
+    if name in GPM_BYTES and 0.0 <= metric.value < math.inf:
+        return float(metric.value * 2**20)
     ratio = metric.value / 100.0
     if not 0.0 <= ratio <= LARGEST_RATIO:  # also false for NaN
         return f"{metric.value:g} % active was given by {device.product} (driver {device.driver})"

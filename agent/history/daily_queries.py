@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.history.errors import HistoryOpenError
 from agent.history.reader import Reader
 from rules.evaluator import long_rules
+from rules.evaluator.timeline import parse_release_event
+from rules.methods.upgrades import COMPARED
 from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
@@ -22,9 +24,12 @@ from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import RuleResult
-from rules.what_if.prompts import PromptVariation, find_prompt_variation
+from rules.what_if.variations import PromptVariation, find_prompt_variation
 
 DAY_SECONDS = 86_400.0
+
+RELEASES_SECONDS = 28 * DAY_SECONDS
+"""Age in seconds of the events that tell which releases ran."""
 
 
 def evaluate_days(store: Reader, context: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
@@ -33,7 +38,20 @@ def evaluate_days(store: Reader, context: TierContext, version: str, now: float)
     others = set(store.plan_versions(context.tier, since, now)) - {version}
     every = _hours(store, context.tier, since, now, None)
     of_plan = _hours(store, context.tier, since, now, version) if others else every
-    return long_rules.evaluate_long_rules(context, every, now, of_plan)
+    upgrade = _compare_releases(store, context, version, now)
+    return *long_rules.evaluate_long_rules(context, every, now, of_plan), upgrade
+
+
+def _compare_releases(store: Reader, context: TierContext, version: str, now: float) -> RuleResult:
+    """Return the comparison before and after the latest change of release, unknown without one in the last week."""
+    events = (one for one in store.events(now - RELEASES_SECONDS) if one.tier == context.tier)
+    releases = tuple(found for one in events if (found := parse_release_event(one)) is not None)
+    hours = long_rules.find_upgrade_hours(releases, now)
+    if hours is None:
+        return long_rules.evaluate_upgrade(context, (), (), now)
+    several = (store.bins(context.tier, begin, end, version) for begin, end in pieces(*hours, DAY_SECONDS))
+    slim = (replace(one, window=windows.select_families(one.window, COMPARED)) for bins in several for one in bins)
+    return long_rules.evaluate_upgrade(context, tuple(slim), releases, now)
 
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
@@ -61,13 +79,13 @@ def demand(store: Reader, tier: str, since: float, until: float) -> tuple[Minute
 
 def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """The load bins of each hour added up at once; one after the other they would take most of a report's time."""
-    grouped: dict[float, list[Window]] = {}
+    grouped: dict[tuple[float, str | None], list[Window]] = {}
     for one in binned:
         middle = (one.window.start + one.window.end) / 2
-        grouped.setdefault(middle // HOUR_SECONDS, []).append(one.window)
+        grouped.setdefault((middle // HOUR_SECONDS, one.replica), []).append(one.window)
     return tuple(
-        BinnedWindow(replica=None, window=windows.sum_windows(group), rps=None, in_system=None)
-        for group in grouped.values()
+        BinnedWindow(replica=pool, window=windows.sum_windows(group), rps=None, in_system=None)
+        for (_, pool), group in grouped.items()
     )
 
 

@@ -14,8 +14,16 @@ from typing import Any, Self, TypeVar
 
 from agent.history import codec, compaction
 from agent.history.errors import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
-from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable, format_of, has
-from agent.history.write_buffer import DEMAND_SELECT, REQUESTS_SELECT, TOLD_SELECT, minute_sums, numbers, requests_of
+from agent.history.schema import HOURS, MINUTES, QUARTERS, WITHOUT_COMPUTED, SumTable, format_of, has
+from agent.history.write_buffer import (
+    DEMAND_SELECT,
+    DEMAND_SELECT_OLDER,
+    REQUESTS_SELECT,
+    TOLD_SELECT,
+    minute_sums,
+    numbers,
+    requests_of,
+)
 from exporters.render.text import quote_external_text
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent
@@ -126,7 +134,8 @@ class Reader:
         """
         self._require_demand()
         before = since - arrivals.REQUEST_MINUTES * MINUTES.seconds
-        rows = self._ask(DEMAND_SELECT, (before, until, tier))
+        statement = DEMAND_SELECT_OLDER if self.format <= WITHOUT_COMPUTED else DEMAND_SELECT
+        rows = self._ask(statement, (before, until, tier))
         sums = self._read(rows, minute_sums, "demand")
         return tuple(one for one in arrivals.list_demand(sums) if one.start >= since)
 

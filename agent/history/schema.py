@@ -96,7 +96,7 @@ def _sync(path: Path) -> None:
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
 
-VERSION = 3
+VERSION = 4
 
 DAY = 86_400.0
 
@@ -152,7 +152,8 @@ TABLES = {
         expected_seconds REAL NOT NULL, covered_seconds REAL NOT NULL, requests REAL NOT NULL,
         requests_seconds REAL NOT NULL, completed REAL NOT NULL, prompt_tokens REAL NOT NULL,
         prompt_seconds REAL NOT NULL, generation_tokens REAL NOT NULL, generation_seconds REAL NOT NULL,
-        waiting REAL NOT NULL, waiting_seconds REAL NOT NULL, PRIMARY KEY (start, series))""",
+        waiting REAL NOT NULL, waiting_seconds REAL NOT NULL, computed_tokens REAL NOT NULL DEFAULT 0,
+        computed_seconds REAL NOT NULL DEFAULT 0, PRIMARY KEY (start, series))""",
     "chunks": """CREATE TABLE chunks (
         sum TEXT NOT NULL, start INTEGER NOT NULL, series INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
         rows INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (sum, start, series))""",
@@ -160,8 +161,13 @@ TABLES = {
 """What each table is made with. `series.last` is the hour of its newest row; an empty replica stands for the tier, an empty
 plan for all. `chunks.start` is when its hour or day begins, `oldest` and `newest` when those of its rows do."""
 
-STEPS: Mapping[int, tuple[str, ...]] = {1: ("demand",), 2: ("chunks",)}
+STEPS: Mapping[int, tuple[str, ...]] = {1: ("demand",), 2: ("chunks",), 3: ()}
 """By format: the tables that the next one added. A writer makes them in an older file, and it is of the newest format."""
+
+WITHOUT_COMPUTED = 3
+"""The last format whose demand has none of COMPUTED_COLUMNS: zero seconds of them are known there."""
+
+COMPUTED_COLUMNS = ("computed_tokens", "computed_seconds")
 
 
 def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
@@ -241,6 +247,8 @@ def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, path: P
                 _log.warning("kept copy of the former history file=%s", copy)
             for table in _lacking(before):
                 connection.execute(TABLES[table])
+            for column in sorted(set(COMPUTED_COLUMNS) - _columns(connection, "demand")):
+                connection.execute(f"ALTER TABLE demand ADD COLUMN {column} REAL NOT NULL DEFAULT 0")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
     if _to_wal(connection, time.monotonic() + busy_timeout_seconds) != "wal":
@@ -317,7 +325,12 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
         raise HistoryOpenError(path, _of_another(path, version))
     if lost := sorted(TABLES.keys() - found - set(_lacking(version))):
         raise HistoryOpenError(path, _damaged(f"no table {', '.join(lost)}"))
-    odd = [table for table in TABLES.keys() & found if not _columns_of(TABLES)[table] <= _columns(connection, table)]
+    later = COMPUTED_COLUMNS if version <= WITHOUT_COMPUTED else ()
+    odd = [
+        table
+        for table in TABLES.keys() & found
+        if not _columns_of(TABLES)[table] <= _columns(connection, table).union(later)
+    ]
     if odd:
         raise HistoryOpenError(path, _damaged(f"the columns of {', '.join(sorted(odd))}"))
     return version

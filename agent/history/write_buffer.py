@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from agent.history.codec import NO_BIN, bin_code, decode_window, encode_window, slice_of
 from agent.history.errors import HistoryError
-from agent.history.schema import MINUTES, SumTable
-from rules.plan.load_bins import BinnedWindow
+from agent.history.schema import COMPUTED_COLUMNS, MINUTES, SumTable
+from rules.plan.load_bins import APART, BinnedWindow
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums
 from rules.telemetry.windows import Window
@@ -116,7 +116,7 @@ def _booking(one: _Waiting) -> MinuteRecord:
 
 
 class RowKey(NamedTuple):
-    """Which row of a sum. `start` is unix seconds; `replica` is empty for the whole tier."""
+    """Which row of a sum. `start` is unix seconds; `replica` is empty for the whole tier, or a pool's name."""
 
     start: int
     tier: str
@@ -127,12 +127,12 @@ class RowKey(NamedTuple):
 
 def row_key(kind: SumTable, booking: MinuteRecord) -> RowKey:
     """The row of `kind` that a booking goes into, by the minute its window's middle lies in."""
-    one = booking.slice
+    one, pool = booking.slice, booking.pool if booking.pool in APART else ""
     return RowKey(
         start=int(windows.minute_of(one.window) // kind.seconds * kind.seconds),
         tier=booking.tier,
         plan_version=booking.plan_version,
-        replica=(one.replica or "") if kind.per_replica else "",
+        replica=(one.replica or "") if kind.per_replica else pool,
         bin=bin_code(one),
     )
 
@@ -170,6 +170,9 @@ DEMAND_SELECT = (
     f"SELECT start, {_several(COLUMNS)} FROM demand CROSS JOIN series ON series.id = demand.series"
     " WHERE start >= ? AND start < ? AND tier = ? ORDER BY start"
 )
+
+DEMAND_SELECT_OLDER = DEMAND_SELECT.replace(_several(COMPUTED_COLUMNS), ", ".join("0.0" for _ in COMPUTED_COLUMNS))
+"""The same of a file of an older format."""
 
 REQUESTS_COLUMNS = ("first", "last", "expected_seconds", "covered_seconds", "requests", "requests_seconds")
 

@@ -88,11 +88,13 @@ class EvaluationLoop:
         self._end_cycle()
 
     def restore_starts(self, events: Iterable[TimelineEvent]) -> None:
-        """Restore the starts that earlier runs recorded, for tiers that are still monitored."""
+        """Restore the starts and releases that earlier runs recorded, for tiers that are still monitored."""
         for event in events:
-            start = timeline.parse_start_event(event)
-            if start is not None and event.tier is not None and event.tier in self.source.tiers:
-                self.state.restore_starts(event.tier, (start,))
+            if event.tier is None or event.tier not in self.source.tiers:
+                continue
+            start, release = timeline.parse_start_event(event), timeline.parse_release_event(event)
+            self.state.restore_starts(event.tier, (start,) if start is not None else ())
+            self.state.restore_releases(event.tier, (release,) if release is not None else ())
 
     def set_long_term_results(self, results: Iterable[RuleResult]) -> None:
         """Set the results of the rules over days. Any thread may call it; the next cycle evaluates them."""

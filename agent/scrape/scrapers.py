@@ -165,7 +165,8 @@ class _Scraper:
     def follow_process(self, page: Snapshot) -> Snapshot:
         """Ask for the release with the next scrape if the page is of another process than the last one.
 
-        Until then it is not known, so the page is returned without it: a restart may be an upgrade.
+        Until then it is not known, so the page is returned without it: a restart may be an upgrade. What is configured
+        counts at once only where the engine has no path to ask.
         """
         if self.process == (page.started_at,):
             return page
@@ -177,7 +178,7 @@ class _Scraper:
         path = page_url.path.rpartition("/")[0] + told
         self.version_url = urlunsplit(page_url._replace(path=path, query="")) if told else ""
         facts = {name: text for name, text in page.facts.items() if name != ENGINE_VERSION}
-        return replace(page, facts=facts | ({ENGINE_VERSION: configured} if configured else {}))
+        return replace(page, facts=facts | ({ENGINE_VERSION: configured} if configured and not told else {}))
 
     def is_late(self) -> bool:
         """Return whether a timed-out scrape still runs. It occupies the connection."""

@@ -30,7 +30,7 @@ from rules.plan.envelope import metric_value
 from rules.plan.memory import describe_memory
 from rules.plan.mistakes import case_of
 from rules.plan.money import amount
-from rules.plan.replica_count import count_fleet_of, fleet_terms
+from rules.plan.replica_count import count_fleet_of, count_pools, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, Provenance, TierPlan, plan_version
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkWorkload
@@ -94,7 +94,7 @@ def _head(shown: _Shown) -> list[str]:
         *_row("plan", f"version {plan_version(tier)}"),
         *_row("serves", ", ".join(served)),
         *_row("on", f"{gpus}; {format_count(len(tier.pools), 'pool')}: {', '.join(tier.pools)}"),
-        *_row("promises", ", ".join(limits)),
+        *_row("promises", ", ".join(limits) or "no latency: batch work"),
     ]
 
 
@@ -155,6 +155,8 @@ def _span(counts: list[int]) -> str:
 def _operating_point(shown: _Shown) -> list[str]:
     point, slo = shown.point, shown.tier.slo
     lines = ["Operating point of one replica"]
+    if shown.tier.pools != ("mixed",):
+        return ["Operating point of one replica of each pool", *_pool_points(shown.tier)]
     if point is None:
         return [*lines, *_row("not known", "there is no curve that keeps the SLO, and the plan gives none by hand")]
     derived = shown.curve.usable(slo) if shown.curve else None
@@ -173,11 +175,22 @@ def _operating_point(shown: _Shown) -> list[str]:
     if point.c_max is None:
         why = "the operating point names none" if point.given else "no concurrencies are given"
         return [*lines, *_row("C_max", f"not known: {why}")]
+    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")
+    if slo.ttft_p99_seconds is None:
+        return lines
     ceiling = littles_ceiling_rps(point.c_max, slo.ttft_p99_seconds)
     gap = f"{ceiling / point.usable_rps:.3g} x usable (guide 8.3: up to 2)"
-    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")
     lines += _row("C_max / SLO", f"{point.c_max:.4g} / {seconds_text(slo.ttft_p99_seconds)} = {ceiling:.4g} rps, {gap}")
     return lines
+
+
+def _pool_points(tier: TierPlan) -> list[str]:
+    """Return the capacity of each pool, and the replicas that the planned peak needs (guide 6.5)."""
+    rates = tier.workload.requests_per_second if tier.workload else None
+    found = count_pools(tier, (rates.peak if rates else None) or 0.0, margin_of())
+    told = {pool: f"{one.capacity.reason}; {one.arithmetic_text}" for pool, one in found.items()}
+    told = told or {"not known": "the plan lacks `disaggregation`, or the workload its mean tokens"}
+    return [line for name, text in told.items() for line in _row(name, text)]
 
 
 def _measured_at(shown: _Shown, point: OperatingPoint) -> list[str]:

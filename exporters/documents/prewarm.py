@@ -45,9 +45,10 @@ BECAUSE: Mapping[DecisionBasis, str] = {
 class Recommendation:
     """Replicas that must be warm `lead_seconds` after `made_at` (unix seconds), and their basis.
 
-    `quantile_rps` is the demand (arriving requests per second) not exceeded with `certainty` (0-1), None without a
-    forecast. `expected_rps` is the demand without margin. Both include the `event_factor` of known events. `now_rps`
-    arrives now.
+    `quantile_rps` is the demand (arriving work per second, in requests of the lengths that capacity counts) not
+    exceeded with `certainty` (0-1), None without a forecast. `expected_rps` is the demand without margin. Both include
+    the `event_factor` of known events. `now_rps` arrives now. `now_requests` and `expected_requests` are the requests
+    themselves, `weighing` says in words what makes them work.
 
     `usable_rps` is the capacity of a replica by `usable_source`, between `usable_low` and `usable_high` (None: open).
     `count` explains the replica count. `for_forecast`, `needed_now`, `minimum_warm` and `held` are the replicas by each
@@ -80,6 +81,9 @@ class Recommendation:
     for_forecast: int | None = None
     held: int = 0
     ready: int | None = None
+    now_requests: float | None = None
+    expected_requests: float | None = None
+    weighing: str = ""
     coverage: float | None = None
     error_ratio: float | None = None
     naive: str = ""
@@ -165,6 +169,7 @@ def _recommended(report: Prewarm) -> list[str]:
     told = [
         ("because of", BECAUSE[one.decided_by]),
         ("demand", _demand(report, one)),
+        ("work", one.weighing),
         ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
         ("usable", f"{number(one.usable_rps, 'per_second')} a replica{bounds}: {one.usable_source}"),
         ("count", count_words(one.replicas, one.count)),

@@ -36,7 +36,8 @@ class PrewarmValue:
     before `start`. `recommended` names the strategy to use, with `reason` and `short_reason`. `with_margin` names ours
     with the margin of the recommended counts, "" without a margin. No comparison uses it.
 
-    `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity. Raise ValueError for an
+    `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity. `weighing_sentence`
+    says what counting work saved against counting requests, "" if work is requests. Raise ValueError for an
     unknown name.
     """
 
@@ -54,6 +55,7 @@ class PrewarmValue:
     covered_ratio: float | None
     currency: str = ""
     with_margin: str = ""
+    weighing_sentence: str = ""
 
     def __post_init__(self) -> None:
         names = [strategy.name for strategy in self.strategies]
@@ -131,8 +133,7 @@ def _share(share: float) -> str:
 def _advice(worth: PrewarmValue) -> list[str]:
     kept = worth.recommended == worth.ours
     said = [f"* recommended{'' if kept else f' instead of {worth.ours}'}: {worth.recommended}. {worth.reason}"]
-    if worth.with_margin:
-        said.append(worth.margin_sentence)
+    said += filter(None, (worth.weighing_sentence, worth.margin_sentence))
     return [line for text in said for line in wrap(text, "  ", "    ")]
 
 

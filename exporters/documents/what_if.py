@@ -15,7 +15,8 @@ from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import number
-from rules.what_if.answer import LimitHeadroom, WhatIf
+from rules.what_if.answer import ChangedWhatIf, LimitHeadroom, WhatIf
+from rules.what_if.limits import PoolsWhatIf
 
 INDENT = 12
 
@@ -41,6 +42,36 @@ def whatif_text(found: WhatIf, zone: str) -> str:
     for text in found.assumed:
         lines += wrap(text, "  - ", "    ")
     return "\n".join(lines)
+
+
+def other_text(found: PoolsWhatIf | ChangedWhatIf) -> str:
+    """Return the answer for prefill and decode pools, or for a change: use, need, cost and reasons."""
+    claim, rows = _told_of_pools(found) if isinstance(found, PoolsWhatIf) else _told_of_change(found)
+    lines = [*wrap(f"{found.tier}: {claim}."), ""]
+    for name, text in rows:
+        lines += wrap(text, f"{name:{INDENT - 2}}  ", " " * INDENT)
+    return "\n".join([*lines, "", "Latencies are not predicted: no curve measured them."])
+
+
+def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
+    first, have, told = found.first, "+".join(str(one.replicas) for one in found.pools), found.summary
+    claim = f"{have} replicas at {number(found.rps, 'per_second')}: the {first.pool} pool "
+    claim += f"{'fills first' if found.fits else 'is full'}, {first.utilization:.0%} used. The tier takes up to "
+    claim += f"{told['most_rps']:.3g} rps; the traffic wants P:D {told['wanted_ratio']:.2g}"
+    rows = []
+    for one in found.pools:
+        text = f"{replicas(one.replicas)}, {one.utilization:.0%} used; {one.now:.3g} on average now; {_needed(one.needed)} "
+        rows.append((one.pool, f"{text}({one.needed.capacity.reason}); {_money(one.bill, None).partition(';')[0]}"))
+    return claim, rows
+
+
+def _told_of_change(found: ChangedWhatIf) -> tuple[str, list[tuple[str, str]]]:
+    told = {name: "not known" if share is None else f"{share:.0%}" for name, share in found.summary.items()}
+    claim = f"{replicas(found.replicas)} at {number(found.rps, 'per_second')} would be {told['use']} used "
+    claim += f"({told['use_low']} to {told['use_high']} by the change alone); "
+    claim += f"{replicas(found.needed.replicas)} needed instead of {found.now.replicas}"
+    claim += f", {found.needed.bounds_text} by the bounds" if found.needed.bounds_text else ""
+    return claim, [("Why", "; ".join(found.reasons)), ("Money", _money(found.bill, None).partition(";")[0])]
 
 
 def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:

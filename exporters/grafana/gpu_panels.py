@@ -22,6 +22,7 @@ from exporters.grafana.records import (
     signal_unit,
 )
 from exporters.metrics import names
+from rules.telemetry.snapshots import LINKS
 
 ACTIVE = (
     ("SMs active", "gpu_sm_active"),
@@ -103,6 +104,32 @@ def power(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
     )
 
 
+def links(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
+    """Return the traffic of a GPU by link and direction."""
+    return Panel(
+        title="Traffic of a GPU",
+        description="Mean over the GPUs, by link and direction. NVLink carries tensor parallelism; PCIe the host and the NIC.",
+        unit="Bps",
+        queries=tuple(
+            Query(expr=q.aggregate("avg", labels, q.level(where, name)), legend=f"{name[4:-17]} {_of(labels)}")
+            for name in LINKS
+        ),
+        width=12,
+    )
+
+
+def energy(where: SeriesScope) -> Panel:
+    """Return joules by generated tokens. Tokens belong to a replica, not to one of its GPUs."""
+    per_token = q.divide(q.total(where, "gpu_energy_joules"), q.total(where, "generation_tokens"))
+    return Panel(
+        title="Energy per generated token",
+        description=signal_text("energy_per_generated_token"),
+        unit=signal_unit("energy_per_generated_token"),
+        queries=(Query(expr=per_token, legend="{{pool}}"),),
+        width=12,
+    )
+
+
 def temperature(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
     """Return the temperature of the hottest GPU."""
     return Panel(
@@ -152,4 +179,4 @@ def all_gpu_panels(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> t
     """Return every panel in reading order: three in the first line, then four."""
     work = tuple(panel(where, labels) for panel in (busy, active, memory))
     state = tuple(panel(where, labels) for panel in (power, temperature, throttled, faults))
-    return (*work, *(replace(panel, width=6) for panel in state))
+    return (*work, *(replace(panel, width=6) for panel in state), links(where, labels))

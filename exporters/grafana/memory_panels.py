@@ -109,7 +109,36 @@ def residency(where: SeriesScope) -> Panel:
             Query(expr=q.quantile(where, 0.5, "kv_residency_seconds"), legend="life P50 {{pool}} {{engine_version}}"),
             Query(expr=q.quantile(where, 0.99, "kv_transfer_seconds"), legend="move P99 {{pool}} {{engine_version}}"),
         ),
-        steps=falling_thresholds("KvResidencyShort", "below"),
+    )
+
+
+def offloading(where: SeriesScope) -> tuple[Panel, Panel]:
+    """Return hits and use of the offloaded KV cache, and the mean time of its transfers beside the failed ones."""
+    hits = q.divide(q.total(where, "external_prefix_hit_tokens"), q.total(where, "prefix_queried_tokens"))
+    used, fits = (
+        q.aggregate("sum", q.BY_POOL, q.level(where, f"kv_offload_{word}_tokens")) for word in ("used", "total")
+    )
+    times = (
+        (way, q.divide(*(q.total(where, f"kv_offload_{way}_{part}") for part in ("seconds", "transfers"))))
+        for way in ("load", "store")
+    )
+    return (
+        Panel(
+            title="Offloaded KV cache",
+            description="Prompt tokens found outside the GPU's own cache, of all looked up, and how full that cache is.",
+            unit=RATIO,
+            queries=(
+                Query(expr=hits, legend="hits {{pool}}"),
+                Query(expr=q.divide(used, fits), legend="in use {{pool}}"),
+            ),
+            top=1.0,
+        ),
+        Panel(
+            title="Offloaded KV cache: time of a transfer",
+            description=f"{signal_text('kv_offload_load_mean_seconds')} Store: the other way.",
+            unit="s",
+            queries=tuple(Query(expr=expr, legend=f"{way} {{{{pool}}}}") for way, expr in times),
+        ),
     )
 
 

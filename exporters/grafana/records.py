@@ -27,6 +27,8 @@ UNITS: Mapping[str, str] = {
     Unit.MONEY: "none",
     Unit.TOKENS_PER_HOUR: "si:tok/h",
     Unit.ADAPTERS: "none",
+    Unit.BYTES_PER_SECOND: "Bps",
+    Unit.JOULES_PER_TOKEN: "joule",
 }
 """Grafana unit by sizewatch unit."""
 

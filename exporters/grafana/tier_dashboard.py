@@ -48,6 +48,7 @@ TIER = Dashboard(
                 memory_panels.evictions(W),
                 memory_panels.cascade(W),
                 memory_panels.residency(W),
+                *memory_panels.offloading(W),
             ),
         ),
         Section(
@@ -60,7 +61,7 @@ TIER = Dashboard(
                 request_panels.tokens(W, width=16),
             ),
         ),
-        Section(title="GPUs", panels=gpu_panels.all_gpu_panels(W)),
+        Section(title="GPUs", panels=(*gpu_panels.all_gpu_panels(W), gpu_panels.energy(W))),
         Section(title="Forecast", panels=(forecast_dashboard.demand(W), forecast_dashboard.replicas(W))),
     ),
 )

@@ -112,8 +112,10 @@ def _forecast_failures(status: AgentStatus) -> Iterator[Sample]:
 FORECAST_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.RECOMMENDED, _of_tiers(lambda one: one.recommended)),
     (names.MINIMUM_WARM, _of_tiers(lambda one: one.minimum_warm)),
-    (names.FORECAST_RPS, _demand(lambda one: one.at_lead)),
-    (names.FORECAST_FOR_NOW_RPS, _demand(lambda one: one.for_now)),
+    (names.FORECAST_RPS, _demand(lambda one: one.requests_at_lead)),
+    (names.FORECAST_FOR_NOW_RPS, _demand(lambda one: one.requests_for_now)),
+    (names.FORECAST_WORK, _demand(lambda one: one.at_lead)),
+    (names.DEMAND_WORK, _of_tiers(lambda one: one.now_rps)),
     (names.FORECAST_LEAD, _of_projections(lambda one: one.horizon_seconds)),
     (names.FORECAST_COVERAGE, _of_projections(_coverage)),
     (names.FORECAST_ERROR, _of_projections(lambda one: one.error_ratio)),

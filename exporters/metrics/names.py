@@ -125,6 +125,14 @@ CAPACITY_RPS = _gauge(
 )
 CAPACITY_LOW_RPS = _gauge("capacity_low_rps", OF_TIER, "Lower bound of that; absent where it is open")
 CAPACITY_HIGH_RPS = _gauge("capacity_high_rps", OF_TIER, "Upper bound of that; absent where it is open")
+SPARE_RPS = _gauge(
+    "spare_capacity_rps",
+    OF_TIER,
+    "Requests per second that the ready replicas of an online tier can take beyond the present, with NoHeadroom's margin",
+)
+SPARE_TOKENS = _gauge(
+    "spare_capacity_tokens_per_second", OF_TIER, "The same in output tokens, where the capacity's lengths are known"
+)
 PLAN_C_MAX = _gauge("plan_c_max", OF_TIER, "Requests in the system of one replica at its planned operating point")
 PLAN_REPLICAS = _gauge("plan_replicas", OF_TIER, "Replicas the plan deploys")
 PLAN_MINIMUM_WARM = _gauge("plan_minimum_warm_replicas", OF_TIER, "Replicas the plan never scales away")
@@ -198,6 +206,12 @@ FORECAST_RPS = _gauge(
 FORECAST_FOR_NOW_RPS = _gauge(
     "forecast_for_now_requests_per_second", OF_QUANTILE, "What was forecast for now, one cold start ago"
 )
+FORECAST_WORK = _gauge(
+    "forecast_work_per_second",
+    OF_QUANTILE,
+    "The same forecast as work: requests weighed by their tokens, in requests of the lengths that capacity counts",
+)
+DEMAND_WORK = _gauge("demand_work_per_second", OF_TIER, "Work that arrived in the last whole minute, in the same unit")
 FORECAST_LEAD = _gauge(
     "forecast_lead_seconds",
     OF_TIER,
@@ -260,6 +274,8 @@ FORECASTS = (
     MINIMUM_WARM,
     FORECAST_RPS,
     FORECAST_FOR_NOW_RPS,
+    FORECAST_WORK,
+    DEMAND_WORK,
     FORECAST_LEAD,
     FORECAST_COVERAGE,
     FORECAST_ERROR,

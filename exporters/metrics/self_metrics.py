@@ -23,12 +23,16 @@ from exporters.status.records import (
     TierStatus,
     WebhookHealth,
 )
+from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.evaluator.incident_alerts import TIER_DOWN, held_back
 from rules.evaluator.incidents import Incident
 from rules.plan.curve import operating_point
+from rules.plan.replica_count import spare_rps
 from rules.plan.schema import TierPlan, plan_version
-from rules.telemetry.signals import Missing, SignalValue
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME as SIGNALS
+from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.work import Capacity
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
@@ -77,6 +81,34 @@ def _of_plans(value: Callable[[TierPlan], float | None]) -> Samples:
 
 def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
     return ((tier, tier.context.plan) for tier in status.tiers if tier.context.plan is not None)
+
+
+def _spare(unit: Callable[[Capacity], float | None]) -> Samples:
+    """Return samples of an online tier's spare capacity, requests per second x `unit`. Unknown demand has none."""
+
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for tier in status.tiers:
+            plan, capacity = tier.context.plan, tier.context.capacity
+            if plan is None or plan.is_batch or tier.export_scope is ExportScope.REPLICAS or not tier.recent:
+                continue
+            used, arriving = (
+                read(SIGNALS[name], tier.recent, tier.context.basis) for name in ("fleet_utilization", "arrival_rps")
+            )
+            each = unit(capacity) if capacity is not None and tier.context.serves_whole_requests else None
+            if each is None or capacity is None or not isinstance(used, Reading) or used.value is None:
+                continue
+            ready = sum(replica.up for replica in tier.replicas)
+            come = (arriving.value or arriving.low or 0.0) if isinstance(arriving, Reading) else 0.0
+            demand = max(used.value * capacity.rps * ready, come)
+            yield (tier.name,), each * spare_rps(ready, demand, capacity.rps, margin_of(tier.context.limits))
+
+    return samples
+
+
+def _output_tokens(capacity: Capacity) -> float | None:
+    """Return the mean output tokens of the requests that a capacity is for, None unless they are exact."""
+    tokens = capacity.lengths.generation_tokens
+    return tokens.low if tokens is not None and tokens.is_exact else None
 
 
 def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
@@ -307,6 +339,8 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.CAPACITY_RPS, _of_capacity(lambda one: one.rps)),
     (names.CAPACITY_LOW_RPS, _of_capacity(lambda one: one.low or None)),
     (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
+    (names.SPARE_RPS, _spare(lambda one: 1.0)),
+    (names.SPARE_TOKENS, _spare(_output_tokens)),
     (names.PLAN_C_MAX, _of_plans(_c_max)),
     (names.PLAN_REPLICAS, _of_plans(lambda p: p.fleet.instances if p.fleet else None)),
     (names.PLAN_MINIMUM_WARM, _of_plans(lambda p: p.fleet.minimum_warm if p.fleet else None)),

@@ -55,6 +55,7 @@ WHY_NOT: Mapping[str, str] = {
     "judge_guardrail": "compares the gateway's limits with what is seen, by the bounds of buckets and over a long time",
     "judge_precision": "needs the GPU's product beside the plan's number formats",
     "judge_benchmark_stale": "needs the engine's release, which no series of its page tells",
+    "judge_upgrade": _AT_EQUAL_LOAD,
     "judge_cold_start": "times each start from the process's beginning to its being ready",
     "judge_economics": "solves for the acceptance of a single token, which is no ratio of counters",
     **dict.fromkeys(
@@ -67,6 +68,7 @@ WHY_NOT: Mapping[str, str] = {
     "judge_pools": "needs to know which replica prefills and which decodes",
     "judge_experts": "counts only minutes with enough requests in the batch, replica by replica; only SGLang tells it",
     "judge_demand": "needs usable requests a second of a replica and the planned instances, and a forecast where there is one",
+    "judge_batch": "needs the size and the deadline of a job, and the tokens a second of the benchmark",
     "judge_forecast": "is about sizewatch's own forecast",
     "judge_faults": "is about GPUs, of which the engine says nothing",
     "judge_unknown_too_long": "is about sizewatch's own judgements; EngineMetricsAbsent stands in for it",

@@ -131,6 +131,8 @@ UNITS: Mapping[str, str] = {
     Unit.TOKENS_PER_HOUR: "{0} tokens/GPU-hour",
     Unit.CELSIUS: "{0} °C",
     Unit.WATTS: "{0} W",
+    Unit.BYTES_PER_SECOND: "{0} B/s",
+    Unit.JOULES_PER_TOKEN: "{0} J/token",
 }
 """Templates of values by unit. Any other unit prints as the number and the unit's name."""
 

@@ -14,7 +14,7 @@ from exporters.render.text import format_duration, format_local
 from exporters.report.inputs import TierPast
 from exporters.report.period_records import QualityPart, UnknownPeriod
 from exporters.report.wording import instant
-from rules.evaluator.timeline import TimelineKind
+from rules.evaluator.timeline import TimelineKind, join_releases
 from rules.plan.schema import plan_version
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
 
@@ -69,6 +69,9 @@ def _remarks(past: TierPast, zone: str) -> Iterator[str]:
             "Is it gone? Then take it out of the plan."
         )
     yield from _other_plans(past, zone)
+    for one in join_releases(past.events):
+        if one.kind == TimelineKind.RELEASE and seen.since <= one.t < seen.until:
+            yield f"The engine's release changed on {instant(one.t, zone)}: {one.text}."
     changed = clock_change(seen.since, seen.until, zone)
     if changed:
         yield changed

@@ -172,6 +172,11 @@ def _hits(context: TierContext) -> str:
     return f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload"
 
 
+def _energy(context: TierContext) -> str:
+    planned = context.plan.cost.joules_per_generated_token if context.plan and context.plan.cost else None
+    return "not planned" if planned is None else f"planned {number(planned, 'joules_per_token')}"
+
+
 def _row(key: str, title: str, unit: str, target: Callable[[TierContext], str], *rules: str) -> MonitoringRow:
     return MonitoringRow(key=key, title=title, unit=unit, target=target, rules=rules)
 
@@ -251,6 +256,7 @@ ROWS: tuple[MonitoringRow, ...] = (
     _row("failed_share", "Failed requests", "ratio", _failures, "AvailabilityBurn"),
     _row("refused_share", "Refused requests", "ratio", _words("none for want of room"), "RequestsRefused"),
     _row("completed_rps", "Completed requests", "per_second", _usable, "LoadBeyondBenchmark", "PastTheKnee"),
+    _row("energy_per_generated_token", "Energy per generated token", "joules_per_token", _energy),
     _row("cost_per_million_tokens", "Cost per million tokens", "money", _words("as planned, see step 12")),
 )
 """Rows in the order of the guide's table. The last four and E2E are not in the guide."""

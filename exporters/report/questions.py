@@ -122,7 +122,7 @@ def _contract(asked: _Asked) -> _Answer:
     good, done = asked.number("goodput_rps"), asked.number("completed_rps")
     ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
     slo = asked.slo
-    limit = f" (SLO {number(slo.ttft_p99_seconds, 'seconds')})" if slo else ""
+    limit = f" (SLO {number(slo.ttft_p99_seconds, 'seconds')})" if slo and slo.ttft_p99_seconds else ""
     text = f"goodput {words(good, 'per_second')} of {words(done, 'per_second')} completed; TTFT P99 {words(ttft, 'seconds')}{limit}"
     text += f", TPOT P99 {words(tpot, 'seconds')}"
     text += f" (SLO {number(slo.tpot_p99_seconds, 'seconds')})" if slo and slo.tpot_p99_seconds else ""
@@ -212,7 +212,7 @@ def _nearest(asked: _Asked) -> _Answer:
     """Answer which objective is nearer to its limit, by bounds. Overlapping bounds give no answer."""
     slo = asked.slo
     ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
-    if slo is None or slo.tpot_p99_seconds is None or ttft.low is None or tpot.low is None:
+    if not (slo and slo.ttft_p99_seconds and slo.tpot_p99_seconds) or ttft.low is None or tpot.low is None:
         return "", ()
     first = _uses(ttft.low, ttft.high, slo.ttft_p99_seconds)
     each = _uses(tpot.low, tpot.high, slo.tpot_p99_seconds)
@@ -271,11 +271,12 @@ def _representative(asked: _Asked) -> _Answer:
     text = result_words(asked.past.step13)
     text = f"{text[:1].upper()}{text[1:]}" + (f"; {judged.sentence}" if judged.rule else "")
     point = context.curve.usable(context.plan.slo) if context.curve and context.plan else None
-    if point is None or point.c_max is None or context.plan is None:
+    objective = context.plan.slo.ttft_p99_seconds if context.plan else None
+    if point is None or point.c_max is None or objective is None:
         return text, ()
-    ceiling = littles_ceiling_rps(point.c_max, context.plan.slo.ttft_p99_seconds)
+    ceiling = littles_ceiling_rps(point.c_max, objective)
     gap = ceiling / point.usable_rps
-    text += f"; C_max / TTFT SLO = {point.c_max:.4g} / {context.plan.slo.ttft_p99_seconds:g} s = {ceiling:.4g} rps, {gap:.2g}x the "
+    text += f"; C_max / TTFT SLO = {point.c_max:.4g} / {objective:g} s = {ceiling:.4g} rps, {gap:.2g}x the "
     text += f"usable {point.usable_rps:.4g} (guide 8.3: up to 2 where most of a request is its first token)"
     return text, _term("littles_law_gap", gap, "", "benchmark")
 

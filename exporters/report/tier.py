@@ -242,7 +242,7 @@ def _fleet(resize: Resize) -> FleetPart:
     plan, size = resize.seen.context.plan, resize.sized
     return FleetPart(
         planned=plan.fleet.instances if plan and plan.fleet else None,
-        ready=resize.seen.mean_ready_replicas,
+        ready=resize.seen.observed_replicas,
         needed=size.replicas if size else None,
         for_peak=size.count.replicas if size else None,
         fewest=size.fewest if size else None,

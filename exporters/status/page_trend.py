@@ -244,7 +244,7 @@ def _tile(tile: Tile) -> str:
 
 
 def _tiles(tier: TierStatus, one: ForecastStatus, now: float) -> Iterator[Tile]:
-    yield "Demand now", _rps(one.now_rps), _said_before(one), _judged(tier, "DemandExceedsCapacity", "within capacity")
+    yield "Demand now", _rps(one.now_rps), _said_now(one), _judged(tier, "DemandExceedsCapacity", "within capacity")
     yield _ahead(one)
     yield _replicas(one)
     yield _cold_start(one)
@@ -255,9 +255,14 @@ def _rps(value: float | None) -> str:
     return NOT_KNOWN if value is None else number(value, "per_second")
 
 
-def _said_before(one: ForecastStatus) -> str:
+def _said_now(one: ForecastStatus) -> str:
+    """Return the requests whose work this is, and what was forecast."""
+    weighed = one.now_requests is not None and _rps(one.now_requests) != _rps(one.now_rps)
+    parts = [f"work of {_rps(one.now_requests)}"] if weighed else []
     said = one.for_now
-    return "" if said is None else f"forecast one lead ago {_rps(said.q50)}, 95 % up to {_rps(said.q95)}"
+    if said is not None:
+        parts.append(f"forecast one lead ago {_rps(said.q50)}, 95 % up to {_rps(said.q95)}")
+    return "; ".join(parts)
 
 
 def _ahead(one: ForecastStatus) -> Tile:

@@ -254,6 +254,11 @@ def _cost(plan: TierPlan) -> PlannedValue | None:
     return PlannedValue(value=value, text=f"at {plan.cost.planned_utilization:.0%} of capacity")
 
 
+def _energy(plan: TierPlan) -> PlannedValue | None:
+    value = plan.cost.joules_per_generated_token if plan.cost else None
+    return None if value is None else PlannedValue(value=value, text="planned")
+
+
 def _of_plan(planned: Callable[[TierPlan], PlannedValue | None]) -> Callable[[TierStatus], PlannedValue | None]:
     return lambda tier: planned(tier.context.plan) if tier.context.plan else None
 
@@ -275,6 +280,7 @@ def _row(
     seen: str = "",
     more_is_better: bool = False,
     optional: bool = False,
+    judged_by_plan: bool = False,
 ) -> ComparisonRow:
     """Return a row that reads the signal `key` unless `now` is given. `rules` add to those that judge this signal."""
     return ComparisonRow(
@@ -287,18 +293,11 @@ def _row(
         seen=seen,
         more_is_better=more_is_better,
         optional=optional,
+        judged_by_plan=judged_by_plan,
     )
 
 
-COST = ComparisonRow(
-    key="cost_per_million_tokens",
-    title="Cost per million tokens",
-    unit="money",
-    rules=(),
-    now=_signal("cost_per_million_tokens"),
-    planned=_of_plan(_cost),
-    judged_by_plan=True,
-)
+COST = _row("cost_per_million_tokens", "Cost per million tokens", "money", _cost, judged_by_plan=True)
 """Cost of tokens. It also tells an oversized tier."""
 
 ROWS: tuple[ComparisonRow, ...] = (
@@ -327,4 +326,12 @@ ROWS: tuple[ComparisonRow, ...] = (
         more_is_better=True,
     ),
     COST,
+    _row(
+        "energy_per_generated_token",
+        "Energy per generated token",
+        "joules_per_token",
+        _energy,
+        optional=True,
+        judged_by_plan=True,
+    ),
 )

@@ -96,9 +96,11 @@ class TrendPoint:
 class ForecastStatus:
     """Forecast of a tier and its replica counts. Outdated values are None, with the reason in `gap`.
 
-    Rates are requests per second: `now_rps` at present, `at_lead` forecast at lead time, `for_now` forecast earlier for
-    this moment. `prewarm` holds the recommendation, the day's schedule and its recent worth. `minimum_warm` is a
-    replica count, `ready` the replicas that are up. `trouble` is the reason if no newer forecast exists.
+    Rates are work per second, in requests of the lengths that capacity counts: `now_rps` at present, `at_lead` forecast
+    at lead time, `for_now` forecast earlier for this moment. `now_requests`, `requests_at_lead` and `requests_for_now`
+    are the requests themselves, and `requests` their forecast (None: no lengths are known, so work is requests).
+    `prewarm` holds the recommendation, the day's schedule and its recent worth. `minimum_warm` is a replica count,
+    `ready` the replicas that are up. `trouble` is the reason if no newer forecast exists.
     """
 
     forecast: ForecastResult | None = None
@@ -108,6 +110,10 @@ class ForecastStatus:
     now_rps: float | None = None
     at_lead: ForecastPoint | None = None
     for_now: ForecastPoint | None = None
+    requests: ForecastResult | None = None
+    now_requests: float | None = None
+    requests_at_lead: ForecastPoint | None = None
+    requests_for_now: ForecastPoint | None = None
     minimum_warm: int | None = None
     gap: str = ""
     trouble: str = ""

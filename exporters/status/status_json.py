@@ -98,6 +98,12 @@ def _forecast(one: ForecastStatus) -> dict[str, Any]:
         "now_rps": one.now_rps,
         "at_lead": asdict(one.at_lead) if one.at_lead else None,
         "for_now": asdict(one.for_now) if one.for_now else None,
+        "requests": {
+            "now_rps": one.now_requests,
+            "at_lead": asdict(one.requests_at_lead) if one.requests_at_lead else None,
+            "for_now": asdict(one.requests_for_now) if one.requests_for_now else None,
+            "forecast": forecast_json(one.requests) if one.requests else None,
+        },
         "recommended_replicas": one.recommended,
         "minimum_warm_replicas": one.minimum_warm,
         "ready_replicas": one.ready,

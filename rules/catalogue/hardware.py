@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import WORKLOAD, explain
+from dataclasses import replace
+
+from rules.catalogue.thresholds import FAULTS, WORKLOAD, explain
 from rules.methods.bands import judge_band, judge_experts
 from rules.methods.events import judge_faults
 from rules.methods.pools import judge_pools
@@ -39,6 +41,9 @@ ROWS: tuple[Rule, ...] = (
         thresholds={
             "factor": Threshold(1.3, "ratio", "guide 9.1, step 13: more than 30 % away from what was planned"),
             "busy": Threshold(0.4, "ratio", "guide 9.3: below 40 % of its capacity nothing is short"),
+            "short_prompt": Threshold(
+                500, "tokens", "guide 6.5: below 500 tokens whole replicas are the better choice"
+            ),
         },
         signal="prompt_tokens_per_second",
         family="prompt_tokens",
@@ -91,6 +96,25 @@ ROWS: tuple[Rule, ...] = (
             "Restart the engine for a process code (13, 31, 43), and look for its cause",
         ),
         "GpuEccErrors",
+    ),
+    replace(
+        _faults(
+            "KvTransferFailing",
+            "kv_transfer_failures",
+            "Failed KV transfers",
+            "KV transfers fail",
+            "KV blocks did not arrive from another instance or an offloaded cache: the request fails, or its prompt is "
+            "computed again.",
+            (
+                "Look at the NICs, disks and stores on the way, and at the log of the receiving engine",
+                "Route prompts to mixed replicas, or switch the failing cache tier off, until the path is whole again",
+            ),
+            *FAULTS,
+        ),
+        loudness=Severity.REPORT,
+        thresholds={
+            "events": Threshold(1, "events", "a count: neither guide nor engines give a share that is too many")
+        },
     ),
     Rule(
         name="GpuThrottling",

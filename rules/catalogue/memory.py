@@ -157,17 +157,18 @@ ROWS: tuple[Rule, ...] = (
         loudness=Severity.REPORT,
         thresholds={
             "below": Threshold(
-                10,
-                "seconds",
-                "guide 7.7 names short residency without a number; a turn of a conversation comes back later than this",
+                1,
+                "ratio",
+                "by definition: gone before its prefix comes back; neither guide 7.7 nor an engine gives a number",
             ),
             "minimum_requests": Threshold(20, "blocks", "1 % of blocks is sampled: fewer say nothing"),
         },
-        signal="kv_residency_p50_seconds",
-        unit="seconds",
-        about="KV block residency P50",
+        signal="kv_residency_by_reuse",
+        needs="workload.prefix_reuse_seconds",
+        about="KV block life by planned reuse",
         title="KV block residency short",
-        meaning="Blocks are computed, cached briefly, evicted and computed again: the cache churns.",
+        meaning="Blocks are computed, cached briefly, evicted and computed again: the cache churns. Half of them are gone "
+        "before the plan expects their prefix again.",
         actions=(
             "Enlarge the cache: FP8 KV cache, more memory for it, or more replicas",
             "Protect prefixes that come back often with frequency-based eviction where the engine offers it",

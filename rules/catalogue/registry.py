@@ -12,7 +12,6 @@ from rules.catalogue import (
     availability,
     benchmark,
     configuration,
-    demand,
     guardrails,
     hardware,
     memory,
@@ -25,7 +24,7 @@ from rules.verdicts.rule import Rule
 
 SUBJECTS = (
     *(benchmark, workload, memory, utilization, objectives),
-    *(configuration, guardrails, hardware, availability, demand),
+    *(configuration, guardrails, hardware, availability),
 )
 """Modules that hold the rows, in the order of the runbook. A module's rows have the runbook's order too."""
 

@@ -28,9 +28,9 @@ SYMPTOM_SECONDS = 900.0
 """Seconds between a cause and its symptom: the hold of most rules, after which both have fired."""
 
 SLOW_CAUSE_SECONDS = 3600.0
-"""The same for causes that fire after an hour's hold (WorkloadDrift)."""
+"""The same for causes that fire after an hour's hold (WorkloadDrift), or by the hours of a history."""
 
-_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift", "RunawayGeneration"})
+_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift", "RunawayGeneration", "UpgradeRegression"})
 
 
 def explain(*rules: str) -> tuple[Explanation, ...]:
@@ -48,8 +48,8 @@ OUTAGES = ("TierDown", "TargetDown", "ColdStartLate")
 WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
 ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
 ENGINE = (
-    *("QuantizationMismatch", "AdapterCachePressure", "KvTransferSlow"),
-    *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
+    *("QuantizationMismatch", "AdapterCachePressure", "KvTransferFailing", "KvTransferSlow"),
+    *("SpeculationAcceptanceLow", "SpeculationUneconomic", "UpgradeRegression"),
 )
 LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
 MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence")
@@ -58,6 +58,17 @@ QUEUE = ("ReplicaImbalance", "GpuSaturated", "PastTheKnee", "QueueGrowing")
 DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
 LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
 BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
+
+ONLINE_ONLY = frozenset(
+    {
+        *("TtftDivergence", "TpotDivergence", "ItlDivergence", "GpuUtilizationShortfall", "PrefixHitDivergence"),
+        *("EvictionDivergence", "LoadBeyondBenchmark", "BenchmarkNotRepresentative", "UpgradeRegression"),
+        *("TtftTail", "TpotTail", "TtftSloBurn", "NoHeadroom", "DemandExceedsCapacity", "ForecastDegraded"),
+        *("QueueGrowing", "PastTheKnee", "GpuSaturated", "KvCacheNearCeiling", "KvCacheCascade", "UtilizationTrap"),
+    }
+)
+"""Rules that are not asked of a batch tier: nobody waits for a first token, and a long queue at the highest concurrency is
+what is wanted (guide 1.4). A queue also puts its minutes outside of the curve's loads."""
 
 SUSPECTED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("engine stopped", "client requests", "one replica"), ()),
@@ -72,7 +83,7 @@ SUSPECTED: Mapping[str, tuple[str, ...]] = {
     "adapters held back": ("AdapterCachePressure",),
     "adapters": ("AdapterCachePressure",),
     "speculation": ("SpeculationAcceptanceLow", "SpeculationUneconomic"),
-    "failed transfers": ("KvTransferSlow",),
+    "failed transfers": ("KvTransferFailing", "KvTransferSlow"),
     "more load": ("MixedTierLoadBalancing", *LOAD),
     "evictions": MEMORY,
     "queueing": ("QueueGrowing",),

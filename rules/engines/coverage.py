@@ -181,7 +181,7 @@ def _first_scans(engine: EngineTable, types: Mapping[str, str]) -> Iterator[str]
     """Yield the first scanned release of each known name on the page."""
     yield from (marker.since for marker in engine.markers if marker.source in types)
     known: dict[str, list[str]] = {}
-    for row in engine.rows if engine.scanned else ():
+    for row in (row for row in engine.rows if row.since) if engine.scanned else ():
         is_bare = types.get(row.source) in _UNTYPED and _type(row) != FamilyKind.HISTOGRAM
         if is_bare or types.get(row.source) == _type(row):
             known.setdefault(row.source, []).append(row.since)
@@ -196,6 +196,9 @@ FULL_PLAN = PlanFacts(
     gpu_hour_price=1.0,
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=1.0,
+    prefix_reuse_seconds=60.0,
+    peak_flops=1.0,
+    peak_bytes_per_second=1.0,
     capacity=Capacity(
         rps=1.0,
         low=1.0,
@@ -277,7 +280,9 @@ def _why(engine: EngineTable, signal: Signal, missing: list[Missing]) -> str:
     # A family that no release prints takes precedence over one that is only absent until its first event.
     printed = {row.family for row in engine.rows}
     needed.sort(key=lambda family: family in printed)
-    return next((told[family] for family in needed if family in told), missing[-1].text)
+    return next(
+        (told[family] for family in needed if family in told), missing[-1].text or "the engine tells nothing of it"
+    )
 
 
 def _everything(engine: EngineTable, release: str) -> Window:
@@ -300,7 +305,7 @@ def _everything(engine: EngineTable, release: str) -> Window:
     )
 
 
-_RATIOS = ("prefix_hit_gauge",)
+_RATIOS = ("prefix_hit_gauge", "external_prefix_hit_gauge", "kv_offload_utilization")
 """Gauges with a maximum of 1."""
 
 

@@ -11,7 +11,7 @@ is in lower case.
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow, add_prefix
+from rules.engines.table import KVBM_ROWS, EngineTable, LabelAggregation, Match, SourceRow, add_prefix
 from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
@@ -226,7 +226,7 @@ DYNAMO_WORKER = EngineTable(
     title="Dynamo",
     namespaces=("dynamo_component_",),
     signatures=("dynamo_component_uptime_seconds", "dynamo_component_requests_total"),
-    rows=WORKER_ROWS,
+    rows=(*WORKER_ROWS, *KVBM_ROWS),
     fact_gauges=(
         ("num_gpu_blocks", "dynamo_component_total_blocks"),
         ("num_gpu_blocks", "dynamo_component_kvstats_total_blocks"),

@@ -23,6 +23,7 @@ ALL_PRIORITIES = Match(label="priority", values=("",), optional=True)
 """With priority scheduling the total has an empty priority, and each priority has its own series."""
 
 HITS = Match(label="mode", values=("device_hit", "host_hit", "storage_hit"))
+BEYOND_GPU = Match(label="mode", values=("input", "host_hit", "storage_hit"))
 PREFILLED = Match(label="mode", values=("input", *HITS.values))
 
 GENERATING = Match(
@@ -143,6 +144,27 @@ COUNTERS: tuple[SourceRow, ...] = (
         zero_with="spec_accept_length",
         note="cache_source: a request adds to device, host and storage_*, or (without details) to total, never to both",
     ),
+    SourceRow(C, "external_prefix_queried_tokens", "prefill_effective_tokens_total", "0.5.23", matches=(BEYOND_GPU,)),
+    SourceRow(
+        C,
+        "external_prefix_hit_tokens",
+        "load_back_tokens_total",
+        "0.5.5",
+        matches=(Match(label="pool", values=("kv",), optional=True),),
+        zero_with="hicache_host_total_tokens",
+        note="only with HiCache; what came from storage passes through the host",
+    ),
+    *(
+        SourceRow(C, f"estimated_{what}", f"estimated_{what}_per_gpu_total", "0.5.10", note="--enable-mfu-metrics")
+        for what in ("flops", "read_bytes", "write_bytes")
+    ),
+    SourceRow(C, "kv_offload_load_bytes", "load_back_bytes_total", "0.5.23", note="of the rank with the most"),
+    SourceRow(C, "kv_offload_store_bytes", "hicache_backup_bytes_total", "0.5.23", note="of the rank with the most"),
+    SourceRow(C, "kv_offload_load_seconds", "load_back_duration_seconds", "0.5.5", part="sum"),
+    SourceRow(C, "kv_offload_load_transfers", "load_back_duration_seconds", "0.5.5", part="count"),
+    SourceRow(C, "kv_offload_store_seconds", "hicache_backup_duration_seconds", "0.5.23", part="sum"),
+    SourceRow(C, "kv_offload_store_transfers", "hicache_backup_duration_seconds", "0.5.23", part="count"),
+    SourceRow(C, "kv_offload_drops", "hicache_dropped_tokens_total", "0.5.23", note="tokens evicted without a copy"),
     SourceRow(
         C,
         "kv_transfer_failures",
@@ -150,6 +172,14 @@ COUNTERS: tuple[SourceRow, ...] = (
         "0.5.3",
         zero_with="kv_transfer_latency_ms_bucket",
         note="with separate prefill and decode servers",
+    ),
+    SourceRow(
+        C,
+        "kv_transfer_failures",
+        "storage_prefetch_unfulfilled_tokens_total",
+        "0.5.23",
+        where=(("reason", "storage_transfer"),),
+        note="tokens that HiCache's storage had and did not deliver",
     ),
     SourceRow(
         C,
@@ -226,6 +256,7 @@ HISTOGRAMS: tuple[SourceRow, ...] = (
         factor=1e-3,
         note="milliseconds; up to 0.5.7 a gauge of the same name, which is not read",
     ),
+    SourceRow(H, "kv_transfer_seconds", "load_back_duration_seconds", "0.5.5", note="of HiCache, from host to GPU"),
 )
 
 GAUGES: tuple[SourceRow, ...] = (
@@ -240,6 +271,8 @@ GAUGES: tuple[SourceRow, ...] = (
         note="the fullest pool (full attention, sliding window, Mamba); cached tokens that may be evicted do not count",
     ),
     SourceRow(G, "kv_utilization_max", "token_usage", "0.4.1", across=LabelAggregation.MAX),
+    SourceRow(G, "kv_offload_used_tokens", "hicache_host_used_tokens", "0.5.10"),
+    SourceRow(G, "kv_offload_total_tokens", "hicache_host_total_tokens", "0.5.10"),
     SourceRow(
         G,
         "spec_accept_length",

@@ -170,6 +170,31 @@ class EngineTable:
         return f"{self.title} {self.release_line}"
 
 
+C, G, H = FamilyKind.COUNTER, FamilyKind.GAUGE, FamilyKind.HISTOGRAM
+
+KVBM_ROWS: tuple[SourceRow, ...] = (
+    SourceRow(C, "external_prefix_hit_tokens", "kvbm_matched_tokens"),
+    SourceRow(C, "kv_transfer_failures", "kvbm_object_read_failures", plus=("kvbm_object_write_failures",)),
+    SourceRow(
+        G, "external_prefix_hit_gauge", "kvbm_host_cache_hit_rate", across=LabelAggregation.MAX, note="of the host"
+    ),
+)
+"""Dynamo's KV block manager on an engine's page (dynamo lib/llm/src/block_manager/metrics_kvbm.rs at 1.6.1). It prints
+blocks and no transfer times; its own port (DYN_KVBM_METRICS_PORT) is not read."""
+
+LMCACHE_ROWS: tuple[SourceRow, ...] = (
+    SourceRow(C, "external_prefix_queried_tokens", "lmcache_num_lookup_tokens_total"),
+    SourceRow(C, "external_prefix_hit_tokens", "lmcache_num_lookup_hits_total"),
+    SourceRow(C, "kv_offload_load_seconds", "lmcache_time_to_retrieve", part="sum"),
+    SourceRow(C, "kv_offload_load_transfers", "lmcache_time_to_retrieve", part="count"),
+    SourceRow(C, "kv_offload_store_seconds", "lmcache_time_to_store", part="sum"),
+    SourceRow(C, "kv_offload_store_transfers", "lmcache_time_to_store", part="count"),
+    SourceRow(H, "kv_transfer_seconds", "lmcache_time_to_retrieve", note="a fetch of a request"),
+    SourceRow(G, "kv_offload_used_bytes", "lmcache_local_cache_usage", note="in host memory"),
+)
+"""LMCache on vLLM's page (lmcache/observability.py at 0.5.6). It counts neither failed transfers nor the bytes of host
+memory that it moved, and does not tell how large its cache is."""
+
 ALONGSIDE: tuple[tuple[str, str], ...] = (
     ("dynamo_component_", "Dynamo's count around the engine; the engine's own is used"),
     ("dynamo_component_model_load_time_seconds", "how long loading the model took: a part of a cold start"),
@@ -187,8 +212,8 @@ ALONGSIDE: tuple[tuple[str, str], ...] = (
     ("dynamo_lifecycle_", "how Dynamo drains a worker"),
     ("dynamo_task", "Dynamo's tasks"),
     ("dynamo_tokio_", "the runtime that Dynamo runs on"),
-    ("kvbm_", "Dynamo's KV block manager: traffic between GPU, host and disk"),
-    ("lmcache_", "LMCache, a KV connector: traffic between GPU, host and disk"),
+    ("kvbm_", "Dynamo's KV block manager: blocks and bytes by pair of tiers; hits and failures are used"),
+    ("lmcache_", "LMCache, a KV connector: parts of its transfers; their time and hits are used"),
     ("nv_gpu_", "Triton's view of the GPU, which is read from the GPU itself"),
     ("nv_energy_consumption", "Triton's view of the GPU, which is read from the GPU itself"),
 )

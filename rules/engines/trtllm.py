@@ -16,6 +16,7 @@ all releases print the families with the prefix `trtllm_`.
 from __future__ import annotations
 
 from rules.engines.table import (
+    KVBM_ROWS,
     EngineTable,
     LabelAggregation,
     Match,
@@ -122,6 +123,11 @@ ROWS: tuple[SourceRow, ...] = (
     SourceRow(H, "kv_transfer_seconds", "kv_transfer_latency_seconds", note="Dynamo's, with prefill and decode apart"),
     SourceRow(G, "requests_running", "num_requests_running", note=f"active, scheduled in this step or not; {STEPS}"),
     SourceRow(G, "requests_waiting", "num_requests_waiting", note=STEPS),
+    SourceRow(C, "kv_offload_load_bytes", "kv_cache_onboard_bytes_total", note=STEPS),
+    SourceRow(C, "kv_offload_store_bytes", "kv_cache_offload_bytes_total", note=STEPS),
+    SourceRow(
+        G, "kv_offload_utilization", "kv_cache_host_utilization", across=LabelAggregation.MEAN, note=f"host; {STEPS}"
+    ),
     _ratio("kv_utilization", LabelAggregation.MEAN),
     _ratio("kv_utilization_max", LabelAggregation.MAX),
     SourceRow(
@@ -150,15 +156,12 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("trtllm_gpu_memory_usage_bytes", "read from the GPU, not from an engine's page"),
     ("trtllm_cpu_memory_usage_bytes", "the host's memory is not judged"),
     ("trtllm_pinned_memory_usage_bytes", "the host's memory is not judged"),
-    ("trtllm_kv_cache_host_utilization", "of the host's KV cache"),
     ("trtllm_kv_cache_free_blocks", "the share in use says it"),
     ("trtllm_kv_cache_used_blocks", "the share in use says it"),
     ("trtllm_kv_cache_reused_blocks", "the cached tokens say it where they are counted"),
     ("trtllm_kv_cache_missed_blocks", "the cached tokens say it where they are counted"),
     ("trtllm_kv_cache_iter_", "reused and missed blocks, step by step"),
     ("trtllm_kv_cache_gen_alloc_blocks", "how the KV cache grows is not judged"),
-    ("trtllm_kv_cache_onboard_bytes", "traffic with the host's KV cache"),
-    ("trtllm_kv_cache_offload_bytes", "traffic with the host's KV cache"),
     ("trtllm_kv_cache_disk_prefetch_blocks", "traffic with the disk's KV cache"),
     ("trtllm_kv_cache_intra_device_copy_bytes", "copies within the GPU"),
     ("trtllm_prompt_cache_hit_tokens", "the cached tokens once more, by cache level"),
@@ -208,7 +211,7 @@ TRTLLM = EngineTable(
     ),
     signature_labels=("model_name", "engine_type"),
     wrappers=("ray_", "kserve_"),
-    rows=add_prefix("trtllm_", ROWS, SINCE),
+    rows=(*add_prefix("trtllm_", ROWS, SINCE), *KVBM_ROWS),
     info=(
         f"trtllm_{CONFIG}",
         "trtllm_parallel_config_info",

@@ -10,7 +10,15 @@ the doctor. A test checks that every page's families have a row.
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow
+from rules.engines.table import (
+    KVBM_ROWS,
+    LMCACHE_ROWS,
+    EngineTable,
+    LabelAggregation,
+    Marker,
+    Match,
+    SourceRow,
+)
 from rules.telemetry.families import FamilyKind
 
 IGNORED: tuple[tuple[str, str], ...] = (
@@ -19,20 +27,22 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("http_", "the HTTP layer's own; its request counter is used"),
     ("vllm_request_params_", "what clients asked for, not what happened"),
     ("vllm_request_max_num_generation_tokens", "what clients asked for, not what happened"),
-    ("vllm_estimated_", "zero unless --enable-mfu-metrics"),
     ("vllm_mm_cache_", "multimodal inputs are not judged"),
     ("vllm_prompt_tokens_cached", "the prefix cache counters say the same"),
     ("vllm_prompt_tokens_recomputed", "existed between 0.15.1 and 0.20.2 only"),
     ("vllm_request_prefill_kv_computed_tokens", "computed prompt tokens say the same in sum"),
     ("vllm_request_num_preemptions", "0 and 1 preemption share a bucket; the counter is used"),
-    ("vllm_kv_block_", "sampled reuse and idle times are not judged"),
+    ("vllm_kv_block_", "sampled reuse and idle times: of blocks that came back only; their life is used"),
     ("vllm_nixl_", "volume of KV transfers; time and failed transfers are used"),
     ("vllm_nixl_num_failed_notifications", "a notification that failed is no transfer that failed"),
     ("vllm_nixl_num_kv_expired_reqs", "KV that nobody fetched in time is no transfer that failed"),
     ("vllm_nixl_num_notifications_after_expiry", "KV that nobody fetched in time is no transfer that failed"),
     ("vllm_mooncake_", "volume of KV transfers; time and failed transfers are used"),
-    ("vllm_kv_offload_", "of one connector; names change each release"),
-    ("vllm_simple_kv_offload_", "of one connector"),
+    (
+        "vllm_kv_offload_",
+        "of one connector: sizes, lookups and parts of its host cache; bytes, time and failures are used",
+    ),
+    ("vllm_simple_kv_offload_", "of one connector, in blocks: its hits are among the external ones"),
     ("vllm_hf3fs_", "of one connector"),
     ("vllm_hisparse_", "of one connector"),
     ("vllm_umbp_", "of one connector"),
@@ -82,6 +92,24 @@ def _http(family: str, status: str) -> SourceRow:
         lazy=True,
         note="prometheus-fastapi-instrumentator: absent before the first request, a status before its first answer; "
         "generating endpoints only; 5xx holds 503 too, 4xx holds 429",
+    )
+
+
+OFFLOAD_FAILURES = tuple(f"vllm_kv_offload_tiering_{job}_job_failures_total" for job in ("promotion", "cascade"))
+"""Between the host and a further tier. A transfer between GPU and host that fails ends the engine."""
+
+
+def _offloading(what: str, source: str, old: str, part: str = "") -> tuple[SourceRow, ...]:
+    """Return the rows of the offloading connector, both directions, its deprecated names last."""
+    return tuple(
+        row
+        for word, way in (("load", (("transfer_type", "CPU_to_GPU"),)), ("store", (("transfer_type", "GPU_to_CPU"),)))
+        for row in (
+            SourceRow(C, f"kv_offload_{word}_{what}", f"vllm_kv_offload_{word}_{source}", "0.26.0", part=part),
+            SourceRow(
+                C, f"kv_offload_{word}_{what}", f"vllm_kv_offload_{old}", "0.18.1", part=part, where=way, lazy=True
+            ),
+        )
     )
 
 
@@ -145,8 +173,18 @@ ROWS: tuple[SourceRow, ...] = (
         "0.8.5",
         by="position",
     ),
-    SourceRow(C, "kv_transfer_failures", "vllm_nixl_num_failed_transfers_total", "0.12.0"),
+    SourceRow(C, "kv_transfer_failures", "vllm_nixl_num_failed_transfers_total", "0.12.0", plus=OFFLOAD_FAILURES),
     SourceRow(C, "kv_transfer_failures", "vllm_mooncake_num_failed_transfers_total", "0.33.0"),
+    *(
+        SourceRow(C, f"estimated_{what}", f"vllm_estimated_{what}_per_gpu_total", "0.18.1", note="--enable-mfu-metrics")
+        for what in ("flops", "read_bytes", "write_bytes")
+    ),
+    *_offloading("bytes", "bytes_total", "total_bytes_total"),
+    *_offloading("seconds", "time_total", "total_time_total"),
+    *_offloading("transfers", "size", "size", "count"),
+    SourceRow(C, "kv_transfer_failures", OFFLOAD_FAILURES[0], "0.32.0", plus=OFFLOAD_FAILURES[1:]),
+    SourceRow(C, "kv_transfer_failures", "vllm_mooncake_store_operation_failed_keys_total", "0.32.0"),
+    SourceRow(C, "kv_offload_drops", "vllm_kv_offload_allocation_failure_total", "0.32.0"),
     SourceRow(
         C, "engine_steps", "vllm_iteration_tokens_total", "0.8.5", part="count", note="a histogram despite its name"
     ),
@@ -235,6 +273,11 @@ ROWS: tuple[SourceRow, ...] = (
     SourceRow(G, "kv_utilization_max", "vllm_kv_cache_usage_perc", "0.9.2", across=LabelAggregation.MAX),
     SourceRow(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=LabelAggregation.MAX),
     SourceRow(
+        G, "kv_offload_pinned", "vllm_kv_offload_cpu_cache_usage_perc", "0.32.0", note="a ratio despite its name"
+    ),
+    *LMCACHE_ROWS,
+    *KVBM_ROWS,
+    SourceRow(
         G,
         "adapters_running",
         "vllm_lora_requests_info",
@@ -309,6 +352,7 @@ VLLM_V1 = EngineTable(
     ),
     ignored=IGNORED,
     not_exposed=(
+        ("kv_offload_used_tokens", "vLLM prints what transfers hold of the host's KV cache, not how full it is"),
         ("adapter_evictions", "vLLM counts no adapter loads or evictions (open: PR 45820, PR 54830)"),
         ("expert_balance_sum", "vLLM logs the balance of experts and prints none (open: PR 43715)"),
     ),

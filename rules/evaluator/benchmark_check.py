@@ -13,6 +13,7 @@ from rules.catalogue import benchmark
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
 from rules.evaluator.tier_rules import evaluate_rule
+from rules.methods.demand import judge_batch
 from rules.methods.tails import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -46,7 +47,7 @@ def learning_words(observed_seconds: float) -> str:
 ASKED = frozenset(rule.name for rule in benchmark.ROWS) | {"KvEviction"}
 """Rules of the guide's step 13: latency, utilisation, hits, evictions and load against the benchmark."""
 
-CONFIRMING = frozenset({judge_tail})
+CONFIRMING = frozenset({judge_tail, judge_batch})
 """Methods of which one must give a verdict. Without a compared latency, nothing of the benchmark is confirmed."""
 
 
@@ -115,9 +116,9 @@ def check_benchmark(
 
     A finding must show in three separate periods. For less than half a day, give minutes (60 s), not hours.
     """
-    results = []
+    results, is_batch = [], context.plan is not None and context.plan.is_batch
     for rule in RULES:
-        if rule.name in ASKED and not rule.per_scrape:
+        if (rule.name in ASKED or (is_batch and rule.method is judge_batch)) and not rule.per_scrape:
             result = evaluate_rule(rule, context, binned, now, period_seconds)
             results.append(explain.add_causes(result, context, binned) if isinstance(result, Verdict) else result)
     return Step13(

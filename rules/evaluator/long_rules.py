@@ -9,7 +9,8 @@ from dataclasses import replace
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
 from rules.evaluator.tier_rules import LIVE_SECONDS, evaluate_rule
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import APART, BinnedWindow, TierContext
+from rules.replicas.track import ReplicaRelease, find_upgrade
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, Window
@@ -31,6 +32,9 @@ WEEKLY = tuple(
 
 ASKED = (*LONG, *WEEKLY)
 
+UPGRADE = BY_NAME["UpgradeRegression"]
+"""Rule over minutes that is also evaluated over the hours of up to a week before and after a change of release."""
+
 LOOK_BACK_SECONDS = max(rule.window_seconds for rule in ASKED) + 86_400.0
 """Time in seconds before now of the hours to read: a day more than any rule's window, to know whether data reach back."""
 
@@ -41,16 +45,17 @@ _HISTOGRAMS = frozenset(rule.family for rule in ASKED)
 
 
 def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
-    """Return one window per hour, summed over load bins, with only the histograms that rules over days read.
+    """Return one window per hour and pool, summed over load bins, with only the histograms that rules over days read.
 
     Weeks of hours are in memory at once, and histograms are most of a window.
     """
-    grouped: dict[float, list[Window]] = {}
+    grouped: dict[tuple[float, str], list[Window]] = {}
     for one in binned:
-        grouped.setdefault(_hour(one.window), []).append(_slim(one.window))
+        pool = one.replica if one.replica in APART else ""
+        grouped.setdefault((_hour(one.window), pool), []).append(_slim(one.window))
     return tuple(
-        BinnedWindow(replica=None, window=windows.sum_windows(grouped[hour]), rps=None, in_system=None)
-        for hour in sorted(grouped)
+        BinnedWindow(replica=key[1] or None, window=windows.sum_windows(grouped[key]), rps=None, in_system=None)
+        for key in sorted(grouped)
     )
 
 
@@ -78,6 +83,23 @@ def evaluate_long_rules(
     )
 
 
+def find_upgrade_hours(releases: Sequence[ReplicaRelease], now: float) -> tuple[float, float] | None:
+    """Return begin and end of the hours that show a change of release before and after it (unix seconds), else None."""
+    upgrade = find_upgrade(releases)
+    if upgrade is None or upgrade.ended_at is None or not 0 <= now - upgrade.ended_at <= WEEK_SECONDS:
+        return None
+    return upgrade.began_at - WEEK_SECONDS, now // HOUR_SECONDS * HOUR_SECONDS
+
+
+def evaluate_upgrade(
+    context: TierContext, binned: Sequence[BinnedWindow], releases: tuple[ReplicaRelease, ...], now: float
+) -> RuleResult:
+    """Return the comparison of two releases at `now` over the hours of the load bins of one plan."""
+    until = now // HOUR_SECONDS * HOUR_SECONDS
+    result = evaluate_rule(UPGRADE, context, binned, until, HOUR_SECONDS, releases=releases)
+    return replace(result, t=now)
+
+
 def _judged(rule: Rule, hours: Sequence[BinnedWindow], context: TierContext, now: float, until: float) -> RuleResult:
     since = until - rule.window_seconds
     seen = [one for one in hours if since <= _hour(one.window) < until]
@@ -93,8 +115,11 @@ def _judged(rule: Rule, hours: Sequence[BinnedWindow], context: TierContext, now
 
 def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> str:
     """Return what is missing, or "": hours inside the window, or its beginning."""
-    each = [min(one.window.span, HOUR_SECONDS) * one.window.coverage for one in seen]
-    hours, all_hours = math.fsum(each) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
+    each: dict[float, float] = {}
+    for one in seen:
+        known = min(one.window.span, HOUR_SECONDS) * one.window.coverage
+        each[_hour(one.window)] = max(known, each.get(_hour(one.window), 0.0))
+    hours, all_hours = math.fsum(each.values()) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
     if hours < rule.minimum_seconds / HOUR_SECONDS - 1e-6:
         return f"{hours:.0f} of {all_hours:.0f} hours seen, {math.ceil(rule.minimum_seconds / HOUR_SECONDS)} are needed"
     return "" if reaches_back else f"{hours:.0f} of {all_hours:.0f} hours seen: the history did not reach back so far"

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME
+from rules.catalogue.thresholds import ONLINE_ONLY
 from rules.causes import explain
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.cascade import CascadeThresholds
 from rules.replicas.state import ReplicaState
+from rules.telemetry.signals import Gap
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts.context import RuleContext
 from rules.verdicts.finding import RuleState
@@ -80,6 +82,14 @@ def _context(
     )
 
 
+def ask(case: RuleContext) -> RuleResult:
+    """Return the result of the rule's method, or that it is not asked of a batch tier."""
+    plan = case.context.plan
+    if plan is not None and plan.is_batch and case.rule.name in ONLINE_ONLY:
+        return case.unknown(Gap.NOT_IN_PLAN, "not asked: batch tier")
+    return case.rule.method(case)
+
+
 def _explained(case: RuleContext, context: TierContext, recent: Sequence[BinnedWindow]) -> RuleResult:
-    result: RuleResult = case.rule.method(case)
+    result = ask(case)
     return explain.add_causes(result, context, recent) if isinstance(result, Verdict) else result

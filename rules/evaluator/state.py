@@ -12,6 +12,7 @@ from rules.evaluator.tier_rules import TierMinutes, TierSize
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
+from rules.replicas.track import ReplicaRelease
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
@@ -82,6 +83,15 @@ class EvaluatorState:
         """Add starts of a tier, also from an earlier run. A known start adds nothing."""
         for start in starts:
             self.minutes[tier] = tier_rules.add_start(self.minutes.get(tier, TierMinutes()), start)
+
+    def releases(self, tier: str) -> tuple[ReplicaRelease, ...]:
+        """Return the known releases of a tier's replicas, oldest first."""
+        return self.minutes.get(tier, TierMinutes()).releases
+
+    def restore_releases(self, tier: str, releases: Iterable[ReplicaRelease]) -> None:
+        """Add releases of a tier, also from an earlier run. A known one adds nothing."""
+        for release in releases:
+            self.minutes[tier] = tier_rules.add_release(self.minutes.get(tier, TierMinutes()), release)
 
     def restore_error_budget(self, tier: str, budget: Budget) -> None:
         """Replace a tier's error budget by the one that the history has."""

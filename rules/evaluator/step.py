@@ -35,6 +35,7 @@ from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget, finding
 from rules.verdicts.context import TierWindows
@@ -98,6 +99,7 @@ class Evaluator:
             add_aggregate(state, name, aggregate, self.tier(name))
         if observation.removed:
             self.remove_replicas(state, observation.removed)
+            events.extend(_complete_upgrades(state, {tier for tier, _ in observation.removed}, observation.now))
         closed, changed = self._evaluate(state, observation.now, observation.unavailable)
         return StepResult(
             now=observation.now,
@@ -151,6 +153,9 @@ class Evaluator:
         if replica.start is not None and replica.start is not before.start:
             events.extend(_add_start(state, scrape.tier, replica.start, now))
         self._update(state, before, replica, minute)
+        told = before.track.last.facts.get(ENGINE_VERSION) if before.track.last is not None else None
+        if told != scrape.snapshot.facts.get(ENGINE_VERSION):
+            events.extend(_add_release(state, scrape, scrape.snapshot))
         return window
 
     def _apply_failure(self, state: EvaluatorState, scrape: ReplicaScrape) -> Window | None:
@@ -284,6 +289,25 @@ def _add_start(state: EvaluatorState, tier: str, start: ReplicaStart, now: float
     state.restore_starts(tier, (start,))
     if state.starts(tier) is not known and start.t > now - KEPT_SECONDS:
         yield timeline.start_event(tier, start)
+
+
+def _add_release(state: EvaluatorState, scrape: ReplicaScrape, page: Snapshot) -> Iterator[TimelineEvent]:
+    """Add the release that a page tells. Yield its event if it is another than was known of the replica."""
+    live = (name for tier, name in state.replicas if tier == scrape.tier)
+    found = track.detect_release(state.releases(scrape.tier), scrape.replica, page, live)
+    if found is not None:
+        state.restore_releases(scrape.tier, (found,))
+        yield timeline.release_event(scrape.tier, found)
+
+
+def _complete_upgrades(state: EvaluatorState, tiers: Iterable[str], now: float) -> Iterator[TimelineEvent]:
+    """Yield the end of each change of release whose last replica of another release was removed."""
+    for tier in sorted(tiers):
+        live = (name for of, name in state.replicas if of == tier)
+        found = track.complete_upgrade(state.releases(tier), live, now)
+        if found is not None:
+            state.restore_releases(tier, (found,))
+            yield timeline.release_event(tier, found)
 
 
 def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, context: TierContext) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
 from rules.confidence import Certainty
+from rules.evaluator.scrape_rules import ask
 from rules.methods.tiers import judge_tiers
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
+from rules.replicas.track import ReplicaRelease
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
@@ -68,6 +70,9 @@ OF_EACH = frozenset(
 )
 """Rules that compare the replicas of a tier with each other. They cannot use sums over replicas."""
 
+EACH_POOL = frozenset({"NoHeadroom", "DemandExceedsCapacity", "WorkloadDrift", "PastTheKnee"})
+"""Rules that read prefill and decode pools one by one. Sums over replicas do not tell pools apart."""
+
 SELDOM = frozenset({"PrefixRoutingBroken", "ReplicaImbalance"})
 SELDOM_SECONDS = 300.0
 """Interval in seconds of the SELDOM rules in an aggregated tier. They read an hour of every replica's minutes, and a cache
@@ -89,7 +94,8 @@ EXPLAINED_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierMinutes:
-    """Closed minutes of a tier, oldest first, as far back as its rules look; its error budget and its replica starts.
+    """Closed minutes of a tier, oldest first, as far back as its rules look; its error budget, the starts and the releases
+    of its replicas.
 
     In an aggregated tier `binned` are sums over the replicas of one load, and `each` holds what comparing rules need of
     every replica. Otherwise `binned` are those of single replicas, and `each` is None.
@@ -99,6 +105,7 @@ class TierMinutes:
     each: tuple[BinnedWindow, ...] | None = None
     budget: Budget = field(default_factory=Budget)
     starts: tuple[ReplicaStart, ...] = ()
+    releases: tuple[ReplicaRelease, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +125,11 @@ def add_minute(
     keep = tuple(_aged(s, now) for s in minutes.binned if since < s.window.end <= until)
     before = next((s for s in reversed(keep) if s.replica == replica), None)
     newest = load_bins.mark_backlog(load_bins.bin_window(minute, context.curve, replica), before)
-    return TierMinutes(
+    return replace(
+        minutes,
         binned=_bounded(keep, (newest,), watched),
+        each=None,
         budget=error_budget.add_minute(_budget(minutes, context), minute),
-        starts=minutes.starts,
     )
 
 
@@ -141,11 +149,11 @@ def add_aggregated_minute(
         known = error_budget.add_minute(known, one.window)
     before = (_aged(s, now) for s in minutes.binned if since < s.window.end <= until)
     of_each = (_aged_each(s, now) for s in minutes.each or () if since < s.window.end <= until)
-    return TierMinutes(
+    return replace(
+        minutes,
         binned=_bounded(before, groups, watched),
         each=_bounded(of_each, each, watched),
         budget=known,
-        starts=minutes.starts,
     )
 
 
@@ -177,6 +185,22 @@ def add_start(minutes: TierMinutes, start: ReplicaStart) -> TierMinutes:
     """Add a start of a replica. Return the same object if the start is known."""
     known = starts.add_start(minutes.starts, start)
     return minutes if known is minutes.starts else replace(minutes, starts=known)
+
+
+MOST_RELEASES = 500
+"""Maximum records of releases of a tier: a change in 200 replicas, and the pods that were replaced before it."""
+
+
+def add_release(minutes: TierMinutes, release: ReplicaRelease) -> TierMinutes:
+    """Add the release of a replica; a known one adds nothing. The oldest that are not part of a change go first."""
+    if release in minutes.releases:
+        return minutes
+    records = sorted((*minutes.releases, release), key=lambda one: one.t)
+    spare = len(records) - MOST_RELEASES
+    if spare > 0:
+        plain = [one for one in records if not one.before][:spare]
+        records = [one for one in records if one not in plain][-MOST_RELEASES:]
+    return replace(minutes, releases=tuple(records))
 
 
 def _aged(one: BinnedWindow, now: float) -> BinnedWindow:
@@ -213,7 +237,7 @@ def _budget(minutes: TierMinutes, context: TierContext) -> Budget:
 
 def rebin_minutes(minutes: TierMinutes, context: TierContext) -> TierMinutes:
     """Bin the minutes by another curve, after the plan changed."""
-    anew = TierMinutes(starts=minutes.starts)
+    anew = TierMinutes(starts=minutes.starts, releases=minutes.releases)
     if minutes.each is not None:
         # Sums by the loads of another curve cannot be taken apart.
         return replace(anew, each=(), budget=_budget(minutes, context))
@@ -251,6 +275,7 @@ def evaluate_rule(
     budget: Budget | None = None,
     projection: Projection | None = None,
     starts: tuple[ReplicaStart, ...] = (),
+    releases: tuple[ReplicaRelease, ...] = (),
 ) -> RuleResult:
     """Return the result of a rule over windows at `now` from those of its hold, oldest first, each within one period.
 
@@ -268,12 +293,13 @@ def evaluate_rule(
         budget=budget or Budget(),
         projection=projection,
         starts=starts,
+        releases=releases,
     )
     short = too_short(rule, case.binned) if case.binned else ""
     if short:
         interim = rule.interim(case) if rule.interim is not None else ""
         return case.unknown(Gap.TOO_FEW_REQUESTS, interim or short)
-    result: RuleResult = rule.method(case)
+    result = ask(case)
     holes = too_many_holes(rule, case.binned)
     if holes and isinstance(result, Verdict) and result.status is Status.OK:
         return case.unknown(Gap.TOO_FEW_REQUESTS, holes)
@@ -295,11 +321,12 @@ def evaluate_tier_rules(
     rule_state = kept or {}
     holds: dict[tuple[bool, float], tuple[BinnedWindow, ...]] = {}
     results = []
+    compared = OF_EACH if context.serves_whole_requests else OF_EACH | EACH_POOL
     for rule in LIVE:
         if rule.name in rule_state:
             results.append(replace(rule_state[rule.name], t=now))
             continue
-        of_each = minutes.each is not None and rule.name in OF_EACH
+        of_each = minutes.each is not None and rule.name in compared
         kind = (of_each, rule.window_seconds)
         if kind not in holds:
             # Rules share few window lengths, and an hour of a large tier has many thousand windows.
@@ -332,7 +359,15 @@ def _judged(
             for name, tier in fleet.items()
         }
     result = evaluate_rule(
-        rule, context, hold, now, fleet=others, budget=minutes.budget, projection=projection, starts=minutes.starts
+        rule,
+        context,
+        hold,
+        now,
+        fleet=others,
+        budget=minutes.budget,
+        projection=projection,
+        starts=minutes.starts,
+        releases=minutes.releases,
     )
     if not isinstance(result, Verdict):
         return result

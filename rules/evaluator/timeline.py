@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME
@@ -14,6 +14,7 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import Incident
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
+from rules.replicas.track import ReplicaRelease, parse_release
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 
@@ -29,6 +30,7 @@ class TimelineKind(StrEnum):
     FOREIGN_ALERT = "foreign_alert"
     RESTART = "restart"
     COLD_START = "cold_start"
+    RELEASE = "release"
     PLAN = "plan"
     RELOAD = "reload"
     STEP13 = "step13"
@@ -85,7 +87,7 @@ def list_entries(
 
     For one tier: entries of the tier, its replicas and the whole installation.
     """
-    found = [*_of_incidents(incidents), *map(_of_foreign, foreign), *map(_of_event, events)]
+    found = [*_of_incidents(incidents), *map(_of_foreign, foreign), *map(_of_event, join_releases(events))]
     kept = [e for e in found if _reaches(e, since) and (tier is None or e.tier in (None, tier))]
     return tuple(
         sorted(kept, key=lambda e: (e.t, e.tier or "", e.kind != TimelineKind.INCIDENT, e.replica or "", e.text))
@@ -149,6 +151,41 @@ def _of_event(event: TimelineEvent) -> TimelineEntry:
     started = parse_start_event(event)
     text = event.text if started is None else starts.describe_start(started)
     return TimelineEntry(t=event.t, kind=event.kind, tier=event.tier, replica=event.replica, text=text)
+
+
+def release_event(tier: str, release: ReplicaRelease) -> TimelineEvent:
+    """Return the event that stores the release of a replica."""
+    return TimelineEvent(
+        t=release.t, kind=TimelineKind.RELEASE, tier=tier, replica=release.replica or None, text=str(release)
+    )
+
+
+def parse_release_event(event: TimelineEvent) -> ReplicaRelease | None:
+    """Return the release that an event stores. None for another kind, or a text of another release of sizewatch."""
+    if event.kind != TimelineKind.RELEASE:
+        return None
+    return parse_release(event.t, event.replica or "", event.text)
+
+
+def join_releases(events: Iterable[TimelineEvent]) -> Iterator[TimelineEvent]:
+    """Yield the events, with one for each change of a tier's release: its begin, and how far it came.
+
+    The first sight of a replica is no change. The history stores one event a replica.
+    """
+    changes: dict[str, TimelineEvent] = {}
+    for event in events:
+        release = parse_release_event(event)
+        if release is None:
+            yield event
+        elif release.before:
+            tier, pair = event.tier or "", (release.before, release.release)
+            began = changes.get(tier)
+            before = parse_release_event(began) if began else None
+            same = before is not None and (before.before, before.release) == pair
+            if began is not None and not same:
+                yield began
+            changes[tier] = replace(event, t=began.t if began is not None and same else event.t, replica=None)
+    yield from changes.values()
 
 
 def start_event(tier: str, start: ReplicaStart) -> TimelineEvent:

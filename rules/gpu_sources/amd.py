@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 
 from rules.gpu_sources.devices import BY_CODE, FAULTS, Device, code, label, pod_of, readout, sort_by_index, whole_number
 from rules.gpu_sources.exporter import MEAN, MIB, Field, GpuExporter, GpuExporterPage, Sample, Ticks
+from rules.telemetry.snapshots import LINKS
 
 IGNORED: tuple[tuple[str, str], ...] = (
     ("gpu_nodes_total", "the GPUs are counted by their series"),
@@ -307,6 +308,7 @@ AMD = GpuExporter(
     },
     ignored=IGNORED,
     not_exposed={
+        **dict.fromkeys(LINKS, "the exporter prints sums of unknown unit, link by link"),
         "gpu_busy_seconds": "the exporter shows no sum of busy time; gpu_gfx_active is a poll",
         "gpu_busy_covered_seconds": "the exporter shows no sum of busy time",
         "gpu_power_limit_watts": "the exporter does not print it",

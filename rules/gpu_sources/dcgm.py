@@ -62,8 +62,8 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows taken out of use after errors; the errors are used"),
     ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "rows taken out of use after errors; the errors are used"),
     ("DCGM_FI_DEV_ROW_REMAP_", "rows taken out of use after errors; the errors are used"),
-    ("DCGM_FI_PROF_PCIE_", "the bus to the host is not judged"),
-    ("DCGM_FI_PROF_NVLINK_", "links between GPUs are not judged"),
+    ("DCGM_FI_PROF_NVLINK_", "single links; all links of a GPU together are used"),
+    ("DCGM_FI_PROF_C2C_", "payload alone; all bytes are used"),
     ("DCGM_FI_PROF_PIPE_", "one kind of pipe; tensor pipes and engine activity are used"),
     ("DCGM_FI_PROF_SM_OCCUPANCY", "warps on a multiprocessor; that it had any is used"),
     ("go_", "the exporter's own"),
@@ -98,6 +98,17 @@ FIELDS: tuple[Field, ...] = (
     Field(theirs="DCGM_FI_PROF_SM_ACTIVE", ours="gpu_sm_active", off=OFF, source=_DCP),
     Field(theirs="DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", ours="tensor_active", source=_CSV),
     Field(theirs="DCGM_FI_PROF_DRAM_ACTIVE", ours="dram_active"),
+    *(
+        Field(
+            theirs=f"DCGM_FI_PROF_{link}_{way}{end}",
+            ours=f"gpu_{link.lower()}_{way.lower()}_bytes_per_second",
+            whole_gpu=True,
+            off="" if link == "PCIE" else OFF,
+            source=source,
+        )
+        for link, end, source in (("PCIE", "_BYTES", _CSV), ("NVLINK", "_BYTES", _DCP), ("C2C", "_ALL_BYTES", _HEADER))
+        for way in ("TX", "RX")
+    ),
     Field(theirs="DCGM_FI_DEV_GPU_UTIL", ours="gpu_utilization_sampled", factor=0.01, sampled=True, whole_gpu=True),
     Field(theirs="DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", ours="gpu_energy_joules", factor=0.001, whole_gpu=True),
     Field(theirs="DCGM_FI_DEV_POWER_USAGE", ours="gpu_power_watts", sampled=True, whole_gpu=True),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from rules.gpu_sources.devices import Device, label, readout, sort_by_index, whole_number
 from rules.gpu_sources.exporter import Field, GpuExporter, GpuExporterPage, Sample
+from rules.telemetry.snapshots import LINKS
 
 IGNORED: tuple[tuple[str, str], ...] = (
     ("nvidia_smi_accounting_", "a setting"),
@@ -184,6 +185,7 @@ NVIDIA_SMI = GpuExporter(
     },
     ignored=IGNORED,
     not_exposed={
+        **dict.fromkeys(LINKS, "nvidia-smi shows the width of a link, no traffic"),
         "gpu_busy_seconds": "nvidia-smi shows no sum of busy time; gpu_utilization_sampled is a poll",
         "gpu_busy_covered_seconds": "nvidia-smi shows no sum of busy time",
         "gpu_energy_joules": "nvidia-smi shows no energy; gpu_power_watts is a poll",

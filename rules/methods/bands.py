@@ -31,6 +31,10 @@ POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
 """Gauges of a plain poll, which does not cover the time between two polls: `likely` at most (METRICS trap 15)."""
 
 
+OF_QUANTILES = frozenset({"kv_residency_by_reuse"})
+"""Signals computed from quantiles: only their bounds make a finding certain."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandThresholds:
     """Limits of a rule for a tier. None: no limit on that side."""
@@ -131,7 +135,8 @@ def _is_proven(
         one.window.sampled & POLLED & set(one.window.gauges) for one in counted
     ):
         return False
-    return BY_NAME[case.rule.signal].how is not SignalKind.QUANTILE or limits.is_proven(found, status)
+    of_quantiles = BY_NAME[case.rule.signal].how is SignalKind.QUANTILE or case.rule.signal in OF_QUANTILES
+    return not of_quantiles or limits.is_proven(found, status)
 
 
 def _judge_bounds(case: RuleContext, found: Reading, limits: BandThresholds) -> RuleResult:

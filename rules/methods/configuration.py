@@ -17,7 +17,7 @@ from rules.methods.evidence import certain_if, exact_reading, range_reading
 from rules.replicas.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
 from rules.replicas.starts import Timing
 from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.snapshots import ENGINE_VERSION
+from rules.telemetry.snapshots import ENGINE_VERSION, RELEASE, is_same_release, release_numbers
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext
 from rules.verdicts.verdict import RuleResult, Status
@@ -297,8 +297,6 @@ MEASURED_FACTS = (
 )
 """Keys of `curve.measured` that pages tell, the fact of the page, and words."""
 
-_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)([^+]*)")
-
 
 def judge_benchmark_stale(case: RuleContext) -> RuleResult:
     """Compare what the replicas run with what was benchmarked. Names on a page prove a release only by excluding it."""
@@ -357,28 +355,13 @@ def _compare_facts(wanted: Mapping[str, str], facts: Mapping[str, str]) -> str |
     return ", ".join(other) if told else None
 
 
-def is_same_release(one: str, other: str) -> bool:
-    """Return whether two releases are equal, without the builder's part: v0.32 is 0.32.0+cpu, 0.33.0rc1 is not 0.33.0."""
-    first, second = _RELEASE.fullmatch(one.partition("+")[0]), _RELEASE.fullmatch(other.partition("+")[0])
-    if first is None or second is None:
-        return one == other
-    return (_numbers(first[1]), first[2]) == (_numbers(second[1]), second[2])
-
-
 def is_excluded(allowed: str, release: str) -> bool:
     """Return whether words such as "after 0.29.0 and before 0.33.0" exclude a release."""
-    found = _RELEASE.match(release)
+    found = RELEASE.match(release)
     if found is None:
         return False
     for word, end in re.findall(r"(after|before) v?(\d+(?:\.\d+)*)", allowed):
-        newer = _numbers(found[1]) > _numbers(end)
-        if newer is (word == "before") or _numbers(found[1]) == _numbers(end):
+        newer = release_numbers(found[1]) > release_numbers(end)
+        if newer is (word == "before") or release_numbers(found[1]) == release_numbers(end):
             return True
     return False
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    numbers = [int(part) for part in text.split(".")]
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)

@@ -1,29 +1,36 @@
 """Demand of a tier against the capacity of its ready and planned replicas, now and by forecast; quality of the forecast.
 
 LoadBeyondBenchmark finds a single replica beyond the benchmark, for example by a bad router. DemandExceedsCapacity finds
-a tier whose arrivals exceed all its replicas together, and counts the missing ones.
+a tier whose arrivals exceed all its replicas together, and counts the missing ones. Offline work has no arrivals to serve in
+time: it is judged by what it makes and when it ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
-from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
+from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
+from rules.methods.load import FAMILIES
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import Margin, margin_from_rule, replica_count
+from rules.plan.schema import Batch
 from rules.telemetry import windows
+from rules.telemetry.reading_methods import mean_level, replica_rate, total_level, total_rate
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.telemetry.wording import number
-from rules.telemetry.work import Capacity
+from rules.telemetry.windows import HOUR_SECONDS, Window
+from rules.telemetry.wording import describe_period, number
+from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status
+
+DAY_SECONDS = 86_400.0
 
 NO_FORECAST = "no forecast is made yet"
 
@@ -32,18 +39,32 @@ Z = NormalDist().inv_cdf(CONFIDENCE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """Requests per second that arrived at the tier (lower bound, best estimate), mean ready replicas, requests."""
+    """Work per second that arrived at the tier (lower bound, best estimate), mean ready replicas, requests.
+
+    Work is in requests of the lengths that capacity counts. `least_rps` and `rps` are the requests themselves.
+    """
 
     least: float
     best: float
+    least_rps: float
+    rps: float
     ready: float
     n: float
     seconds: float
 
     def surely_exceed(self, capacity: float) -> bool:
-        """Return whether more than `capacity` (requests per second) arrived beyond chance (Poisson)."""
-        count = self.least * self.seconds
-        return count - Z * math.sqrt(count) > capacity * self.seconds
+        """Return whether more than `capacity` (work per second) arrived beyond chance (Poisson)."""
+        count = self.least_rps * self.seconds
+        return count > 0 and (count - Z * math.sqrt(count)) * self.least / self.least_rps > capacity * self.seconds
+
+    @property
+    def weighed(self) -> str:
+        """Return the requests beside their work in words, or "" if both are the same number."""
+        text = arriving_words(self.rps, self.best)
+        return text if "(" in text else ""
+
+    def __str__(self) -> str:
+        return f"{number(self.best, 'per_second')} {'of work ' if self.weighed else ''}arrive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +94,7 @@ class Supply:
         return replica_count(rps, self.capacity, self.margin).replicas
 
 
+@judge_each_pool
 def judge_demand(case: RuleContext) -> RuleResult:
     """Compare arrivals with the capacity of the ready and the planned replicas, then the forecast at the lead time.
 
@@ -82,20 +104,19 @@ def judge_demand(case: RuleContext) -> RuleResult:
     supply = _read_supply(case)
     if supply is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
-    if not case.context.serves_whole_requests:
-        return case.unknown(Gap.NOT_IN_PLAN, "usable rps are those of whole replicas, not of a pool: see PdRatioOff")
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    whole = _read_arrivals(case.binned)
+    whole = _read_arrivals(case.binned, supply)
     if isinstance(whole, Missing):
         return case.unknown(whole.gap, whole.text or "arriving requests are not known")
     if whole.n < case.limit("minimum_requests"):
         return _judge_projection(case, supply, whole) or case.too_few_requests(whole.n, case.limit("minimum_requests"))
-    last = _read_arrivals(case.last_quarter(case.binned))
+    last = _read_arrivals(case.last_quarter(case.binned), supply)
     if isinstance(last, Missing):
         return case.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
     each = [
-        part if isinstance(part := _read_arrivals(group), Arrivals) else None for group in case.periods(case.binned)
+        part if isinstance(part := _read_arrivals(group, supply), Arrivals) else None
+        for group in case.periods(case.binned)
     ]
     most = math.inf if supply.planned is None else supply.planned
     ready, planned = (
@@ -109,7 +130,7 @@ def judge_demand(case: RuleContext) -> RuleResult:
         return part.best > min(part.ready * supply.usable, supply.planned_rps)
 
     early = too_early(case, case.binned, last, each, exceeds) if exceeds(whole) else None
-    sentence = f"{number(whole.best, 'per_second')} arrive, {_describe_capacity(supply, whole)}"
+    sentence = f"{whole}, {_describe_capacity(supply, whole)}"
     return (
         _judge_projection(case, supply, whole)
         or early
@@ -129,16 +150,19 @@ def _read_supply(case: RuleContext) -> Supply | None:
     )
 
 
-def _read_arrivals(binned: Sequence[BinnedWindow]) -> Arrivals | Missing:
+def _read_arrivals(binned: Sequence[BinnedWindow], supply: Supply) -> Arrivals | Missing:
     signal = SIGNALS["arrival_rps"]
-    total = windows.sum_families((one.window for one in binned), families_of(signal))
+    total = windows.sum_families((one.window for one in binned), families_of(signal) | FAMILIES)
     found = read(signal, total)
     if isinstance(found, Missing):
         return found
     ready = total.covered_seconds / total.span if total.span > 0 else 0.0
     least = found.low or 0.0
     best = least if found.value is None else found.value
-    return Arrivals(least=least, best=best, ready=ready, n=found.n, seconds=total.span)
+    low, each = work_per_request(total, supply.capacity.lengths)
+    return Arrivals(
+        least=least * low, best=best * each, least_rps=least, rps=best, ready=ready, n=found.n, seconds=total.span
+    )
 
 
 def _find_excess(
@@ -168,7 +192,7 @@ def _report_excess(
     both = ready is not None and planned is not None and (planned is sure or ready is not sure)
     certainty = (planned if both else ready) or planned or Certainty.LIKELY
     short = supply.needed(whole.best) - math.floor(whole.ready + 0.5)
-    parts = [f"{number(whole.best, 'per_second')} arrive, {_describe_capacity(supply, whole)}"]
+    parts = [f"{whole}, {_describe_capacity(supply, whole)}"]
     if ready is None:
         parts.append(
             f"the {supply.planned} planned ones {number(supply.planned_rps, 'per_second')}, the plan is outgrown"
@@ -213,7 +237,7 @@ def _build_verdict(
 ) -> RuleResult:
     observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
     expected = range_reading(0.0, whole.ready * supply.usable, whole.n)
-    return case.verdict(status, certainty, observed, expected, sentence)
+    return case.verdict(status, certainty, observed, expected, sentence, details=(whole.weighed,))
 
 
 def judge_forecast(case: RuleContext) -> RuleResult:
@@ -265,3 +289,95 @@ def _grade_projection(case: RuleContext, projection: Projection) -> tuple[Status
 def _forecast_limit(case: RuleContext, name: str) -> float:
     """Return a threshold of ForecastDegraded, which DemandExceedsCapacity uses too."""
     return case.catalogue["ForecastDegraded"].limit(name, case.context.limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchClaim:
+    """One comparison of offline work: the need by what there is (above 1 misses), the same at best, and words."""
+
+    need: float
+    at_least: float
+    text: str
+
+
+def judge_batch(case: RuleContext) -> RuleResult:
+    """Judge offline work (guide 1.4): tokens a second against the curve while work waits, and the time that is left.
+
+    The engines know their queue; the size of a job is the plan's. Late: at the present rate the queue ends after the
+    deadline, or a job takes longer than it may. Certain: also at the highest rate that chance allows (Poisson).
+    """
+    plan = case.context.plan
+    if plan is None or not plan.is_batch:
+        return case.unknown(Gap.NOT_IN_PLAN, "the plan's workload is no batch work")
+    if not case.binned:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    whole = windows.sum_windows(one.window for one in case.binned)
+    last = windows.sum_windows(one.window for one in case.last_quarter(case.binned))
+    n = whole.counters.get("requests_finished", 0.0)
+    levels = [_total(last, name) for name in ("requests_waiting", "requests_running")]
+    queued = None if None in levels else math.fsum(one or 0.0 for one in levels)
+    if queued is not None and queued < 1:
+        return case.unknown(Gap.NO_TRAFFIC, "no work is in the queue")
+    if n < case.limit("minimum_requests"):
+        return case.too_few_requests(n, case.limit("minimum_requests"))
+    chance = 1 + Z / math.sqrt(n)
+    claims = [
+        *_judge_time(case, plan.batch or Batch(), (whole, last), queued, chance),
+        *_judge_throughput(case, whole, last),
+    ]
+    if not claims:
+        return case.unknown(
+            Gap.NOT_IN_PLAN, "the plan has no batch.deadline, no job's size with its hours, and no curve"
+        )
+    worst = max(claims, key=lambda one: (one.at_least > 1, one.need))
+    failed = read(SIGNALS["failed_share"], whole)
+    told = (
+        [f"{number(failed.value or 0.0, 'ratio')} of {failed.n:,.0f} requests failed"]
+        if isinstance(failed, Reading)
+        else []
+    )
+    status = Status.WARNING if worst.need > 1 else Status.OK
+    certainty = certain_if(status is Status.OK or worst.at_least > 1)
+    others = [one.text for one in claims if one is not worst]
+    observed, expected = range_reading(worst.at_least, worst.need, n), range_reading(0.0, 1.0, n)
+    return case.verdict(status, certainty, observed, expected, capitalize(worst.text), details=[*others, *told])
+
+
+def _judge_time(
+    case: RuleContext, batch: Batch, parts: Sequence[Window], queued: float | None, chance: float
+) -> Iterator[BatchClaim]:
+    """Yield when the queue ends against the deadline, and how long a job takes against its hours."""
+    rate, tokens = (
+        max(_total(one, name) or 0.0 for one in parts) for name in ("requests_finished", "generation_tokens")
+    )
+    if batch.deadline is not None and queued is not None and rate > 0:
+        hours, minutes = map(int, batch.deadline.split(":"))
+        left = max(1.0, (hours * HOUR_SECONDS + minutes * 60.0 - case.now) % DAY_SECONDS)
+        took, end = queued / rate, case.now + queued / rate
+        text = f"the {queued:,.0f} requests in the system end {describe_period(end, end, case.now)}"
+        text = f"{text}; they are due at {batch.deadline} UTC"
+        yield BatchClaim(need=took / left, at_least=took / chance / left, text=text)
+    size, pace, word = (batch.requests, rate, "requests") if batch.requests else (batch.tokens, tokens, "tokens")
+    if batch.hours is not None and size and pace > 0:
+        took = size / pace / HOUR_SECONDS
+        text = f"a job of {size:,} {word} takes {took:.3g} h at this rate; {batch.hours:g} h are planned"
+        # Lengths scatter too, so the number of requests gives a rate of tokens no bound.
+        sure = took / chance / batch.hours if batch.requests else 0.0
+        yield BatchClaim(need=took / batch.hours, at_least=sure, text=text)
+
+
+def _judge_throughput(case: RuleContext, whole: Window, last: Window) -> Iterator[BatchClaim]:
+    """Yield tokens a second of a replica against the highest of the curve, while at least one request a replica waits."""
+    points = case.context.curve.points if case.context.curve else ()
+    best = max((one.output_tokens_per_second or 0.0 for one in points), default=0.0)
+    made, waiting = replica_rate(whole, "generation_tokens"), mean_level(last, "requests_waiting")
+    if best and made and isinstance(waiting, Reading) and (waiting.low or 0.0) >= 1:
+        text = f"{made:,.0f} tokens/s a replica while work waits; {best:,.0f} in the benchmark"
+        need = best * case.limit("share") / made
+        yield BatchClaim(need=need, at_least=need, text=text)
+
+
+def _total(window: Window, family: str) -> float | None:
+    """Return a rate or a level of the whole tier in a window, None if it is not known."""
+    found = (total_rate if family in window.counters else total_level)(window, family)
+    return None if isinstance(found, Missing) else found.value

@@ -19,6 +19,7 @@ from rules.methods.evidence import (
     exact_reading,
     exceeds_limit,
     is_significant_quantile,
+    judge_where_requests_end,
     quantile,
     sum_parts,
 )
@@ -67,6 +68,7 @@ class DriftedQuantile:
         return f"at most {self.factor:.2g}x"
 
 
+@judge_where_requests_end
 def judge_drift(case: RuleContext) -> RuleResult:
     """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only."""
     family, needed = case.rule.family, case.limit("minimum_requests")

@@ -1,4 +1,4 @@
-"""Readings, histograms and significance tests that several methods share.
+"""Readings, histograms, significance tests and pools that several methods share.
 
 Buckets count only if they lie wholly on one side of a limit. The binomial distribution excludes chance.
 """
@@ -6,15 +6,19 @@ Buckets count only if they lie wholly on one side of a limit. The binomial distr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
+from functools import wraps
 
 from rules.confidence import Certainty, binomial_tail
-from rules.plan.load_bins import BinnedWindow
-from rules.telemetry import histograms
+from rules.plan.capacity import POOL_TOKENS
+from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
+from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram, Quantile
-from rules.telemetry.signals import Reading
+from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, RuleContext
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
 
@@ -138,3 +142,71 @@ def _count_beyond(parts: tuple[Histogram, ...], limit: float, side: LimitSide) -
     """Return the minimum (longer) or maximum (shorter) count of requests above the limit."""
     share = histograms.share_above(parts, limit)
     return share.low if side is LimitSide.LONGER else share.high
+
+
+def select_pool(case: RuleContext, binned: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
+    """Return the windows of one pool's replicas."""
+    return [one for one in binned if pool_of(case.context, one.replica) == pool]
+
+
+Judge = Callable[[RuleContext], RuleResult]
+
+
+def judge_each_pool(method: Judge, by_rate: bool = True) -> Judge:
+    """Return a method that judges prefill and decode pools one by one, and other tiers as before.
+
+    The pool that decides is the worst finding, else a pool that cannot be judged, else the fullest one. Methods that
+    do not go `by_rate` need no capacity, and judge the whole tier where its windows are of no known pool.
+    """
+
+    @wraps(method)
+    def judged(case: RuleContext) -> RuleResult:
+        if case.context.serves_whole_requests:
+            return method(case)
+        if not by_rate and not all(select_pool(case, case.binned, pool) for pool in POOL_TOKENS):
+            return method(case)
+        if by_rate and (case.context.plan is None or case.context.plan.disaggregation is None):
+            return case.unknown(Gap.NOT_IN_PLAN, "the plan has no `disaggregation`: tokens a second of each pool")
+        if not case.binned:
+            return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+        found = [(_judge_pool(case, pool, method, by_rate), pool) for pool in POOL_TOKENS]
+        found.sort(key=lambda pair: _rank(pair[0]), reverse=True)
+        (worst, pool), (other, its_pool) = found
+        if isinstance(worst, Unknown):
+            return replace(worst, text=f"{pool} pool: {worst.text}")
+        said = worst.sentence if worst.sentence[1:2].isupper() else worst.sentence[:1].lower() + worst.sentence[1:]
+        details = (*worst.details, f"{its_pool} pool: {other.text if isinstance(other, Unknown) else other.sentence}")
+        return replace(worst, sentence=f"{pool.capitalize()} pool: {said}", details=details)
+
+    return judged
+
+
+def judge_where_requests_end(method: Judge) -> Judge:
+    """Return a method that reads decode replicas alone where pools are apart: both count a request, and its prompt."""
+
+    @wraps(method)
+    def judged(case: RuleContext) -> RuleResult:
+        known = () if case.context.serves_whole_requests else tuple(select_pool(case, case.binned, "decode"))
+        return method(replace(case, binned=known) if known else case)
+
+    return judged
+
+
+def _judge_pool(case: RuleContext, pool: str, method: Judge, by_rate: bool) -> RuleResult:
+    binned = tuple(select_pool(case, case.binned, pool))
+    if not binned:
+        return case.unknown(Gap.NOT_EXPOSED, "no window is known to be of it; engines do not say their pool")
+    seen = windows.sum_families((one.window for one in binned), ("requests_finished", POOL_TOKENS[pool]))
+    context = narrow_to_pool(case.context, pool, seen)
+    if by_rate and context.capacity is None:
+        return case.unknown(Gap.NOT_IN_PLAN, f"no mean {POOL_TOKENS[pool].replace('_', ' ')} of a request is known")
+    return method(replace(case, context=context, binned=binned))
+
+
+def _rank(result: RuleResult) -> tuple[int, bool, float]:
+    """Return how much a result decides: finding by gravity, then unknown, then ok by its use."""
+    if isinstance(result, Unknown):
+        return 1, False, 0.0
+    value, most = getattr(result.observed, "value", None) or 0.0, getattr(result.expected, "high", None)
+    gravity = 0 if result.status not in FIRING else 3 if result.status is Status.CRITICAL else 2
+    return gravity, gravity > 0 and result.certainty is Certainty.CERTAIN, value / most if most else value

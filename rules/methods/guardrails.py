@@ -179,6 +179,8 @@ def _check_queue_breaker(case: RuleContext) -> RuleResult:
     peak, now = rates.peak if rates else None, busiest_rate(case)
     most = max((rate for rate in (peak, now) if rate), default=None)
     slo = plan.slo.ttft_p99_seconds
+    if slo is None:
+        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no objective on the first token")
     if breaker is None:
         fitting = f"; {_describe_fit(case, slo, most)}" if most else ""
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan's guardrails have no queue_breaker{fitting}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rules.confidence import Certainty
 from rules.methods import utilization as periods
-from rules.methods.evidence import certain_if, exact_reading, explain_not_lasting, range_reading
+from rules.methods.evidence import certain_if, exact_reading, explain_not_lasting, judge_each_pool, range_reading
 from rules.plan.replica_count import margin_from_rule, replica_count
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Missing
@@ -20,14 +20,15 @@ from rules.verdicts.verdict import RuleResult, Status
 DAY_SECONDS = 86_400.0
 
 
+@judge_each_pool
 def judge_headroom(case: RuleContext) -> RuleResult:
     """Find fleet utilisation above 90 % (guide 9.3): in the minutes of the window, or in the busiest hours of a week.
 
     Certain if the lower bound is above the limit too. Headroom is certain if the upper bound is below the limit, or if
     the lower bound was above it for a while.
     """
-    if (unusable := periods.explain_unusable(case)) is not None:
-        return unusable
+    if not case.binned:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     each = periods.sums(case, case.rule.signal)
     weekly = case.period_seconds > MINUTE_SECONDS
     judged = _select_busiest(case, each) if weekly else each

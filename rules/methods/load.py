@@ -20,7 +20,7 @@ from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME, Gap, Reading
 from rules.telemetry.windows import NET_CHANGE, Window
 from rules.telemetry.wording import number, split_claim
-from rules.telemetry.work import Capacity, work_of
+from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import (
     SEPARATE,
     RuleContext,
@@ -37,9 +37,6 @@ FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED}
 
 MOST = 0.5
 """Share of the last quarter in which load must be above capacity, as LoadBeyondBenchmark requires."""
-
-SAME = 1.05
-"""Factor within which work and requests are equal; then a sentence shows requests only."""
 
 LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.KNEE: "more load than replicas take",
@@ -66,9 +63,7 @@ class OfferedLoad:
         return self.work_rps > self.capacity_rps
 
     def __str__(self) -> str:
-        text = f"{number(self.arriving_rps, 'per_second')} arrive at a replica"
-        if not self.arriving_rps / SAME <= self.work_rps <= self.arriving_rps * SAME:
-            text += f" (by their tokens the work of {number(self.work_rps, 'per_second')})"
+        text = arriving_words(self.arriving_rps, self.work_rps, " at a replica")
         return f"{text}, {number(self.capacity_rps, 'per_second')} are usable"
 
 
@@ -78,12 +73,12 @@ def offered_load(several: Iterable[Window], capacity: Capacity) -> OfferedLoad |
     Failed and refused requests arrived too. Unfinished requests are taken to be as long as finished ones.
     """
     whole = windows.sum_families(several, FAMILIES)
-    finished, work = replica_rate(whole, "requests_finished"), work_of(whole, capacity.lengths)
-    if finished is None or work is None:
+    finished = replica_rate(whole, "requests_finished")
+    if finished is None:
         return None
     turned_away = unserved(whole.counters) / whole.covered_seconds if whole.covered_seconds > 0 else 0.0
     arriving = max(0.0, finished + turned_away + (replica_rate(whole, NET_CHANGE) or 0.0))
-    each = work.total.value / finished if finished > 0 and work.total.value is not None else 1.0
+    each = work_per_request(whole, capacity.lengths)[1]
     return OfferedLoad(arriving_rps=arriving, work_rps=arriving * each, capacity_rps=capacity.rps)
 
 

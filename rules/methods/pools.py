@@ -7,12 +7,13 @@ be a hot spot of the routing (guide 7.3), a straggler, or have a full data-paral
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.methods.evidence import OUTPUTS, PROMPTS, certain_if, exact_reading, range_reading
+from rules.methods.evidence import OUTPUTS, PROMPTS, certain_if, exact_reading, range_reading, select_pool
 from rules.methods.prefix_routing import split_by_warmth
+from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.plan.schema import Disaggregation
 from rules.telemetry import histograms, windows
@@ -22,8 +23,8 @@ from rules.telemetry.wording import number
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, worst_gap
 from rules.verdicts.verdict import RuleResult, Status
 
-PREFILL, DECODE = "prefill", "decode"
-PROMPT, GENERATED = "prompt_tokens", "generation_tokens"
+PREFILL, DECODE = POOL_TOKENS
+PROMPT, GENERATED = POOL_TOKENS.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def judge_pools(case: RuleContext) -> RuleResult:
     for pool, family in ((PREFILL, PROMPT), (DECODE, GENERATED)):
         if pool not in case.context.pools.values():
             return case.unknown(Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it")
-        seen = windows.sum_windows(one.window for one in _select_pool(case, case.binned, pool))
+        seen = windows.sum_windows(one.window for one in select_pool(case, case.binned, pool))
         if family not in seen.counters:
             return case.unknown(seen.explain_missing(family), f"{family} of the {pool} pool are not there")
     found = _measure(case, case.binned, planned)
@@ -106,18 +107,25 @@ def judge_pools(case: RuleContext) -> RuleResult:
         f"{present}, P:D {last.present:.2g}, the traffic wants {last.wanted_ratio:.2g}",
         f"prompts {number(last.prompt_rate, 'tokens_per_second')}",
         f"output {number(last.generation_rate, 'tokens_per_second')}",
+        _short_prompts(case),
     )
     return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
-def _select_pool(case: RuleContext, binned: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
-    return [one for one in binned if case.context.pools.get(one.replica or "") == pool]
+def _short_prompts(case: RuleContext) -> str:
+    """Return that these prompts are too short to disaggregate (guide 6.5), or ""."""
+    whole = windows.sum_families(
+        (one.window for one in select_pool(case, case.binned, PREFILL)), ("requests_finished", PROMPT)
+    )
+    finished, limit = whole.counters.get("requests_finished", 0.0), case.limit("short_prompt")
+    mean = whole.counters.get(PROMPT, 0.0) / finished if finished > 0 else limit
+    return f"do not disaggregate: prompts have {mean:.0f} tokens, fewer than {limit:.0f}" if mean < limit else ""
 
 
 def _measure(case: RuleContext, binned: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
     """Return the ratio, or None if a pool was not observed or had no tokens."""
     (prefill, prompt), (decode, generation) = (
-        _measure_pool(_select_pool(case, binned, pool), family)
+        _measure_pool(select_pool(case, binned, pool), family)
         for pool, family in ((PREFILL, PROMPT), (DECODE, GENERATED))
     )
     if not prompt or not generation:

@@ -6,6 +6,7 @@ A slow tail and a slow median need different actions. Bounds are the edges of th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from rules.confidence import CONFIDENCE, Certainty
 from rules.methods.evidence import (
@@ -13,6 +14,7 @@ from rules.methods.evidence import (
     count_requests,
     explain_not_lasting,
     is_significant_share,
+    judge_each_pool,
     quantile_reading,
     range_reading,
     sum_parts,
@@ -64,6 +66,7 @@ class LatencyShape:
     p99: Quantile
 
 
+@partial(judge_each_pool, by_rate=False)
 def judge_shape(case: RuleContext) -> RuleResult:
     """Compare with the median if the rule has a `ratio`, else with the objective of the plan."""
     return judge_knee(case) if "ratio" in case.rule.thresholds else judge_promise(case)

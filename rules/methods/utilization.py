@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
+from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
 from rules.plan import money
 from rules.plan.money import IdleCapacity
 from rules.telemetry import windows
@@ -97,24 +97,14 @@ def is_covered(several: Sequence[Window]) -> bool:
     return due > 0 and math.fsum(w.covered_seconds for w in several) >= FULL_COVERAGE * due
 
 
-def explain_unusable(case: RuleContext) -> Unknown | None:
-    """Return unknown without replicas, or with pools: the usable rps of the plan are those of whole replicas."""
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    if case.context.serves_whole_requests:
-        return None
-    return case.unknown(
-        Gap.NOT_IN_PLAN, "the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart"
-    )
-
-
+@judge_each_pool
 def judge_trap(case: RuleContext) -> RuleResult:
     """Find fleet utilisation below 40 % over a week, with KV utilisation below 75 % in its fullest hours (DESIGN 3.12).
 
     Certain if the upper bound of utilisation is below the limit too. Ok is certain if the lower bound is above it.
     """
-    if (unusable := explain_unusable(case)) is not None:
-        return unusable
+    if not case.binned:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     hours = sums(case)
     used = reading(case, hours)
     if isinstance(used, Missing) or used.value is None:

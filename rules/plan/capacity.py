@@ -51,6 +51,28 @@ def planned_capacity(plan: TierPlan) -> Capacity | None:
     )
 
 
+POOL_TOKENS = {"prefill": "prompt_tokens", "decode": "generation_tokens"}
+"""Tokens that a replica of each pool makes, and that its capacity counts (guide 6.5), by pool."""
+
+
+def pool_capacity(plan: TierPlan, pool: str, mean_tokens: float | None = None) -> Capacity | None:
+    """Return the capacity of one replica of a pool: its tokens a second by `mean_tokens` of a request.
+
+    The mean is that of production, or the workload's by default. Return None if the plan lacks rate or mean.
+    """
+    family, lengths = POOL_TOKENS[pool], capacity_lengths(plan, None, None)
+    mean = _exactly(mean_tokens) or getattr(lengths, family)
+    if plan.disaggregation is None or mean is None or not mean.is_exact:
+        return None
+    rate = getattr(plan.disaggregation, f"{pool}_tokens_per_second")
+    rps, word = rate / mean.low, family.partition("_")[0]
+    reason = f"{rate:,.6g} {word} tokens a second of one {pool} replica, {mean.low:,.4g} a request"
+    alone = CapacityLengths(prompt_tokens=mean, generation_tokens=mean, only=family)
+    return replace(
+        stated_capacity(rps, reason, alone), low=0.0, source=CapacitySource.BENCHMARK, certainty=Certainty.LIKELY
+    )
+
+
 def damp_capacity(daily: Sequence[Capacity | None]) -> Capacity | None:
     """Return the capacity to use from daily estimates, newest last. Return None if the newest day has no estimate.
 

@@ -36,6 +36,9 @@ LENGTH_GAP = 0.25
 UNPLANNED_HITS = 0.2
 """Points of prefix hits beyond the workload's that make a benchmark unlike production (as PrefixHitDivergence allows)."""
 
+SHORT_PROMPT = 500.0
+"""Tokens of a prompt below which prefill and decode apart do not pay (guide 6.5)."""
+
 PARTS = (
     ("workload", "fleet arithmetic and changes of the traffic are left out"),
     ("fleet", "the planned number of replicas cannot be compared"),
@@ -224,9 +227,10 @@ def _large_fleet(case: Case) -> Found:
 
 
 def _calibration_gap(case: Case) -> Found:
-    if case.point is None or case.point.c_max is None:
+    objective = case.tier.slo.ttft_p99_seconds
+    if case.point is None or case.point.c_max is None or objective is None:
         return
-    ceiling = littles_ceiling_rps(case.point.c_max, case.tier.slo.ttft_p99_seconds)
+    ceiling = littles_ceiling_rps(case.point.c_max, objective)
     gap = ceiling / case.point.usable_rps
     if round(gap, 6) > CALIBRATION_GAP:
         text = f"C_max / SLO, {ceiling:.4g} rps, is {gap:.3g} times the usable {case.point.usable_rps:.4g} rps"
@@ -244,6 +248,14 @@ def _other_configuration(case: Case) -> Found:
         if was is not None and was != degree:
             text = f"was {was}, the plan deploys {degree}: a curve of another parallelism is not this replica's"
             yield f"curve.measured.{name}", "warning", f"{text}; benchmark the final configuration (guide 9.1, step 7)"
+
+
+def _short_prompts(case: Case) -> Found:
+    prompts = case.tier.workload.prompt_tokens if case.tier.workload else None
+    usual = (prompts.p50 or prompts.mean) if prompts else None
+    if case.tier.pools != ("mixed",) and usual is not None and usual < SHORT_PROMPT:
+        text = f"are served apart, but prompts have {usual:.4g} tokens: below {SHORT_PROMPT:.0f} do not disaggregate"
+        yield "pools", "warning", f"{text}; whole replicas with chunked prefill are the better choice (guide 6.5)"
 
 
 def _missing(case: Case) -> Found:
@@ -273,6 +285,7 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _large_fleet,
     _calibration_gap,
     _other_configuration,
+    _short_prompts,
     _missing,
 )
 

@@ -170,7 +170,9 @@ class Curve:
                 continue
             index, crossed = self._within(metric, limit)
             ends.append((index, not crossed, metric))
-        index, knee_missed, metric = min(ends, key=lambda end: end[:2])
+        # Offline work without an objective uses the highest load that was measured.
+        highest = (float(len(self.points) - 1), True, "")
+        index, knee_missed, metric = min(ends, key=lambda end: end[:2], default=highest)
         if index < 0:
             return None
         return OperatingPoint(

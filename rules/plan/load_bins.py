@@ -7,11 +7,13 @@ replica's minute is therefore off the curve while its queue grows, and until the
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.plan.capacity import planned_capacity
+from rules.plan.capacity import POOL_TOKENS, planned_capacity, pool_capacity
 from rules.plan.curve import Curve
+from rules.plan.memory import model_copies
 from rules.plan.schema import TierPlan
 from rules.telemetry import histograms, windows
 from rules.telemetry.derived import PlanFacts
@@ -21,7 +23,7 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.windows import Window
 from rules.telemetry.work import Capacity
 
-APART = frozenset({"prefill", "decode"})
+APART = frozenset(POOL_TOKENS)
 """Pools whose replicas each do a part of a request."""
 
 
@@ -30,7 +32,8 @@ class TierContext:
     """A tier as judgements see it: its plan (None where there is none), the curve, and what readings need of it.
 
     `itl_comparable` says whether benchmark and engine mean the same by ITL. `limits` override thresholds by rule, `pools`
-    says which pool a replica belongs to (mixed, prefill, decode), where that is known.
+    says which pool a replica belongs to (mixed, prefill, decode), where that is known. `pool` is the one that
+    `narrow_to_pool` left, "" for the whole tier.
     """
 
     tier: str
@@ -40,13 +43,16 @@ class TierContext:
     itl_comparable: bool = True
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pools: Mapping[str, str] = field(default_factory=dict)
+    pool: str = ""
 
     @property
     def serves_whole_requests(self) -> bool:
-        """Return whether each replica does all of a request, neither prefill nor decode alone.
+        """Return whether all replicas do the same part of a request: all of it, or that of the one pool.
 
-        Otherwise no load in whole requests is the capacity of a replica.
+        Otherwise no load is the capacity of a replica.
         """
+        if self.pool:
+            return True
         planned = self.plan is None or self.plan.pools == ("mixed",)
         return planned and not APART & set(self.pools.values())
 
@@ -56,9 +62,56 @@ class TierContext:
         return self.basis.capacity
 
 
+def pool_of(context: TierContext, replica: str | None) -> str:
+    """Return the pool of a replica, "" if unknown. Hours of the history have a pool's name as their replica."""
+    known = replica or ""
+    return context.pools.get(known, known if known in APART else "")
+
+
+def narrow_to_pool(context: TierContext, pool: str, seen: Window | None) -> TierContext:
+    """Return one pool as a tier of its own. Its capacity counts requests of the lengths `seen` in the pool.
+
+    What the plan says of whole replicas is left out. The planned replicas are the pool's.
+    """
+    plan, found = context.plan, None
+    if plan is not None:
+        tokens, finished = (
+            (seen.counters.get(name, 0.0) if seen else 0.0) for name in (POOL_TOKENS[pool], "requests_finished")
+        )
+        found = pool_capacity(plan, pool, tokens / finished if tokens > 0 and finished > 0 else None)
+        count = getattr(plan.disaggregation, f"{pool}_instances", None)
+        fleet = {"instances": count, "minimum_warm": None}
+        kept = plan.fleet.model_copy(update=fleet) if plan.fleet and count else None
+        plan = plan.model_copy(update={"curve": None, "operating_point": None, "fleet": kept})
+    return replace(context, plan=plan, curve=None, basis=replace(context.basis, capacity=found), pool=pool)
+
+
 def with_capacity(context: TierContext, capacity: Capacity | None) -> TierContext:
     """Return the context with production's capacity, or unchanged for None."""
     return context if capacity is None else replace(context, basis=replace(context.basis, capacity=capacity))
+
+
+PEAKS: tuple[tuple[str, float, float], ...] = (
+    (r"\bA100-SXM4-80GB\b", 312e12, 2.04e12),
+    (r"\bH100 80GB HBM3\b", 990e12, 3.35e12),
+    (r"\bH200\b(?! NVL)", 990e12, 4.80e12),
+    (r"\bB200\b", 2250e12, 8.00e12),
+)
+"""Dense BF16 operations and memory bytes per second by NVML product name (guide "GPU Categories for Inference")."""
+
+
+def gpu_peaks(tier: TierPlan) -> tuple[float | None, float | None]:
+    """Return the peak operations and memory bytes per second of a GPU, times the data-parallel copies of a replica.
+
+    None for an unknown product, and for operations unless the weights have 16 bits. Engines add up data-parallel ranks.
+    """
+    found = next((row for row in PEAKS if re.search(row[0], tier.gpu.product)), None)
+    if found is None:
+        return None, None
+    weights = tier.precision.weights if tier.precision else ""
+    copies = model_copies(tier)
+    flops = found[1] * copies if re.fullmatch(r"(bf|fp|bfloat|float)16", weights or "", re.IGNORECASE) else None
+    return flops, found[2] * copies
 
 
 def build_tier_context(
@@ -71,7 +124,11 @@ def build_tier_context(
     """Return the context of a tier from its plan."""
     basis = PlanFacts()
     if plan is not None:
+        flops, bandwidth = gpu_peaks(plan)
         basis = PlanFacts(
+            peak_flops=flops,
+            peak_bytes_per_second=bandwidth,
+            prefix_reuse_seconds=plan.workload.prefix_reuse_seconds if plan.workload else None,
             gpus_per_replica=plan.gpu.per_replica,
             gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
             ttft_slo_seconds=plan.slo.ttft_p99_seconds,

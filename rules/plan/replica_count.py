@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from rules.plan.capacity import POOL_TOKENS, pool_capacity
 from rules.plan.schema import TierPlan
 from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity
@@ -76,6 +77,14 @@ def count_replicas(demand_rps: float, capacity_rps: float, margin: Margin = NO_M
     return count
 
 
+def spare_rps(replicas: int, demand_rps: float, capacity_rps: float, margin: Margin) -> float:
+    """Return the demand (rps of the tier) that ready replicas carry beyond the present one with the margin; at least 0."""
+    usable = replicas * margin.target_utilization
+    if 0 < margin.survives_loss_from <= replicas:
+        usable = min(usable, replicas - 1.0)
+    return max(0.0, usable * capacity_rps - demand_rps)
+
+
 def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, margin: Margin, minimum: int = 1) -> int:
     """Return Step 11 (guide 9.1): the replicas for a peak (rps of the tier).
 
@@ -103,6 +112,13 @@ def count_fleet_of(plan: TierPlan, peak_rps: float, capacity_rps: float, margin:
     """Return Step 11 with the terms of a plan. Raises ValueError as `count_fleet`."""
     safety, warm = fleet_terms(plan)
     return count_fleet(peak_rps, capacity_rps, safety, margin, warm)
+
+
+def count_pools(plan: TierPlan, demand_rps: float, margin: Margin) -> Mapping[str, ReplicaCount]:
+    """Return the replicas of each pool for a demand (rps of the tier) of the planned lengths; empty without rates."""
+    known = {pool: found for pool in POOL_TOKENS if (found := pool_capacity(plan, pool)) is not None}
+    apart = plan.pools != ("mixed",) and len(known) == len(POOL_TOKENS)
+    return {pool: replica_count(demand_rps, found, margin) for pool, found in known.items()} if apart else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

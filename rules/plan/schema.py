@@ -106,13 +106,18 @@ class Workload(_PlanSection):
     requests_per_second: RequestRate | None = Field(None, description="Load of the whole tier.")
     archetype: Literal["chat", "rag", "code", "agentic", "batch"] | None = Field(None, description="Kind of traffic.")
     prefix_hit_ratio: Ratio | None = Field(None, description="Share of prompt tokens expected in the prefix cache.")
+    prefix_reuse_seconds: RequestSeconds | None = Field(
+        None, description="Until a prefix comes back, such as the next turn; null: KvResidencyShort is not judged."
+    )
     streaming: bool | None = Field(None, description="Whether answers are streamed to the user.")
 
 
 class Slo(_PlanSection):
     """What users were promised. C_max is where the curve crosses the first of these (guide 8.3)."""
 
-    ttft_p99_seconds: RequestSeconds = Field(description="P99 of the time to the first token.")
+    ttft_p99_seconds: RequestSeconds | None = Field(
+        None, description="P99 of the time to the first token; required unless the archetype is batch."
+    )
     tpot_p99_seconds: TokenSeconds | None = Field(None, description="P99 over requests of the time per output token.")
     itl_p99_seconds: TokenSeconds | None = Field(None, description="P99 of the gap between two output events.")
     e2e_p99_seconds: RequestSeconds | None = Field(None, description="P99 of the whole request, to its last token.")
@@ -212,6 +217,9 @@ class Cost(_PlanSection):
     planned_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Average share of full capacity the fleet was expected to use."
     )
+    joules_per_generated_token: Positive | None = Field(
+        None, description="Energy of all GPUs by generated tokens; null: not compared."
+    )
 
 
 class Speculation(_PlanSection):
@@ -230,6 +238,8 @@ class Lora(_PlanSection):
 class Disaggregation(_PlanSection):
     prefill_tokens_per_second: Positive = Field(description="Prompt tokens per second of one prefill replica.")
     decode_tokens_per_second: Positive = Field(description="Output tokens per second of one decode replica.")
+    prefill_instances: Count | None = Field(None, description="Planned replicas of the prefill pool.")
+    decode_instances: Count | None = Field(None, description="Planned replicas of the decode pool.")
 
 
 class Guardrails(_PlanSection):
@@ -238,6 +248,17 @@ class Guardrails(_PlanSection):
     max_prompt_tokens: Count | None = Field(None, description="Longest prompt let in.")
     max_generation_tokens: Count | None = Field(None, description="Longest answer allowed.")
     queue_breaker: Positive | None = Field(None, description="Queued requests above which load is shed.")
+
+
+class Batch(_PlanSection):
+    """Offline work (guide 1.4): no user waits, and a job must end in time. Its size is what the engine cannot tell."""
+
+    deadline: Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")] | None = Field(
+        None, description="Time of day, UTC, at which the queue must be empty: '06:00'."
+    )
+    hours: Positive | None = Field(None, description="Time that one job may take.")
+    requests: Count | None = Field(None, description="Requests of one job.")
+    tokens: Count | None = Field(None, description="Output tokens of one job, if its requests are not known.")
 
 
 class TierPlan(_PlanSection):
@@ -262,6 +283,12 @@ class TierPlan(_PlanSection):
     lora: Lora | None = None
     disaggregation: Disaggregation | None = None
     guardrails: Guardrails | None = None
+    batch: Batch | None = None
+
+    @property
+    def is_batch(self) -> bool:
+        """Return whether the tier does offline work, which has no objective on the first token (guide 1.4)."""
+        return self.workload is not None and self.workload.archetype == "batch"
 
 
 class Plan(_PlanSection):

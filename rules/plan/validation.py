@@ -91,7 +91,8 @@ def cross_problems(data: object) -> tuple[str, ...]:
     for path, part in _walk(data, ()):
         if isinstance(part, Mapping):
             found += [*_falling(path, part)]
-            found += [*impossible_means(path, part)] if len(path) == 2 and path[0] == "tiers" else []
+            if len(path) == 2 and path[0] == "tiers":
+                found += [*impossible_means(path, part), *_missing_objective(path, part)]
             found += [*_undivided_gpus(path, part)] if path[-1:] == ("gpu",) else []
         elif path[-1:] == ("points",):
             found += [*_repeated(path, part)]
@@ -267,6 +268,15 @@ def _undivided_gpus(path: Path, gpu: Mapping[Any, Any]) -> Iterator[str]:
     if count and degree >= 1 and count % degree:
         text = f"must be a multiple of tensor_parallel x pipeline_parallel ({degree:g})"
         yield f"{path_text((*path, 'per_replica'))}: {text}, but is {count:g}"
+
+
+def _missing_objective(path: Path, tier: Mapping[Any, Any]) -> Iterator[str]:
+    slo, workload = tier.get("slo"), tier.get("workload")
+    batch = isinstance(workload, Mapping) and workload.get("archetype") == "batch"
+    if isinstance(slo, Mapping) and slo.get("ttft_p99_seconds") is None and not batch:
+        yield f"{path_text((*path, 'slo', 'ttft_p99_seconds'))}: is missing"
+    if isinstance(tier.get("batch"), Mapping) and not batch:
+        yield f"{path_text((*path, 'batch'))}: is for workload.archetype: batch"
 
 
 def _odd_pools(path: Path, pools: Sequence[object]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Scrapes of one replica to windows: failed scrapes, restarts and clock jumps.
+"""Scrapes of one replica to windows: failed scrapes, restarts and clock jumps. Releases that the replicas of a tier run.
 
 A failed scrape is a gap at once. If the same process answers again, its counters are booked late: a missed scrape loses
 coverage and no requests. Spans of time record what was booked when a clock repeats a time.
@@ -6,13 +6,15 @@ coverage and no requests. Spans of time record what was booked when a clock repe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot, is_same_release
 from rules.telemetry.windows import Window
 
 BRIDGE_SECONDS = 300.0
@@ -118,3 +120,151 @@ def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:
     """Return whether at least half of (begin, end] lies in the spans."""
     inside = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in spans)
     return 0.0 < inside >= (end - begin) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRelease:
+    """Release that a replica runs from `t` on (unix seconds): its first page that tells it.
+
+    `before` is the release that it replaces, "" for a replica that is new or was never seen. `running` of `replicas` ran
+    the release then. Without a replica: the last one of another release is gone.
+    """
+
+    t: float
+    replica: str
+    engine: str
+    release: str
+    before: str = ""
+    running: int = 1
+    replicas: int = 1
+
+    def __str__(self) -> str:
+        change = f"{self.before} → {self.release}" if self.before else self.release
+        return f"{self.engine} {change} on {self.running} of {self.replicas} replicas"
+
+
+_RELEASE_TEXT = re.compile(r"(\S+) (?:(\S+) → )?(\S+) on (\d+) of (\d+) replicas")
+
+
+def parse_release(t: float, replica: str, text: str) -> ReplicaRelease | None:
+    """Return the record of a text made by `str`. Return None for a text of another form."""
+    found = _RELEASE_TEXT.fullmatch(text)
+    if found is None:
+        return None
+    engine, before, release, *counts = found.groups()
+    running, replicas = map(int, counts)
+    return ReplicaRelease(
+        t=t,
+        replica=replica,
+        engine=engine,
+        release=release,
+        before=before or "",
+        running=running,
+        replicas=replicas,
+    )
+
+
+def detect_release(
+    known: Sequence[ReplicaRelease], replica: str, page: Snapshot, live: Iterable[str]
+) -> ReplicaRelease | None:
+    """Return the record of a page that tells another release than is known of its replica, else None.
+
+    A new replica changes the release of its tier if no other of the `live` replicas runs it, or if it takes part in the
+    last change. A pod of the old release that is added meanwhile changes nothing.
+    """
+    release, newest = page.facts.get(ENGINE_VERSION), {one.replica: one.release for one in known}
+    own = newest.get(replica)
+    if not release or (own is not None and is_same_release(own, release)):
+        return None
+    names = {*live, replica}
+    others = [newest[name] for name in names if name != replica and name in newest]
+    before = own or ""
+    if not own and known:
+        last = find_upgrade(known)
+        if not any(is_same_release(release, one) for one in others):
+            found = Counter(others).most_common(1)[0][0] if others else known[-1].release
+            before = "" if is_same_release(found, release) else found
+        elif last is not None and is_same_release(last.release, release) and last.before in others:
+            before = last.before
+    running = 1 + sum(is_same_release(release, one) for one in others)
+    return ReplicaRelease(
+        t=page.t,
+        replica=replica,
+        engine=page.engine,
+        release=release,
+        before=before,
+        running=running,
+        replicas=len(names),
+    )
+
+
+SETTLE_SECONDS = 60.0
+"""A minute that ends so shortly before the first page of a release may contain its first requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrade:
+    """Latest change of a tier's release: its records, oldest first, and all records of the tier."""
+
+    changes: tuple[ReplicaRelease, ...]
+    known: tuple[ReplicaRelease, ...]
+
+    @property
+    def engine(self) -> str:
+        return self.changes[-1].engine
+
+    @property
+    def before(self) -> str:
+        return self.changes[-1].before
+
+    @property
+    def release(self) -> str:
+        return self.changes[-1].release
+
+    @property
+    def began_at(self) -> float:
+        return self.changes[0].t
+
+    @property
+    def ended_at(self) -> float | None:
+        """Return the time (unix seconds) from which all replicas ran the release, None if some do not."""
+        last = self.changes[-1]
+        return last.t if last.running == last.replicas else None
+
+    def find_release(self, replica: str | None, start: float, end: float) -> str:
+        """Return the release that ran in all of a time (unix seconds), "" if it is not known or changed within.
+
+        Without a replica: the release of all replicas of the tier.
+        """
+        if replica is None:
+            earlier = [one.t for one in self.known if one.before and one.t < self.began_at]
+            if end <= self.began_at and all(start >= t for t in earlier[-1:]):
+                return self.before
+            return self.release if self.ended_at is not None and start >= self.ended_at else ""
+        own = [one for one in self.known if one.replica == replica]
+        if any(one.before and start < one.t < end + SETTLE_SECONDS for one in own):
+            return ""
+        ran = [one.release for one in own if one.t <= start]
+        return ran[-1] if ran else next((one.before or one.release for one in own), "")
+
+
+def find_upgrade(known: Sequence[ReplicaRelease]) -> Upgrade | None:
+    """Return the latest change of release in the records of a tier, oldest first. Return None without a change."""
+    changes = [one for one in known if one.before]
+    if not changes:
+        return None
+    pair = changes[-1].before, changes[-1].release
+    run = tuple(takewhile(lambda one: (one.before, one.release) == pair, reversed(changes)))
+    return Upgrade(changes=run[::-1], known=tuple(known))
+
+
+def complete_upgrade(known: Sequence[ReplicaRelease], live: Iterable[str], now: float) -> ReplicaRelease | None:
+    """Return the record of the end of a change at `now`: the last replica of another release is gone."""
+    upgrade = find_upgrade(known)
+    newest = {one.replica: one.release for one in known}
+    left = [newest.get(name) for name in live]
+    if upgrade is None or upgrade.ended_at is not None or not left:
+        return None
+    if any(one is None or not is_same_release(one, upgrade.release) for one in left):
+        return None
+    return replace(upgrade.changes[-1], t=now, replica="", running=len(left), replicas=len(left))

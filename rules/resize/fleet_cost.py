@@ -119,10 +119,10 @@ def planned_cost(context: TierContext) -> FleetCost | None:
 
 def measured_cost(seen: ProductionSummary, utilization: float | None) -> FleetCost | None:
     """Return the cost of the observed replicas and their tokens."""
-    if seen.context.plan is None or seen.total is None or seen.mean_ready_replicas <= 0:
+    if seen.context.plan is None or seen.total is None or seen.observed_replicas <= 0:
         return None
     made, source = tokens_per_hour(seen), "generated tokens, counted"
-    return _costed("measured", seen.context.plan, seen.mean_ready_replicas, made, utilization, source)
+    return _costed("measured", seen.context.plan, seen.observed_replicas, made, utilization, source)
 
 
 def proposed_cost(
@@ -133,9 +133,9 @@ def proposed_cost(
     if plan is None or measured is None:
         return None
     warm = plan.fleet.minimum_warm if plan.fleet and plan.fleet.minimum_warm else 0
-    planned = plan.fleet.instances if plan.fleet else seen.mean_ready_replicas
-    mean = max(float(warm), replicas * min(1.0, seen.mean_ready_replicas / planned))
-    used = utilization * seen.mean_ready_replicas / mean if utilization is not None and mean > 0 else None
+    planned = plan.fleet.instances if plan.fleet else seen.observed_replicas
+    mean = max(float(warm), replicas * min(1.0, seen.observed_replicas / planned))
+    used = utilization * seen.observed_replicas / mean if utilization is not None and mean > 0 else None
     return _costed("proposed", plan, mean, tokens_per_hour(seen), used, "generated tokens, counted")
 
 
@@ -198,10 +198,10 @@ class Bill:
 
 def tokens_per_hour(seen: ProductionSummary) -> float | None:
     """Return the tier's output tokens per observed hour, None without any."""
-    if seen.total is None or seen.mean_ready_replicas <= 0:
+    if seen.total is None or seen.observed_replicas <= 0:
         return None
     tokens = seen.total.counters.get("generation_tokens", 0.0)
-    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.mean_ready_replicas
+    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.observed_replicas
     return tokens / hours if tokens > 0 and hours > 0 else None
 
 

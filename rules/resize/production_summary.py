@@ -7,11 +7,11 @@ It is built day by day: memory never holds more than a day of rows. To add a qua
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rules.methods import utilization
-from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
+from rules.plan.load_bins import APART, BinnedWindow, TierContext, narrow_to_pool, sum_by_bin
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import MinuteDemand, MinuteSums
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
@@ -42,7 +42,7 @@ class ProductionSummary:
     `total` is the sum of all observed hours, `lately` that of the last RECENT_SECONDS. `hours` are windows of an hour
     without histograms, under any plan. `plan_hours` and `bins` (recent, one per load bin, one beyond the benchmark) are
     under the present plan. `rates` are the arrivals in `minutes` known minutes. `versions` are the plan versions,
-    newest last.
+    newest last. `pools` has the same of each pool, where prefill and decode are served apart: the arrivals are the tier's.
     """
 
     context: TierContext
@@ -57,6 +57,7 @@ class ProductionSummary:
     minutes: int = 0
     requests: float = 0.0
     versions: tuple[str, ...] = ()
+    pools: Mapping[str, ProductionSummary] = field(default_factory=dict)
 
     @property
     def observed_seconds(self) -> float:
@@ -74,11 +75,6 @@ class ProductionSummary:
         seconds = self.observed_seconds
         return math.fsum(hour.covered_seconds for hour in self.hours) / seconds if seconds > 0 else 0.0
 
-    @property
-    def mean_ready_replicas(self) -> float:
-        """Return the mean observed replicas of the hours with any."""
-        return utilization.mean_ready_replicas(self.hours)
-
 
 @dataclass(slots=True, kw_only=True)
 class ProductionSummaryBuilder:
@@ -95,16 +91,23 @@ class ProductionSummaryBuilder:
     rates: list[Rate] = field(default_factory=list)
     minutes: int = 0
     requests: float = 0.0
+    pools: dict[str, ProductionSummaryBuilder] = field(default_factory=dict)
 
     def add(
         self, every: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
     ) -> None:
         """Add hours by load bin (all, and those under the present plan), and the minutes of the same time."""
-        binned, present = tuple(every), tuple(of_plan)
+        binned, present, demand = tuple(every), tuple(of_plan), tuple(demand)
+        for pool in sorted(APART & {one.replica for one in binned}):
+            builder = ProductionSummaryBuilder(context=self.context, since=self.since, until=self.until)
+            told, later = (
+                [replace(one, replica=None) for one in part if one.replica == pool] for part in (binned, present)
+            )
+            self.pools.setdefault(pool, builder).add(told, later, demand)
         self.total = _added(self.total, binned)
         _into_hours(self.hours, binned)
         _into_hours(self.plan_hours, present)
-        self._add_demand(tuple(demand))
+        self._add_demand(demand)
         recent = self.until - RECENT_SECONDS
         self.lately = _added(self.lately, [one for one in binned if _middle(one.window) >= recent])
         of_bins = [one for one in present if _middle(one.window) >= recent]
@@ -139,6 +142,10 @@ class ProductionSummaryBuilder:
             minutes=self.minutes,
             requests=self.requests,
             versions=versions,
+            pools={
+                pool: replace(one.build(versions), context=narrow_to_pool(self.context, pool, one.lately))
+                for pool, one in self.pools.items()
+            },
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME as RULES
@@ -79,7 +79,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """Steps 1, 11 and 12 of a tier; None for a step without data."""
+    """Steps 1, 11 and 12 of a tier, and of each of its pools; None for a step without data."""
 
     seen: ProductionSummary
     workload: WorkloadNow
@@ -93,6 +93,7 @@ class Resize:
     proposed: FleetCost | None
     levers: tuple[Lever, ...]
     proposal: Proposal
+    pools: Mapping[str, Resize] = field(default_factory=dict)
 
 
 Answers = Mapping[str, RuleResult]
@@ -123,7 +124,9 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     utilization = _utilization(seen)
     used = utilization.value if isinstance(utilization, Reading) else None
     full = hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
-    proposal = _proposal(seen, results, workload, usable, size, full[0] if full else None)
+    pools = {pool: propose_size(one, results) for pool, one in sorted(seen.pools.items())} if not mixed else {}
+    alone = _proposal(seen, results, workload, usable, size, full[0] if full else None)
+    proposal = _joined({pool: one.proposal for pool, one in pools.items()}) if len(pools) > 1 else alone
     measured = measured_cost(seen, used)
     return Resize(
         seen=seen,
@@ -138,6 +141,28 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
         proposed=proposed_cost(seen, proposal.replicas, measured, used) if proposal.replicas else None,
         levers=list_levers(seen, usable, size) if usable and size else (),
         proposal=proposal,
+        pools=pools,
+    )
+
+
+def _joined(parts: Mapping[str, Proposal]) -> Proposal:
+    """Return the proposal of a tier from those of its pools: all of them, or none."""
+    known = [(pool, one.replicas, one.now) for pool, one in parts.items() if one.replicas is not None and one.now]
+    replicas, now = sum(row[1] for row in known), sum(row[2] for row in known)
+    each = ", ".join(f"{pool} {count}" + ("" if count == was else f" instead of {was}") for pool, count, was in known)
+    moves, complete = [count - was for _, count, was in known], len(known) == len(parts)
+    kind = ProposalKind.GROW if max(moves, default=0) > 0 else ProposalKind.SHRINK if any(moves) else ProposalKind.KEEP
+    said = f"{kind.value.capitalize()}: {format_count(replicas, 'replica')}, {each}"
+    sure = complete and all(one.certainty is Certainty.CERTAIN for one in parts.values())
+    return Proposal(
+        kind=kind if complete else ProposalKind.NONE,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        now=now if complete else None,
+        replicas=replicas if complete else None,
+        sentence=said if complete else "; ".join(f"{pool} pool: {one.sentence}" for pool, one in parts.items()),
+        evidence=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.evidence),
+        against=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.against),
+        needed=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.needed),
     )
 
 
@@ -164,7 +189,7 @@ def _proposal(
     kv_fullest: float | None,
 ) -> Proposal:
     plan = seen.context.plan
-    now = plan.fleet.instances if plan and plan.fleet else (round(seen.mean_ready_replicas) or None)
+    now = plan.fleet.instances if plan and plan.fleet else (round(seen.observed_replicas) or None)
     lacking = _lacking(seen, plan, workload, usable)
     if lacking or plan is None or usable is None or size is None or now is None:
         text = "No recommendation: " + "; ".join(lacking or ("no replica was seen",))
@@ -203,6 +228,8 @@ def _lacking(
         found.append("the tier has no plan")
     elif not seen.context.serves_whole_requests:
         found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
+    elif usable is None and seen.context.pool:
+        found.append("the plan has no tokens a second of the pool, or the requests have no known lengths")
     elif usable is None:
         found.append("the plan has no benchmark, and no load of production with 300 requests kept the SLO")
     elif usable.is_lower_bound:

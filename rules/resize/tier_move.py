@@ -5,6 +5,7 @@ Numbers at different lengths are different workloads and are never compared (gui
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -59,9 +60,8 @@ def _cheaper(one: Resize, other: Resize) -> float | None:
     mine, theirs = one.seen.context.plan, other.seen.context.plan
     if mine is None or theirs is None or mine.model != theirs.model:
         return None
-    if theirs.slo.ttft_p99_seconds > mine.slo.ttft_p99_seconds or not have_matching_lengths(
-        one.workload, other.workload
-    ):
+    promised, kept = mine.slo.ttft_p99_seconds, theirs.slo.ttft_p99_seconds
+    if (kept or math.inf) > (promised or math.inf) or not have_matching_lengths(one.workload, other.workload):
         return None
     own = one.measured.per_million_tokens if one.measured else None
     cost = other.measured.per_million_tokens if other.measured else None

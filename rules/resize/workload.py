@@ -170,7 +170,7 @@ def list_guardrail_ranges(seen: ProductionSummary, workload: WorkloadNow) -> tup
     present = plan.guardrails
     found = [*_lengths(seen, {one.key: getattr(present, one.key) if present else None for one in LIMITED})]
     rates = [rate for rate in (workload.peak_rps, workload.planned_peak_rps) if rate]
-    if rates:
+    if rates and plan.slo.ttft_p99_seconds is not None:
         found.append(
             compute_queue_breaker(
                 plan.slo.ttft_p99_seconds, max(rates), present.queue_breaker if present else None, seen.context.limits

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, failed_bounds
 from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
+from rules.telemetry.work import CapacityLengths, computed_share, weigh
 
 UNSERVED = (FAILED, HTTP_FAILED, NO_ROOM)
 """Families that count requests which arrived and were not served."""
@@ -37,7 +38,8 @@ class MinuteSums:
     bookings.
 
     `first` and `last` are the ends of the expected time in it. `completed` counts finished requests in the seconds with
-    known arrivals. `waiting` is a time integral (requests x seconds).
+    known arrivals. `waiting` is a time integral (requests x seconds). `computed_tokens` are the prompt tokens that no
+    prefix cache had, where that is known.
     """
 
     start: float
@@ -54,6 +56,8 @@ class MinuteSums:
     generation_seconds: float = 0.0
     waiting: float = 0.0
     waiting_seconds: float = 0.0
+    computed_tokens: float = 0.0
+    computed_seconds: float = 0.0
 
 
 ADDED = tuple(f.name for f in fields(MinuteSums) if f.name not in ("start", "first", "last"))
@@ -63,7 +67,8 @@ ADDED = tuple(f.name for f in fields(MinuteSums) if f.name not in ("start", "fir
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteDemand:
     """Arrivals at a tier in the minute that begins at `start` (unix seconds): requests, tokens asked for, mean waiting
-    requests. None means missing. `covered_seconds` of `expected_seconds` replica-seconds were observed."""
+    requests. None means missing. `covered_seconds` of `expected_seconds` replica-seconds were observed. `computed` is
+    the share (0-1) of prompt tokens that no prefix cache had."""
 
     start: float
     requests: float | None
@@ -72,6 +77,14 @@ class MinuteDemand:
     waiting: float | None
     covered_seconds: float
     expected_seconds: float
+    computed: float | None = None
+
+    def work(self, lengths: CapacityLengths) -> float | None:
+        """Return the arrivals as work: in requests of these lengths. Unknown tokens count as their requests."""
+        if self.requests is None:
+            return None
+        tokens = self.prompt_tokens, self.generation_tokens
+        return weigh(self.requests, *tokens, self.computed, lengths, n=self.requests).total.value
 
 
 def count_arrivals(counters: Mapping[str, float]) -> float | None:
@@ -103,7 +116,7 @@ def minute_from_window(window: Window) -> MinuteSums:
     told = count_arrivals(window.counters)
     seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
     prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
-    waiting = window.gauges.get("requests_waiting")
+    waiting, computed = window.gauges.get("requests_waiting"), computed_share(window)
     return MinuteSums(
         start=window.start,
         first=window.end - window.expected_seconds,
@@ -119,6 +132,8 @@ def minute_from_window(window: Window) -> MinuteSums:
         generation_seconds=0.0 if generated is None else _seconds(window, "generation_tokens"),
         waiting=waiting.integral if waiting else 0.0,
         waiting_seconds=waiting.seconds if waiting else 0.0,
+        computed_tokens=(computed or 0.0) * (prompts or 0.0),
+        computed_seconds=0.0 if computed is None or prompts is None else _seconds(window, "prompt_tokens"),
     )
 
 
@@ -191,9 +206,17 @@ def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
                 waiting=_waiting(one),
                 covered_seconds=one.covered_seconds,
                 expected_seconds=one.expected_seconds,
+                computed=_computed(one),
             )
         )
     return tuple(found)
+
+
+def _computed(one: MinuteSums) -> float | None:
+    """Return the computed share of the prompt tokens. Return None if most of it was not told."""
+    if one.prompt_tokens <= 0 or one.computed_seconds < ENOUGH_COVERAGE * one.prompt_seconds:
+        return None
+    return min(1.0, one.computed_tokens / one.prompt_tokens * one.prompt_seconds / one.computed_seconds)
 
 
 def demand_from_requests(one: MinuteSums) -> MinuteDemand:

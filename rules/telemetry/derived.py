@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from rules.sizing import cost_per_million_tokens, expected_tokens_per_round
 from rules.telemetry import gpu_windows, histograms
 from rules.telemetry.arrivals import unserved
+from rules.telemetry.gpu_windows import energy, share_of_peak
 from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, outcomes
 from rules.telemetry.reading_methods import (
     ALL,
     FULL_COVERAGE,
     gap_for_empty_family,
     mean_level,
+    quantile,
     ratio,
     replica_rate,
     share,
@@ -123,6 +125,9 @@ class PlanFacts:
     tpot_slo_seconds: float | None = None
     itl_slo_seconds: float | None = None
     e2e_slo_seconds: float | None = None
+    prefix_reuse_seconds: float | None = None
+    peak_flops: float | None = None
+    peak_bytes_per_second: float | None = None
     capacity: Capacity | None = None
 
 
@@ -256,13 +261,40 @@ def _prefix_hits(window: Window, basis: PlanFacts) -> SignalValue:
     return share(window, "prefix_hit_tokens", "prefix_queried_tokens")
 
 
+def _external_hits(window: Window) -> SignalValue:
+    """Return hits of the offloaded cache by lookups, in tokens, or the mean of its manager's own ratio."""
+    if "external_prefix_queried_tokens" not in window.counters and "external_prefix_hit_gauge" in window.gauges:
+        return mean_level(window, "external_prefix_hit_gauge")
+    return share(window, "external_prefix_hit_tokens", "external_prefix_queried_tokens")
+
+
+def _offload_utilization(window: Window) -> SignalValue:
+    """Return the engine's ratio, or the tokens in the offloaded cache by those that fit."""
+    if "kv_offload_utilization" in window.gauges:
+        return mean_level(window, "kv_offload_utilization")
+    return gpu_windows.level_ratio(window, "kv_offload_used_tokens", "kv_offload_total_tokens")
+
+
+def _residency_by_reuse(window: Window, basis: PlanFacts) -> SignalValue:
+    """Return the median life of a KV block by the planned time until its prefix comes back. Below 1 it is gone before."""
+    if basis.prefix_reuse_seconds is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the plan does not tell when a prefix comes back")
+    life = quantile(window, "kv_residency_seconds", 0.5)
+    if isinstance(life, Missing):
+        return life
+    value, low, high = (
+        None if x is None else x / basis.prefix_reuse_seconds for x in (life.value, life.low, life.high)
+    )
+    return Reading(value=value, low=low, high=high, n=life.n)
+
+
 def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
     """Return work by the capacity of the live replicas (DESIGN 3.12). `rules.telemetry.work` gives the bounds."""
     if basis.capacity is None or basis.capacity.is_lower_bound:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
     work = work_of(window, basis.capacity.lengths)
     if work is None:
-        return Missing(gap=window.explain_missing("requests_finished"))
+        return Missing(gap=window.explain_missing(basis.capacity.lengths.only or "requests_finished"))
     capacity = basis.capacity.rps
     value, low, high = (
         None if one is None else one / capacity for one in (work.total.value, work.total.low, work.total.high)
@@ -322,11 +354,22 @@ DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "evictions_per_running_request_per_second": _evictions_per_running,
     "prefix_hit_ratio": _prefix_hits,
     "prefix_reuse_ratio": _reuse,
+    "external_prefix_hit_ratio": _alone(_external_hits),
+    "kv_offload_utilization": _alone(_offload_utilization),
+    "kv_residency_by_reuse": _residency_by_reuse,
     "speculative_acceptance": _alone(acceptance),
     "tokens_per_round": _tokens_per_round,
     "gpu_utilization": _alone(gpu_windows.utilization),
     "gpu_memory_utilization": _alone(gpu_windows.memory_utilization),
     "gpu_power_watts": _alone(gpu_windows.power),
+    "energy_per_generated_token": lambda window, plan: energy(window, plan.gpus_per_replica, "generation_tokens"),
+    "energy_per_token": lambda window, plan: energy(
+        window, plan.gpus_per_replica, "generation_tokens", "prompt_tokens"
+    ),
+    "mfu": lambda window, plan: share_of_peak(window, plan.peak_flops, "estimated_flops"),
+    "mbu": lambda window, plan: share_of_peak(
+        window, plan.peak_bytes_per_second, "estimated_read_bytes", "estimated_write_bytes"
+    ),
     "gpu_throttled_ratio": _alone(gpu_windows.throttled),
     "fleet_utilization": _fleet_utilization,
     "tokens_per_gpu_hour": tokens_per_gpu_hour,

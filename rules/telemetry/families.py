@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.telemetry.snapshots import LINKS
+
 
 class FamilyKind(StrEnum):
     """Kind of a family. Counters and histograms are differenced, gauges are integrated."""
@@ -103,7 +105,17 @@ FAMILIES: tuple[Family, ...] = (
         "Drafted tokens accepted, by draft position (0 is the first)",
         export="spec_accepted_tokens_at_position_total",
     ),
-    _counter("kv_transfer_failures", "KV transfers that failed"),
+    _counter("kv_transfer_failures", "KV transfers that failed, between instances or to and from an offloaded cache"),
+    *(
+        _counter(f"kv_offload_{word}_{what}", text)
+        for word, way in (("load", "fetched back from"), ("store", "moved to"))
+        for what, text in (
+            ("bytes", f"Bytes {way} the offloaded KV cache"),
+            ("seconds", f"Time in which KV blocks were {way} the offloaded cache, summed over transfers"),
+            ("transfers", f"Transfers {way} the offloaded KV cache, as far as they are timed"),
+        )
+    ),
+    _counter("kv_offload_drops", "Stores to the offloaded KV cache dropped for want of room (SGLang: tokens)"),
     _counter("engine_steps", "Scheduler steps; gauges are refreshed by steps only"),
     _counter("restarts", "Restarts seen between two scrapes"),
     _counter("cold_starts", "Restarts whose cold start could be timed"),
@@ -137,6 +149,16 @@ FAMILIES: tuple[Family, ...] = (
         "Prefix cache hits as the engine averages them itself",
         export="prefix_cache_hit_average_ratio",
     ),
+    _gauge(
+        "external_prefix_hit_gauge",
+        "Hits of the offloaded KV cache as its manager averages them",
+        export="external_prefix_cache_hit_average_ratio",
+    ),
+    _gauge("kv_offload_utilization", "Offloaded KV cache in use", export="kv_offload_utilization_ratio"),
+    _gauge("kv_offload_pinned", "Offloaded KV cache held by transfers under way", export="kv_offload_pinned_ratio"),
+    _gauge("kv_offload_used_bytes", "Offloaded KV cache in use, where its size is not told"),
+    _gauge("kv_offload_used_tokens", "Tokens in the offloaded KV cache"),
+    _gauge("kv_offload_total_tokens", "Tokens that fit into the offloaded KV cache"),
     _gauge("spec_accept_length", "Tokens a speculation round yields, as a gauge", export="spec_accept_length_tokens"),
     _gauge("spec_accept_rate", "Accepted / drafted tokens, as a gauge", export="spec_accept_rate_ratio"),
     _gauge("spec_steps", "Draft positions a round, as a gauge"),
@@ -144,6 +166,9 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("adapters_running", "LoRA adapters with running requests"),
     _gauge("adapters_waiting", "LoRA adapters with waiting requests"),
     _gauge("engine_awake", "1 while the engine is awake, 0 in sleep mode"),
+    _counter("estimated_flops", "Floating point operations of one GPU, as the engine estimates them"),
+    _counter("estimated_read_bytes", "Bytes that one GPU read from its memory, as the engine estimates them"),
+    _counter("estimated_write_bytes", "Bytes that one GPU wrote to its memory, as the engine estimates them"),
     _counter("gpu_busy_seconds", "Seconds with a kernel running, by the driver's sample buffer"),
     _counter("gpu_busy_covered_seconds", "Seconds that these samples cover"),
     _counter("gpu_energy_joules", "Energy used"),
@@ -169,6 +194,7 @@ FAMILIES: tuple[Family, ...] = (
     _gauge(
         "gpu_utilization_sampled", "Utilisation by a plain poll: says little", export="gpu_utilization_sampled_ratio"
     ),
+    *(_gauge(name, text) for name, text in LINKS.items()),
     _gauge("gpu_memory_used_bytes", "GPU memory allocated"),
     _gauge("gpu_memory_total_bytes", "GPU memory installed"),
     _gauge("gpu_memory_reserved_bytes", "GPU memory the driver keeps for itself"),

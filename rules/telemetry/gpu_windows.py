@@ -15,9 +15,9 @@ from types import MappingProxyType
 from rules.telemetry import windows
 from rules.telemetry.families import stem
 from rules.telemetry.gauges import GAUGE_HOLD_SECONDS, GaugeSum
-from rules.telemetry.reading_methods import mean_level, ratio
+from rules.telemetry.reading_methods import gap_for_empty_family, mean_level, ratio, replica_rate
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.snapshots import LINKS, GpuReadout
 from rules.telemetry.windows import Window
 
 COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -42,7 +42,7 @@ LEVEL_SECONDS = 300.0
 ACTIVITY = frozenset(
     {
         *("gpu_utilization_sampled", "gpu_power_watts", "gpu_gr_engine_active", "gpu_sm_active", "gpu_gfx_active"),
-        *("tensor_active", "dram_active"),
+        *("tensor_active", "dram_active", *LINKS),
     }
 )
 """Gauges that follow the load. They hold no longer than the engine's gauges; memory and temperature change slowly."""
@@ -124,12 +124,17 @@ def utilization(window: Window) -> SignalValue:
 
 
 def memory_utilization(window: Window) -> SignalValue:
-    """Return used by installed memory (0-1), from means over the window. The observed extremes are the bounds."""
-    used, total = (window.gauges.get(name) for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes"))
+    """Return used by installed memory (0-1), from means over the window."""
+    return level_ratio(window, "gpu_memory_used_bytes", "gpu_memory_total_bytes")
+
+
+def level_ratio(window: Window, part: str, whole: str) -> SignalValue:
+    """Return the ratio (0-1) of two gauges, from means over the window. The observed extremes are the bounds."""
+    used, total = window.gauges.get(part), window.gauges.get(whole)
     if used is None:
-        return Missing(gap=window.explain_missing("gpu_memory_used_bytes"))
+        return Missing(gap=window.explain_missing(part))
     if total is None or total.minimum <= 0:
-        return Missing(gap=window.explain_missing("gpu_memory_total_bytes"))
+        return Missing(gap=window.explain_missing(whole))
     return Reading(
         value=used.integral / used.seconds / (total.integral / total.seconds),
         low=used.minimum / total.maximum,
@@ -151,3 +156,37 @@ def throttled(window: Window) -> SignalValue:
     found = [ratio(window, name, "gpu_throttled_covered_seconds") for name in names]
     known = [one for one in found if isinstance(one, Reading) and one.value is not None]
     return max(known, key=lambda one: one.value or 0.0) if known else found[0]
+
+
+def _summed_rate(window: Window, families: tuple[str, ...]) -> tuple[float, float] | Missing:
+    """Return the sum of the families per covered replica-second, and their sum."""
+    rates = [replica_rate(window, family) for family in families]
+    if None in rates:
+        return Missing(gap=window.explain_missing(families[rates.index(None)]))
+    return math.fsum(rate or 0.0 for rate in rates), math.fsum(window.counters[family] for family in families)
+
+
+def energy(window: Window, gpus: float | None, *tokens: str) -> SignalValue:
+    """Return joules per token: mean power of a GPU x GPUs of a replica / tokens per second of a replica."""
+    watts, made = power(window), _summed_rate(window, tokens)
+    if isinstance(made, Missing):
+        return made
+    if isinstance(watts, Missing) or gpus is None:
+        return watts if isinstance(watts, Missing) else Missing(gap=Gap.NOT_IN_PLAN)
+    rate, count = made
+    if not rate:
+        return gap_for_empty_family(window, tokens[0])
+    value, low, high = (None if x is None else x * gpus / rate for x in (watts.value, watts.low, watts.high))
+    return Reading(value=value, low=low, high=high, n=count)
+
+
+def share_of_peak(window: Window, peak: float | None, *families: str) -> SignalValue:
+    """Return an engine's estimates per GPU and second by the peak of the GPU's product."""
+    found = _summed_rate(window, families)
+    if isinstance(found, Missing):
+        return found
+    if not found[0]:
+        return Missing(gap=Gap.NOT_EXPOSED, text="nothing was estimated: no traffic, or no --enable-mfu-metrics")
+    if peak is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="no peak is known for the plan's GPU product and precision")
+    return Reading(value=found[0] / peak, low=None, high=None, n=found[1])

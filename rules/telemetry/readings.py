@@ -45,9 +45,14 @@ ALSO_READ: dict[str, tuple[str, ...]] = {
     "speculative_acceptance": ("spec_accepted_at_position", "spec_accept_length", "spec_steps"),
     "tokens_per_round": ("spec_accept_length",),
     "prefix_hit_ratio": ("prefix_hit_gauge",),
+    "external_prefix_hit_ratio": ("external_prefix_hit_gauge",),
+    "kv_offload_utilization": ("kv_offload_utilization",),
     "fleet_utilization": ("prompt_tokens_computed", "prefix_hit_tokens", "prefix_queried_tokens"),
     "gpu_utilization": ("gpu_busy_covered_seconds", "gpu_utilization_sampled", "gpu_gfx_active"),
     "gpu_power_watts": ("gpu_energy_covered_seconds",),
+    **dict.fromkeys(
+        ("energy_per_generated_token", "energy_per_token"), ("gpu_energy_covered_seconds", "gpu_power_watts")
+    ),
 }
 """Fallback families of a signal."""
 

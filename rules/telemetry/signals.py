@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.telemetry.snapshots import LINKS
+
 
 class Gap(StrEnum):
     """Reason for a missing number. The later member wins if windows with different gaps are added."""
@@ -69,9 +71,11 @@ class Unit(StrEnum):
     MONEY = "money"
     TOKENS_PER_HOUR = "tokens_per_hour"
     ADAPTERS = "adapters"
+    BYTES_PER_SECOND = "bytes_per_second"
+    JOULES_PER_TOKEN = "joules_per_token"
 
 
-RATES = frozenset({Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.EVENTS_PER_SECOND, Unit.TOKENS_PER_HOUR, Unit.MONEY})
+RATES = frozenset({*(unit for unit in Unit if unit.endswith(("per_second", "per_hour"))), Unit.MONEY})
 """Units that need a duration."""
 
 
@@ -121,8 +125,8 @@ def _rate(name: str, unit: Unit, text: str, family: str) -> Signal:
     return Signal(name=name, unit=unit, how=SignalKind.RATE, families=(family,), text=text)
 
 
-def _ratio(name: str, text: str, part: str, whole: str) -> Signal:
-    return Signal(name=name, unit=Unit.RATIO, how=SignalKind.RATIO, families=(part, whole), text=text)
+def _ratio(name: str, text: str, part: str, whole: str, unit: Unit = Unit.RATIO) -> Signal:
+    return Signal(name=name, unit=unit, how=SignalKind.RATIO, families=(part, whole), text=text)
 
 
 def _level(name: str, unit: Unit, text: str, family: str) -> Signal:
@@ -243,6 +247,18 @@ SIGNALS: tuple[Signal, ...] = (
     _level("tensor_active", Unit.RATIO, "Tensor pipes active", "tensor_active"),
     _level("dram_active", Unit.RATIO, "Memory interface active", "dram_active"),
     _derived("gpu_power_watts", Unit.WATTS, "Mean power of one GPU", "gpu_energy_joules", "gpu_power_watts"),
+    *(
+        _derived(name, Unit.JOULES_PER_TOKEN, f"Energy of all GPUs by {what} tokens", "gpu_energy_joules", *tokens)
+        for name, what, tokens in (
+            ("energy_per_generated_token", "generated", ("generation_tokens",)),
+            ("energy_per_token", "prompt (cached ones included) and generated", ("generation_tokens", "prompt_tokens")),
+        )
+    ),
+    _derived("mfu", Unit.RATIO, "Estimated operations of a GPU by its BF16 peak", "estimated_flops"),
+    _derived(
+        "mbu", Unit.RATIO, "Estimated memory traffic by its peak", "estimated_read_bytes", "estimated_write_bytes"
+    ),
+    *(_level(name, Unit.BYTES_PER_SECOND, text, name) for name, text in LINKS.items()),
     _level("gpu_temperature_celsius", Unit.CELSIUS, "GPU temperature", "gpu_temperature_celsius"),
     *(
         _ratio(f"gpu_throttled_{what}_ratio", text, f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds")
@@ -291,6 +307,43 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     *_quantiles("kv_transfer", Unit.SECONDS, "kv_transfer_seconds", "KV blocks moved between instances", (99,)),
     *_quantiles("kv_residency", Unit.SECONDS, "kv_residency_seconds", "Life of a KV block before eviction", (50,)),
+    _derived(
+        "kv_residency_by_reuse",
+        Unit.RATIO,
+        "Median life of a KV block by the planned time until its prefix comes back",
+        "kv_residency_seconds",
+    ),
+    *(
+        _derived(name, Unit.RATIO, text, part, whole)
+        for name, text, part, whole in (
+            (
+                "external_prefix_hit_ratio",
+                "Tokens found in the offloaded KV cache, of those that the GPU's own cache did not have",
+                "external_prefix_hit_tokens",
+                "external_prefix_queried_tokens",
+            ),
+            (
+                "kv_offload_utilization",
+                "Offloaded KV cache in use",
+                "kv_offload_used_tokens",
+                "kv_offload_total_tokens",
+            ),
+        )
+    ),
+    *(
+        signal
+        for way, text in (("load", "fetched back from"), ("store", "moved to"))
+        for stem, blocks in ((f"kv_offload_{way}", f"KV blocks {text} the offloaded cache"),)
+        for signal in (
+            _rate(f"{stem}_bytes_per_second", Unit.BYTES_PER_SECOND, f"Bytes of {blocks}", f"{stem}_bytes"),
+            _ratio(
+                f"{stem}_mean_seconds", f"Mean time: {blocks}", f"{stem}_seconds", f"{stem}_transfers", Unit.SECONDS
+            ),
+        )
+    ),
+    _rate(
+        "kv_transfer_failures_per_second", Unit.EVENTS_PER_SECOND, "KV transfers that failed", "kv_transfer_failures"
+    ),
 )
 
 BY_NAME = {signal.name: signal for signal in SIGNALS}

@@ -7,6 +7,7 @@ units and meanings of ``GPU_NAMES``. To add a GPU quantity: a row of ``GPU_NAMES
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -104,8 +105,18 @@ def _gauge(unit: str, meaning: str) -> GpuName:
     return GpuName(kind="gauge", unit=unit, meaning=meaning)
 
 
+LINKS: Mapping[str, str] = MappingProxyType(
+    {
+        f"gpu_{link}_{way}_bytes_per_second": f"{title} traffic {text} a GPU"
+        for link, title in (("pcie", "PCIe"), ("nvlink", "NVLink"), ("c2c", "Chip-to-chip"))
+        for way, text in (("tx", "from"), ("rx", "to"))
+    }
+)
+"""Traffic by link and direction: between the GPUs of a replica, and to the host and the network (P/D, offloading)."""
+
 GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
     {
+        **{name: _gauge("bytes per second", f"{text}, mean over a refresh") for name, text in LINKS.items()},
         "gpu_busy_seconds": _counter(
             "seconds",
             "time in which at least one kernel ran; divided by the increase of gpu_busy_covered_seconds: utilisation",
@@ -150,3 +161,23 @@ GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
         "dram_active": _gauge("ratio", "share of cycles the memory interface moved data, mean over a refresh"),
     }
 )
+
+
+RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)([^+]*)")
+"""Numbers of a release, and what follows them without the builder's part."""
+
+
+def is_same_release(one: str, other: str) -> bool:
+    """Return whether two releases are equal, without the builder's part: v0.32 is 0.32.0+cpu, 0.33.0rc1 is not 0.33.0."""
+    first, second = RELEASE.fullmatch(one.partition("+")[0]), RELEASE.fullmatch(other.partition("+")[0])
+    if first is None or second is None:
+        return one == other
+    return (release_numbers(first[1]), first[2]) == (release_numbers(second[1]), second[2])
+
+
+def release_numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a release without zeros at the end."""
+    numbers = [int(part) for part in text.split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)

@@ -19,6 +19,8 @@ _SUFFIX = {
     "celsius": " °C",
     "tokens": " tokens",
     "tokens_per_hour": " tokens per GPU-hour",
+    "bytes_per_second": " B/s",
+    "joules_per_token": " J per token",
 }
 
 

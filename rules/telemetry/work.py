@@ -38,11 +38,18 @@ class MeanTokens:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityLengths:
     """Mean tokens of the requests that a capacity was measured with: prompts (with cached tokens) and outputs. None is
-    unknown. `prefix_hit_ratio` is the share of prompt tokens from the prefix cache, or None if unknown."""
+    unknown. `prefix_hit_ratio` is the share of prompt tokens from the prefix cache, or None if unknown. `only` is the family of
+    the tokens that a pool's capacity counts alone, "" for both."""
 
     prompt_tokens: MeanTokens | None = None
     generation_tokens: MeanTokens | None = None
     prefix_hit_ratio: float | None = None
+    only: str = ""
+
+    def __str__(self) -> str:
+        kinds = ((self.prompt_tokens, "prompt"), (self.generation_tokens, "output"))
+        words = [f"{'' if mean.is_exact else 'at least '}{mean.low:,.0f} {kind}" for mean, kind in kinds if mean]
+        return f"{' and '.join(words)} tokens" if words else "lengths that are not known"
 
 
 UNTOLD = CapacityLengths()
@@ -79,31 +86,52 @@ def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
     planned range of the mean count the same, within that range.
     """
     finished = replica_rate(window, "requests_finished")
-    if finished is None:
+    if finished is None and not lengths.only:
         return None
-    prompts = _token_load(window, "prompt_tokens", lengths.prompt_tokens, finished)
-    outputs = _token_load(window, "generation_tokens", lengths.generation_tokens, finished)
+    prompts, outputs = replica_rate(window, "prompt_tokens"), replica_rate(window, "generation_tokens")
+    if lengths.only and (prompts if lengths.only == "prompt_tokens" else outputs) is None:
+        return None
+    n = window.counters.get("requests_finished", 0.0)
+    return weigh(finished or 0.0, prompts, outputs, computed_share(window), lengths, n=n)
+
+
+def weigh(
+    requests: float,
+    prompt_tokens: float | None,
+    generation_tokens: float | None,
+    computed: float | None,
+    lengths: CapacityLengths,
+    *,
+    n: float,
+) -> Work:
+    """Return requests with their tokens as work, all in one unit: per second, or amounts of the same time.
+
+    `computed` is the share of prompt tokens that no cache had (0-1). None is unknown. `n` counts the requests behind it.
+    """
+    prompts = _token_load(prompt_tokens, lengths.prompt_tokens, requests)
+    outputs = _token_load(generation_tokens, lengths.generation_tokens, requests)
     untold = ""
     if prompts is not None:
-        prompts, untold = _without_hits(prompts, computed_share(window), lengths.prefix_hit_ratio)
-    known = [one for one in (prompts, outputs) if one is not None]
+        prompts, untold = _without_hits(prompts, computed, lengths.prefix_hit_ratio)
+    if lengths.only:
+        prompts, outputs = (prompts, None) if lengths.only == "prompt_tokens" else (None, outputs)
+    known = [one for one in (prompts, outputs) if one is not None] * (2 if lengths.only else 1)
     bounded = len(known) == 2
     total = Reading(
-        value=(sum(one.best for one in known) + (2 - len(known)) * finished) / 2,
+        value=(sum(one.best for one in known) + (2 - len(known)) * requests) / 2,
         low=min(one.low for one in known) if bounded else None,
         high=max(one.high for one in known) if bounded else None,
-        n=window.counters["requests_finished"],
+        n=n,
     )
     return Work(total=total, by_prompts=prompts, by_outputs=outputs, hits_untold=untold)
 
 
-def _token_load(window: Window, family: str, mean: MeanTokens | None, finished: float) -> TokenLoad | None:
-    """Return tokens per second by the capacity's mean tokens per request."""
-    tokens = replica_rate(window, family)
+def _token_load(tokens: float | None, mean: MeanTokens | None, requests: float) -> TokenLoad | None:
+    """Return tokens by the capacity's mean tokens per request."""
     if tokens is None or mean is None:
         return None
     low, high = tokens / mean.high if mean.high else 0.0, tokens / mean.low
-    return TokenLoad(low=low, best=min(max(finished, low), high), high=high)
+    return TokenLoad(low=low, best=min(max(requests, low), high), high=high)
 
 
 def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | None) -> tuple[TokenLoad, str]:
@@ -134,7 +162,8 @@ def computed_share(window: Window) -> float | None:
 
 def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> str:
     """Return in parentheses the range of use and its reasons, or "" if the bounds are one number."""
-    kinds = (("prompt", work.by_prompts, lengths.prompt_tokens), ("output", work.by_outputs, lengths.generation_tokens))
+    both = (("prompt", work.by_prompts, lengths.prompt_tokens), ("output", work.by_outputs, lengths.generation_tokens))
+    kinds = [one for one in both if one[1] is not None or not lengths.only]
     untold = [word for word, load, _ in kinds if load is None]
     if untold:
         return f" (not weighed by {' and '.join(untold)} tokens, which plan or engine does not tell)"
@@ -148,6 +177,34 @@ def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> s
     parts = [f"{number(load.best / usable_rps, 'ratio')} by {word} tokens" for word, load, _ in kinds if load]
     hits = [f"{work.hits_untold} does not tell its prefix cache hits"] if work.hits_untold else []
     return f" ({span}: {', '.join([*parts, *hits])})"
+
+
+def work_per_request(window: Window, lengths: CapacityLengths) -> tuple[float, float]:
+    """Return the work of a finished request: lower bound and best estimate, in requests of `lengths`. 1 if unknown."""
+    finished, work = replica_rate(window, "requests_finished"), work_of(window, lengths)
+    if not finished or work is None or work.total.value is None:
+        return 1.0, 1.0
+    best = work.total.value / finished
+    return min(1.0, best) if work.total.low is None else work.total.low / finished, best
+
+
+def arriving_words(requests_rps: float, work_rps: float, where: str = "") -> str:
+    """Return the arrivals in words, also as work if that differs."""
+    text = f"{number(requests_rps, 'per_second')} arrive{where}"
+    if requests_rps / (1 + SAME) <= work_rps <= requests_rps * (1 + SAME):
+        return text
+    return f"{text} (by their tokens the work of {number(work_rps, 'per_second')})"
+
+
+def describe_weighing(
+    work_rps: float, requests_rps: float | None, lengths: CapacityLengths, expected_rps: float | None = None
+) -> str:
+    """Return in words which work arrives with these requests (per second), or why requests count as they are."""
+    if lengths == UNTOLD or requests_rps is None or work_rps == requests_rps:
+        return "requests count alike: plan, benchmark or traffic does not tell how long they are"
+    requests, work = number(requests_rps, "per_second"), number(work_rps, "per_second")
+    expected = "" if expected_rps is None else f"; {number(expected_rps, 'per_second')} expected as requests"
+    return f"{requests} arrive, by their tokens the work of {work} with {lengths}{expected}"
 
 
 class CapacitySource(StrEnum):

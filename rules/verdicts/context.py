@@ -18,6 +18,7 @@ from rules.plan.envelope import metric_value
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
+from rules.replicas.track import ReplicaRelease
 from rules.telemetry import windows
 from rules.telemetry.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS, STEP_GAUGES
 from rules.telemetry.reading_methods import FULL_COVERAGE
@@ -51,7 +52,7 @@ class RuleContext:
     """Input of one rule at `now`: tier, binned windows of the hold (oldest first), period, and further evidence.
 
     `fleet` has all tiers, this one included. `budget` reaches further back than the windows. `projection` is the tier's
-    forecast, None without one. `starts` are the known starts of its replicas, oldest first. `others_answer`: some replica
+    forecast, None without one. `starts` and `releases` are those known of its replicas, oldest first. `others_answer`: some replica
     of the tier answers.
     """
 
@@ -65,6 +66,7 @@ class RuleContext:
     budget: Budget = field(default_factory=Budget)
     projection: Projection | None = None
     starts: tuple[ReplicaStart, ...] = ()
+    releases: tuple[ReplicaRelease, ...] = ()
     replica: ReplicaState | None = None
     replicas: tuple[ReplicaState, ...] = ()
     others_answer: bool = False

@@ -16,17 +16,25 @@ from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import ReplicaCount, replica_count
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import Bill, compute_bill, tokens_per_hour
-from rules.resize.measured_capacity import slower_than_planned
+from rules.resize.measured_capacity import present_lengths, slower_than_planned
 from rules.resize.production_curve import ProductionPoint, SloStatus, production_points
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import WorkloadNow, measure_workload
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing, Reading
-from rules.telemetry.work import Capacity
-from rules.what_if.limits import CapacityLimit, find_first_limit, list_limits
+from rules.telemetry.work import UNTOLD, Capacity
+from rules.what_if.limits import TWO_POOLS, CapacityLimit, find_first_limit, list_limits
 from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
-from rules.what_if.production import ObservedPeak, ProductionLoads, collect_loads, count_replicas_at, find_peak
-from rules.what_if.prompts import KV, PromptEffect, PromptVariation, estimate_effect
+from rules.what_if.production import NO_PEAK, ObservedPeak, ProductionLoads, collect_loads, count_replicas_at, find_peak
+from rules.what_if.variations import (
+    KV,
+    Change,
+    PromptEffect,
+    PromptVariation,
+    change_configuration,
+    change_work,
+    estimate_effect,
+)
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
 
@@ -112,16 +120,66 @@ class WhatIf:
         return next((one for one in self.met if one.limit is found), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedWhatIf:
+    """Answer for a change at `rps` of the tier: capacity, use of the asked replicas with its bounds, and need, now and then."""
+
+    tier: str
+    replicas: int
+    rps: float
+    now: ReplicaCount
+    needed: ReplicaCount
+    reasons: tuple[str, ...]
+    bill: Bill | None
+
+    @property
+    def fits(self) -> bool | None:
+        """Return whether both bounds of the use are below or above all of it, None if they are not."""
+        low, high = self.summary["use_low"], self.summary["use_high"]
+        return True if high is not None and high <= 1 else False if low is not None and low > 1 else None
+
+    @property
+    def summary(self) -> Mapping[str, float | None]:
+        """Return the use of the asked replicas (0-1 and above) with its bounds by the change (None: open)."""
+        one, each = self.needed.capacity, self.rps / self.replicas
+        ends = {"use_low": each / one.high if one.high else None, "use_high": each / one.low if one.low else None}
+        return {"use": each / one.rps, **ends}
+
+
+def answer_change(
+    seen: ProductionSummary, question: WhatIfQuestion, change: Change, tiers: Mapping[str, TierPlan]
+) -> ChangedWhatIf:
+    """Return the answer for changed requests or another configuration; `tiers` are the plan's.
+
+    Raise ValueError with the reason, and the benchmark that would tell, where nothing measured answers.
+    """
+    plan, usable, peak = seen.context.plan, seen.context.capacity, find_peak(seen)
+    if why := explain_unanswerable(seen, question):
+        raise ValueError(why)
+    if plan is None or usable is None or usable.is_lower_bound:
+        raise ValueError("what a replica takes now is not known: the plan has no benchmark of this tier")
+    present, rps = present_lengths(seen.lately) if seen.lately else UNTOLD, question.rps or (peak.rps if peak else 0.0)
+    found = change_configuration(seen.context.tier, plan, usable, tiers, change.configuration)
+    found = change_work(found, present, change)
+    margin = margin_of(seen.context.limits)
+    return ChangedWhatIf(
+        tier=seen.context.tier,
+        replicas=question.instances,
+        rps=rps,
+        now=replica_count(rps, usable, margin),
+        needed=replica_count(rps, found.capacity, margin),
+        reasons=found.reasons,
+        bill=compute_bill(found.plan, question.instances, None),
+    )
+
+
 def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
     """Return why a tier has no prediction, or ""."""
     plan = seen.context.plan
     if not seen.context.serves_whole_requests:
-        return (
-            "it serves prefill and decode apart: a replica of one pool has no load of whole requests, and the benchmark's "
-            "curve is of a mixed one"
-        )
+        return TWO_POOLS
     if question.rps is None and find_peak(seen) is None:
-        return "no peak was seen and the plan has none: say with --rps for which load"
+        return NO_PEAK
     if plan is None and not any(one.rps for one in seen.bins):
         return "it is in no plan, and no traffic of it was seen"
     return ""
@@ -248,7 +306,7 @@ def _bills(
     grown = rps / peak.rps if question.rps is not None and peak is not None and peak.at is not None else 1.0
     return {
         "bill": compute_bill(plan, question.instances, tokens * grown if tokens else None),
-        "bill_now": compute_bill(plan, seen.mean_ready_replicas, tokens) if seen.mean_ready_replicas > 0 else None,
+        "bill_now": compute_bill(plan, seen.observed_replicas, tokens) if seen.observed_replicas > 0 else None,
     }
 
 

@@ -12,7 +12,7 @@ from rules.plan.load_bins import TierContext
 from rules.resize.production_curve import BAD, FINE, SloStatus
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.what_if.production import ProductionLoads, read_window
-from rules.what_if.prompts import KV, At, PromptEffect, grows_with_prompts, scale_prediction, shift_prediction
+from rules.what_if.variations import KV, At, PromptEffect, grows_with_prompts, scale_prediction, shift_prediction
 
 NOT_MEASURED = frozenset({Gap.NOT_EXPOSED, Gap.NOT_IN_PLAN})
 

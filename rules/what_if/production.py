@@ -234,6 +234,9 @@ class ObservedPeak:
     highest: float | None = None
 
 
+NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
+
+
 def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     """Return the peak of production or of the plan, None without either."""
     rates = seen.context.plan.workload.requests_per_second if seen.context.plan and seen.context.plan.workload else None
@@ -251,7 +254,7 @@ def count_replicas_at(seen: ProductionSummary, t: float | None) -> float | None:
         middle = (one.start + one.end) / 2
         if t is not None and middle // HOUR_SECONDS == t // HOUR_SECONDS and one.span > 0:
             return one.covered_seconds / one.span
-    return seen.mean_ready_replicas or None
+    return seen.observed_replicas or None
 
 
 def _third(several: Iterable[tuple[float, float]], seconds: float, source: str, fewest: int) -> ObservedPeak | None:

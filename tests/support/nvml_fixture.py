@@ -48,6 +48,7 @@ H100 = {
     "gpm.2": 4_000,
     "gpm.5": 3_000,
     "gpm.10": 2_000,
+    **dict.fromkeys(("gpm.20", "gpm.21", "gpm.60", "gpm.61"), 1_000),
     "mig": 0,
 }
 """A GPU that supports everything: ECC is on, 12 errors were corrected in its life, 3 s it was held down by power."""

@@ -8,6 +8,7 @@ are made (between 600 + 2/3 x 300). Ten replicas are planned for a peak of 50 rp
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -179,6 +180,42 @@ def seen_of(
     collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     collected.add(placed, placed, [minute for one in windows for minute in minutes_of(one)])
     return measured(collected.build((plan_version(context.plan),) if windows and context.plan else ()))
+
+
+POOLED: dict[str, Any] = {
+    "pools": ["prefill", "decode"],
+    "disaggregation": {
+        "prefill_tokens_per_second": 16_000,
+        "decode_tokens_per_second": 1000,
+        "prefill_instances": 2,
+        "decode_instances": 4,
+    },
+    "fleet": {"instances": 6},
+}
+"""Parts of a tier of two pools. 30 rps of the hours here use 1.5 prefill and 2.4 decode replicas."""
+
+
+def pool_hours(count: int, rps: Rates = day_and_night) -> dict[str, list[Window]]:
+    """The hours of both pools. Each request is counted in both, with one token of output in the first."""
+    return {
+        "prefill": hours(count, rps, replicas=2, outputs=1.0),
+        "decode": hours(count, rps, replicas=4),
+    }
+
+
+def book_pools(store: HistoryStore, one: Plan, count: int, rps: Rates = day_and_night) -> None:
+    """Puts hours of both pools into a history, the last of which has just ended."""
+    shift = time.time() // HOUR * HOUR - START - count * HOUR
+    store.book(
+        MinuteRecord(
+            tier="t",
+            plan_version=plan_version(one.tiers["t"]),
+            slice=bin_window(replace(window, start=window.start + shift, end=window.end + shift), None, f"{pool}-0"),
+            pool=pool,
+        )
+        for pool, several in pool_hours(count, rps).items()
+        for window in several
+    )
 
 
 def measured(seen: ProductionSummary) -> ProductionSummary:

@@ -56,3 +56,7 @@ def without(text: str, *names: str) -> str:
     """The page without the families of these names."""
     family = "|".join(re.escape(name) for name in names)
     return re.sub(rf"(?m)^(# TYPE )?({family})(_bucket|_sum|_count)?[ {{].*\n", "", text)
+
+
+OFFLOADING_SIGNALS = ("external_", "kv_offload_", "kv_transfer_failures", "energy_", "mfu", "mbu")
+"""Signals of an optional part of an engine: a table needs no reason of its own where they are missing."""

@@ -21,7 +21,7 @@ from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import arrivals, windows
 from rules.what_if.answer import WhatIf, WhatIfQuestion, answer_question
-from rules.what_if.prompts import PromptVariation, find_prompt_variation
+from rules.what_if.variations import PromptVariation, find_prompt_variation
 
 HOUR, DAY, QUARTER = 3600.0, 86_400.0, 900.0
 START = 1_793_577_600.0

@@ -181,7 +181,7 @@ def test_the_gpus_page_has_every_source_and_every_signal_of_a_gpu() -> None:
     assert sources == list(get_args(GpusConfig.model_fields["source"].annotation))
     page = PAGES["gpus.md"]
     known = {signal.name for signal in SIGNALS} - {signal.name for signal in engine_signals()}
-    assert known <= set(re.findall(r"`([a-z_]+)`", page))
+    assert known <= set(re.findall(r"`([a-z0-9_]+)`", page))
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
@@ -189,7 +189,7 @@ def test_the_gpus_page_says_of_each_exporter_what_its_table_says(exporter: GpuEx
     sources = [row[0].split("`")[1] for row in rows("gpus.md", "GPUs")]
     column = 1 + sources.index(exporter.name)
     told = [(CODE.findall(row[0]), row[column]) for row in rows("gpus.md", "What each gives")]
-    assert len(told) == 10
+    assert len(told) == 14
     for signals, cell in told:
         wanted = frozenset[str]().union(*(families_of(BY_NAME[signal]) for signal in signals))
         read = [field for field in exporter.fields if field.ours in wanted]

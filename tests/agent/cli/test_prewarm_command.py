@@ -256,3 +256,26 @@ def test_a_pod_gets_the_time_that_its_requests_took_last_week(
     code, out, _ = said(capsys, *words)
     assert code == 0
     assert yaml.safe_load(out) == {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 15 + 20 + 20}}}}
+
+
+def test_pools_are_counted_one_by_one_at_the_forecast(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tier = yaml.safe_load((TESTS / "plans" / "cpu-pools.yaml").read_text())["tiers"]["cpu-pools"]
+    rates = {"prefill_tokens_per_second": 1000, "decode_tokens_per_second": 10}
+    (tmp_path / "plan.yaml").write_text(
+        yaml.safe_dump({"schema": 1, "tiers": {"t": {**tier, "disaggregation": rates}}})
+    )
+    target = {"tier": "t", "url": "http://127.0.0.1:9/metrics", "pool": "decode"}
+    config = tmp_path / "sizewatch.yaml"
+    config.write_text(yaml.safe_dump({"plan": "plan.yaml", "data_dir": str(tmp_path), "targets": [target]}))
+    code, out, _ = said(capsys, "--history", str(trace), "-c", str(config), "--start", "3m")
+    assert code == 0
+    rps = float(re.findall(r"decode pool, 95% of demand: ([\d.]+) rps", out)[0])
+    assert f"prefill pool, 95% of demand: {rps:.3g} rps at 1.95 rps a replica at up to 0.9 of it: 1" in out
+    code, out, _ = said(capsys, "--history", str(trace), "-c", str(config), "--start", "3m", "--format", "json")
+    assert json.loads(out)["pools"] == {"prefill": 1, "decode": math.ceil(rps * 64 / 10 / 0.9)}
+    assert (
+        said(capsys, "--history", str(trace), "-c", str(config), "--format", "keda", "--workload", "Deployment/d")[0]
+        == 3
+    )

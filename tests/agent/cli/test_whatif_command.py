@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from paths import ROOT
-from report_samples import HOUR, START, TIER, book, day_and_night, hours, plan
+from report_samples import HOUR, POOLED, START, TIER, book, book_pools, day_and_night, hours, plan
 
 from agent.cli import main
 from agent.history.reader import KEPT, NOTE
@@ -219,7 +219,43 @@ def test_pools_served_apart_cannot_be_judged(tmp_path: Path, capsys: pytest.Capt
     assert ask(config, "--instances", "3") == 3
     told = capsys.readouterr()
     assert told.out == ""
-    assert "t in the last 7d: it serves prefill and decode apart" in told.err
+    assert "t in the last 7d: it serves prefill and decode apart: give replicas of both" in told.err
+    assert ask(config, "--instances", "1+2") == 3
+    assert "the plan lacks `disaggregation`" in capsys.readouterr().err
+
+
+APART = {**TIER, **POOLED}
+
+
+def pooled(folder: Path, count: int) -> str:
+    """A tier of 2 prefill and 4 decode replicas with as many hours of day and night in its history."""
+    config = configured(folder, [], APART, pool="decode")
+    with HistoryStore(folder / "history.db") as store:
+        book_pools(store, plan(**POOLED), count)
+    return config
+
+
+def test_pools_are_answered_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = pooled(tmp_path, 48)
+    # 30 rps of 800 and 80 tokens: 24,000 of 16,000 a prefill replica, 2,400 of 1,000 a decode replica.
+    code, found = asked(capsys, config, "--instances", "2+4")
+    assert (code, found["first_pool"], found["rps"]) == (0, "prefill", pytest.approx(30.0))
+    assert [one["utilization"] for one in found["pools"]] == pytest.approx([0.75, 0.6])
+    assert [(one["pool"], one["needed"]["replicas"], one["now"]) for one in found["pools"]] == [
+        ("prefill", 2, 2.0),
+        ("decode", 3, 4.0),
+    ]
+    assert found["wanted_ratio"] == pytest.approx(1.5 / 2.4)
+    assert found["most_rps"] == pytest.approx(40.0)
+    assert ask(config, "--instances", "1+4") == 1
+    told = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "t: 1+4 replicas at 30 rps: the prefill pool is full, 150% used" in told
+    assert "16,000 prompt tokens a second of one prefill replica, 800 a request" in told
+
+
+def test_two_numbers_of_replicas_are_for_pools(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(week, "--instances", "2+4") == 3
+    assert "its replicas serve whole requests: give one number of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -238,3 +274,60 @@ def test_a_plan_without_a_part_leaves_a_named_gap(
     config = configured(tmp_path, recent(168), tier)
     assert ask(config, "--instances", instances) == code
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The week of tier t, and in the plan beside it t-fp8, whose every load is half as high again."""
+    folder = tmp_path_factory.mktemp("varied")
+    config = configured(folder, recent(168))
+    loads = ("completed_rps", "output_tokens_per_second")
+    faster = [{**one, **{name: 1.5 * one[name] for name in loads}} for one in TIER["curve"]["points"]]
+    other = {**TIER, "precision": {"weights": "fp8"}, "curve": {"loop": "open", "points": faster}}
+    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER, "t-fp8": other}}))
+    return config
+
+
+def test_half_as_long_outputs_are_half_to_all_of_the_work(varied: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = asked(capsys, varied, "--tier", "t", "--instances", "5", "--output-tokens", "40")
+    # 30 rps on 5 replicas of 7.333 rps.
+    assert code == 0
+    assert [found[name] for name in ("use_low", "use", "use_high")] == pytest.approx([0.409, 0.614, 0.818], abs=1e-3)
+    assert (found["needed"]["replicas"], found["now"]["replicas"]) == (5, 6)
+    code, found = asked(capsys, varied, "--tier", "t", "--instances", "5", "--output-tokens", "160")
+    assert (code, found["use_high"]) == (3, pytest.approx(1.636, abs=1e-3))
+    code, found = asked(capsys, varied, "--tier", "t", "--instances", "3", "--output-tokens", "160")
+    assert (code, found["use_low"]) == (1, pytest.approx(1.364, abs=1e-3))
+
+
+def test_another_configuration_follows_from_the_curve_of_another_tier(
+    varied: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = asked(capsys, varied, "--tier", "t", "--instances", "4", "--precision", "fp8")
+    assert (code, found["use"]) == (0, pytest.approx(30 / 4 / 11.0, abs=1e-3))
+    assert found["reasons"] == ["t-fp8 was measured at 11 rps, t at 7.33: 1.5 times"]
+    assert ask(varied, "--tier", "t", "--instances", "4", "--precision", "fp8", "--output-tokens", "40") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert (
+        "would be 51% used (34% to 68% by the change alone); 3 replicas needed instead of 6, 2 to 4 by the bounds"
+        in told
+    )
+    assert "a request is 0.5 to 1 times the work" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpu", "NVIDIA H200"), "no other tier of the plan was measured with GPU NVIDIA H200, all else"),
+        (("--precision", "int4", "--tp", "8"), "measured with weights int4, TP 8, all else and the lengths alike"),
+        (("--speculation", "0.7"), "Benchmark one replica: `sizewatch plan workload --tier t --tool vllm-bench"),
+        (("--prefix-hits", "0.8"), "the engine shows no prefix hits"),
+        (("--precision", "fp8", "--prompt-scale", "2"), "--prompt-scale is for latencies of whole requests"),
+    ],
+)
+def test_what_nobody_measured_is_not_answerable_and_names_the_benchmark(
+    varied: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert ask(varied, "--tier", "t", "--instances", "5", *words) == 3
+    told = capsys.readouterr()
+    assert (told.out, said in told.err) == ("", True)

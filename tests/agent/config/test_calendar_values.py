@@ -18,7 +18,7 @@ from agent.config.forecast import COUNTRIES, ForecastConfig
 from agent.config.load import config_schema, load, parse_config
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.forecasting.tier_forecast import sundays
+from agent.forecasting.responses import sundays
 from forecast.series.binned import Series
 from forecast.series.calendar import recurrence
 

@@ -19,6 +19,7 @@ from paths import SHARED
 
 from agent.forecasting.csv_file import TraceError
 from agent.forecasting.csv_series import Trace, read_trace
+from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.timestamps import TimestampForm
 from forecast.series.binned import Array
 
@@ -391,3 +392,20 @@ def test_real_traces_are_read_as_they_are(name: str) -> None:
     assert np.nansum(found.requests.values) == pytest.approx(total)
     assert found.times.text(found.requests.start) == rows[0]["timestamp"]
     assert found.times.form in (TimestampForm.SECONDS, TimestampForm.UTC)
+
+
+def test_a_trace_with_tokens_is_work_in_requests_of_its_own_mean(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = ("0,10,1000,100", "60,10,3000,300", "120,10,,", "180,,2000,200")
+    path.write_text("\n".join(("timestamp,requests,prompt_tokens,output_tokens", *rows)) + "\n")
+    trace = read_trace(path)
+    assert str(trace.mean_lengths) == "200 prompt and 20 output tokens"
+    work = trace.work(trace.mean_lengths).values
+    # Unknown tokens count as their requests, unknown requests stay unknown.
+    np.testing.assert_allclose(work, [5.0, 15.0, 10.0, np.nan])
+    read = input_from_csv(path, None, None)
+    assert read.requests is not None
+    assert "in requests of 200 prompt and 20 output tokens" in read.notes[-1]
+    path.write_text("timestamp,requests\n0,10\n60,10\n120,10\n")
+    alone = input_from_csv(path, None, None)
+    assert (alone.requests, str(alone.lengths)) == (None, "lengths that are not known")

@@ -3,12 +3,14 @@
 import pytest
 from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 
+from agent.gpu.nvml_gpu import GPM_BYTES, GPM_METRICS
 from rules.telemetry.snapshots import GPU_NAMES
 
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 3, 4, 9
 OF_THE_WHOLE = "measured for the whole GPU, not for an instance"
 WHOLE = "GPU 0 (GPU-00000000-0000-4000-8000-000000000000, NVIDIA H100 80GB HBM3)"
-ACTIVITY = ("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active")
+ACTIVITY = tuple(GPM_METRICS)
+RATIOS = tuple(name for name in GPM_METRICS if name not in GPM_BYTES)
 
 
 def activity_of(gpu_instance, clock, *totals):
@@ -50,8 +52,8 @@ def test_activity_is_each_instances_own(halves):
     read(halves)
     halves.standin.set(activity_of(1, 115, 1350, 1200, 600, 300) | activity_of(5, 115, 150, 0, 0, 75))
     first, second = read(halves)
-    assert [first.gauges[name] for name in ACTIVITY] == pytest.approx([0.9, 0.8, 0.4, 0.2])
-    assert [second.gauges[name] for name in ACTIVITY] == pytest.approx([0.1, 0.0, 0.0, 0.05])
+    assert [first.gauges[name] for name in RATIOS] == pytest.approx([0.9, 0.8, 0.4, 0.2])
+    assert [second.gauges[name] for name in RATIOS] == pytest.approx([0.1, 0.0, 0.0, 0.05])
 
 
 def test_what_only_the_whole_gpu_has_is_a_gap_and_never_its_value_repeated(halves):

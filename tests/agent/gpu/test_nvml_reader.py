@@ -3,6 +3,7 @@
 import pytest
 from nvml_fixture import H100, nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 
+from agent.gpu.nvml_gpu import GPM_METRICS
 from rules.telemetry.snapshots import GPU_NAMES
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 3, 4, 13
@@ -18,6 +19,7 @@ def second_turn(machine):
     """15 s in which the GPU drew 400 W; the first turn has nothing to compare with."""
     machine.only()
     machine.standin.set({"0.samples": "1000000:50,2000000:50", "0.energy_mj": 11_000_000})
+    machine.standin.set({"0.gpm.20": 2_500, "0.gpm.21": 4_000, "0.gpm.60": 31_000, "0.gpm.61": 16_000})
     machine.standin.set({"0.gpm.clock": 115, "0.gpm.1": 6_350, "0.gpm.2": 4_900, "0.gpm.5": 3_600, "0.gpm.10": 2_300})
     return machine.only()
 
@@ -37,6 +39,10 @@ def test_a_gpu_that_supports_everything_says_everything_and_only_the_boards_brak
         "gpu_sm_active": pytest.approx(0.6),
         "tensor_active": pytest.approx(0.4),
         "dram_active": pytest.approx(0.2),
+        "gpu_pcie_tx_bytes_per_second": 100 * 2**20,
+        "gpu_pcie_rx_bytes_per_second": 200 * 2**20,
+        "gpu_nvlink_rx_bytes_per_second": 2000 * 2**20,
+        "gpu_nvlink_tx_bytes_per_second": 1000 * 2**20,
     }
     assert dict(gpu.counters) == {
         "gpu_busy_seconds": pytest.approx(0.5),
@@ -139,7 +145,7 @@ def test_what_a_product_does_not_support_is_a_gap_with_words_and_never_a_zero(ma
     gpu = machine.only()
     assert (gpu.gpu, gpu.counters, gpu.gauges, gpu.sampled) == (uuid, {}, {}, frozenset())
     gpm = "GPM (Hopper and newer) not supported by Tesla T4 (driver 460.106)"
-    activity = ("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active")
+    activity = tuple(GPM_METRICS)
     assert gpu.gaps == dict.fromkeys(activity, gpm) | dict.fromkeys(
         (
             "gpu_busy_seconds",

@@ -102,6 +102,20 @@ def test_what_an_older_version_wrote_is_copied_and_then_the_same_in_the_present_
         assert (version(copy), content(copy)) == (format, before)
 
 
+@pytest.mark.parametrize("format", FORMATS[1:])
+def test_demand_of_an_older_format_is_read_as_it_stands_and_after_the_writer_came(tmp_path: Path, format: int) -> None:
+    path = made(tmp_path, format)
+    with HistoryStore.open_reader(path) as reader:
+        before = reader.demand("h100", *EVER)
+    assert len(before) == 90
+    with HistoryStore(path) as store:
+        store.book([booking(200)])
+        after = store.demand("h100", *EVER)
+    assert after[:90] == before
+    # What was computed of the prompts is not told by the older rows, and counts as the plan's share.
+    assert {one.computed for one in before} == {None}
+
+
 def test_every_format_holds_the_same(tmp_path: Path) -> None:
     several = []
     for format in FORMATS:

@@ -233,10 +233,10 @@ def problem_of(call, *arguments):
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
     with HistoryStore(path) as store:
         store.book([booking(0)])
-        store._connection.execute("PRAGMA user_version = 4")
+        store._connection.execute("PRAGMA user_version = 5")
     before = path.read_bytes()
     text = (
-        f"{path}: was written by a newer sizewatch (format 4, this one knows 3); run that version, or stop the "
+        f"{path}: was written by a newer sizewatch (format 5, this one knows 4); run that version, or stop the "
         "daemon, move it away with its -wal and -shm, and a new history begins"
     )
     assert problem_of(HistoryStore, path) == text

@@ -332,11 +332,11 @@ def test_an_engine_that_tells_no_release_is_scraped_all_the_same_and_asked_no_mo
         assert engine.release_asked == 1
 
 
-def test_the_configured_release_counts_until_the_engine_tells_another() -> None:
+def test_the_configured_release_counts_where_the_engine_tells_none() -> None:
     with one_engine(b"", engine_version="0.31.0") as (_, scrapers):
-        assert [release_of(run_cycle(scrapers)) for _ in range(2)] == ["0.31.0"] * 2
+        assert [release_of(run_cycle(scrapers)) for _ in range(2)] == [None, "0.31.0"]
     with one_engine(b'{"version": "0.32.0"}', engine_version="0.31.0") as (_, scrapers):
-        assert [release_of(run_cycle(scrapers)) for _ in range(2)] == ["0.31.0", "0.32.0"]
+        assert [release_of(run_cycle(scrapers)) for _ in range(2)] == [None, "0.32.0"]
 
 
 def test_the_release_is_asked_for_beside_the_page_of_a_proxy() -> None:

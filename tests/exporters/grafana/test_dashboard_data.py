@@ -16,6 +16,7 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 from agent.lint.linting import lint_files
 from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
+from rules.telemetry.snapshots import LINKS
 
 pytestmark = pytest.mark.server
 
@@ -35,6 +36,7 @@ EMPTY: Mapping[str, str] = {
             "gpu_sm_active",
             "tensor_active",
             "dram_active",
+            *LINKS,
             "gpu_throttled_covered_seconds",
             "gpu_fault_events",
             "gpu_ecc_uncorrectable_errors",
@@ -42,6 +44,14 @@ EMPTY: Mapping[str, str] = {
     },
     names.metric("kv_residency_seconds").name: "vLLM samples the life of blocks only where it is asked to",
     names.metric("kv_transfer_seconds").name: "no recorded engine moves KV blocks",
+    **{
+        names.metric(family).name: "no recorded engine has an offloaded KV cache"
+        for family in (
+            *("kv_offload_used_tokens", "kv_offload_total_tokens"),
+            *("kv_offload_load_seconds", "kv_offload_load_transfers"),
+            *("kv_offload_store_seconds", "kv_offload_store_transfers"),
+        )
+    },
     names.metric("kv_transfer_failures").name: "no recorded engine moves KV blocks",
     names.PLAN_C_MAX.name: "the sweep of the plan did not measure concurrency",
     names.FOREIGN_ALERTS.name: _NO_ALERTS,

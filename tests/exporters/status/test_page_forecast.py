@@ -52,6 +52,9 @@ def told() -> ForecastStatus:
         now_rps=11.5,
         at_lead=ForecastPoint(t=NOW + 140.0, q50=12.0, q95=13.5, q99=14.5),
         for_now=ForecastPoint(t=NOW, q50=11.0, q95=12.5, q99=13.0),
+        now_requests=8.5,
+        requests_at_lead=ForecastPoint(t=NOW + 140.0, q50=9.0, q95=10.5, q99=11.5),
+        requests_for_now=ForecastPoint(t=NOW, q50=8.0, q95=9.5, q99=10.0),
         minimum_warm=3,
     )
 
@@ -79,7 +82,7 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     page = text(status(told))
     recommended = told.recommended
     assert recommended is not None
-    assert "Demand now 11.5 rps forecast one lead ago 11 rps, 95 % up to 12.5 rps" in page
+    assert "Demand now 11.5 rps work of 8.5 rps; forecast one lead ago 11 rps, 95 % up to 12.5 rps" in page
     assert "Forecast in 140 s 12 rps 95 % up to 13.5 rps, 99 % up to 14.5 rps" in page
     assert f"Replicas recommended {recommended} 3 ready, 3 minimum warm, start {recommended - 3} now" in page
     assert "Cold start P95 140 s from the request to Ready, 23 starts known" in page
@@ -105,6 +108,9 @@ def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> 
         now_rps=None,
         at_lead=None,
         for_now=None,
+        now_requests=None,
+        requests_at_lead=None,
+        requests_for_now=None,
         minimum_warm=None,
         gap="the forecast of 12 min ago is outlived",
         trouble="the forecasting process died: killed by SIGKILL",
@@ -138,10 +144,12 @@ def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) ->
     expected = {
         f"sizewatch_recommended_replicas{{{tier}}}": float(told.recommended),
         f"sizewatch_minimum_warm_replicas{{{tier}}}": 3.0,
-        f'sizewatch_forecast_requests_per_second{{quantile="0.5",{tier}}}': 12.0,
-        f'sizewatch_forecast_requests_per_second{{quantile="0.95",{tier}}}': 13.5,
-        f'sizewatch_forecast_requests_per_second{{quantile="0.99",{tier}}}': 14.5,
-        f'sizewatch_forecast_for_now_requests_per_second{{quantile="0.5",{tier}}}': 11.0,
+        f'sizewatch_forecast_requests_per_second{{quantile="0.5",{tier}}}': 9.0,
+        f'sizewatch_forecast_requests_per_second{{quantile="0.95",{tier}}}': 10.5,
+        f'sizewatch_forecast_requests_per_second{{quantile="0.99",{tier}}}': 11.5,
+        f'sizewatch_forecast_for_now_requests_per_second{{quantile="0.5",{tier}}}': 8.0,
+        f'sizewatch_forecast_work_per_second{{quantile="0.5",{tier}}}': 12.0,
+        f"sizewatch_demand_work_per_second{{{tier}}}": 11.5,
         f"sizewatch_forecast_lead_seconds{{{tier}}}": 140.0,
         f"sizewatch_forecast_coverage_ratio{{{tier}}}": 0.951,
         f"sizewatch_forecast_error_ratio{{{tier}}}": 0.62,

@@ -233,6 +233,23 @@ def test_the_cost_is_coloured_by_the_plan() -> None:
     assert dear.state == ("note", "5x the plan")
 
 
+def test_energy_is_compared_only_where_it_is_planned() -> None:
+    tier = planned_tier()
+    assert "energy_per_generated_token" not in {one.row.key for one in compare_with_plan(tier)}
+    plan = tier.context.plan
+    assert plan is not None
+    assert plan.cost is not None
+    cost = plan.cost.model_copy(update={"joules_per_generated_token": 1e-9})
+    planned = replace(tier, context=replace(tier.context, plan=plan.model_copy(update={"cost": cost})))
+    (found,) = (one for one in compare_with_plan(planned) if one.row.key == "energy_per_generated_token")
+    assert found.planned is not None
+    assert found.planned.value == 1e-9
+    if isinstance(found.now, Reading):
+        assert found.state[0] == "note"
+    else:
+        assert found.state == (Status.UNKNOWN, "")
+
+
 def test_a_large_fleet_has_a_line_a_tier_and_every_card_folded() -> None:
     page = render_page(fleet_status()).decode()
     assert page.count('<details class="tier') == 40

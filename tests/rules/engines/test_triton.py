@@ -8,7 +8,7 @@ import re
 import pytest
 from making import START, page_text, read
 from paths import SHARED
-from table_checks import misread, never_met, unknown, uses, without
+from table_checks import OFFLOADING_SIGNALS, misread, never_met, unknown, uses, without
 
 from agent.errors import ScrapeError
 from rules.engines.coverage import Use
@@ -168,7 +168,9 @@ def test_every_signal_of_an_engine_has_a_value_or_a_reason() -> None:
     told = dict(TRITON.not_exposed)
     for name, value in signals(read(page_text(PAGE), START)).items():
         families = BY_NAME[name].families
-        if value != Missing(gap=Gap.NOT_EXPOSED) or name.startswith(("gpu_", "tensor_", "dram_", "arrival")):
+        if value != Missing(gap=Gap.NOT_EXPOSED) or name.startswith(
+            ("gpu_", "tensor_", "dram_", "arrival", *OFFLOADING_SIGNALS)
+        ):
             continue
         assert told.keys() & {*families}, name
     assert not {family for family in told if family != "ttft_seconds"} & {row.family for row in TRITON.rows}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from making import page_text, read
-from table_checks import misread, never_met, openmetrics, unknown, uses, without
+from table_checks import OFFLOADING_SIGNALS, misread, never_met, openmetrics, unknown, uses, without
 
 from agent.errors import ScrapeError
 from rules.engines.coverage import Use
@@ -231,7 +231,10 @@ def test_a_dynamo_worker_is_read_as_its_engine_and_what_dynamo_adds_is_left_alon
     found = uses(TRTLLM, page_text(THROUGH_DYNAMO))
     added = [use for name, use in found.items() if name.startswith(("dynamo_", "kvbm_"))]
     assert len(added) > 10
-    assert {use.use for use in added} == {Use.IGNORED}
+    assert {use.name for use in added if use.use is not Use.IGNORED} == {
+        "kvbm_host_cache_hit_rate",
+        "kvbm_matched_tokens",
+    }
     assert (
         found["dynamo_component_model_load_time_seconds"].text
         == "how long loading the model took: a part of a cold start"
@@ -247,7 +250,7 @@ def test_only_dynamo_times_the_transfer_of_kv_blocks() -> None:
 
 
 def test_without_iteration_statistics_nothing_is_known_of_queue_and_cache() -> None:
-    assert page(THROUGH_DYNAMO).gauges == {}
+    assert page(THROUGH_DYNAMO).gauges.keys() == {"external_prefix_hit_gauge"}
     assert signals(page(THROUGH_DYNAMO))["requests_waiting"] == Missing(gap=Gap.NOT_EXPOSED)
 
 
@@ -265,15 +268,20 @@ def test_so_it_is_without_a_prefix() -> None:
     assert misread(TRTLLM_PLAIN, page_text(PLAIN)) == set()
 
 
+STORES = "# TYPE kvbm_object_read_failures counter\nkvbm_object_read_failures 0\n"
+
+
 def test_every_row_is_met_on_some_page() -> None:
-    assert never_met(TRTLLM, *(page_text(name) for name in PREFIXED)) == set()
+    assert never_met(TRTLLM, *(page_text(name) + STORES for name in PREFIXED)) == set()
     assert never_met(TRTLLM_PLAIN, page_text(PLAIN)) == set()
 
 
 def test_a_row_that_no_page_has_is_seen() -> None:
     more = replace(TRTLLM.rows[0], source="trtllm_nothing_total")
     longer = replace(TRTLLM, rows=(*TRTLLM.rows, more))
-    assert never_met(longer, *(page_text(name) for name in PREFIXED)) == {("trtllm_nothing_total", more.family)}
+    assert never_met(longer, *(page_text(name) + STORES for name in PREFIXED)) == {
+        ("trtllm_nothing_total", more.family)
+    }
 
 
 def test_names_of_a_single_scan_tell_no_release() -> None:
@@ -289,5 +297,6 @@ def test_what_is_not_exposed_says_so_with_the_engines_name_and_is_not_read(table
     assert missing >= {"itl_p99_seconds", "eviction_rate", "prefix_reuse_ratio", "adapters_active"}
     unexplained = {signal for signal in missing if not told.keys() & {*BY_NAME[signal].families}}
     assert all(
-        signal.startswith(("gpu_", "tensor_", "dram_")) for signal in unexplained - {"arrival_rps", "refused_share"}
+        signal.startswith(("gpu_", "tensor_", "dram_", *OFFLOADING_SIGNALS))
+        for signal in unexplained - {"arrival_rps", "refused_share"}
     )

@@ -10,7 +10,7 @@ from gpu_pages import by_gpu, page_text, read_page
 from rules.gpu_sources.amd import AMD, signature, strip_prefix
 from rules.gpu_sources.dcgm import DCGM
 from rules.gpu_sources.exporter import MIB
-from rules.telemetry.snapshots import GPU_NAMES
+from rules.telemetry.snapshots import GPU_NAMES, LINKS
 
 MI300X, DPX, OLD = "made-amd-1.5-mi300x.prom", "made-amd-1.5-dpx.prom", "made-amd-old-mi210.prom"
 LABELS = {"gpu_id": "0", "serial_number": "S1", "gpu_partition_id": "0", "gpu_compute_partition_type": "spx"}
@@ -80,7 +80,7 @@ def test_an_amd_gpu_has_what_an_nvidia_gpu_has_wherever_amd_measures_it() -> Non
     nvidia = {row.ours for row in DCGM.fields} | {"gpu_memory_used_bytes", "gpu_memory_total_bytes"}
     same = {"gpu_gr_engine_active": "gpu_gfx_active", "gpu_utilization_sampled": "gpu_gfx_active"}
     lacking = {name for name in nvidia if same.get(name, name) not in told}
-    assert lacking == {"gpu_sm_active", "gpu_power_limit_watts"}
+    assert lacking == {"gpu_sm_active", "gpu_power_limit_watts", *LINKS}
     assert lacking <= set(AMD.not_exposed)
 
 

@@ -8,7 +8,7 @@ from paths import SHARED
 
 from rules.gpu_sources.dcgm import FIELDS, OFF, OURS, read
 from rules.gpu_sources.devices import same_refresh
-from rules.telemetry.snapshots import GPU_NAMES
+from rules.telemetry.snapshots import GPU_NAMES, LINKS
 
 SHARED_PAGES = SHARED / "pages"
 MIB = 1024 * 1024
@@ -42,6 +42,9 @@ FULL = {
     "DCGM_FI_PROF_SM_ACTIVE": 0.71,
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.31,
     "DCGM_FI_PROF_DRAM_ACTIVE": 0.62,
+    **dict.fromkeys(("DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES"), 1000000000.0),
+    **dict.fromkeys(("DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"), 20000000000.0),
+    **dict.fromkeys(("DCGM_FI_PROF_C2C_TX_ALL_BYTES", "DCGM_FI_PROF_C2C_RX_ALL_BYTES"), 3000000000.0),
     "DCGM_FI_DEV_GPU_UTIL": 97.0,
     "DCGM_FI_DEV_FB_USED": 120_000.0,
     "DCGM_FI_DEV_FB_FREE": 23_000.0,
@@ -92,6 +95,11 @@ def test_a_full_page_comes_out_in_base_units():
         "gpu_sm_active": 0.71,
         "tensor_active": 0.31,
         "dram_active": 0.62,
+        **{
+            f"gpu_{link}_{way}_bytes_per_second": value
+            for link, value in (("pcie", 1e9), ("nvlink", 2e10), ("c2c", 3e9))
+            for way in ("tx", "rx")
+        },
         "gpu_utilization_sampled": pytest.approx(0.97),
         "gpu_memory_used_bytes": 120_771.0 * MIB,
         "gpu_memory_total_bytes": 143_771.0 * MIB,
@@ -121,6 +129,7 @@ def test_throttling_and_ecc_are_gaps_that_say_they_are_off_by_default():
     gpu = one(page(DCGM_FI_DEV_GPU_TEMP=40.0))
     assert {name for name, why in gpu.gaps.items() if OFF in why} == {
         *OPTIONAL,
+        *(name for name in LINKS if "pcie" not in name),
         "gpu_sm_active",
         "gpu_power_limit_watts",
     }

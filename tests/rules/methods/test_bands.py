@@ -50,7 +50,7 @@ def of(name: str, value: float, number: int, rps: float = 3.0) -> Window:
     return minute(number, rps=rps, counters=counters, gauges=gauges, histograms=histograms)
 
 
-WITH_HITS = context(workload={"prefix_hit_ratio": 0.6})
+WITH_HITS = context(workload={"prefix_hit_ratio": 0.6, "prefix_reuse_seconds": 8.0})
 
 CASES = {
     "GpuMemoryLow": (0.69, 0.71),
@@ -158,8 +158,16 @@ def test_what_is_outside_at_the_end_is_not_called_healthy_again() -> None:
 
 def test_what_is_not_read_is_called_by_its_signal() -> None:
     """What a reading is called in a sentence ("Half of the KV blocks are evicted within") makes none of its own."""
-    found = unknown("KvResidencyShort", context(), each(5, minute))
-    assert found.text == "kv_residency_p50_seconds is not known"
+    found = unknown("KvResidencyShort", WITH_HITS, each(5, minute))
+    assert found.text == "kv_residency_by_reuse is not known"
+    assert unknown("KvResidencyShort", context(), each(5, minute)).reason is Gap.NOT_IN_PLAN
+
+
+def test_a_life_in_the_bucket_of_its_reuse_is_likely() -> None:
+    """Between 5 and 10 s, and prefixes come back after 8 s: shorter by the best estimate only."""
+    close = each(5, lambda n: minute(n, histograms={"kv_residency_seconds": seen({6.0: 15, 0.7: 5}, EDGES)}))
+    found = verdict("KvResidencyShort", WITH_HITS, close)
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
 
 
 def test_a_quantile_whose_bucket_reaches_into_the_band_is_likely() -> None:

@@ -13,17 +13,17 @@ from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
 from rules.evaluator.scrape_rules import evaluate_tier_availability
-from rules.methods.configuration import is_excluded, is_same_release
+from rules.methods.configuration import is_excluded
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan, parse_plan
 from rules.replicas.state import ReplicaState
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import Snapshot, is_same_release
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 PLAN = yaml.safe_load((recorded.PLANS / "cpu-small-open.yaml").read_text())
-OTHERS = frozenset({"failing", "llamacpp", "sglang", "mixed_tier"})
+OTHERS = frozenset({"failing", "llamacpp", "sglang", "mixed_tier", "pools_real"})
 """Recordings of other engines and tiers."""
 
 RECORDINGS = sorted(set(recorded.names()) - OTHERS)

@@ -106,6 +106,24 @@ def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
     assert found.observed.n == 4800.0
 
 
+@pytest.mark.parametrize(("longer", "status"), [(1.0, Status.OK), (0.5, Status.OK), (2.0, Status.WARNING)])
+def test_the_same_requests_exceed_capacity_once_their_tokens_do(longer: float, status: Status) -> None:
+    """3 rps a replica of the planned lengths are within 4. Of twice the tokens they are the work of 6."""
+    lengths = {"prompt_tokens": {"mean": 1000}, "generation_tokens": {"mean": 100}}
+    known = view_of("t", tier(slo={"ttft_p99_seconds": 0.2}, fleet=FLEET, workload=lengths))
+    tokens = {"prompt_tokens": 180_000.0 * longer, "generation_tokens": 18_000.0 * longer}
+    booked = minutes(known, {name: each(8, lambda n: minute(n, rps=3.0, counters=tokens)) for name in ("r0", "r1")})
+    results = tier_rules.evaluate_tier_rules(booked, known, START + 480.0)
+    found = next(result for result in results if result.rule == RULE)
+    assert isinstance(found, Verdict)
+    assert found.status is status
+    assert isinstance(found.observed, Reading)
+    assert found.observed.value == pytest.approx(6.0 * longer)
+    if longer != 1.0:
+        assert found.sentence.startswith(f"{6 * longer:g} rps of work arrive")
+        assert f"6 rps arrive (by their tokens the work of {6 * longer:g} rps)" in found.details
+
+
 def test_just_what_they_may_take_is_fine() -> None:
     found = told(3.99)
     assert found.status is Status.OK
@@ -168,7 +186,7 @@ def test_what_cannot_be_known_says_why() -> None:
     assert silent(5.0, plan=None).reason is Gap.NOT_IN_PLAN
     assert silent(0.05, count=8).reason is Gap.TOO_FEW_REQUESTS
     apart = silent(5.0, pools={"r0": "prefill", "r1": "decode"})
-    assert (apart.reason, apart.text[-14:]) == (Gap.NOT_IN_PLAN, "see PdRatioOff")
+    assert (apart.reason, apart.text[-24:]) == (Gap.NOT_IN_PLAN, "tokens a second of each pool"[-24:])
     assert told(5.0, pools={"r0": "mixed", "r1": "mixed"}).status is Status.WARNING
 
 

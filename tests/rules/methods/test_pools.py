@@ -73,7 +73,8 @@ def test_traffic_that_wants_three_prefill_replicas_to_one_finds_two_and_two_off(
         "The prefill pool is short, 90% of it is used; 3 and 1 replicas would fit; "
         "2 prefill and 2 decode replicas, P:D 1, the traffic wants 3; "
         "prompts 1,800 tokens/s; "
-        "output 60 tokens/s"
+        "output 60 tokens/s; "
+        "do not disaggregate: prompts have 300 tokens, fewer than 500"
     )
     assert found.actions
 
@@ -85,8 +86,14 @@ def test_traffic_that_wants_more_decode_names_the_decode_pool() -> None:
         "The decode pool is short, 90% of it is used; 1 and 3 replicas would fit; "
         "2 prefill and 2 decode replicas, P:D 1, the traffic wants 0.33; "
         "prompts 600 tokens/s; "
-        "output 180 tokens/s"
+        "output 180 tokens/s; "
+        "do not disaggregate: prompts have 100 tokens, fewer than 500"
     )
+
+
+def test_long_prompts_are_worth_two_pools() -> None:
+    found = told(1200.0, 120.0, short_prompt=150)
+    assert not [text for text in found.details if "disaggregate" in text]
 
 
 def test_the_planned_ratio_is_fine() -> None:
@@ -96,7 +103,8 @@ def test_the_planned_ratio_is_fine() -> None:
         "2 prefill and 2 decode replicas (P:D 1); the traffic wants P:D 1; "
         "2 prefill and 2 decode replicas, P:D 1, the traffic wants 1; "
         "prompts 1,200 tokens/s; "
-        "output 120 tokens/s"
+        "output 120 tokens/s; "
+        "do not disaggregate: prompts have 200 tokens, fewer than 500"
     )
 
 
@@ -168,3 +176,88 @@ def test_a_replica_that_is_down_is_not_there() -> None:
     found = answered(RULE, view_of("t", PLAN, pools=pools), replicas)
     assert isinstance(found, Verdict)
     assert found.sentence.startswith("2 prefill and 1 decode replicas (P:D 2)")
+
+
+def load(number: int, rps: float, prompt: float, output: float) -> Window:
+    counters = {"requests_finished": rps, "in_system_change": 0.0, "prompt_tokens": rps * prompt}
+    return minute(number, counters={name: 60 * each for name, each in counters.items()} | {OUT: 60 * rps * output})
+
+
+OUT = "generation_tokens"
+SIZED = tier(
+    pools=["prefill", "decode"],
+    disaggregation={
+        "prefill_tokens_per_second": 1000,
+        "decode_tokens_per_second": 100,
+        "prefill_instances": 2,
+        "decode_instances": 2,
+    },
+    fleet={"instances": 4},
+    cost={"gpu_hour_price": 2.5, "currency": "USD"},
+)
+
+
+def of_load(rule: str, rps: float, prompt: float, output: float, plan: object = SIZED, count: int = 15) -> RuleResult:
+    """What a rule says when 2 replicas of each pool share so many requests a second of these lengths."""
+    seen = view_of("t", plan, pools=POOLS)  # type: ignore[arg-type]
+
+    def made(name: str) -> Callable[[int], Window]:
+        return lambda n: load(n, rps / 2, prompt, 1.0 if POOLS[name] == "prefill" else output)
+
+    return answered(rule, seen, {name: each(count, made(name)) for name in POOLS})
+
+
+def sentence(*args: object, **more: object) -> str:
+    found = of_load(*args, **more)  # type: ignore[arg-type]
+    assert isinstance(found, Verdict), found
+    return found.sentence
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "said"),
+    [
+        (475.0, 10.0, "Prefill pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready"),
+        (100.0, 47.5, "Decode pool: fleet utilisation is 95.0%; 3 replicas are needed (63.3% used), 2.0 were ready"),
+        (300.0, 40.0, "Decode pool: fleet utilisation is 80.0%; up to 90% leaves headroom"),
+    ],
+)
+def test_the_fuller_pool_decides_on_headroom(prompt: float, output: float, said: str) -> None:
+    assert sentence("NoHeadroom", 4.0, prompt, output) == said
+
+
+def test_both_pools_are_told_and_priced_by_their_own_replicas() -> None:
+    found = of_load("NoHeadroom", 4.0, 475.0, 10.0)
+    assert isinstance(found, Verdict)
+    assert found.status is Status.WARNING
+    assert "decode pool: Fleet utilisation is 20.0%; up to 90% leaves headroom" in found.details
+    assert "1 more cost 60 USD a day" in found.details
+
+
+def test_demand_beyond_one_pool_is_found_where_the_other_has_room() -> None:
+    found = of_load("DemandExceedsCapacity", 4.0, 750.0, 10.0)
+    assert isinstance(found, Verdict)
+    assert found.status is Status.CRITICAL
+    assert found.sentence == (
+        "Prefill pool: 4 rps arrive, 2 ready replicas take 2.67 rps; 2 more are needed; the 2 planned would not be enough"
+    )
+    assert (
+        sentence("DemandExceedsCapacity", 4.0, 300.0, 40.0) == "Decode pool: 4 rps arrive, 2 ready replicas take 5 rps"
+    )
+
+
+def test_a_pool_that_cannot_be_judged_hides_no_finding_of_the_other() -> None:
+    found = of_load("NoHeadroom", 4.0, 475.0, 0.0)
+    assert isinstance(found, Verdict)
+    assert found.status is Status.WARNING
+    silent = of_load("NoHeadroom", 4.0, 100.0, 0.0)
+    assert isinstance(silent, Unknown)
+    assert silent.text.startswith("decode pool: no mean generation tokens")
+
+
+def test_a_plan_without_token_rates_says_what_it_lacks() -> None:
+    found = of_load("NoHeadroom", 4.0, 475.0, 10.0, plan=tier(pools=["prefill", "decode"]))
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.text) == (
+        Gap.NOT_IN_PLAN,
+        "the plan has no `disaggregation`: tokens a second of each pool",
+    )

@@ -7,10 +7,11 @@ from judging_samples import tier
 from prose import explain
 
 from rules.confidence import Certainty
+from rules.evaluator import long_rules
 from rules.plan import load_bins
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.verdict import Status
+from rules.verdicts.verdict import Status, Verdict
 
 WEEK = 168
 
@@ -122,12 +123,12 @@ def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
     assert unknown("UtilizationTrap", context(), thin).reason is Gap.TOO_FEW_REQUESTS
 
 
-def test_a_tier_without_a_curve_or_with_pools_apart_has_no_fleet_utilisation() -> None:
+def test_a_tier_without_a_curve_or_rates_of_its_pools_has_no_fleet_utilisation() -> None:
     bare = unknown("UtilizationTrap", load_bins.build_tier_context("t", None), trap())
     assert (bare.reason, bare.text) == (Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     apart = unknown("UtilizationTrap", context(pools=["prefill", "decode"]), trap())
     assert apart.reason is Gap.NOT_IN_PLAN
-    assert "prefill and decode apart" in apart.text
+    assert "tokens a second of each pool" in apart.text
 
 
 def test_a_fleet_that_served_nothing_at_all_is_in_the_trap() -> None:
@@ -236,3 +237,22 @@ def test_an_underused_cache_is_known_after_a_week_with_traffic_where_its_level_i
     hidden = unknown("KvCacheUnderused", context(), trap(kv=None))
     assert (hidden.reason, hidden.text) == (Gap.NOT_EXPOSED, "the engine does not show how full its KV cache is")
     assert unknown("KvCacheUnderused", context(), trap(used=0.0)).reason is Gap.NO_TRAFFIC
+
+
+def test_each_pool_may_be_in_the_trap_over_a_week() -> None:
+    # 3 rps a replica are 1,200 of 4,000 prompt tokens and 300 of 500 output tokens a second.
+    rates = {"prefill_tokens_per_second": 4000, "decode_tokens_per_second": 500}
+    seen = context(pools=["prefill", "decode"], disaggregation=rates, fleet=None)
+    booked = [
+        load_bins.BinnedWindow(replica=pool, window=hour(n, used=used), rps=None, in_system=None)
+        for n in range(WEEK)
+        for pool, used in (("prefill", 0.5), ("decode", 0.5))
+    ]
+    at = max(one.window.end for one in booked)
+    found = next(a for a in long_rules.evaluate_long_rules(seen, booked, at) if a.rule == "UtilizationTrap")
+    assert isinstance(found, Verdict)
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence.startswith("Prefill pool: fleet utilisation is 30.0% over 7.0 days; 1.0 of 2.0 replicas")
+    assert found.idle is not None
+    assert (found.idle.replicas, found.idle.cost_per_day) == pytest.approx((1.0, 60.0))
+    assert any(text.startswith("decode pool: Fleet utilisation is 60.0%") for text in found.details)

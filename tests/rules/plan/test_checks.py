@@ -313,3 +313,17 @@ def test_provenance_is_no_part_of_the_plan_s_version() -> None:
     assert tier.curve.measured is not None
     without = tier.model_copy(update={"curve": tier.curve.model_copy(update={"measured": None})})
     assert plan_version(without) == plan_version(tier)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"), [({"p50": 300, "mean": 900}, True), ({"mean": 499}, True), ({"mean": 500}, False)]
+)
+def test_short_prompts_are_not_worth_two_pools(tokens: dict[str, float], told: bool) -> None:
+    workload = {**PARTS["workload"], "prompt_tokens": tokens}
+    apart = found(pools=["prefill", "decode"], workload=workload)
+    texts = [one.text for one in apart if one.path == "tiers.t.pools"]
+    assert bool(texts) is told
+    assert all(
+        "do not disaggregate" in text and one.severity == "warning" for text, one in zip(texts, apart, strict=False)
+    )
+    assert not [one for one in found(workload=workload) if one.path == "tiers.t.pools"]

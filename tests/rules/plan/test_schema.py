@@ -67,12 +67,12 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
     tier = "tiers.a100-llama70b-int8"
     assert problems(load("ten-mistakes")) == (
         f"{tier}.gpu.per_replica: must be a whole number, not 4.0",
-        f"{tier}.slo.ttft_p99_seconds: is missing",
         f"{tier}.slo.tpot_p99_seconds: {EXPONENT}",
         f"{tier}.slo.ttft_p99_second: is not a key of a plan; did you mean ttft_p99_seconds?",
         f"{tier}.curve.points[0].completed_rps: must be greater than 0",
         f"{tier}.curve.points[1].ttft_p99_seconds: must be a finite number",
         f"{tier}.curve.points[1].gpu_utilization: must be at most 1 (a ratio: 62 % is written 0.62)",
+        f"{tier}.slo.ttft_p99_seconds: is missing",
         f"{tier}.pools: must be [mixed] or [prefill, decode], each once",
         f"{tier}.workload.prompt_tokens.p99: must be at least p95 (3800), but is 720",
         f"{tier}.workload.requests_per_second.peak: must be at least average (160), but is 65",

@@ -6,13 +6,27 @@ import math
 from dataclasses import replace
 
 import pytest
-from report_samples import DAY, HOUR, START, USABLE, WEEK, day_and_night, hour, hours, seen_of, tier_view
+from report_samples import (
+    DAY,
+    HOUR,
+    POOLED,
+    START,
+    USABLE,
+    WEEK,
+    day_and_night,
+    hour,
+    hours,
+    minutes_of,
+    pool_hours,
+    seen_of,
+    tier_view,
+)
 
 from rules.confidence import Certainty
-from rules.plan.load_bins import TierContext, build_tier_context
+from rules.plan.load_bins import BinnedWindow, TierContext, build_tier_context
 from rules.plan.schema import TierPlan
 from rules.resize.production_curve import SloStatus
-from rules.resize.production_summary import ProductionSummary
+from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.resize.proposal import ProposalKind, Resize, index_by_rule, propose_size
 from rules.telemetry.signals import Missing, Reading
 from rules.verdicts.verdict import RuleResult, Status, Subject, Verdict
@@ -382,3 +396,44 @@ def test_an_overload_that_completes_less_than_a_load_that_kept_the_slo_is_no_kne
     assert found.points[-1].kept is SloStatus.BROKEN
     assert found.usable is not None
     assert not found.usable.knee_seen
+
+
+def pooled_week(rps: float, **parts: object) -> Resize:
+    """A week of both pools, 2 prefill and 4 decode replicas, at one load of 800 prompt and 80 output tokens."""
+    context = tier_view(**{**POOLED, **parts})
+    collected = ProductionSummaryBuilder(context=context, since=START, until=START + WEEK)
+    told = pool_hours(168, lambda _: rps)
+    placed = [
+        BinnedWindow(replica=pool, window=one, rps=None, in_system=None)
+        for pool, several in told.items()
+        for one in several
+    ]
+    collected.add(placed, placed, [minute for one in told["decode"] for minute in minutes_of(one)])
+    return propose_size(collected.build(("v",)), NOTHING)
+
+
+def test_each_pool_gets_its_own_count_from_the_peak_of_the_tier() -> None:
+    # 45 rps: 36,000 of 16,000 prompt tokens and 3,600 of 1,000 output tokens.
+    # At 90 % these are 2.5 and 4.0 replicas; of four one may be lost.
+    found = pooled_week(45.0)
+    assert found.proposal.kind is ProposalKind.GROW
+    assert found.proposal.sentence == "Grow: 8 replicas, decode 5 instead of 4, prefill 3 instead of 2"
+    assert (found.proposal.now, found.proposal.replicas) == (6, 8)
+    assert {pool: one.sized.replicas for pool, one in found.pools.items() if one.sized} == {"prefill": 3, "decode": 5}
+    assert any(
+        text.startswith("prefill pool: a replica takes 20 rps: 16,000 prompt") for text in found.proposal.evidence
+    )
+
+
+def test_pools_that_fit_are_kept_and_idle_ones_shrink() -> None:
+    assert pooled_week(30.0).proposal.sentence == "Shrink: 5 replicas, decode 3 instead of 4, prefill 2"
+    fits = {**POOLED["disaggregation"], "decode_instances": 3}
+    assert pooled_week(30.0, disaggregation=fits).proposal.sentence == "Keep: 5 replicas, decode 3, prefill 2"
+    idle = pooled_week(5.0).proposal
+    assert (idle.kind, idle.replicas) == (ProposalKind.SHRINK, 3)
+
+
+def test_pools_without_rates_say_what_the_plan_lacks() -> None:
+    found = pooled_week(30.0, disaggregation=None).proposal
+    assert found.kind is ProposalKind.NONE
+    assert any("no tokens a second of the pool" in text for text in found.needed)

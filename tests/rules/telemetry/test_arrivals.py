@@ -17,6 +17,7 @@ from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import NET_CHANGE, Window, gap_window
+from rules.telemetry.work import CapacityLengths, MeanTokens
 
 START = 1_700_006_400.0
 
@@ -262,3 +263,34 @@ def test_every_sum_is_added_and_the_ends_are_the_outermost() -> None:
     both = arrivals.add((one, two))
     assert (both.first, both.last) == (0.5, 2.0)
     assert [getattr(both, name) for name in ADDED] == [2.0 * i for i in range(len(ADDED))]
+
+
+def test_arrivals_are_work_by_their_tokens_and_cached_prompts_cost_nothing() -> None:
+    exactly = {name: MeanTokens(low=mean, high=mean) for name, mean in (("prompt", 1000.0), ("output", 100.0))}
+    lengths = CapacityLengths(
+        prompt_tokens=exactly["prompt"], generation_tokens=exactly["output"], prefix_hit_ratio=0.5
+    )
+    known = MinuteDemand(
+        start=START,
+        requests=60.0,
+        prompt_tokens=120_000.0,
+        generation_tokens=12_000.0,
+        waiting=None,
+        covered_seconds=60.0,
+        expected_seconds=60.0,
+        computed=0.5,
+    )
+    assert known.work(lengths) == pytest.approx(120.0)
+    # Nothing was cached: the prompts are four times the work, the outputs twice.
+    assert replace(known, computed=1.0).work(lengths) == pytest.approx(180.0)
+    assert replace(known, prompt_tokens=None).work(lengths) == pytest.approx(90.0)
+    assert replace(known, prompt_tokens=None, generation_tokens=None).work(lengths) == 60.0
+    assert known.work(CapacityLengths()) == 60.0
+    assert replace(known, requests=None).work(lengths) is None
+
+
+def test_the_computed_share_of_a_minute_comes_from_the_counters_of_the_prefix_cache() -> None:
+    cached = {"prefix_hit_tokens": 300.0, "prefix_queried_tokens": 400.0}
+    window = busy(START, START + 60)
+    assert only(replace(window, counters={**window.counters, **cached})).computed == pytest.approx(0.25)
+    assert only(window).computed is None

@@ -23,7 +23,7 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate, total_rate
 from rules.telemetry.readings import NOTHING, families_of, read, read_all
 from rules.telemetry.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import LINKS, Snapshot
 from rules.telemetry.windows import EVERYTHING, Window
 from rules.telemetry.work import CapacityLengths, MeanTokens
 
@@ -38,6 +38,9 @@ BASIS = PlanFacts(
     gpu_hour_price=2.0,
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=0.5,
+    prefix_reuse_seconds=10.0,
+    peak_flops=1e15,
+    peak_bytes_per_second=4e12,
     capacity=replace(stated_capacity(4.0, "the plan"), lengths=LENGTHS_OF_CAPACITY),
 )
 
@@ -71,6 +74,18 @@ COUNTERS = {
     "gpu_ecc_uncorrectable_errors": 6.0,
     "cold_starts": 2.0,
     "cold_start_seconds": 90.0,
+    "external_prefix_queried_tokens": 1800.0,
+    "external_prefix_hit_tokens": 900.0,
+    "kv_offload_load_bytes": 6e9,
+    "kv_offload_load_seconds": 0.5,
+    "kv_offload_load_transfers": 10.0,
+    "kv_offload_store_bytes": 12e9,
+    "kv_offload_store_seconds": 1.5,
+    "kv_offload_store_transfers": 10.0,
+    "kv_transfer_failures": 3.0,
+    "estimated_flops": 6e15,
+    "estimated_read_bytes": 9e13,
+    "estimated_write_bytes": 3e13,
 }
 HISTOGRAMS = {
     "ttft_seconds": (histogram([0.2] * 96 + [0.7] * 18 + [3.0] * 6),),
@@ -90,6 +105,9 @@ GAUGES = {
     "requests_waiting": gauge(1.0, low=0.0, high=4.0),
     "kv_utilization": gauge(0.4, low=0.2, high=0.6),
     "adapters_running": gauge(2.0, low=1.0, high=3.0),
+    **{name: gauge(place * 1e9) for place, name in enumerate(LINKS, 1)},
+    "kv_offload_used_tokens": gauge(250.0, low=200.0, high=300.0),
+    "kv_offload_total_tokens": gauge(1000.0),
     "gpu_gr_engine_active": gauge(0.7, low=0.6, high=0.8),
     "gpu_sm_active": gauge(0.3),
     "gpu_utilization_sampled": gauge(1.0),
@@ -174,6 +192,12 @@ BY_HAND: dict[str, Reading] = {
     "tensor_active": Reading(value=0.2, low=0.2, high=0.2, n=4),
     "dram_active": Reading(value=0.5, low=0.5, high=0.5, n=4),
     "gpu_power_watts": exactly(300.0, 60),
+    # 300 W x 4 GPUs / 120 tokens a second; with the prompts 220
+    "energy_per_generated_token": Reading(value=10.0, low=10.0, high=10.0, n=7200),
+    "energy_per_token": Reading(value=1200 / 220, low=1200 / 220, high=1200 / 220, n=13200),
+    "mfu": Reading(value=0.1, low=None, high=None, n=6e15),
+    "mbu": Reading(value=0.5, low=None, high=None, n=12e13),
+    **{name: Reading(value=p * 1e9, low=p * 1e9, high=p * 1e9, n=4) for p, name in enumerate(LINKS, 1)},
     "gpu_temperature_celsius": Reading(value=55.0, low=55.0, high=55.0, n=4),
     "gpu_throttled_power_ratio": exactly(0.2, 60),
     "gpu_throttled_thermal_ratio": exactly(0.05, 60),
@@ -188,6 +212,14 @@ BY_HAND: dict[str, Reading] = {
     "cold_start_seconds": exactly(45.0, 2),
     "kv_transfer_p99_seconds": Reading(value=0.3, low=0.1, high=0.5, n=1),
     "kv_residency_p50_seconds": Reading(value=1 + 4 * in_tail(4, 2), low=1.0, high=5.0, n=4),
+    "kv_residency_by_reuse": Reading(value=(1 + 4 * in_tail(4, 2)) / 10, low=0.1, high=0.5, n=4),
+    "external_prefix_hit_ratio": exactly(0.5, 1800),
+    "kv_offload_utilization": Reading(value=0.25, low=0.2, high=0.3, n=4),
+    "kv_offload_load_bytes_per_second": exactly(1e8, 6e9),
+    "kv_offload_load_mean_seconds": exactly(0.05, 10),
+    "kv_offload_store_bytes_per_second": exactly(2e8, 12e9),
+    "kv_offload_store_mean_seconds": exactly(0.15, 10),
+    "kv_transfer_failures_per_second": exactly(0.05, 3),
 }
 
 

@@ -22,6 +22,9 @@ from rules.telemetry.windows import EVERYTHING, Window
 from rules.telemetry.work import CapacityLengths, MeanTokens
 
 BASIS = PlanFacts(
+    prefix_reuse_seconds=10.0,
+    peak_flops=1e3,
+    peak_bytes_per_second=1e3,
     gpus_per_replica=4,
     gpu_hour_price=2.5,
     ttft_slo_seconds=1.0,

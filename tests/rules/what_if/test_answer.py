@@ -16,7 +16,7 @@ from rules.telemetry.windows import Window
 from rules.what_if.answer import LimitHeadroom, WhatIf, WhatIfQuestion, answer_question, explain_unanswerable
 from rules.what_if.limits import BENCHMARK_END, GIVEN, PRODUCTION_END
 from rules.what_if.prediction import PredictionSource
-from rules.what_if.prompts import find_prompt_variation
+from rules.what_if.variations import find_prompt_variation
 
 PLANNED = tier_view()
 

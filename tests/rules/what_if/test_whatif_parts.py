@@ -15,7 +15,7 @@ from rules.telemetry.windows import Window
 from rules.what_if.limits import find_crossing
 from rules.what_if.prediction import PredictionInputs, PredictionSource
 from rules.what_if.production import ProductionLoads, collect_loads
-from rules.what_if.prompts import (
+from rules.what_if.variations import (
     PromptEffect,
     PromptVariation,
     estimate_effect,

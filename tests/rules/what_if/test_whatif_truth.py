@@ -11,7 +11,7 @@ from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.what_if.answer import LATENCIES, AtLoad
 from rules.what_if.limits import BENCHMARK_END
 from rules.what_if.prediction import PredictionSource
-from rules.what_if.prompts import estimate_effect
+from rules.what_if.variations import estimate_effect
 
 RAG, CHAT = "rag-l40s", "chat-h100"
 

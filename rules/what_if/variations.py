@@ -1,4 +1,6 @@
-"""Effect of longer or shorter prompts: measured in production, else bounded by a law.
+"""What a what-if varies: prompts, and by the end of the module outputs, prefix hits and configurations.
+
+The effect of longer or shorter prompts is measured in production, else bounded by a law.
 
 Measured: in hours of equal load, the exponent of a quantity in the mean prompt, valid for prompt lengths that
 production had. Law: prompts s times as long take 1 to s x s times the work (linear layers grow with tokens, attention
@@ -10,14 +12,19 @@ cache is full.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from rules.plan.curve import CERTAIN_REQUESTS
+from rules.plan.capacity import capacity_lengths
+from rules.plan.curve import CERTAIN_REQUESTS, Curve, OperatingPoint
 from rules.plan.load_bins import BinnedWindow
+from rules.plan.memory import tensor_parallel
+from rules.plan.schema import TierPlan, same_model
+from rules.resize.tier_move import MATCHED
 from rules.telemetry import histograms
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
+from rules.telemetry.work import Capacity, CapacityLengths
 
 WORK_EXPONENT = 2.0
 """A request's work grows at most with this power of its prompt: that of attention."""
@@ -168,3 +175,117 @@ def scale_prediction(at: At, rps: float, scale: float, power: float) -> SignalVa
         return Reading(value=None, low=same.low, high=None if high is None else high * factor, n=same.n)
     low = other.low if isinstance(other, Reading) and other.low is not None else 0.0
     return Reading(value=None, low=low * factor, high=same.high, n=same.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Asked mean output (tokens), prefix hits (0-1), and parts of the configuration by their names in `configuration_of`."""
+
+    output_tokens: float | None = None
+    prefix_hits: float | None = None
+    configuration: Mapping[str, str | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedCapacity:
+    """Capacity of a replica in requests of the changed lengths, with the bounds of the change, and its reasons."""
+
+    capacity: Capacity
+    plan: TierPlan
+    reasons: tuple[str, ...] = ()
+
+
+ACCEPTED = 0.05
+"""Acceptances of drafts within this are the same. Ours: 0.70 instead of 0.75 is a tenth fewer tokens of 4 drafts a round."""
+
+
+def configuration_of(plan: TierPlan) -> dict[str, str | float | None]:
+    """Return the parts of a tier that another curve may differ in. No speculation has no acceptance."""
+    drafts = plan.speculation
+    return {
+        "engine": plan.engine,
+        "weights": plan.precision.weights if plan.precision else None,
+        "GPU": plan.gpu.product,
+        "TP": tensor_parallel(plan),
+        "acceptance": (drafts.acceptance or 0.0) if drafts else None,
+    }
+
+
+def change_work(found: ChangedCapacity, present: CapacityLengths, change: Change) -> ChangedCapacity:
+    """Divide a capacity by the work of a changed request: prompt and output tokens bound it, their middle is the best.
+
+    How both share a replica's time is unknown, as in `rules.telemetry.work`. Cached tokens cost nothing. Raise
+    ValueError where production does not tell the `present` lengths.
+    """
+    factors, reasons = [1.0, 1.0], [*found.reasons]
+    if (asked := change.output_tokens) is not None:
+        if present.generation_tokens is None:
+            raise ValueError("production shows no output tokens, so what other outputs cost is not known")
+        factors[0] = asked / present.generation_tokens.low
+        reasons.append(f"outputs of {asked:,.4g} tokens, {factors[0]:.3g} times those of now")
+    if (asked := change.prefix_hits) is not None:
+        if present.prefix_hit_ratio is None or present.prefix_hit_ratio >= 1:
+            raise ValueError("the engine shows no prefix hits, so what other hits save is not known")
+        factors[1] = (1 - asked) / (1 - present.prefix_hit_ratio)
+        reasons.append(
+            f"prefix hits of {asked:.0%} instead of {present.prefix_hit_ratio:.0%}: {factors[1]:.3g} times as many to compute"
+        )
+    least, most = sorted(factors)
+    if least < most:
+        reasons.append(
+            f"a request is {least:.3g} to {most:.3g} times the work, as its outputs and prompts share the time"
+        )
+    one = found.capacity
+    high = one.high / least if one.high is not None and least > 0 else None
+    capacity = replace(one, rps=one.rps * 2 / (least + most), low=one.low / most, high=high)
+    return replace(found, capacity=capacity, reasons=tuple(reasons))
+
+
+def change_configuration(
+    tier: str, own: TierPlan, now: Capacity, tiers: Mapping[str, TierPlan], asked: Mapping[str, str | float]
+) -> ChangedCapacity:
+    """Multiply a capacity by the ratio of two curves of the plan, both at this tier's SLO and of like lengths.
+
+    Bounds are the other curve itself and production by the ratio. A curve without a knee leaves a side open. Raise
+    ValueError with the benchmark that would tell where the plan has no such curve.
+    """
+    if not asked:
+        return ChangedCapacity(capacity=replace(now, low=now.rps, high=now.rps), plan=own)
+    words, mine = ", ".join(f"{name} {value}" for name, value in asked.items()), _measured_point(own, own)
+    for name, other in tiers.items():
+        theirs = _measured_point(other, own)
+        if name == tier or not _is_configured(own, other, asked) or not (mine and theirs and _are_alike(own, other)):
+            continue
+        ratio = theirs.usable_rps / mine.usable_rps
+        low, high = sorted((now.rps * ratio, theirs.usable_rps))
+        bounded = replace(now, low=low if mine.knee_reached else 0.0, high=high if theirs.knee_reached else None)
+        text = f"{name} was measured at {theirs.usable_rps:.3g} rps, {tier} at {mine.usable_rps:.3g}: {ratio:.3g} times"
+        return ChangedCapacity(capacity=replace(bounded, rps=now.rps * ratio), plan=other, reasons=(text,))
+    raise ValueError(
+        f"not answerable: no other tier of the plan was measured with {words}, all else and the lengths alike. "
+        f"Benchmark one replica: `sizewatch plan workload --tier {tier} --tool vllm-bench --out DIR`, DIR/run.sh, then "
+        "`sizewatch plan import` into a tier of its own"
+    )
+
+
+def _measured_point(plan: TierPlan, own: TierPlan) -> OperatingPoint | None:
+    curve = Curve.from_plan(plan)
+    return curve.usable(own.slo) if curve else None
+
+
+def _is_configured(own: TierPlan, other: TierPlan, asked: Mapping[str, str | float]) -> bool:
+    mine = configuration_of(own)
+    same = all(_has(asked[n], has) if n in asked else has == mine[n] for n, has in configuration_of(other).items())
+    return same and same_model(own.model, other.model)
+
+
+def _has(asked: str | float, has: str | float | None) -> bool:
+    if isinstance(asked, str) or isinstance(has, str | None):
+        return has is not None and str(asked).casefold() in str(has).casefold()
+    return abs(asked - has) <= ACCEPTED
+
+
+def _are_alike(*several: TierPlan) -> bool:
+    one, other = (capacity_lengths(plan, Curve.from_plan(plan), _measured_point(plan, several[0])) for plan in several)
+    pairs = ((one.prompt_tokens, other.prompt_tokens), (one.generation_tokens, other.generation_tokens))
+    return all(a and b and a.is_exact and b.is_exact and 1 / MATCHED <= a.low / b.low <= MATCHED for a, b in pairs)

@@ -1,0 +1,101 @@
+"""KV cache beyond the GPU: what the pages of vLLM, SGLang, TensorRT-LLM, LMCache and Dynamo's KVBM tell of it (guide 7.6)."""
+
+from __future__ import annotations
+
+from making import PAGES, START, page_text
+
+from agent.scrape.scrapers import PageReader
+from rules.telemetry.readings import read, window_since_start
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.snapshots import Snapshot
+
+VLLM = "made-vllm-0.32.0-offload.prom"
+"""A real page of 0.32.0 on a CPU, with the families of connectors that need a GPU: names and types of the wheel."""
+
+
+def snapshot(text: str, engine: str = "") -> Snapshot:
+    found = PageReader(engine or None).read(text.encode(), START)
+    assert not found.problems
+    return found
+
+
+def signal(page: Snapshot, name: str) -> SignalValue:
+    return read(BY_NAME[name], window_since_start(page))
+
+
+def without(text: str, *starts: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not any(start in line for start in starts))
+
+
+def test_vllm_tells_hits_volume_time_and_failures_and_what_transfers_hold() -> None:
+    page = snapshot(page_text(VLLM))
+    assert signal(page, "external_prefix_hit_ratio") == Reading(value=0.25, low=0.25, high=0.25, n=12000)
+    assert page.counters["kv_offload_load_bytes"] == 349_403_000
+    assert signal(page, "kv_offload_load_mean_seconds") == Reading(value=0.0031, low=0.0031, high=0.0031, n=2)
+    assert page.counters["kv_transfer_failures"] == 3
+    assert page.counters["kv_offload_drops"] == 4
+    assert page.gauges["kv_offload_pinned"] == 0.125
+    assert signal(page, "kv_offload_utilization") == Missing(gap=Gap.NOT_EXPOSED)
+
+
+def test_the_deprecated_names_of_vllm_say_the_same() -> None:
+    new = snapshot(page_text(VLLM))
+    old = snapshot(without(page_text(VLLM), *(f"kv_offload_{way}_" for way in ("load", "store"))))
+    names = [name for name in new.counters if name.startswith(("kv_offload_load", "kv_offload_store"))]
+    assert len(names) == 6
+    assert {name: old.counters[name] for name in names} == {name: new.counters[name] for name in names}
+
+
+def test_lmcache_is_timed_beside_an_engine_that_times_nothing() -> None:
+    page = snapshot(without(page_text(VLLM), "vllm:kv_offload", "vllm:external_prefix"))
+    assert signal(page, "external_prefix_hit_ratio") == Reading(value=1 / 3, low=1 / 3, high=1 / 3, n=9000)
+    assert signal(page, "kv_offload_load_mean_seconds") == Reading(value=0.025, low=0.025, high=0.025, n=20)
+    assert page.gauges["kv_offload_used_bytes"] == 4e9
+    assert page.histograms["kv_transfer_seconds"].counts[-1] == 20
+
+
+def test_kvbm_tells_hits_as_an_average_and_failures_of_its_store() -> None:
+    text = without(page_text(VLLM), "vllm:kv_offload", "vllm:external_prefix", "lmcache:", "mooncake")
+    page = snapshot(text.replace("kvbm_object_write_failures 0", "kvbm_object_write_failures 2"))
+    assert signal(page, "external_prefix_hit_ratio") == Reading(value=0.1, low=0.1, high=0.1, n=1)
+    assert page.counters["kv_transfer_failures"] == 2
+
+
+HICACHE = """\
+sglang:hicache_host_used_tokens{L} 3000
+sglang:hicache_host_total_tokens{L} 12000
+sglang:load_back_bytes_total{L} 4e9
+sglang:load_back_duration_seconds_bucket{L,le="0.1"} 8
+sglang:load_back_duration_seconds_bucket{L,le="+Inf"} 8
+sglang:load_back_duration_seconds_sum{L} 0.4
+sglang:load_back_duration_seconds_count{L} 8
+sglang:storage_prefetch_unfulfilled_tokens_total{L,reason="deadline"} 64
+sglang:storage_prefetch_unfulfilled_tokens_total{L,reason="storage_transfer"} 256
+""".replace("{L", '{model_name="tiny",tp_rank="0"').replace('"0"} ', '"0"} ')
+LOADED = 'sglang:load_back_tokens_total{model_name="tiny",pool="kv",tp_rank="0"} 7301\n'
+
+
+def test_sglang_tells_all_of_its_hierarchical_cache() -> None:
+    page = snapshot(page_text("sglang_after_load.prom") + HICACHE + LOADED)
+    assert signal(page, "external_prefix_hit_ratio") == Reading(
+        value=7301 / 73013, low=7301 / 73013, high=7301 / 73013, n=73013
+    )
+    assert signal(page, "kv_offload_utilization") == Reading(value=0.25, low=0.25, high=0.25, n=1)
+    assert signal(page, "kv_offload_load_mean_seconds") == Reading(value=0.05, low=0.05, high=0.05, n=8)
+    assert page.histograms["kv_transfer_seconds"].counts[-1] == 8
+    assert page.counters["kv_transfer_failures"] == 256
+    idle = snapshot(page_text("sglang_after_load.prom") + HICACHE)
+    assert idle.counters["external_prefix_hit_tokens"] == 0
+
+
+def test_an_sglang_server_without_such_a_cache_has_no_hits_and_no_zero() -> None:
+    page = snapshot(page_text("sglang_after_load.prom"))
+    assert signal(page, "external_prefix_hit_ratio") == Missing(gap=Gap.NOT_EXPOSED)
+    assert signal(page, "kv_offload_utilization") == Missing(gap=Gap.NOT_EXPOSED)
+
+
+def test_trtllm_tells_how_full_its_host_cache_is_and_the_bytes() -> None:
+    names = ("made-trtllm-1.3.prom", "made-trtllm-1.3-newer.prom")
+    pages = [snapshot((PAGES / name).read_text()) for name in names]
+    assert any("kv_offload_utilization" in page.gauges for page in pages)
+    assert any("kv_offload_load_bytes" in page.counters for page in pages)

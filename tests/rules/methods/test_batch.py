@@ -1,0 +1,137 @@
+"""Batch tiers: what is judged, what is not asked, and the spare capacity of online tiers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.cli import main
+from rules.confidence import Certainty
+from rules.evaluator.benchmark_check import check_benchmark
+from rules.plan.replica_count import Margin, count_replicas, spare_rps
+from rules.plan.schema import plan_version
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status, Unknown
+from tests.support import recorded
+from tests.support.judging_samples import answered, context, each, minute, minutes, tier, unknown, verdict
+from tests.support.paths import ROOT
+
+RULE = "BatchBehind"
+EXAMPLE = ROOT / "examples" / "plan-batch.yaml"
+TOKENS = {"output_tokens_per_second": 400.0}
+
+
+def batch(*points: dict[str, Any], slo: dict[str, Any] | None = None, **job: Any) -> Any:
+    """A batch tier whose job is `job`; START is 08:00 UTC."""
+    return context(*points, slo=slo or {}, workload={"archetype": "batch"}, batch=job)
+
+
+def work(waiting: float, rps: float = 3.0, tokens: float = 0.0, count: int = 20) -> list[Window]:
+    made = {"generation_tokens": tokens * 60.0} if tokens else {}
+    return each(count, lambda n: minute(n, rps=rps, waiting=waiting, in_system=waiting + 8, counters=made))
+
+
+def test_a_queue_that_ends_after_the_deadline_is_late() -> None:
+    found = verdict(RULE, batch(deadline="12:00"), work(72_000.0))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == "The 72,008 requests in the system end at 15:00; they are due at 12:00 UTC"
+
+
+def test_a_queue_that_ends_in_time_is_fine() -> None:
+    found = verdict(RULE, batch(deadline="12:00"), work(30_000.0))
+    assert (found.status, found.sentence) == (
+        Status.OK,
+        "The 30,008 requests in the system end at 11:06; they are due at 12:00 UTC",
+    )
+
+
+def test_a_queue_that_is_late_within_chance_only_is_likely() -> None:
+    assert verdict(RULE, batch(deadline="12:00"), work(40_000.0)).certainty is Certainty.LIKELY
+
+
+@pytest.mark.parametrize(
+    ("job", "status", "certainty"),
+    [
+        ({"hours": 8, "requests": 200_000}, Status.WARNING, Certainty.CERTAIN),
+        ({"hours": 8, "requests": 80_000}, Status.OK, Certainty.CERTAIN),
+        ({"hours": 8, "tokens": 20_000_000}, Status.WARNING, Certainty.LIKELY),
+        ({"hours": 8, "tokens": 8_000_000}, Status.OK, Certainty.CERTAIN),
+    ],
+)
+def test_a_job_takes_as_long_as_the_present_rate_needs(
+    job: dict[str, int], status: Status, certainty: Certainty
+) -> None:
+    found = verdict(RULE, batch(**job), work(100.0, tokens=300.0))
+    assert (found.status, found.certainty) == (status, certainty)
+    assert "h at this rate; 8 h are planned" in found.sentence
+
+
+def test_fewer_tokens_than_the_benchmark_count_only_while_work_waits() -> None:
+    view = batch(TOKENS, TOKENS, TOKENS)
+    slow = verdict(RULE, view, work(100.0, tokens=200.0))
+    assert (slow.status, slow.sentence) == (
+        Status.WARNING,
+        "200 tokens/s a replica while work waits; 400 in the benchmark",
+    )
+    assert verdict(RULE, view, work(100.0, tokens=320.0)).status is Status.OK
+    assert unknown(RULE, view, work(0.0, tokens=200.0)).reason is Gap.NOT_IN_PLAN
+
+
+def test_an_empty_queue_or_a_plan_without_a_job_is_no_verdict() -> None:
+    idle = each(20, lambda n: minute(n, in_system=0.0))
+    assert unknown(RULE, batch(deadline="12:00", hours=1, requests=10**6), idle).reason is Gap.NO_TRAFFIC
+    assert unknown(RULE, batch(), work(100.0)).reason is Gap.NOT_IN_PLAN
+    assert unknown(RULE, batch(deadline="12:00"), work(100.0, rps=0.01)).reason is Gap.TOO_FEW_REQUESTS
+    assert unknown(RULE, context(), work(100.0)).text == "the plan's workload is no batch work"
+
+
+def test_rules_about_first_tokens_and_headroom_are_not_asked_of_a_batch_tier() -> None:
+    for name in ("TtftDivergence", "QueueGrowing", "NoHeadroom", "LoadBeyondBenchmark"):
+        found = unknown(name, batch(deadline="12:00"), work(72_000.0))
+        assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "not asked: batch tier"), name
+        online = answered(name, context(), work(72_000.0))
+        assert not isinstance(online, Unknown) or "batch" not in online.text
+
+
+def test_step_13_of_a_batch_tier_asks_for_its_work() -> None:
+    view = batch(deadline="12:00")
+    binned = minutes(view, {"a": work(72_000.0)}).binned
+    now = binned[-1].window.end
+    assert check_benchmark(view, binned, now, 60.0).status is Status.WARNING
+    asked = check_benchmark(context(), binned, now, 60.0).results
+    assert RULE not in {one.rule for one in asked}
+
+
+def test_a_batch_tier_promises_no_first_token_and_an_online_one_must() -> None:
+    plan = tier(slo={}, workload={"archetype": "batch"})
+    assert plan.slo.ttft_p99_seconds is None
+    # The highest load of the curve is usable where nothing limits it.
+    assert context(slo={}, workload={"archetype": "batch"}).capacity.rps == 6.0  # type: ignore[union-attr]
+    assert plan_version(plan) != plan_version(tier())
+    with pytest.raises(Exception, match=r"slo\.ttft_p99_seconds: is missing"):
+        tier(slo={})
+    with pytest.raises(Exception, match=r"batch: is for workload\.archetype: batch"):
+        tier(batch={"hours": 8})
+
+
+def test_the_example_plan_is_valid_and_replay_judges_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["plan", "check", str(EXAMPLE)]) == 0
+    assert main.main(["plan", "show", str(EXAMPLE)]) == 0
+    assert "no latency: batch work" in capsys.readouterr().out
+    assert main.main(["replay", str(recorded.folder("steady")), "--plan", str(EXAMPLE)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "A job of 200,000 requests takes 22.8 h at this rate; 8 h are planned" in out
+    assert "not asked: batch tier" in out
+    assert "0.0% of 495 requests failed" in out
+
+
+def test_spare_capacity_is_what_the_count_of_replicas_leaves() -> None:
+    margin = Margin(target_utilization=0.8, survives_loss_from=4)
+    assert spare_rps(2, 10.0, 10.0, margin) == pytest.approx(6.0)
+    # With four replicas one may be lost: 3 x 10, not 4 x 10 x 0.8.
+    assert spare_rps(4, 10.0, 10.0, margin) == pytest.approx(20.0)
+    assert spare_rps(2, 17.0, 10.0, margin) == spare_rps(0, 0.0, 10.0, margin) == 0.0
+    for replicas in range(1, 9):
+        assert count_replicas(5.0 + spare_rps(replicas, 5.0, 10.0, margin), 10.0, margin) <= max(1, replicas)
