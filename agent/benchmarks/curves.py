@@ -197,7 +197,6 @@ def pool_points(points: Sequence[Point]) -> Point:
 
 
 def round_significant(value: float, digits: int = SIGNIFICANT) -> float:
-    """Round to significant digits."""
     return float(f"{value:.{digits}g}")
 
 

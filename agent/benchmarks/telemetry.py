@@ -74,7 +74,6 @@ class PrometheusTelemetry:
         )
 
     def close(self) -> None:
-        """Close the connection."""
         self._api.close()
 
     def _served(self, start: float, end: float) -> tuple[Target, RecordedReplica]:

@@ -106,9 +106,7 @@ class Telemetry(Protocol):
         """Return the telemetry of one run. Raise BenchmarkError if it is unreadable or the choice is ambiguous."""
         ...
 
-    def close(self) -> None:
-        """Close the source."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,6 @@ class PrometheusApi:
         return tuple(self._named(one) for one in found)
 
     def close(self) -> None:
-        """Close the connection."""
         self._api.close()
 
     def _named(self, one: MatrixSeries) -> BenchmarkSeries:

@@ -126,7 +126,6 @@ _ANSWER = TypeAdapter(ForecastResponse | ForecastFailure, config=ConfigDict(extr
 
 
 def question_line(question: ForecastRequest) -> bytes:
-    """Return a request as a line."""
     return _line(asdict(question) | {"events": [asdict(e) | {"start": e.start.isoformat()} for e in question.events]})
 
 

@@ -49,7 +49,6 @@ _log, _worker_log = logging.getLogger(__name__), logging.getLogger("agent.foreca
 
 
 def forecast_command(memory_bytes: int) -> tuple[str, ...]:
-    """Return the command of the forecast worker."""
     return worker_command("agent.forecasting.worker", str(memory_bytes))
 
 

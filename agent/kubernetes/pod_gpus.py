@@ -206,7 +206,6 @@ def read_devices(path: str, timeout_seconds: float = 5.0) -> tuple[Devices, ...]
 
 
 def socket_exists(path: str) -> bool:
-    """Return whether the path is a socket."""
     try:
         return Path(path).is_socket()
     except OSError:

@@ -48,8 +48,6 @@ class PodWatchState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSelection:
-    """Selection of the pods."""
-
     node: str
     namespaces: tuple[str, ...] = ()
     selector: str | None = None
@@ -105,7 +103,6 @@ class PodWatch:
         self._thread.join(1.0)
 
     def snapshot(self) -> PodWatchState:
-        """Return the present pods."""
         with self._lock:
             age = 0.0 if self._away_since is None else time.monotonic() - self._away_since
             kept = age <= self._keep

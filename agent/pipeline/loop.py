@@ -102,7 +102,6 @@ class EvaluationLoop:
             self.state.set_long_term_results(results)
 
     def monitored_contexts(self) -> dict[str, TierContext]:
-        """Return the contexts of the monitored tiers."""
         return {tier: self.evaluator.tier(tier) for tier in sorted(self.source.tiers)}
 
     def inherit_state(self, before: EvaluationLoop) -> None:

@@ -66,7 +66,6 @@ class BackFillService:
         return ours.plan == other.plan and all(getattr(ours.config, k) == getattr(other.config, k) for k in keys)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -112,7 +112,6 @@ class ReplayRun:
     def finish(
         self, name: str, engines: Mapping[str, tuple[str, ...]], problems: Sequence[str], cut_short: str = ""
     ) -> ReplayResult:
-        """Finish the run and return its result."""
         self.evaluator.flush(self.state)
         if not math.isnan(self._end):
             for context in self.evaluator.tiers.values():

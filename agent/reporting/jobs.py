@@ -113,7 +113,6 @@ def parse_job(line: bytes) -> Job:
 
 
 def result_line(result: JobResult) -> bytes:
-    """Return the result as a line of JSON."""
     return json.dumps(asdict(result)).encode() + b"\n"
 
 

@@ -198,7 +198,6 @@ class StoreSource:
         return ExportScope.WHOLE_TIER if tier in self.agent_tiers else ExportScope.ALL
 
     def store_health(self) -> StoreHealth:
-        """Return the health of the store."""
         counts = self.api.counts
         return StoreHealth(
             place=self.api.place,

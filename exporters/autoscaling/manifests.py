@@ -176,7 +176,6 @@ def now_notes(scaling: Scaling) -> tuple[str, ...]:
 
 
 def week_notes(week: Week, scaling: Scaling) -> tuple[str, ...]:
-    """Return the notes on the schedule."""
     notes = [f"{scaling.note[0].upper()}{scaling.note[1:]}."] if scaling.note else []
     if week.changes:
         lead = f"{scaling.lead_seconds:.0f} s (the cold start) before they must be warm"

@@ -46,7 +46,6 @@ Labels stand in the order of the metric. `replica` is empty where a verdict is a
 
 
 def signals_page() -> str:
-    """Return the whole page."""
     parts = [
         SIGNALS_PAGE_HEAD,
         SIGNALS_HEAD,
@@ -94,7 +93,6 @@ values are added up unless the note says otherwise."""
 
 
 def engines_page() -> str:
-    """Return the whole page."""
     head, rows = matrix(ENGINES)
     parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES]
     parts += [part for engine in ENGINES for part in _engine(engine)]

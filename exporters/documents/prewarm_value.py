@@ -67,7 +67,6 @@ class PrewarmValue:
 
     @property
     def minutes(self) -> float:
-        """Return the duration in minutes."""
         return (self.end - self.start) / 60.0
 
     def share_of_perfect(self, strategy: Strategy) -> float | None:
@@ -138,7 +137,6 @@ def _advice(worth: PrewarmValue) -> list[str]:
 
 
 def worth_json(worth: PrewarmValue) -> dict[str, Any]:
-    """Return the comparison as JSON."""
     return {
         **{name: value for name, value in asdict(worth).items() if name != "strategies"},
         "margin_sentence": worth.margin_sentence,

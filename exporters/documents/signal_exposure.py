@@ -78,7 +78,6 @@ def _shown(name: str, value: SignalValue) -> str:
 def inspect_json(
     engine: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]
 ) -> dict[str, Any]:
-    """Return the page as JSON."""
     return {
         "schema": 1,
         "engine": engine,
@@ -137,7 +136,6 @@ def _gap_reason(exposure: Exposure) -> str:
 
 
 def engines_json(engines: Iterable[EngineTable]) -> dict[str, Any]:
-    """Return the matrix as JSON."""
     return {
         "schema": 1,
         "engines": [
@@ -180,7 +178,6 @@ def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, 
 
 
 def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> dict[str, Any]:
-    """Return the GPU page as JSON."""
     return {
         "schema": 1,
         "exporter": exporter.name,

@@ -80,7 +80,6 @@ def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) 
 
 
 def entry_json(entry: TimelineEntry) -> dict[str, Any]:
-    """Return an entry as JSON."""
     return {
         "t": entry.t,
         "lasts": entry.lasts,

@@ -240,7 +240,6 @@ def config_maps_text() -> str:
 
 
 def kustomization_text() -> str:
-    """Return the kustomization of the ConfigMaps."""
     kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     return _yaml(HEAD, {**kind, "resources": ["dashboards.yaml"]})
 

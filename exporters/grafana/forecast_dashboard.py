@@ -156,7 +156,6 @@ def lead(where: SeriesScope) -> Panel:
 
 
 def age(where: SeriesScope) -> Panel:
-    """Return the age of the forecast."""
     return Panel(
         title="Age of the forecast",
         description="Time since it was made. It is made anew every few minutes; one that grows old means that the forecasting "

@@ -163,7 +163,6 @@ def throttled(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
 
 
 def faults(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Return fault events."""
     rows = (("driver faults", "gpu_fault_events"), ("uncorrectable memory errors", "gpu_ecc_uncorrectable_errors"))
     return Panel(
         title="GPU faults",

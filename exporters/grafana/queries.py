@@ -37,7 +37,6 @@ class SeriesScope:
     matchers: tuple[str, ...]
 
     def selector(self, name: str, *more: str) -> str:
-        """Return the selector of a name."""
         return f"{name}{{{', '.join((*self.matchers, *more))}}}"
 
 
@@ -117,7 +116,6 @@ def divide(above: str, below: str, matching: str = "") -> str:
 
 
 def multiply(left: str, right: str, matching: str = "") -> str:
-    """Return a product."""
     return f"{left}\n*{f' {matching}' if matching else ''}\n{right}"
 
 

@@ -171,7 +171,6 @@ def unserved_shares(where: SeriesScope) -> Panel:
 
 
 def tokens(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
-    """Return tokens in and out."""
     legend = label_legend(labels)
     return Panel(
         title="Tokens per second",

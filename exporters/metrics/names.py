@@ -269,23 +269,7 @@ TIER_IN_SIGHT = _gauge(
 )
 LEADER = _gauge("leader", (), "1 where this agent of role fleet leads, 0 where it stands by; absent where there is one")
 
-FORECASTS = (
-    RECOMMENDED,
-    MINIMUM_WARM,
-    FORECAST_RPS,
-    FORECAST_FOR_NOW_RPS,
-    FORECAST_WORK,
-    DEMAND_WORK,
-    FORECAST_LEAD,
-    FORECAST_COVERAGE,
-    FORECAST_ERROR,
-    FORECAST_MADE,
-    FORECAST_WEIGHT,
-    COLD_START_SECONDS,
-    COLD_STARTS,
-    PREWARM_REPLICA_SECONDS,
-    PREWARM_VIOLATION_SECONDS,
-)
+FORECASTS = tuple(OWN[OWN.index(RECOMMENDED) : OWN.index(FORECAST_RUNS)])
 """Metrics of a tier's forecast, recommendation and measured capacity."""
 
 ALL: tuple[ExportedMetric, ...] = (*FAMILY.values(), *OWN)

@@ -82,7 +82,6 @@ def recording_groups() -> tuple[Group, ...]:
 
 
 def recorded(what: str, how: str) -> str:
-    """Return the name of a record."""
     return f"tier:{what}:{how}"
 
 

@@ -144,7 +144,6 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
 
 
 def alert(row: SelfMonitoringAlert) -> Alert:
-    """Return the alert of a row."""
     told_apart: Pairs = (("reason", row.reason),) if row.reason else ()
     return Alert(
         name=row.name,

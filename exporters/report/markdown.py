@@ -53,7 +53,6 @@ MOST_BLIND = 12
 
 
 def report_markdown(found: Report) -> str:
-    """Return the whole report."""
     lines = ["# Re-size report", "", period(found), "", f"**{found.headline}**"]
     lines += ["", f"> {SIMULATED}"] if found.simulated else []
     lines += [line for remark in found.remarks for line in ("", f"- {remark}")]

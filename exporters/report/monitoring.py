@@ -46,7 +46,6 @@ class MonitoringRow:
 
 
 def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
-    """Return every row of ROWS."""
     return tuple(_watched(row, past) for row in ROWS)
 
 

@@ -36,7 +36,6 @@ LINE, LETTERS = 24, 138
 
 
 def png(found: Report) -> bytes:
-    """Return the picture as PNG."""
     return resvg_py.svg_to_bytes(
         svg_string=svg(found),
         skip_system_fonts=True,
@@ -47,7 +46,6 @@ def png(found: Report) -> bytes:
 
 
 def svg(found: Report) -> str:
-    """Return the picture as SVG."""
     shown = sorted(found.tiers, key=lambda tier: -SEVERITY[Status(tier.status)])[:MOST_TIERS]
     y, parts = float(MARGIN), []
     for height, part in (*_top(found), *(row for tier in shown for row in _tier(tier, found))):

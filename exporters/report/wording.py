@@ -170,7 +170,6 @@ def verdict_words(status: str, certainty: str) -> str:
 
 
 def next_step(found: Report) -> str:
-    """Return the next step for the whole report."""
     lacking = ", ".join(one.tier for one in found.tiers if one.proposal.kind == ProposalKind.NONE)
     refuted = ", ".join(one.tier for one in found.tiers if one.curve.benchmark_refuted)
     if refuted:

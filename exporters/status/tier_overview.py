@@ -163,7 +163,6 @@ def _up(tier: TierStatus) -> int:
 
 
 def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
-    """Return the line of a tier in the overview."""
     state, plan, up = describe_state(tier), tier.context.plan, _up(tier)
     incidents = list_active_incidents(tier, status.incidents[tier.name])
     worst = incidents[0] if incidents else None

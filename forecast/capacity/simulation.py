@@ -116,7 +116,6 @@ def simulate_fleet(asked: Array, lead: int, initial: float) -> SimulatedFleet:
 
 
 def outcome(world: SimulatedDemand, run: SimulatedFleet) -> Outcome:
-    """Return the result of a fleet for the demand."""
     capacity = world.capacity * run.ready
     late = np.maximum(0.0, world.demand - capacity).sum()
     total = world.demand.sum()

@@ -242,12 +242,10 @@ class LiveLeadForecast:
         self._online.refit()
 
     def quantile(self, level: float) -> float | None:
-        """Return `OnlineLeadForecaster.quantile`."""
         return self._online.quantile(level)
 
     @property
     def expected(self) -> float | None:
-        """Return `OnlineLeadForecaster.expected`."""
         return self._online.expected
 
     def _look_ahead(self) -> None:

@@ -61,7 +61,6 @@ class OnlineMean:
         self._keep, self._sum, self._weight, self._n = 0.5 ** (1 / half_life), 0.0, 0.0, 0
 
     def add(self, value: float) -> None:
-        """Add a value."""
         self._sum, self._weight = self._keep * self._sum + value, self._keep * self._weight + 1
         self._n += 1
 

@@ -38,7 +38,6 @@ class OnlineHoltWinters:
         self._season = first - self._level
 
     def follow(self, bin_index: int, value: float) -> None:
-        """Follow the next bin."""
         place, before = bin_index % len(self._season), self._level
         self._level += self._how.level * (value - self._season[place] - before)
         self._season[place] += self._how.season * (value - before - self._season[place])

@@ -61,7 +61,6 @@ _ENDED = ("requests_ended_by_length", "requests_aborted")
 
 
 def text(page: Snapshot) -> bytes:
-    """The page."""
     return ("\n".join(_lines(page)) + "\n").encode()
 
 
