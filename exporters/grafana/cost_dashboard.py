@@ -112,32 +112,6 @@ def _idle_money() -> Panel:
     )
 
 
-def _load() -> Panel:
-    return Panel(
-        title="Load of the usable capacity",
-        description="The utilization trap is a week below its limit with a KV cache that is not full: half the load, twice the "
-        "cost of a token (guide 9.2). Beyond the upper limit there is no headroom.",
-        unit=RATIO,
-        queries=(Query(expr=q.load(W), legend=POOL),),
-        steps=(*falling_thresholds("UtilizationTrap", "below"), *rising_thresholds(("NoHeadroom", "above", RED))[1:]),
-        lines_at_steps=True,
-        width=12,
-    )
-
-
-def _kv() -> Panel:
-    return Panel(
-        title="KV cache in use",
-        description="Mean over the replicas. Below the limit in its fullest hours, memory is paid for and not used.",
-        unit=RATIO,
-        queries=(Query(expr=q.aggregate("avg", q.BY_POOL, q.level(W, "kv_utilization")), legend=POOL),),
-        steps=falling_thresholds("KvCacheUnderused", "below"),
-        top=1.0,
-        lines_at_steps=True,
-        width=12,
-    )
-
-
 def _bound() -> Panel:
     labels = q.BY_POOL
     prefill, decode = (
@@ -221,7 +195,35 @@ COST = Dashboard(
             title="Money",
             panels=(plan_panels.money(W), plan_panels.cost(W), _bought(), _latency_for_money(), _idle_money()),
         ),
-        Section(title="How much of it is used", panels=(_load(), _kv(), *gpu_panels.all_gpu_panels(W)[:3])),
+        Section(
+            title="How much of it is used",
+            panels=(
+                Panel(
+                    title="Load of the usable capacity",
+                    description="The utilization trap is a week below its limit with a KV cache that is not full: half the load, "
+                    "twice the cost of a token (guide 9.2). Beyond the upper limit there is no headroom.",
+                    unit=RATIO,
+                    queries=(Query(expr=q.load(W), legend=POOL),),
+                    steps=(
+                        *falling_thresholds("UtilizationTrap", "below"),
+                        *rising_thresholds(("NoHeadroom", "above", RED))[1:],
+                    ),
+                    lines_at_steps=True,
+                    width=12,
+                ),
+                Panel(
+                    title="KV cache in use",
+                    description="Mean over the replicas. Below the limit in its fullest hours, memory is paid for and not used.",
+                    unit=RATIO,
+                    queries=(Query(expr=q.aggregate("avg", q.BY_POOL, q.level(W, "kv_utilization")), legend=POOL),),
+                    steps=falling_thresholds("KvCacheUnderused", "below"),
+                    top=1.0,
+                    lines_at_steps=True,
+                    width=12,
+                ),
+                *gpu_panels.all_gpu_panels(W)[:3],
+            ),
+        ),
         Section(
             title="What the hardware gives",
             panels=(_tokens_per_gpu(), _per_gpu_hour(), _rps_per_gpu(), _tokens_per_memory(), _energy(), _bound()),

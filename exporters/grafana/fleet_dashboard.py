@@ -79,55 +79,6 @@ def _columns() -> tuple[Query, ...]:
     )
 
 
-def _table() -> Panel:
-    return Panel(
-        title="Tiers",
-        description="A line a tier, newest values. Verdict: its worst certain finding; incidents: how many page or make a "
-        "ticket. Load: of the usable capacity. TTFT and TPOT: P99 by what is promised. Money in the plan's "
-        "currency. A tier's name leads to its own dashboard.",
-        kind=PanelType.TABLE,
-        unit=COUNT,
-        queries=_columns(),
-        rows=(("tier", "Tier"), ("cluster", "Cluster"), ("currency", "Currency")),
-        links=(("Tier", "Tier", tier_link(TIER_UID)), ("Per million tokens", "Cost", tier_link(COST_UID))),
-        width=24,
-        height=9,
-    )
-
-
-def _foreign() -> Panel:
-    return Panel(
-        title="Alerts of others",
-        description="Alerts of other systems that fire on the tier, by the rule whose finding explains them.",
-        unit=COUNT,
-        queries=(Query(expr=q.metric(W, names.FOREIGN_ALERTS), legend="{{cluster}} {{tier}} {{rule}}"),),
-        steps=NONE_WANTED,
-        width=12,
-    )
-
-
-def _waiting() -> Panel:
-    return Panel(
-        title="Requests waiting",
-        description="Queued in the engines of a tier, all replicas together.",
-        unit=COUNT,
-        queries=(
-            Query(expr=q.aggregate("sum", q.BY_TIER, q.level(W, "requests_waiting")), legend="{{cluster}} {{tier}}"),
-        ),
-        width=12,
-    )
-
-
-def _rates() -> Panel:
-    return Panel(
-        title="Requests per second",
-        description="Finished requests of each tier; where requests pass through several pools, those of the busiest.",
-        unit=signal_unit("completed_rps"),
-        queries=(Query(expr=q.aggregate_tier(q.total(W, "requests_finished")), legend="{{cluster}} {{tier}}"),),
-        width=12,
-    )
-
-
 FLEET = Dashboard(
     uid=FLEET_UID,
     title="sizewatch: Fleet",
@@ -137,22 +88,69 @@ FLEET = Dashboard(
     marks=marks(W),
     sections=(
         Section(title="Incidents", panels=(plan_panels.incidents_table(W),)),
-        Section(title="Tiers", panels=(_table(), plan_panels.verdicts_over_time(W, height=8))),
+        Section(
+            title="Tiers",
+            panels=(
+                Panel(
+                    title="Tiers",
+                    description="A line a tier, newest values. Verdict: its worst certain finding; incidents: how many page "
+                    "or make a ticket. Load: of the usable capacity. TTFT and TPOT: P99 by what is promised. Money in the "
+                    "plan's currency. A tier's name leads to its own dashboard.",
+                    kind=PanelType.TABLE,
+                    unit=COUNT,
+                    queries=_columns(),
+                    rows=(("tier", "Tier"), ("cluster", "Cluster"), ("currency", "Currency")),
+                    links=(("Tier", "Tier", tier_link(TIER_UID)), ("Per million tokens", "Cost", tier_link(COST_UID))),
+                    width=24,
+                    height=9,
+                ),
+                plan_panels.verdicts_over_time(W, height=8),
+            ),
+        ),
         Section(
             title="Plan against now",
             panels=(
                 plan_panels.load(W),
-                _rates(),
+                Panel(
+                    title="Requests per second",
+                    description="Finished requests of each tier; where requests pass through several pools, those of the busiest.",
+                    unit=signal_unit("completed_rps"),
+                    queries=(
+                        Query(expr=q.aggregate_tier(q.total(W, "requests_finished")), legend="{{cluster}} {{tier}}"),
+                    ),
+                    width=12,
+                ),
                 plan_panels.promise(W, "ttft"),
                 plan_panels.promise(W, "tpot"),
-                _waiting(),
+                Panel(
+                    title="Requests waiting",
+                    description="Queued in the engines of a tier, all replicas together.",
+                    unit=COUNT,
+                    queries=(
+                        Query(
+                            expr=q.aggregate("sum", q.BY_TIER, q.level(W, "requests_waiting")),
+                            legend="{{cluster}} {{tier}}",
+                        ),
+                    ),
+                    width=12,
+                ),
                 plan_panels.running_share(W),
             ),
         ),
         Section(title="Money", panels=(plan_panels.money(W), plan_panels.cost(W))),
         Section(
             title="What is not known, and what others say",
-            panels=(plan_panels.blindness(W), _foreign()),
+            panels=(
+                plan_panels.blindness(W),
+                Panel(
+                    title="Alerts of others",
+                    description="Alerts of other systems that fire on the tier, by the rule whose finding explains them.",
+                    unit=COUNT,
+                    queries=(Query(expr=q.metric(W, names.FOREIGN_ALERTS), legend="{{cluster}} {{tier}} {{rule}}"),),
+                    steps=NONE_WANTED,
+                    width=12,
+                ),
+            ),
         ),
     ),
 )

@@ -67,17 +67,6 @@ def demand(where: SeriesScope, width: int = 12) -> Panel:
     )
 
 
-def demand_comparison(where: SeriesScope) -> Panel:
-    """Return the earlier forecast of this moment against actual demand."""
-    return Panel(
-        title="Forecast for now, and what came",
-        description=f"{names.FORECAST_FOR_NOW_RPS.text}. What came should lie below P95 nineteen times of twenty.",
-        unit=signal_unit("arrival_rps"),
-        queries=(Query(expr=_arrivals(where), legend="came"), *_band(where, names.FORECAST_FOR_NOW_RPS)),
-        width=16,
-    )
-
-
 def replicas(where: SeriesScope, width: int = 12) -> Panel:
     """Return recommended against running replicas."""
     return Panel(
@@ -97,109 +86,6 @@ def replicas(where: SeriesScope, width: int = 12) -> Panel:
     )
 
 
-def coverage(where: SeriesScope) -> Panel:
-    """Return the share of actual values within the forecast."""
-    return Panel(
-        title="Coverage",
-        description=f"{names.FORECAST_COVERAGE.text}. Below the limit pre-warming stands on sand.",
-        unit=RATIO,
-        queries=(Query(expr=q.metric_by_tier(where, names.FORECAST_COVERAGE), legend="coverage"),),
-        steps=falling_thresholds("ForecastDegraded", "coverage"),
-        top=1.0,
-        lines_at_steps=True,
-    )
-
-
-def error(where: SeriesScope) -> Panel:
-    """Return the forecast's loss against the naive loss."""
-    return Panel(
-        title="Error against the naive forecast",
-        description=f"{names.FORECAST_ERROR.text}. At {limit('ForecastDegraded', 'error_ratio'):g} it is worth nothing.",
-        unit="short",
-        queries=(Query(expr=q.metric_by_tier(where, names.FORECAST_ERROR), legend="error"),),
-        steps=rising_thresholds(("ForecastDegraded", "error_ratio", RED)),
-        lines_at_steps=True,
-    )
-
-
-def weights(where: SeriesScope) -> Panel:
-    """Return the weights of the forecast methods."""
-    return Panel(
-        title="Weight of the methods",
-        description=f"{names.FORECAST_WEIGHT.text}.",
-        unit=RATIO,
-        queries=(Query(expr=q.metric(where, names.FORECAST_WEIGHT), legend="{{method}}"),),
-        top=1.0,
-        stacked=True,
-    )
-
-
-def lead(where: SeriesScope) -> Panel:
-    """Return the forecast lead and the duration of a cold start."""
-    return Panel(
-        title="Lead and measured cold starts",
-        description=f"{names.FORECAST_LEAD.text}. {ENOUGH} starts of timing pod may shorten "
-        "it below the plan's number; the others only lengthen it.",
-        unit=SECONDS,
-        queries=(
-            Query(expr=q.metric_by_tier(where, names.FORECAST_LEAD), legend="lead", line=LineStyle.PLAN),
-            *(
-                Query(
-                    expr=q.metric(where, names.COLD_START_SECONDS, f'quantile="{quantile}"'),
-                    legend=f"{{{{timing}}}} P{float(quantile) * 100:.0f}",
-                )
-                for quantile in ("0.5", "0.95")
-            ),
-        ),
-        width=12,
-    )
-
-
-def age(where: SeriesScope) -> Panel:
-    return Panel(
-        title="Age of the forecast",
-        description="Time since it was made. It is made anew every few minutes; one that grows old means that the forecasting "
-        "process stands still.",
-        unit=SECONDS,
-        queries=(Query(expr=f"time() - {q.metric_by_tier(where, names.FORECAST_MADE)}", legend="age"),),
-    )
-
-
-def starts(where: SeriesScope) -> Panel:
-    """Return the number of cold starts behind the measured lead."""
-    return Panel(
-        title="Cold starts measured",
-        description=f"{names.COLD_STARTS.text}. With fewer than {ENOUGH} of timing pod the lead is not below the plan's number.",
-        unit=COUNT,
-        queries=(Query(expr=q.metric(where, names.COLD_STARTS), legend="{{timing}}"),),
-        decimals=0,
-        width=12,
-    )
-
-
-def worth(where: SeriesScope) -> Panel:
-    """Return the cost of each scaling strategy in the last week."""
-    return Panel(
-        title="What pre-warming was worth: replica-hours",
-        description=f"{names.PREWARM_REPLICA_SECONDS.text}. Beside it the time short of capacity: cheaper is no gain where "
-        "that is longer.",
-        unit=SECONDS,
-        queries=(Query(expr=q.metric(where, names.PREWARM_REPLICA_SECONDS), legend="{{strategy}}"),),
-        width=12,
-    )
-
-
-def short_of_capacity(where: SeriesScope) -> Panel:
-    """Return the time short of replicas of each scaling strategy in the last week."""
-    return Panel(
-        title="What pre-warming was worth: time short of capacity",
-        description=f"{names.PREWARM_VIOLATION_SECONDS.text}.",
-        unit=SECONDS,
-        queries=(Query(expr=q.metric(where, names.PREWARM_VIOLATION_SECONDS), legend="{{strategy}}"),),
-        width=12,
-    )
-
-
 FORECAST = Dashboard(
     uid=FORECAST_UID,
     title="sizewatch: Forecast and pre-warming",
@@ -211,9 +97,99 @@ FORECAST = Dashboard(
         Section(title="Ahead", panels=(demand(W, 24), replicas(W), plan_panels.load(W))),
         Section(
             title="Was it right",
-            panels=(demand_comparison(W), coverage(W), error(W), weights(W), age(W)),
+            panels=(
+                Panel(
+                    title="Forecast for now, and what came",
+                    description=f"{names.FORECAST_FOR_NOW_RPS.text}. What came should lie below P95 nineteen times of twenty.",
+                    unit=signal_unit("arrival_rps"),
+                    queries=(Query(expr=_arrivals(W), legend="came"), *_band(W, names.FORECAST_FOR_NOW_RPS)),
+                    width=16,
+                ),
+                Panel(
+                    title="Coverage",
+                    description=f"{names.FORECAST_COVERAGE.text}. Below the limit pre-warming stands on sand.",
+                    unit=RATIO,
+                    queries=(Query(expr=q.metric_by_tier(W, names.FORECAST_COVERAGE), legend="coverage"),),
+                    steps=falling_thresholds("ForecastDegraded", "coverage"),
+                    top=1.0,
+                    lines_at_steps=True,
+                ),
+                Panel(
+                    title="Error against the naive forecast",
+                    description=f"{names.FORECAST_ERROR.text}. "
+                    f"At {limit('ForecastDegraded', 'error_ratio'):g} it is worth nothing.",
+                    unit="short",
+                    queries=(Query(expr=q.metric_by_tier(W, names.FORECAST_ERROR), legend="error"),),
+                    steps=rising_thresholds(("ForecastDegraded", "error_ratio", RED)),
+                    lines_at_steps=True,
+                ),
+                Panel(
+                    title="Weight of the methods",
+                    description=f"{names.FORECAST_WEIGHT.text}.",
+                    unit=RATIO,
+                    queries=(Query(expr=q.metric(W, names.FORECAST_WEIGHT), legend="{{method}}"),),
+                    top=1.0,
+                    stacked=True,
+                ),
+                Panel(
+                    title="Age of the forecast",
+                    description="Time since it was made. It is made anew every few minutes; one that grows old means "
+                    "that the forecasting process stands still.",
+                    unit=SECONDS,
+                    queries=(Query(expr=f"time() - {q.metric_by_tier(W, names.FORECAST_MADE)}", legend="age"),),
+                ),
+            ),
         ),
-        Section(title="How long a replica takes", panels=(lead(W), starts(W))),
-        Section(title="What it was worth", panels=(worth(W), short_of_capacity(W))),
+        Section(
+            title="How long a replica takes",
+            panels=(
+                Panel(
+                    title="Lead and measured cold starts",
+                    description=f"{names.FORECAST_LEAD.text}. {ENOUGH} starts of timing pod may shorten "
+                    "it below the plan's number; the others only lengthen it.",
+                    unit=SECONDS,
+                    queries=(
+                        Query(expr=q.metric_by_tier(W, names.FORECAST_LEAD), legend="lead", line=LineStyle.PLAN),
+                        *(
+                            Query(
+                                expr=q.metric(W, names.COLD_START_SECONDS, f'quantile="{quantile}"'),
+                                legend=f"{{{{timing}}}} P{float(quantile) * 100:.0f}",
+                            )
+                            for quantile in ("0.5", "0.95")
+                        ),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    title="Cold starts measured",
+                    description=f"{names.COLD_STARTS.text}. With fewer than {ENOUGH} of timing pod "
+                    "the lead is not below the plan's number.",
+                    unit=COUNT,
+                    queries=(Query(expr=q.metric(W, names.COLD_STARTS), legend="{{timing}}"),),
+                    decimals=0,
+                    width=12,
+                ),
+            ),
+        ),
+        Section(
+            title="What it was worth",
+            panels=(
+                Panel(
+                    title="What pre-warming was worth: replica-hours",
+                    description=f"{names.PREWARM_REPLICA_SECONDS.text}. Beside it the time short of capacity: cheaper is no gain "
+                    "where that is longer.",
+                    unit=SECONDS,
+                    queries=(Query(expr=q.metric(W, names.PREWARM_REPLICA_SECONDS), legend="{{strategy}}"),),
+                    width=12,
+                ),
+                Panel(
+                    title="What pre-warming was worth: time short of capacity",
+                    description=f"{names.PREWARM_VIOLATION_SECONDS.text}.",
+                    unit=SECONDS,
+                    queries=(Query(expr=q.metric(W, names.PREWARM_VIOLATION_SECONDS), legend="{{strategy}}"),),
+                    width=12,
+                ),
+            ),
+        ),
     ),
 )

@@ -31,19 +31,6 @@ EACH = q.BY_REPLICA
 NAME = "{{replica}}"
 
 
-def _up() -> Panel:
-    return Panel(
-        title="Scrapes",
-        description=f"{names.TARGET_UP.text}.",
-        kind=PanelType.STATES,
-        unit=STATE,
-        queries=(Query(expr=q.metric(W, names.TARGET_UP), legend=NAME),),
-        states=UPS,
-        steps=WORKS,
-        width=12,
-    )
-
-
 def _engines() -> Panel:
     labels = (*EACH, "model", "engine", "engine_version")
     seen = f"time() - {q.aggregate('max', EACH, W.selector(names.TARGET_SEEN.name))}"
@@ -72,15 +59,6 @@ def _engines() -> Panel:
         ),
         hidden=("tier",),
         width=12,
-    )
-
-
-def _failures() -> Panel:
-    return Panel(
-        title="Failed scrapes per second",
-        description=f"{names.SCRAPE_FAILURES.text}.",
-        unit="cps",
-        queries=(Query(expr=q.metric_rate(W, names.SCRAPE_FAILURES), legend="{{replica}} {{kind}}"),),
     )
 
 
@@ -135,18 +113,6 @@ def _queue(word: str) -> Panel:
     )
 
 
-def _kv() -> Panel:
-    return Panel(
-        title="KV cache in use",
-        description=f"{names.metric('kv_utilization').text}.",
-        unit=RATIO,
-        queries=(Query(expr=q.level(W, "kv_utilization"), legend=NAME),),
-        steps=memory_panels.KV_STEPS,
-        top=1.0,
-        lines_at_steps=True,
-    )
-
-
 def _hits() -> Panel:
     ratio = q.divide(q.total(W, "prefix_hit_tokens", EACH), q.total(W, "prefix_queried_tokens", EACH))
     return Panel(
@@ -166,7 +132,30 @@ REPLICA_DASHBOARD = Dashboard(
     variables=(*ABOUT_A_TIER, REPLICA),
     marks=marks(W),
     sections=(
-        Section(title="Is it there", panels=(_up(), _engines(), _verdicts(), memory_panels.cascade(W, 8), _failures())),
+        Section(
+            title="Is it there",
+            panels=(
+                Panel(
+                    title="Scrapes",
+                    description=f"{names.TARGET_UP.text}.",
+                    kind=PanelType.STATES,
+                    unit=STATE,
+                    queries=(Query(expr=q.metric(W, names.TARGET_UP), legend=NAME),),
+                    states=UPS,
+                    steps=WORKS,
+                    width=12,
+                ),
+                _engines(),
+                _verdicts(),
+                memory_panels.cascade(W, 8),
+                Panel(
+                    title="Failed scrapes per second",
+                    description=f"{names.SCRAPE_FAILURES.text}.",
+                    unit="cps",
+                    queries=(Query(expr=q.metric_rate(W, names.SCRAPE_FAILURES), legend="{{replica}} {{kind}}"),),
+                ),
+            ),
+        ),
         Section(
             title="Requests",
             panels=(
@@ -183,7 +172,15 @@ REPLICA_DASHBOARD = Dashboard(
             panels=(
                 _queue("running"),
                 _queue("waiting"),
-                _kv(),
+                Panel(
+                    title="KV cache in use",
+                    description=f"{names.metric('kv_utilization').text}.",
+                    unit=RATIO,
+                    queries=(Query(expr=q.level(W, "kv_utilization"), legend=NAME),),
+                    steps=memory_panels.KV_STEPS,
+                    top=1.0,
+                    lines_at_steps=True,
+                ),
                 memory_panels.evictions(W, EACH, legend=NAME, description="Preemptions per finished request."),
                 _hits(),
                 _restarts(),

@@ -7,7 +7,8 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from exporters.documents.prewarm_value import Strategy
 from exporters.metrics import names
@@ -28,19 +29,30 @@ Sample = tuple[tuple[str, ...], float]
 
 Samples = Callable[[AgentStatus], Iterator[Sample]]
 
+_Item = TypeVar("_Item")
+
+
+def of_each(
+    items: Callable[[AgentStatus], Iterable[tuple[tuple[str, ...], _Item | None]]],
+    value: Callable[[_Item], float | None],
+) -> Samples:
+    """Return a sample of each item with its labels. An item or a value that is None has none."""
+
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for labels, item in items(status):
+            found = value(item) if item is not None else None
+            if found is not None:
+                yield labels, float(found)
+
+    return samples
+
 
 def _tiers(status: AgentStatus) -> Iterator[tuple[str, ForecastStatus]]:
     return ((tier.name, tier.forecast) for tier in status.tiers if tier.forecast is not None)
 
 
 def _of_tiers(value: Callable[[ForecastStatus], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        for name, forecast in _tiers(status):
-            found = value(forecast)
-            if found is not None:
-                yield (name,), float(found)
-
-    return samples
+    return of_each(lambda status: (((name,), forecast) for name, forecast in _tiers(status)), value)
 
 
 def _of_projections(value: Callable[[Projection], float | None]) -> Samples:
@@ -94,13 +106,7 @@ def _coverage(one: Projection) -> float | None:
 
 
 def _of_process(value: Callable[[ForecastHealth], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        health = status.health.forecasting
-        found = value(health) if health is not None else None
-        if found is not None:
-            yield (), float(found)
-
-    return samples
+    return of_each(lambda status: [((), status.health.forecasting)], value)
 
 
 def _forecast_failures(status: AgentStatus) -> Iterator[Sample]:
@@ -133,12 +139,7 @@ FORECAST_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
 
 
 def _of_reports(value: Callable[[ReportHealth], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        found = value(status.health.reporting) if status.health.reporting is not None else None
-        if found is not None:
-            yield (), float(found)
-
-    return samples
+    return of_each(lambda status: [((), status.health.reporting)], value)
 
 
 def _of_deliveries(value: Callable[[DeliveryHealth], float]) -> Samples:
@@ -170,12 +171,7 @@ REPORT_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
 
 
 def _of_store(value: Callable[[StoreHealth], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        found = value(status.health.store) if status.health.store is not None else None
-        if found is not None:
-            yield (), float(found)
-
-    return samples
+    return of_each(lambda status: [((), status.health.store)], value)
 
 
 def _store_failures(status: AgentStatus) -> Iterator[Sample]:

@@ -10,7 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from exporters.metrics import names
-from exporters.metrics.component_metrics import FORECAST_SAMPLES, REPORT_SAMPLES, STORE_SAMPLES, Sample, Samples
+from exporters.metrics.component_metrics import (
+    FORECAST_SAMPLES,
+    REPORT_SAMPLES,
+    STORE_SAMPLES,
+    Sample,
+    Samples,
+    of_each,
+)
 from exporters.metrics.names import ExportedMetric
 from exporters.status.records import (
     AgentHealth,
@@ -70,13 +77,7 @@ def _of_replicas(
 
 
 def _of_plans(value: Callable[[TierPlan], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        for tier, plan in _plans(status):
-            found = value(plan)
-            if found is not None:
-                yield (tier.name,), found
-
-    return samples
+    return of_each(lambda status: (((tier.name,), plan) for tier, plan in _plans(status)), value)
 
 
 def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
@@ -113,27 +114,18 @@ def _output_tokens(capacity: Capacity) -> float | None:
 
 def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
     """Return capacity samples if the agent exports the whole tier. The agent of a node lacks the history."""
-
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        for tier in status.tiers:
-            found = (
-                value(tier.context.capacity)
-                if tier.context.capacity and tier.export_scope is not ExportScope.REPLICAS
-                else None
-            )
-            if found is not None:
-                yield (tier.name,), found
-
-    return samples
+    return of_each(
+        lambda status: (
+            ((tier.name,), tier.context.capacity)
+            for tier in status.tiers
+            if tier.export_scope is not ExportScope.REPLICAS
+        ),
+        value,
+    )
 
 
 def _of_health(value: Callable[[AgentHealth], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        found = value(status.health)
-        if found is not None:
-            yield (), float(found)
-
-    return samples
+    return of_each(lambda status: [((), status.health)], value)
 
 
 def _failures(status: AgentStatus) -> Iterator[Sample]:
@@ -176,14 +168,6 @@ def _of_incidents(value: Callable[[Sequence[Incident]], float]) -> Samples:
     return samples
 
 
-def _verdicts(status: AgentStatus) -> Iterator[Sample]:
-    return ((_subject(v.subject, v.rule), SEVERITY[v.status]) for v in _judged(status))
-
-
-def _certainties(status: AgentStatus) -> Iterator[Sample]:
-    return ((_subject(v.subject, v.rule), float(v.certainty is Certainty.CERTAIN)) for v in _judged(status))
-
-
 def _suspects(status: AgentStatus) -> Iterator[Sample]:
     firing = (one for one in _judged(status) if one.status in FIRING and one.causes)
     return (((*_subject(one.subject, one.rule), one.causes[0].cause), 1.0) for one in firing)
@@ -209,10 +193,6 @@ def _incident_alerts(status: AgentStatus) -> dict[tuple[str, ...], tuple[float, 
             ticket = Severity.TICKET.value
             found.update(((*_subject(one.subject, one.rule), ticket), (1.0, alert.incident)) for one in down)
     return found
-
-
-def _alert_counts(status: AgentStatus) -> Iterator[Sample]:
-    return ((labels, count) for labels, (count, _) in _incident_alerts(status).items())
 
 
 def _alert_starts(status: AgentStatus) -> Iterator[Sample]:
@@ -261,17 +241,11 @@ def _prices(status: AgentStatus) -> Iterator[Sample]:
 
 
 def _of_alertmanagers(value: Callable[[AlertmanagerHealth], float | None]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        for one in status.health.alertmanagers:
-            found = value(one)
-            if found is not None:
-                yield (one.alertmanager,), float(found)
-
-    return samples
+    return of_each(lambda status: (((one.alertmanager,), one) for one in status.health.alertmanagers), value)
 
 
 def _of_webhook(value: Callable[[WebhookHealth], float]) -> Samples:
-    return _of_health(lambda health: value(health.webhook) if health.webhook is not None else None)
+    return of_each(lambda status: [((), status.health.webhook)], value)
 
 
 def _webhook_refusals(status: AgentStatus) -> Iterator[Sample]:
@@ -281,7 +255,7 @@ def _webhook_refusals(status: AgentStatus) -> Iterator[Sample]:
 
 
 def _of_discovery(value: Callable[[DiscoveryHealth], float]) -> Samples:
-    return _of_health(lambda health: value(health.discovery) if health.discovery is not None else None)
+    return of_each(lambda status: [((), status.health.discovery)], value)
 
 
 def _pods(status: AgentStatus) -> Iterator[Sample]:
@@ -322,12 +296,17 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.SCRAPE_FAILURES, _failures),
     (names.REPLICA_INFO, _of_replicas(lambda r: 1.0, lambda r: (*engine_labels(r), r.engine, r.versions))),
     (names.GPU_INFO, _gpus),
-    (names.VERDICT, _verdicts),
-    (names.VERDICT_CERTAIN, _certainties),
+    (names.VERDICT, lambda status: ((_subject(v.subject, v.rule), SEVERITY[v.status]) for v in _judged(status))),
+    (
+        names.VERDICT_CERTAIN,
+        lambda status: (
+            (_subject(v.subject, v.rule), float(v.certainty is Certainty.CERTAIN)) for v in _judged(status)
+        ),
+    ),
     (names.OBSERVED, _values(lambda verdict: verdict.observed)),
     (names.EXPECTED, _values(lambda verdict: verdict.expected)),
     (names.ALERTING_INCIDENTS, _alerting_incidents),
-    (names.INCIDENT_ALERT, _alert_counts),
+    (names.INCIDENT_ALERT, lambda status: ((labels, count) for labels, (count, _) in _incident_alerts(status).items())),
     (names.INCIDENT_ALERT_START, _alert_starts),
     (names.SUSPECT, _suspects),
     (names.UNKNOWN, _unknowns),
