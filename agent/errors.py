@@ -58,22 +58,21 @@ class PlanError(_ProblemsError):
     """Unusable sizing plan."""
 
 
-class RecordingError(SizewatchError):
+class PathError(SizewatchError):
+    """Unusable file or folder."""
+
+    def __init__(self, path: Path | str, text: str) -> None:
+        super().__init__(f"{path}: {text}")
+        self.path = path
+        self.text = text
+
+
+class RecordingError(PathError):
     """Unreadable recorded folder or file."""
 
-    def __init__(self, path: Path | str, text: str) -> None:
-        super().__init__(f"{path}: {text}")
-        self.path = path
-        self.text = text
 
-
-class BenchmarkError(SizewatchError):
+class BenchmarkError(PathError):
     """Unusable benchmark result file, or unusable telemetry of its run."""
-
-    def __init__(self, path: Path | str, text: str) -> None:
-        super().__init__(f"{path}: {text}")
-        self.path = path
-        self.text = text
 
 
 class ScrapeError(SizewatchError):

@@ -116,7 +116,8 @@ def run(options: argparse.Namespace) -> int:
         _print_curve(options, imported)
     else:
         code = _put(options, imported, target)
-    return max(code, FINDING if _contradicts(imported) else FINE)
+    contradicts = any(CONTRADICTION in note.text for load in imported.loads for note in load.notes)
+    return max(code, FINDING if contradicts else FINE)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -207,10 +208,6 @@ def _print_curve(options: argparse.Namespace, imported: ImportedCurve) -> None:
     head, notes = _comments(imported)
     print("\n".join(curve_lines(imported.curve, YamlIndentation(), head=head, notes=notes)))
     _tell(imported, remarks)
-
-
-def _contradicts(imported: ImportedCurve) -> bool:
-    return any(CONTRADICTION in note.text for load in imported.loads for note in load.notes)
 
 
 def _of_the_tier(

@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
         return _fail(target, _explain(target, error))
     except ValueError as error:
         return _fail(target, str(error))
-    print(json.dumps(_summary(told), indent=2) if options.format == "json" else text)
+    summary = {"schema": told["schema"], "now": told["now"], "verdict": told["verdict"], "tiers": told["overview"]}
+    print(json.dumps(summary, indent=2) if options.format == "json" else text)
     return FINDING if any(line["incidents"] for line in told["overview"]) else FINE
 
 
@@ -78,7 +79,3 @@ def _target(options: argparse.Namespace) -> TargetOptions:
 
 def _options(page: str, ways: dict[str, Any]) -> TargetOptions:
     return TargetOptions(url=f"{page}{PATH}", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways)
-
-
-def _summary(told: dict[str, Any]) -> dict[str, Any]:
-    return {"schema": told["schema"], "now": told["now"], "verdict": told["verdict"], "tiers": told["overview"]}

@@ -95,7 +95,8 @@ class DemoConsole:
         started, before = self._open.get(known, (None, None))
         if started != finding.started_at:
             before = None
-        if before is not None and _same(before, worst):
+        last = before and (before.status, before.stage, before.certainty)
+        if last == (worst.status, worst.stage, worst.certainty):
             return
         self._open[known] = finding.started_at, worst
         if known in self._met:
@@ -137,10 +138,6 @@ class DemoConsole:
         space = "\0" * mark_width + " " if mark else ""
         filled = self._paper.wrap_text(f"{_clock(t - self._began)}  {space}{text}", further=INDENT)
         self._say(filled.replace("\0" * mark_width, mark, 1) if mark else filled)
-
-
-def _same(one: Verdict, other: Verdict) -> bool:
-    return (one.status, one.stage, one.certainty) == (other.status, other.stage, other.certainty)
 
 
 def _clock(seconds: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agent.history.chunks import ChunkRow, decode_chunk, encode_chunk
 from agent.history.codec import decode_window, slice_of
@@ -123,25 +123,17 @@ def exists_since_sql(kind: SumTable, chunks: bool) -> str:
 def slices_of(found: Iterable[Stored], since: float, until: float) -> tuple[BinnedWindow, ...]:
     """The slices of [since, until) by start, replica and bin. Raises ValueError where a body does not unpack."""
     series: dict[tuple[str, int], list[ChunkRow]] = {}
-    for number, replica, start, bin, beyond, body, chunk in sorted(found, key=_chunks_first):
+    for number, replica, start, bin, beyond, body, chunk in sorted(found, key=lambda one: -one[-1]):
         rows = series.setdefault((replica, number), [])
         if chunk:
             rows += (row for row in decode_chunk(start, body) if since <= row.start < until)
         else:
             rows.append(ChunkRow(start, bin, beyond, decode_window(body)))
     ordered = [(row.start, replica, row.bin, row) for (replica, _), rows in series.items() for row in merge_rows(rows)]
-    ordered.sort(key=_place)
+    ordered.sort(key=lambda one: one[:3])
     return tuple(slice_of(replica, row.bin, row.beyond, row.window) for _, replica, _, row in ordered)
 
 
 def starts_of(begin: int, body: bytes, since: float, until: float) -> list[int]:
     """When the rows of a chunk begin, those in [since, until)."""
     return [row.start for row in decode_chunk(begin, body) if since <= row.start < until]
-
-
-def _chunks_first(one: Stored) -> int:
-    return -one[-1]
-
-
-def _place(one: tuple[Any, ...]) -> tuple[Any, ...]:
-    return one[:3]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
-from agent.errors import SizewatchError
+from agent.errors import PathError, SizewatchError
 from exporters.render.text import quote_external_text
 
 
@@ -27,13 +27,8 @@ class HistoryErrorKind(StrEnum):
     IO = "io"
 
 
-class HistoryOpenError(SizewatchError):
+class HistoryOpenError(PathError):
     """The file cannot be this program's history."""
-
-    def __init__(self, path: Path | str, text: str) -> None:
-        super().__init__(f"{path}: {text}")
-        self.path = path
-        self.text = text
 
 
 class HistoryError(SizewatchError):

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from exporters.render.text import runbook_url, tier_anchor
+from exporters.render.text import replace_undecodable, runbook_url, tier_anchor
 from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, held_back
@@ -118,8 +118,8 @@ def _body(
     ends = max(began, ended) if ended is not None else now + VALID_RESENDS * settings.resend_seconds
     everything = {**settings.external_labels, **labels, OURS[0]: OURS[1]}
     return {
-        "labels": {name: _utf8(value) for name, value in everything.items()},
-        "annotations": {name: _utf8(text) for name, text in annotations.items() if text},
+        "labels": {name: replace_undecodable(value) for name, value in everything.items()},
+        "annotations": {name: replace_undecodable(text) for name, text in annotations.items() if text},
         "startsAt": timestamp(began),
         "endsAt": timestamp(ends),
     } | ({"generatorURL": settings.external_url} if settings.external_url else {})
@@ -202,8 +202,3 @@ def timestamp(t: float) -> str:
     """Return unix seconds as RFC 3339 in milliseconds, cut: an alert never begins after it was seen."""
     instant = datetime.fromtimestamp(math.floor(t * 1000) / 1000, UTC)
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _utf8(text: str) -> str:
-    """Replace characters that UTF-8 cannot encode: a strange name must not break other alerts."""
-    return text.encode("utf-8", "replace").decode("utf-8")

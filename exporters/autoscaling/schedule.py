@@ -77,7 +77,7 @@ def week_of(scaling: Scaling) -> Week:
     wanted = _painted(scaling.schedule, math.ceil(scaling.lead_seconds / 60))
     asked = [min(max(count, scaling.minimum_warm), scaling.maximum) for count in wanted]
     for block in BLOCKS:
-        coarse = _coarse(asked, block)
+        coarse = [count for at in range(0, len(asked), block) for count in [max(asked[at : at + block])] * block]
         runs, floor = _runs(coarse), min(coarse, default=scaling.minimum_warm)
         entries = tuple(entry for entry in _entries(runs) if entry.replicas > floor)
         if len(entries) <= MOST_ENTRIES:
@@ -126,10 +126,6 @@ def _painted(schedule: Iterable[ScheduleSlot], lead: int) -> list[int]:
         for minute in range(begin, min(end, begin + WEEK)):
             week[minute % WEEK] = replicas
     return week
-
-
-def _coarse(week: list[int], block: int) -> list[int]:
-    return [count for at in range(0, len(week), block) for count in [max(week[at : at + block])] * block]
 
 
 def _runs(week: list[int]) -> list[ReplicaInterval]:

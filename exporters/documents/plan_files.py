@@ -18,7 +18,7 @@ from itertools import count
 from random import Random
 from statistics import fmean, pstdev
 
-from exporters.render.text import printable_line
+from exporters.render.text import blank_unprintable, printable_line, replace_undecodable
 from rules.plan.memory import engine_kv_tokens, whole
 from rules.plan.schema import BenchmarkCurve, Point, Provenance
 from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload
@@ -95,7 +95,7 @@ def _measured(measured: Provenance | None, inner: str, step: str) -> list[str]:
 def scalar(text: str) -> str:
     """Return a text that YAML reads back unchanged: plain if safe, else in double quotes."""
     # Undecodable bytes of a file name are replaced by a mark.
-    readable = text.encode("utf-8", "replace").decode("utf-8")
+    readable = replace_undecodable(text)
     if _PLAIN.fullmatch(readable) and not _NOT_TEXT.fullmatch(readable):
         return readable
     escaped = (_ESCAPES.get(sign) or (sign if sign.isprintable() else f"\\U{ord(sign):08x}") for sign in readable)
@@ -163,13 +163,8 @@ def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
     """Return the whole file. `when` and `source` are words for its first line."""
     lines = [HEAD.format(when=when, source=source)]
     for tier in tiers:
-        lines += [f"  {scalar(tier.name)}:", *(f"    {_one_line(line)}".rstrip() for line in _tier(tier))]
+        lines += [f"  {scalar(tier.name)}:", *(f"    {blank_unprintable(line)}".rstrip() for line in _tier(tier))]
     return "\n".join(lines) + "\n"
-
-
-def _one_line(text: str) -> str:
-    """Return the text on a single line. A line end from a page must not end a comment."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _tier(tier: TierFacts) -> Iterator[str]:

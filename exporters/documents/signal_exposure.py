@@ -29,7 +29,8 @@ HEADS = {
 
 def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]) -> str:
     """Return the whole text. Values are since process start, as a single page shows no change."""
-    lines = [title, f"  facts     {_facts(page.facts)}", ""]
+    facts = ", ".join(f"{name} {page.facts[name]}" for name in FACTS if page.facts.get(name))
+    lines = [title, f"  facts     {facts or 'none'}", ""]
     lines.append("Signals (since the process started; one page tells no change)")
     lines.extend(f"  {name:42} {_shown(name, value)}" for name, value in readings.items())
     lines += families_text(uses)
@@ -61,10 +62,6 @@ def _families(head: str, uses: list[FamilyUse]) -> list[str]:
     if births:
         lines.append(f"  {f'{len(births)} that end in {CREATED}':58} {births[0].text}")
     return lines
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {facts[name]}" for name in FACTS if facts.get(name)) or "none"
 
 
 def _shown(name: str, value: SignalValue) -> str:

@@ -68,7 +68,6 @@ def demand(where: SeriesScope, width: int = 12) -> Panel:
 
 
 def replicas(where: SeriesScope, width: int = 12) -> Panel:
-    """Return recommended against running replicas."""
     return Panel(
         title="Replicas: recommended, running, planned",
         description="sizewatch recommends and scales nothing itself. Faint: the fewest to keep warm, by the "

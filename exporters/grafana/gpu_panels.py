@@ -131,7 +131,6 @@ def energy(where: SeriesScope) -> Panel:
 
 
 def temperature(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Return the temperature of the hottest GPU."""
     return Panel(
         title="Hottest GPU",
         description="The highest temperature of the GPUs.",
@@ -143,7 +142,6 @@ def temperature(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Pane
 
 
 def throttled(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
-    """Return clock throttling by reason."""
     covered = q.total(where, "gpu_throttled_covered_seconds", labels)
     return Panel(
         title="Clocks held down",

@@ -48,7 +48,6 @@ def queue(where: SeriesScope) -> Panel:
 
 
 def kv_level(where: SeriesScope) -> Panel:
-    """Return the KV cache utilisation: average and fullest."""
     level = q.level(where, "kv_utilization")
     return Panel(
         title="KV cache in use",
@@ -86,7 +85,6 @@ def evictions(
 
 
 def cascade(where: SeriesScope, width: int = 16) -> Panel:
-    """Return the stage of the KV cache cascade by replica."""
     return Panel(
         title="KV cache cascade",
         description=f"{names.CASCADE_STAGE.text}. A page is sent from the third stage on.",
@@ -160,7 +158,6 @@ def prefix_hits(where: SeriesScope) -> Panel:
 
 
 def adapters(where: SeriesScope) -> Panel:
-    """Return LoRA adapters in use and waited for."""
     return Panel(
         title="Adapters",
         description="LoRA adapters with running requests, and with requests that wait for one.",

@@ -86,7 +86,6 @@ def latency_share_of_slo(where: SeriesScope, which: str) -> str:
 
 
 def verdicts_over_time(where: SeriesScope, width: int = 24, height: int = 6) -> Panel:
-    """Return the verdicts as a line per tier."""
     return Panel(
         title="Worst certain finding",
         description="Each tier's worst rule at each moment. What is only likely is not shown here; no line: nothing told.",
@@ -164,7 +163,6 @@ def blindness(where: SeriesScope) -> Panel:
 
 
 def running_share(where: SeriesScope) -> Panel:
-    """Return running replicas by planned replicas."""
     share = q.divide(q.replicas_up(where), q.metric_by_tier(where, names.PLAN_REPLICAS))
     return Panel(
         title="Replicas running, of those planned",
@@ -176,7 +174,6 @@ def running_share(where: SeriesScope) -> Panel:
 
 
 def load(where: SeriesScope, width: int = 12) -> Panel:
-    """Return the used share of the usable capacity."""
     return Panel(
         title="Load of the usable capacity",
         description="Finished requests by what the running replicas carry within the SLO now. Completed requests "
@@ -204,7 +201,6 @@ def promise(where: SeriesScope, which: str) -> Panel:
 
 
 def money(where: SeriesScope) -> Panel:
-    """Return the hourly cost of running GPUs."""
     return Panel(
         title="Money per hour",
         description="Replicas that are up, times GPUs each, times the plan's price of a GPU-hour; idle ones cost the same.",
@@ -216,7 +212,6 @@ def money(where: SeriesScope) -> Panel:
 
 
 def cost(where: SeriesScope) -> Panel:
-    """Return the cost of a million generated tokens."""
     return Panel(
         title="Cost per million generated tokens",
         description=f"{signal_text('cost_per_million_tokens')} Rises as the fleet idles.",

@@ -136,7 +136,6 @@ def errors(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int =
 
 
 def unserved(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
-    """Return requests that were not served, by counter."""
     legend = label_legend(labels)
     return Panel(
         title="Requests that were not served",
@@ -196,7 +195,6 @@ def lengths(where: SeriesScope, family: str, title: str, width: int = 12) -> Pan
 
 
 def both_lengths(where: SeriesScope) -> tuple[Panel, ...]:
-    """Return prompt and output lengths."""
     return (
         lengths(where, "prompt_tokens_per_request", "Prompt length"),
         lengths(where, "generation_tokens_per_request", "Output length"),

@@ -83,10 +83,6 @@ def _cold_starts(status: AgentStatus) -> Iterator[Sample]:
         yield (name, one.timing, "0.95"), one.p95_seconds
 
 
-def _start_counts(status: AgentStatus) -> Iterator[Sample]:
-    return (((name, one.timing), float(one.count)) for name, one in _start_quantiles(status))
-
-
 def _start_quantiles(status: AgentStatus) -> Iterator[tuple[str, StartQuantiles]]:
     return ((name, one) for name, tier in _tiers(status) if tier.cold_start for one in tier.cold_start.known)
 
@@ -99,10 +95,6 @@ def _worth(value: Callable[[Strategy], float]) -> Samples:
                 yield from (((name, strategy.name), value(strategy)) for strategy in worth.strategies)
 
     return samples
-
-
-def _coverage(one: Projection) -> float | None:
-    return one.covered / one.forecasts if one.forecasts else None
 
 
 def _of_process(value: Callable[[ForecastHealth], float | None]) -> Samples:
@@ -123,12 +115,15 @@ FORECAST_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.FORECAST_WORK, _demand(lambda one: one.at_lead)),
     (names.DEMAND_WORK, _of_tiers(lambda one: one.now_rps)),
     (names.FORECAST_LEAD, _of_projections(lambda one: one.horizon_seconds)),
-    (names.FORECAST_COVERAGE, _of_projections(_coverage)),
+    (names.FORECAST_COVERAGE, _of_projections(lambda one: one.covered / one.forecasts if one.forecasts else None)),
     (names.FORECAST_ERROR, _of_projections(lambda one: one.error_ratio)),
     (names.FORECAST_MADE, _of_projections(lambda one: one.made_at)),
     (names.FORECAST_WEIGHT, _weights),
     (names.COLD_START_SECONDS, _cold_starts),
-    (names.COLD_STARTS, _start_counts),
+    (
+        names.COLD_STARTS,
+        lambda status: (((name, one.timing), float(one.count)) for name, one in _start_quantiles(status)),
+    ),
     (names.PREWARM_REPLICA_SECONDS, _worth(lambda one: 3600.0 * one.replica_hours)),
     (names.PREWARM_VIOLATION_SECONDS, _worth(lambda one: 60.0 * one.violation_minutes)),
     (names.FORECAST_RUNS, _of_process(lambda health: health.runs)),

@@ -18,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 from exporters.metrics.self_metrics import SAMPLES, engine_labels, gpu_labels
+from exporters.render.text import replace_undecodable
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus
 from rules.telemetry.families import BY_NAME, FamilyKind, stem
 from rules.telemetry.histograms import Histogram
@@ -81,12 +82,7 @@ def _empty(metric: ExportedMetric) -> Printed:
 
 
 def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(metric.labels, (_utf8(value) for value in values), strict=True))
-
-
-def _utf8(value: str) -> str:
-    """Replace characters that UTF-8 cannot encode, so a strange name does not break the page."""
-    return value.encode("utf-8", "replace").decode("utf-8")
+    return dict(zip(metric.labels, (replace_undecodable(value) for value in values), strict=True))
 
 
 def _part(name: str, family: str) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from exporters.status.records import (
     AgentHealth,
     AgentStatus,
     AlertmanagerHealth,
-    DiscoveryHealth,
     ExportScope,
     GpuStatus,
     ReplicaStatus,
@@ -34,7 +33,7 @@ from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.evaluator.incident_alerts import TIER_DOWN, held_back
 from rules.evaluator.incidents import Incident
-from rules.plan.curve import operating_point
+from rules.plan.curve import OperatingPoint, operating_point
 from rules.plan.replica_count import spare_rps
 from rules.plan.schema import TierPlan, plan_version
 from rules.telemetry.readings import read
@@ -80,6 +79,10 @@ def _of_plans(value: Callable[[TierPlan], float | None]) -> Samples:
     return of_each(lambda status: (((tier.name,), plan) for tier, plan in _plans(status)), value)
 
 
+def _of_points(value: Callable[[OperatingPoint], float | None]) -> Samples:
+    return of_each(lambda status: (((tier.name,), operating_point(plan)) for tier, plan in _plans(status)), value)
+
+
 def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
     return ((tier, tier.context.plan) for tier in status.tiers if tier.context.plan is not None)
 
@@ -98,7 +101,7 @@ def _spare(unit: Callable[[Capacity], float | None]) -> Samples:
             each = unit(capacity) if capacity is not None and tier.context.serves_whole_requests else None
             if each is None or capacity is None or not isinstance(used, Reading) or used.value is None:
                 continue
-            ready = sum(replica.up for replica in tier.replicas)
+            ready = tier.replicas_up
             come = (arriving.value or arriving.low or 0.0) if isinstance(arriving, Reading) else 0.0
             demand = max(used.value * capacity.rps * ready, come)
             yield (tier.name,), each * spare_rps(ready, demand, capacity.rps, margin_of(tier.context.limits))
@@ -166,11 +169,6 @@ def _of_incidents(value: Callable[[Sequence[Incident]], float]) -> Samples:
             yield from ((labels, value(lasting)) for labels, lasting in several.items())
 
     return samples
-
-
-def _suspects(status: AgentStatus) -> Iterator[Sample]:
-    firing = (one for one in _judged(status) if one.status in FIRING and one.causes)
-    return (((*_subject(one.subject, one.rule), one.causes[0].cause), 1.0) for one in firing)
 
 
 def _alerting_incidents(status: AgentStatus) -> Iterator[Sample]:
@@ -254,10 +252,6 @@ def _webhook_refusals(status: AgentStatus) -> Iterator[Sample]:
     return (((reason,), float(number)) for reason, number in sorted(refused.items()))
 
 
-def _of_discovery(value: Callable[[DiscoveryHealth], float]) -> Samples:
-    return of_each(lambda status: [((), status.health.discovery)], value)
-
-
 def _pods(status: AgentStatus) -> Iterator[Sample]:
     found = status.health.discovery
     if found is not None:
@@ -272,16 +266,6 @@ def _foreign_alerts(status: AgentStatus) -> Iterator[Sample]:
         if alert.ended_at is None and alert.tier is not None
     )
     return ((labels, float(number)) for labels, number in sorted(firing.items()))
-
-
-def _usable_rps(plan: TierPlan) -> float | None:
-    point = operating_point(plan)
-    return point.usable_rps if point else None
-
-
-def _c_max(plan: TierPlan) -> float | None:
-    point = operating_point(plan)
-    return point.c_max if point else None
 
 
 def _peak(plan: TierPlan) -> float | None:
@@ -308,19 +292,26 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.ALERTING_INCIDENTS, _alerting_incidents),
     (names.INCIDENT_ALERT, lambda status: ((labels, count) for labels, (count, _) in _incident_alerts(status).items())),
     (names.INCIDENT_ALERT_START, _alert_starts),
-    (names.SUSPECT, _suspects),
+    (
+        names.SUSPECT,
+        lambda status: (
+            ((*_subject(v.subject, v.rule), v.causes[0].cause), 1.0)
+            for v in _judged(status)
+            if v.status in FIRING and v.causes
+        ),
+    ),
     (names.UNKNOWN, _unknowns),
     (names.INCIDENT, _of_incidents(len)),
     (names.INCIDENT_START, _of_incidents(lambda lasting: min(one.started_at for one in lasting))),
     (names.CASCADE_STAGE, _of_replicas(lambda r: float(r.cascade_stage))),
     (names.PLAN_INFO, _plan_infos),
-    (names.PLAN_USABLE_RPS, _of_plans(_usable_rps)),
+    (names.PLAN_USABLE_RPS, _of_points(lambda point: point.usable_rps)),
     (names.CAPACITY_RPS, _of_capacity(lambda one: one.rps)),
     (names.CAPACITY_LOW_RPS, _of_capacity(lambda one: one.low or None)),
     (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
     (names.SPARE_RPS, _spare(lambda one: 1.0)),
     (names.SPARE_TOKENS, _spare(_output_tokens)),
-    (names.PLAN_C_MAX, _of_plans(_c_max)),
+    (names.PLAN_C_MAX, _of_points(lambda point: point.c_max)),
     (names.PLAN_REPLICAS, _of_plans(lambda p: p.fleet.instances if p.fleet else None)),
     (names.PLAN_MINIMUM_WARM, _of_plans(lambda p: p.fleet.minimum_warm if p.fleet else None)),
     (names.PLAN_GPUS, _of_plans(lambda p: p.gpu.per_replica)),
@@ -345,7 +336,7 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.CONFIG_RELOADS, _of_health(lambda h: h.config_reloads)),
     (names.CONFIG_OK, _of_health(lambda h: h.config_trouble is None)),
     (names.GPU_PROBLEMS, _of_health(lambda h: len(h.gpu_problems))),
-    (names.DISCOVERY_UP, _of_discovery(lambda d: float(d.trouble is None))),
+    (names.DISCOVERY_UP, of_each(lambda status: [((), status.health.discovery)], lambda d: d.trouble is None)),
     (names.DISCOVERY_PODS, _pods),
     (names.WEB_ERRORS, _of_health(lambda h: h.web_errors)),
     (names.WEB_REFUSALS, _of_health(lambda h: h.web_refusals)),

@@ -48,7 +48,17 @@ def quote_external_text(text: str, most: int) -> str:
 
 def printable_line(text: str) -> str:
     """Return the text on a single printable line, so that it cannot end a comment or start a header."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return " ".join(blank_unprintable(text).split())
+
+
+def blank_unprintable(text: str) -> str:
+    """Return the text with a space for each character that would end a line or that XML cannot represent."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def replace_undecodable(text: str) -> str:
+    """Return the text with a mark for each byte of a name that is no UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def shorten(text: str, most: int) -> str:

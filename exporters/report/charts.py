@@ -148,7 +148,7 @@ def week_chart(part: TrapPart) -> str:
         else:
             text, kind = (
                 f"{when}: {one.utilization:.0%} used, {one.idle_replicas or 0:.1f} replicas idle",
-                f"u{_step(one.utilization)}",
+                f"u{min(4, int(one.utilization * 5))}",
             )
         parts.append(
             f'<rect class="cell {kind}" x="{x:g}" y="{y:g}" width="{cell - 2:g}" height="{row - 2:g}" rx="2">'
@@ -163,11 +163,6 @@ def week_chart(part: TrapPart) -> str:
         for hour in range(0, 24, 3)
     ]
     return chart_svg(parts, "fleet utilisation by hour of the week", WIDTH, top + 7 * row + 20)
-
-
-def _step(utilization: float) -> int:
-    """Return the shade, 0 to 4: below 20, 40, 60, 80 %, and above."""
-    return min(4, int(utilization * 5))
 
 
 def _value(found: ReportNumber) -> float | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import resvg_py
 
-from exporters.render.text import SIGNS, shorten, wrap
+from exporters.render.text import SIGNS, blank_unprintable, shorten, wrap
 from exporters.report import charts
 from exporters.report.records import Report, TierReport
 from exporters.report.wording import SIMULATED, instant
@@ -108,12 +108,7 @@ def _placed(chart: str, x: float) -> str:
 
 
 def _text(x: float, y: float, text: str, kind: str) -> str:
-    return f'<text x="{x:g}" y="{y:g}" class="{kind}">{escape(_drawable(text))}</text>'
-
-
-def _drawable(text: str) -> str:
-    """Return the text without characters that XML cannot represent."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}">{escape(blank_unprintable(text))}</text>'
 
 
 def _lines(text: str, most: int) -> list[str]:

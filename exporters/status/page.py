@@ -101,18 +101,16 @@ def _top(status: AgentStatus, verdict: Headline, paused: bool) -> str:
     banner = f'<p class="banner">{escape(status.simulated)}</p>' if status.simulated else ""
     toggle = '<a href="?">refresh again</a>' if paused else f'<a href="?{PAUSED}">pause and open all</a>'
     notices = "".join(f"<li>{escape(notice)}</li>" for notice in _notices(status))
+    word = f"{verdict.status.value.capitalize()}: " if verdict.status in (Status.WARNING, Status.CRITICAL) else ""
+    # With an incident its card follows in place of the line below the headline.
+    about = "" if verdict.status in FIRING else f"<p>{escape(verdict.detail)}</p>"
     return (
         f'{banner}<header class="top {verdict.status.value}"><p class="brand"><b>sizewatch</b><span>'
         f'<time datetime="{format_rfc3339(status.now)}">{format_rfc3339(status.now)[11:19]} UTC</time> {toggle}</span></p>'
         f'<h1><span class="sign {verdict.status.value}"><b aria-hidden="true">{SIGNS[verdict.status]}</b></span>'
-        f"{escape(_word(verdict.status))}{escape(verdict.text)}</h1>{_about(verdict)}{_links(status)}</header>"
+        f"{word}{escape(verdict.text)}</h1>{about}{_links(status)}</header>"
         + (f'<ul class="notices">{notices}</ul>' if notices else "")
     )
-
-
-def _about(verdict: Headline) -> str:
-    """Return the line below the headline. With an incident its card follows instead."""
-    return "" if verdict.status in FIRING else f"<p>{escape(verdict.detail)}</p>"
 
 
 def _links(status: AgentStatus) -> str:
@@ -124,10 +122,6 @@ def _links(status: AgentStatus) -> str:
         f'<li><a href="#{escape(tier_anchor(line.tier))}">{sign(line.tone, line.tier)}</a></li>' for line in lines
     )
     return f'<nav aria-label="Tiers"><ul>{links}</ul></nav>'
-
-
-def _word(status: Status) -> str:
-    return f"{status.value.capitalize()}: " if status in (Status.WARNING, Status.CRITICAL) else ""
 
 
 def _notices(status: AgentStatus) -> Iterator[str]:

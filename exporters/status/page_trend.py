@@ -47,7 +47,7 @@ def charts(tier: TierStatus, now: float) -> tuple[Chart, ...]:
 
 
 def _throughput(tier: TierStatus, now: float) -> Chart:
-    capacity, ready = tier.context.capacity, _ready(tier)
+    capacity, ready = tier.context.capacity, tier.replicas_up
     limit = None
     if capacity is not None and ready:
         most = capacity.rps * ready
@@ -69,7 +69,7 @@ _IN_SYSTEM = ("requests_running", "requests_waiting")
 
 
 def _in_system(tier: TierStatus, now: float) -> Chart:
-    point, ready = operating_point(tier.context.plan) if tier.context.plan else None, _ready(tier)
+    point, ready = operating_point(tier.context.plan) if tier.context.plan else None, tier.replicas_up
     limit = None
     if point is not None and point.c_max is not None and ready:
         limit = (point.c_max * ready, f"C_max {point.c_max * ready:.4g}")
@@ -94,24 +94,16 @@ def _kv(tier: TierStatus, now: float) -> Chart:
 CHARTS: tuple[Callable[[TierStatus, float], Chart], ...] = (_throughput, _ttft, _in_system, _kv)
 
 
-def _ready(tier: TierStatus) -> int:
-    return sum(replica.up for replica in tier.replicas)
-
-
 def _newest(tier: TierStatus, signal: str, unit: str) -> str:
     """Return the value of the last minute in words: best estimate, else the known bounds."""
     found = tier.trend[-1].readings.get(signal) if tier.trend else None
     if found is None:
         return "no data yet"
-    if isinstance(found, Reading) and not _is_quantile(signal):
+    # Quantiles are shown with bucket bounds, levels with their extremes.
+    if isinstance(found, Reading) and SIGNALS[signal].how is not SignalKind.QUANTILE:
         estimate, least = found.value, found.low or 0.0
         return f"≥ {number(least, unit)}" if estimate is None else number(estimate, unit)
     return quantity(found, unit)
-
-
-def _is_quantile(signal: str) -> bool:
-    """Return whether the signal is a quantile. Quantiles are shown with bucket bounds, levels with their extremes."""
-    return SIGNALS[signal].how is SignalKind.QUANTILE
 
 
 def _line(tier: TierStatus, signal: str, now: float, name: str, band: bool = True, stacked: bool = False) -> ChartLine:
@@ -223,15 +215,12 @@ def forecast(tier: TierStatus, now: float) -> str:
     if one is None:
         return ""
     if one.forecast is None and one.prewarm is None:
-        return f'<p class="none">Forecast: {escape(one.gap)}{_cold_start_words(one)}</p>'
+        start = f". Cold start: {escape(one.cold_start.sentence)}" if one.cold_start is not None else ""
+        return f'<p class="none">Forecast: {escape(one.gap)}{start}</p>'
     tiles = "".join(_tile(tile) for tile in _tiles(tier, one, now))
     said = "".join(f"<p>{escape(text)}</p>" for text in _sentences(one, now))
     prewarm = _schedule(one.prewarm) + _worth(one.prewarm.worth) if one.prewarm is not None else ""
     return f'<section class="forecast"><h3>Forecast</h3><dl class="numbers">{tiles}</dl>{said}{prewarm}</section>'
-
-
-def _cold_start_words(one: ForecastStatus) -> str:
-    return f". Cold start: {escape(one.cold_start.sentence)}" if one.cold_start is not None else ""
 
 
 def _tile(tile: Tile) -> str:

@@ -259,10 +259,6 @@ def _energy(plan: TierPlan) -> PlannedValue | None:
     return None if value is None else PlannedValue(value=value, text="planned")
 
 
-def _of_plan(planned: Callable[[TierPlan], PlannedValue | None]) -> Callable[[TierStatus], PlannedValue | None]:
-    return lambda tier: planned(tier.context.plan) if tier.context.plan else None
-
-
 def _about(*signals: str) -> tuple[str, ...]:
     """Return the page and ticket rules that judge one of the signals. Report rules never colour a number."""
     return tuple(
@@ -289,7 +285,7 @@ def _row(
         unit=unit,
         rules=tuple(dict.fromkeys((*_about(key), *rules))),
         now=now or _signal(key),
-        planned=_of_plan(planned),
+        planned=lambda tier: planned(tier.context.plan) if tier.context.plan else None,
         seen=seen,
         more_is_better=more_is_better,
         optional=optional,

@@ -180,6 +180,10 @@ class TierStatus:
     def name(self) -> str:
         return self.context.tier
 
+    @property
+    def replicas_up(self) -> int:
+        return sum(replica.up for replica in self.replicas)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerHealth:

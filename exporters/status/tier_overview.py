@@ -141,7 +141,7 @@ def _describe_idle(tier: TierStatus) -> str:
     mean = sum(used.value or 0.0 for used in known) / len(known)
     fleet = tier.context.plan.fleet if tier.context.plan else None
     warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 0
-    if compute_idle_capacity(_up(tier), mean, target, warm).wasted <= 0:
+    if compute_idle_capacity(tier.replicas_up, mean, target, warm).wasted <= 0:
         return ""
     times = cost.times_planned
     return f"{mean:.0%} used" + (f", {times:.2g}x the planned cost" if times is not None else "")
@@ -158,23 +158,19 @@ def _is_dear(price: SignalValue | None, limit: float) -> bool:
     return price is not None and price.low is not None and price.low >= limit
 
 
-def _up(tier: TierStatus) -> int:
-    return sum(replica.up for replica in tier.replicas)
-
-
 def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
-    state, plan, up = describe_state(tier), tier.context.plan, _up(tier)
+    state, plan = describe_state(tier), tier.context.plan
     incidents = list_active_incidents(tier, status.incidents[tier.name])
     worst = incidents[0] if incidents else None
     price = price_of(plan) if plan is not None else None
-    hours = gpu_hours_a_day(up, price.gpus_per_replica) if price is not None else None
+    hours = gpu_hours_a_day(tier.replicas_up, price.gpus_per_replica) if price is not None else None
     rate = price.gpu_hour_price if price is not None else None
     return TierLine(
         tier=tier.name,
         state=state.name,
         tone=str(state.tone),
         words=state.words,
-        replicas_up=up,
+        replicas_up=tier.replicas_up,
         replicas_planned=plan.fleet.instances if plan is not None and plan.fleet is not None else None,
         recommended=tier.forecast.recommended if tier.forecast is not None else None,
         fleet_utilization=_estimate(tier, "fleet_utilization"),
