@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from rules.plan.validation import cross_problems, problems_of
+from rules.plan.validation import CURRENCY, TIME_OF_DAY, cross_problems, problems_of
 
 SCHEMA_ID = "https://sizewatch.dev/schemas/plan-1.json"
 
@@ -213,7 +213,7 @@ class Cost(_PlanSection):
     """Step 12 (guide 9.1)."""
 
     gpu_hour_price: Positive = Field(description="Price of one GPU for one hour.")
-    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = Field(description="ISO 4217 code, such as USD.")
+    currency: Annotated[str, Field(pattern=CURRENCY)] = Field(description="ISO 4217 code, such as USD.")
     planned_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Average share of full capacity the fleet was expected to use."
     )
@@ -253,7 +253,7 @@ class Guardrails(_PlanSection):
 class Batch(_PlanSection):
     """Offline work (guide 1.4): no user waits, and a job must end in time. Its size is what the engine cannot tell."""
 
-    deadline: Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")] | None = Field(
+    deadline: Annotated[str, Field(pattern=TIME_OF_DAY)] | None = Field(
         None, description="Time of day, UTC, at which the queue must be empty: '06:00'."
     )
     hours: Positive | None = Field(None, description="Time that one job may take.")

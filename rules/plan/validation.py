@@ -112,6 +112,8 @@ def _problem(entry: Any, model: type[BaseModel]) -> str:
         return f"{path_text(path)}: is not a key of a plan{_suggestion(path, model)}"
     words = _WORDS.get(kind)
     said = words(value, entry.get("ctx", {})) if words else f"cannot be used as it is ({entry['msg']})"
+    if kind == "string_type" and path[-1] == "deadline":
+        said += ": YAML reads 18:00 as a number, so write it in quotes"
     if kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
         said += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
     return f"{path_text(path)}: {said}"
@@ -131,6 +133,12 @@ def _at_most(value: object, limits: Mapping[str, Any]) -> str:
     return f"must be at most {limit:g}{hint}"
 
 
+CURRENCY, TIME_OF_DAY = "^[A-Z]{3}$", "^([01][0-9]|2[0-3]):[0-5][0-9]$"
+_PATTERNS = {
+    CURRENCY: "three capital letters such as USD (ISO 4217)",
+    TIME_OF_DAY: "a time of day from '00:00' to '23:59'",
+}
+
 _WORDS: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
     "missing": lambda value, ctx: "is missing",
     "greater_than": lambda value, ctx: f"must be greater than {ctx['gt']:g}",
@@ -144,7 +152,7 @@ _WORDS: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
     "string_type": lambda value, ctx: f"must be text, not {_named(value)}",
     "string_too_short": lambda value, ctx: "must not be empty",
     "string_unicode": lambda value, ctx: "must be text that can be written as UTF-8",
-    "string_pattern_mismatch": lambda value, ctx: "must be three capital letters such as USD (ISO 4217)",
+    "string_pattern_mismatch": lambda value, ctx: f"must be {_PATTERNS[ctx['pattern']]}",
     "literal_error": lambda value, ctx: f"must be {ctx['expected']}, not {_named(value)}",
     "tuple_type": lambda value, ctx: f"must be a list, not {_named(value)}",
     "too_short": lambda value, ctx: "must not be empty",

@@ -132,6 +132,11 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
             bare(cost={"gpu_hour_price": 2, "currency": "usd"}),
             "tiers.t.cost.currency: must be three capital letters such as USD (ISO 4217)",
         ),
+        (bare(batch={"deadline": "24:00"}), "tiers.t.batch.deadline: must be a time of day from '00:00' to '23:59'"),
+        (
+            bare(batch={"deadline": 1080}),
+            "tiers.t.batch.deadline: must be text, not 1080: YAML reads 18:00 as a number, so write it in quotes",
+        ),
         (bare(workload={"streaming": "yes"}), "tiers.t.workload.streaming: must be true or false, not 'yes'"),
         (bare(curve={"points": []}), "tiers.t.curve.points: must not be empty"),
         (bare(guardrails={5: 1}), "tiers.t.guardrails[5]: every key must be text"),
