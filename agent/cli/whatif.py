@@ -55,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     changes = parser.add_argument_group("changes", "of requests, or of the configuration by another tier's curve")
     changes.add_argument("--output-tokens", type=TOKENS, metavar="N", help="mean output of a request in tokens")
     changes.add_argument("--prefix-hits", type=RATIO, metavar="RATIO", help="share of prompt tokens that are cached")
-    changes.add_argument("--precision", metavar="FORMAT", help="format of the weights, such as fp8")
-    changes.add_argument("--gpu", metavar="PRODUCT", help="other GPU, such as 'NVIDIA H200'")
-    changes.add_argument("--tp", type=int, metavar="N", help="GPUs that share each layer")
+    changes.add_argument("--precision", type=_named, metavar="FORMAT", help="format of the weights, such as fp8")
+    changes.add_argument("--gpu", type=_named, metavar="PRODUCT", help="other GPU, such as 'NVIDIA H200'")
+    changes.add_argument("--tp", type=GPUS, metavar="N", help="GPUs that share each layer")
     changes.add_argument("--speculation", type=RATIO, metavar="RATIO", help="speculation with this acceptance")
     add_since(parser, "how far back the peak is looked for, and what other prompts did")
     add_config(parser)
@@ -72,13 +72,19 @@ def _instances(text: str) -> tuple[int, ...]:
     return tuple(int(one) for one in parts)
 
 
-def _between(low: float, high: float, what: str) -> Callable[[str], float]:
+def _named(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("a name is missing")
+    return text
+
+
+def _between(low: float, high: float, what: str, kind: Callable[[str], float] = float) -> Callable[[str], float]:
     """Return a parser of numbers from `low` to `high`, named in its message."""
 
     def parsed(text: str) -> float:
         with suppress(ValueError):
-            if low <= float(text) <= high:
-                return float(text)
+            if low <= kind(text) <= high:
+                return kind(text)
         raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
 
     return parsed
@@ -88,6 +94,7 @@ RPS = _between(1e-9, MOST_RPS, f"load: requests per second above 0, at most {MOS
 FACTOR = _between(*SCALES, f"factor from {SCALES[0]:g} to {SCALES[1]:g}")
 TOKENS = _between(1, MOST_RPS, "number of tokens")
 RATIO = _between(0, 1, "ratio from 0 to 1")
+GPUS = _between(1, MOST_INSTANCES, f"number of GPUs from 1 to {MOST_INSTANCES:,}", int)
 
 PARTS = {"precision": "weights", "gpu": "GPU", "tp": "TP", "speculation": "acceptance"}
 """Parts of the configuration by argument, as `configuration_of` names them."""
@@ -106,9 +113,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         if question.prompt_scale != 1 and (change != Change() or not whole):
             raise ValueError("--prompt-scale is for latencies of whole requests, with nothing else changed")
-        if change != Change():
+        if change != Change() and len(options.instances) == 1:
             other = answer_change(found.seen, question, change, loaded.plan.tiers if loaded.plan else {})
         elif not whole or len(options.instances) > 1:
+            if change != Change() and not whole:
+                raise ValueError("only replicas and --rps of prefill and decode pools can be varied")
             other = answer_pools(found.seen, options.instances, options.rps)
     except ValueError as error:
         why = str(error)

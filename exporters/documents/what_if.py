@@ -66,9 +66,10 @@ def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _told_of_change(found: ChangedWhatIf) -> tuple[str, list[tuple[str, str]]]:
-    told = {name: "not known" if share is None else f"{share:.0%}" for name, share in found.summary.items()}
+    told = {name: "" if share is None else f"{share:.0%}" for name, share in found.summary.items()}
+    high = f"to {told['use_high']}" if told["use_high"] else "or more"
     claim = f"{replicas(found.replicas)} at {number(found.rps, 'per_second')} would be {told['use']} used "
-    claim += f"({told['use_low']} to {told['use_high']} by the change alone); "
+    claim += f"({told['use_low'] or '0%'} {high} by the change alone); "
     claim += f"{replicas(found.needed.replicas)} needed instead of {found.now.replicas}"
     claim += f", {found.needed.bounds_text} by the bounds" if found.needed.bounds_text else ""
     return claim, [("Why", "; ".join(found.reasons)), ("Money", _money(found.bill, None).partition(";")[0])]

@@ -261,6 +261,8 @@ def change_configuration(
         bounded = replace(now, low=low if mine.knee_reached else 0.0, high=high if theirs.knee_reached else None)
         text = f"{name} was measured at {theirs.usable_rps:.3g} rps, {tier} at {mine.usable_rps:.3g}: {ratio:.3g} times"
         return ChangedCapacity(capacity=replace(bounded, rps=now.rps * ratio), plan=other, reasons=(text,))
+    if all(_has(value, configuration_of(own)[name]) for name, value in asked.items()):
+        raise ValueError(f"{tier} has {words} by its plan already: leave it out")
     raise ValueError(
         f"not answerable: no other tier of the plan was measured with {words}, all else and the lengths alike. "
         f"Benchmark one replica: `sizewatch plan workload --tier {tier} --tool vllm-bench --out DIR`, DIR/run.sh, then "

@@ -18,7 +18,11 @@ from report_samples import HOUR, POOLED, START, TIER, book, book_pools, day_and_
 from agent.cli import main
 from agent.history.reader import KEPT, NOTE
 from agent.history.store import HistoryStore
+from exporters.documents.what_if import other_text
+from rules.plan.replica_count import NO_MARGIN, replica_count
 from rules.telemetry.windows import Window
+from rules.telemetry.work import Capacity
+from rules.what_if.answer import ChangedWhatIf
 
 DOCS = ROOT / "docs" / "what-if.md"
 
@@ -251,6 +255,8 @@ def test_pools_are_answered_one_by_one(tmp_path: Path, capsys: pytest.CaptureFix
     told = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "t: 1+4 replicas at 30 rps: the prefill pool is full, 150% used" in told
     assert "16,000 prompt tokens a second of one prefill replica, 800 a request" in told
+    assert ask(config, "--instances", "2+4", "--output-tokens", "40") == 3
+    assert "only replicas and --rps of prefill and decode pools can be varied" in capsys.readouterr().err
 
 
 def test_two_numbers_of_replicas_are_for_pools(week: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,6 +328,8 @@ def test_another_configuration_follows_from_the_curve_of_another_tier(
         (("--precision", "int4", "--tp", "8"), "measured with weights int4, TP 8, all else and the lengths alike"),
         (("--speculation", "0.7"), "Benchmark one replica: `sizewatch plan workload --tier t --tool vllm-bench"),
         (("--prefix-hits", "0.8"), "the engine shows no prefix hits"),
+        (("--tp", "2"), "t has TP 2 by its plan already: leave it out"),
+        (("--instances", "2+3", "--output-tokens", "40"), "its replicas serve whole requests: give one number of them"),
         (("--precision", "fp8", "--prompt-scale", "2"), "--prompt-scale is for latencies of whole requests"),
     ],
 )
@@ -331,3 +339,20 @@ def test_what_nobody_measured_is_not_answerable_and_names_the_benchmark(
     assert ask(varied, "--tier", "t", "--instances", "5", *words) == 3
     told = capsys.readouterr()
     assert (told.out, said in told.err) == ("", True)
+
+
+@pytest.mark.parametrize("words", [("--tp", "0"), ("--tp", "2.5"), ("--gpu", ""), ("--precision", " ")])
+def test_no_configuration_is_asked_for_without_a_name_or_a_number(week: str, words: tuple[str, ...]) -> None:
+    assert ask(week, "--instances", "5", *words) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(5.0, None, "(0% to 60% by the change alone)"), (0.0, 20.0, "(15% or more by the change alone)")],
+)
+def test_an_open_bound_of_the_use_is_said_in_words(low: float, high: float | None, said: str) -> None:
+    count = replica_count(
+        30, Capacity(rps=10.0, low=low, high=high, source="benchmark", certainty="likely", reason=""), NO_MARGIN
+    )
+    found = ChangedWhatIf(tier="t", replicas=10, rps=30, now=count, needed=count, reasons=(), bill=None)
+    assert said in " ".join(other_text(found).split())
