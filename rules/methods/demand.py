@@ -228,8 +228,8 @@ def _judge_projection(case: RuleContext, supply: Supply, whole: Arrivals) -> Rul
 
 
 def _describe_capacity(supply: Supply, whole: Arrivals) -> str:
-    plural = "replica" if f"{whole.ready:.3g}" == "1" else "replicas"
-    return f"{whole.ready:.3g} ready {plural} take {number(whole.ready * supply.usable, 'per_second')}"
+    they_take = "replica takes" if f"{whole.ready:.3g}" == "1" else "replicas take"
+    return f"{whole.ready:.3g} ready {they_take} {number(whole.ready * supply.usable, 'per_second')}"
 
 
 def _build_verdict(

@@ -89,6 +89,10 @@ def test_a_saturated_fleet_that_completes_no_more_is_seen_by_what_arrives() -> N
     assert told(4.0, finished=4.0).status is Status.OK
 
 
+def test_one_ready_replica_takes_what_several_take() -> None:
+    assert told(5.0, replicas=1).sentence.startswith("5 rps arrive, 1 ready replica takes 4 rps; 1 more is needed")
+
+
 def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
     def refusing(number: int) -> Window:
         return minute(number, rps=3.0, counters={"admission_rejections": 120.0})
