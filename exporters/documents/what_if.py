@@ -60,7 +60,8 @@ def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
     claim += f"{told['most_rps']:.3g} rps; the traffic wants P:D {told['wanted_ratio']:.2g}"
     rows = []
     for one in found.pools:
-        text = f"{replicas(one.replicas)}, {one.utilization:.0%} used; {one.now:.3g} on average now; {_needed(one.needed)} "
+        seen = f"{one.now:.3g} on average now" if one.now else "none was seen"
+        text = f"{replicas(one.replicas)}, {one.utilization:.0%} used; {seen}; {_needed(one.needed)} "
         rows.append((one.pool, f"{text}({one.needed.capacity.reason}); {_money(one.bill, None).partition(';')[0]}"))
     return claim, rows
 

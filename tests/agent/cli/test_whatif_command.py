@@ -356,3 +356,9 @@ def test_an_open_bound_of_the_use_is_said_in_words(low: float, high: float | Non
     )
     found = ChangedWhatIf(tier="t", replicas=10, rps=30, now=count, needed=count, reasons=(), bill=None)
     assert said in " ".join(other_text(found).split())
+
+
+def test_a_pool_without_a_seen_replica_has_no_average(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(configured(tmp_path, recent(24), APART, pool="decode"), "--instances", "2+4") == 0
+    told = capsys.readouterr().out
+    assert ("none was seen" in told, "0 on average" in told) == (True, False)
