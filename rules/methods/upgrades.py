@@ -16,6 +16,7 @@ from rules.methods.evidence import (
     PROMPTS,
     ROUNDING,
     certain_if,
+    count_requests,
     exact_reading,
     is_significant_share,
     quantile,
@@ -30,17 +31,20 @@ from rules.telemetry.reading_methods import share
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import sum_windows
 from rules.telemetry.wording import describe_period, number
-from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, select_comparable
+from rules.verdicts.context import LIKELY_CONFIDENCE, BenchmarkComparison, RuleContext, is_persistent, select_comparable
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
-LATENCIES = (
+Latency = tuple[str, str, bool]
+Side = tuple[BinnedWindow, ...]
+"""Windows of one release."""
+
+LATENCIES: tuple[Latency, ...] = (
     ("TPOT", "tpot_seconds", True),
     ("ITL", "itl_seconds", False),
     ("TTFT", "ttft_seconds", True),
     ("E2E", "e2e_seconds", True),
 )
 """Compared latencies, upstream first: words, family, and whether each request is observed once."""
-
 
 TWICE, UNCHANGED = 2.0, 0.025
 """Ratio from which a multiple is said, and change of a P99 below which none is: bucket edges tell no less."""
@@ -139,14 +143,14 @@ def judge_upgrade(case: RuleContext) -> RuleResult:
         requests = math.fsum(one.window.counters.get("requests_finished", 0.0) for one in side)
         if requests < needed:
             return case.too_few_requests(requests, needed, f" of {release}")
-    compared = [one for row in LATENCIES if (one := _compare(case, found.curve, before, after, *row)) is not None]
+    compared = [one for row in LATENCIES if (one := _compare(found, before, after, row)) is not None]
     if not compared:
         text = f"{upgrade.before} and {upgrade.release} served no load in common"
         return case.unknown(Gap.LOAD_NOT_REACHED, text)
     worst = max(compared, key=lambda one: (one.slower, one.slower and one.proven, one.after.ratio if one.slower else 0))
     others = _explain_otherwise(before, after)
     status = Status.WARNING if worst.slower else Status.OK
-    certainty = certain_if(not others and (worst.proven if worst.slower else True))
+    certainty = certain_if(not others and (worst.proven or not worst.slower))
     change = f"{upgrade.engine} {upgrade.before} to {upgrade.release}"
     lasting = describe_period(upgrade.began_at, None, case.now)
     sentence = (
@@ -168,9 +172,7 @@ def judge_upgrade(case: RuleContext) -> RuleResult:
     )
 
 
-def _split(
-    upgrade: Upgrade, binned: Iterable[BinnedWindow]
-) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
+def _split(upgrade: Upgrade, binned: Iterable[BinnedWindow]) -> tuple[Side, Side]:
     """Return the windows of the older and of the newer release."""
     sides: dict[str, list[BinnedWindow]] = {upgrade.before: [], upgrade.release: []}
     for one in binned:
@@ -178,23 +180,15 @@ def _split(
     return tuple(sides[upgrade.before]), tuple(sides[upgrade.release])
 
 
-def _compare(
-    case: RuleContext,
-    curve: Curve,
-    before: tuple[BinnedWindow, ...],
-    after: tuple[BinnedWindow, ...],
-    words: str,
-    family: str,
-    per_request: bool,
-) -> Comparison | None:
+def _compare(found: BenchmarkComparison, before: Side, after: Side, latency: Latency) -> Comparison | None:
     """Return the comparison of one latency. Return None without enough requests of both releases in common bins."""
-    limits = _find_limits(case, curve, before, family, per_request)
-    whole = _count_slow(curve, after, family, per_request, limits)
+    case, limits = found.case, _find_limits(found, before, latency)
+    whole = _count_slow(found.curve, after, latency, limits)
     if min(whole.requests, whole.before) < case.limit("minimum_requests"):
         return None
     allowed = case.limit("allowed_share")
-    parts = [_count_slow(curve, group, family, per_request, limits) for group in case.periods(after)]
-    last = _count_slow(curve, case.last_quarter(after), family, per_request, limits)
+    parts = [_count_slow(found.curve, group, latency, limits) for group in case.periods(after)]
+    last = _count_slow(found.curve, case.last_quarter(after), latency, limits)
     slower = is_significant_share(whole.slow, whole.n, whole.requests, allowed, LIKELY_CONFIDENCE) and is_persistent(
         last, parts, lambda part: part.share > allowed
     )
@@ -203,30 +197,31 @@ def _compare(
         and is_significant_share(whole.surely, whole.sure_n, whole.sure_requests, allowed, CONFIDENCE)
         and is_persistent(last, parts, lambda part: part.sure_share > allowed)
     )
-    return Comparison(words=words, after=whole, slower=slower, proven=proven)
+    return Comparison(words=latency[0], after=whole, slower=slower, proven=proven)
 
 
-def _find_limits(
-    case: RuleContext, curve: Curve, before: Iterable[BinnedWindow], family: str, per_request: bool
-) -> Mapping[int, Before]:
+def _find_limits(found: BenchmarkComparison, before: Side, latency: Latency) -> Mapping[int, Before]:
     """Return the older release's P99 in each bin."""
     limits: dict[int, Before] = {}
-    for bin, one in group_by_load_bin(before, curve).items():
-        parts = one.parts(family)
-        found, requests = quantile(parts, 0.99), _count_requests(one, parts, per_request)
-        if found is None or not found.value:
+    case = found.case
+    for bin, one in group_by_load_bin(before, found.curve).items():
+        parts, requests = _read_bin(one, latency)
+        p99 = quantile(parts, 0.99)
+        if p99 is None or not p99.value:
             continue
         supported = requests >= case.limit("supported_requests")
         ceiling = _find_ceiling(parts, requests, case.limit("allowed_share")) if supported else None
-        slow = found.value * case.limit("factor")
-        limits[bin] = Before(p99=found.value, requests=requests, slow=slow, ceiling=ceiling)
+        slow = p99.value * case.limit("factor")
+        limits[bin] = Before(p99=p99.value, requests=requests, slow=slow, ceiling=ceiling)
     return limits
 
 
-def _count_requests(one: LoadBin, parts: tuple[Histogram, ...], per_request: bool) -> float:
-    """Return the independent requests behind observations: many gaps of one request are one."""
-    n = math.fsum(part.n for part in parts)
-    return n if per_request else min(n, one.counter("requests_finished"))
+def _read_bin(one: LoadBin, latency: Latency) -> tuple[tuple[Histogram, ...], float]:
+    """Return a latency and the independent requests behind it: many gaps of one request are one."""
+    _, family, per_request = latency
+    parts = one.parts(family)
+    n = count_requests(parts)
+    return parts, n if per_request else min(n, one.counter("requests_finished"))
 
 
 def _find_ceiling(parts: tuple[Histogram, ...], requests: float, allowed: float) -> float | None:
@@ -240,17 +235,15 @@ def _find_ceiling(parts: tuple[Histogram, ...], requests: float, allowed: float)
     return None
 
 
-def _count_slow(
-    curve: Curve, after: Iterable[BinnedWindow], family: str, per_request: bool, limits: Mapping[int, Before]
-) -> After:
+def _count_slow(curve: Curve, after: Side, latency: Latency, limits: Mapping[int, Before]) -> After:
     """Return the requests of the newer release against the limits of their bins."""
     found = After()
     for bin, one in group_by_load_bin(after, curve).items():
-        limit, parts = limits.get(bin), one.parts(family)
-        now = quantile(parts, 0.99)
+        parts, requests = _read_bin(one, latency)
+        limit, now = limits.get(bin), quantile(parts, 0.99)
         if limit is None or now is None:
             continue
-        slow, requests = histograms.share_above(parts, limit.slow), _count_requests(one, parts, per_request)
+        slow = histograms.share_above(parts, limit.slow)
         found.n += slow.n
         found.requests += requests
         found.before += limit.requests
@@ -282,9 +275,8 @@ SAME_HITS = 0.05
 """Difference of prefix hits (0-1) that a comparison allows: the noticeable share of `rules.causes.checks`."""
 
 
-def _explain_otherwise(before: Iterable[BinnedWindow], after: Iterable[BinnedWindow]) -> str:
+def _explain_otherwise(*sides: Side) -> str:
     """Return other work that may explain a difference, "" without any: longer requests, or a cold prefix cache."""
-    sides = [tuple(side) for side in (before, after)]
     for words, family in (("prompts", PROMPTS), ("outputs", OUTPUTS)):
         was, now = (histograms.mean(sum_parts(side, family)) for side in sides)
         if was and now and not 1 / SAME_LENGTHS <= now / was <= SAME_LENGTHS:
@@ -298,11 +290,9 @@ def _explain_otherwise(before: Iterable[BinnedWindow], after: Iterable[BinnedWin
     return ""
 
 
-def _compare_rates(curve: Curve, before: Iterable[BinnedWindow], after: Iterable[BinnedWindow]) -> str:
+def _compare_rates(curve: Curve, *sides: Side) -> str:
     """Return output tokens a second of one request in the system, of both releases at equal load, "" if not known."""
-    of_bins = [group_by_load_bin(side, curve) for side in (before, after)]
-    rates = [0.0, 0.0]
-    weight = 0.0
+    of_bins, rates, weight = [group_by_load_bin(side, curve) for side in sides], [0.0, 0.0], 0.0
     for bin in of_bins[0].keys() & of_bins[1].keys():
         pair = [_rate(one[bin]) for one in of_bins]
         if None not in pair:
