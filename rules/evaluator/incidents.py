@@ -17,6 +17,7 @@ from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
 from rules.catalogue.thresholds import BURNS, SLOW_CAUSE_SECONDS, SUSPECTED
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, alert_loudness
+from rules.telemetry.windows import group_by
 from rules.telemetry.wording import describe_period, number, split_claim
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
@@ -99,11 +100,8 @@ class Incident:
     @property
     def symptoms(self) -> Mapping[str, tuple[Finding, ...]]:
         """Return the findings of each rule other than the root's, in order of time. What comes and goes is one symptom."""
-        found: dict[str, list[Finding]] = {}
-        for one in self.findings:
-            if one.rule != self.root.rule:
-                found.setdefault(one.rule, []).append(one)
-        return {rule: tuple(several) for rule, several in found.items()}
+        grouped = group_by(self.findings, lambda one: one.rule)
+        return {rule: tuple(several) for rule, several in grouped.items() if rule != self.root.rule}
 
 
 def group_incidents(

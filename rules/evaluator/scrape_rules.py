@@ -12,10 +12,8 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.cascade import CascadeThresholds
 from rules.replicas.state import ReplicaState
 from rules.telemetry.signals import Gap
-from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts.context import RuleContext
 from rules.verdicts.finding import RuleState
-from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Verdict
 
 REPLICA_RULES = tuple(BY_NAME[name] for name in ("KvCacheCascade", "TargetDown", "TelemetryStale"))
@@ -43,43 +41,25 @@ def evaluate_replica_rules(
 
     `others_answer`: the tier is served, so a replica that never answered may be a new one.
     """
-    cases = (_context(rule, context, now, replica=replica) for rule in REPLICA_RULES)
-    return tuple(_explained(replace(case, others_answer=others_answer), context, recent) for case in cases)
+    base = RuleContext(
+        rule=REPLICA_RULES[0], catalogue=BY_NAME, context=context, now=now, replica=replica, others_answer=others_answer
+    )
+    return tuple(_explained(replace(base, rule=rule), context, recent) for rule in REPLICA_RULES)
 
 
 def evaluate_tier_availability(
     replicas: Sequence[ReplicaState], states: Iterable[RuleState], context: TierContext, now: float
 ) -> tuple[RuleResult, ...]:
     """Return the results of a tier as a whole at `now`, from its replicas and the states of all its rules."""
-    members = tuple(replicas)
-    results = (rule.method(_context(rule, context, now, replicas=members)) for rule in TIER_RULES)
+    base = RuleContext(rule=TIER_RULES[0], catalogue=BY_NAME, context=context, now=now, replicas=tuple(replicas))
+    results = (rule.method(replace(base, rule=rule)) for rule in TIER_RULES)
     return *results, evaluate_unknowns(states, context, now)
 
 
 def evaluate_unknowns(states: Iterable[RuleState], context: TierContext, now: float) -> RuleResult:
     """Return the result of UnknownTooLong, which needs no scrape."""
-    return UNKNOWN_TOO_LONG.method(_context(UNKNOWN_TOO_LONG, context, now, states=tuple(states)))
-
-
-def _context(
-    rule: Rule,
-    context: TierContext,
-    now: float,
-    replica: ReplicaState | None = None,
-    replicas: tuple[ReplicaState, ...] = (),
-    states: tuple[RuleState, ...] = (),
-) -> RuleContext:
-    return RuleContext(
-        rule=rule,
-        catalogue=BY_NAME,
-        context=context,
-        binned=(),
-        now=now,
-        period_seconds=MINUTE_SECONDS,
-        replica=replica,
-        replicas=replicas,
-        states=states,
-    )
+    case = RuleContext(rule=UNKNOWN_TOO_LONG, catalogue=BY_NAME, context=context, now=now, states=tuple(states))
+    return case.rule.method(case)
 
 
 def ask(case: RuleContext) -> RuleResult:

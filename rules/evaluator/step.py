@@ -223,9 +223,7 @@ class Evaluator:
         self, state: EvaluatorState, now: float, unavailable: Mapping[str, str]
     ) -> Iterator[RuleResult]:
         """Yield results on whole tiers. What becomes unknown in this step is counted in the next."""
-        replicas: dict[str, list[ReplicaState]] = {}
-        for replica in state.replicas.values():
-            replicas.setdefault(replica.tier, []).append(replica)
+        replicas = windows.group_by(state.replicas.values(), lambda replica: replica.tier)
         rules: dict[str, list[RuleState]] = {}
         for (_, subject), rule in state.rules.items():
             rules.setdefault(subject.tier, []).append(rule)

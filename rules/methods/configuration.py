@@ -316,7 +316,7 @@ def judge_benchmark_stale(case: RuleContext) -> RuleResult:
         return case.unknown(
             Gap.NOT_EXPOSED, f"{_name_measured(wanted)} was benchmarked; the pages do not tell what runs"
         )
-    observed = _share(len(other), len(known))
+    observed = exact_reading(float(len(other)), float(len(known)))
     if not other:
         sentence = f"{_count_replicas(len(known), len(pages))} what was benchmarked: {_name_measured(wanted)}"
         return case.verdict(Status.OK, certain_if(len(known) == len(pages)), observed, expected, sentence)
@@ -327,10 +327,6 @@ def judge_benchmark_stale(case: RuleContext) -> RuleResult:
     when = f"benchmarked on {measured.measured_on}" if measured and measured.measured_on else ""
     status = Status.OK if len(other) < case.limit("replicas") else Status.WARNING
     return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(when,))
-
-
-def _share(count: int, replicas: int) -> Reading:
-    return exact_reading(float(count), float(replicas))
 
 
 def _count_replicas(count: int, all_replicas: int) -> str:

@@ -81,11 +81,6 @@ class Supply:
         return self.capacity.rps * self.share
 
     @property
-    def upper_bound(self) -> float | None:
-        """Return the usable rate by the upper bound of the capacity. Return None if there is none."""
-        return None if self.capacity.high is None else self.capacity.high * self.share
-
-    @property
     def planned_rps(self) -> float:
         return math.inf if self.planned is None else self.planned * self.usable
 
@@ -180,8 +175,8 @@ def _find_excess(
         return None
     if not is_persistent(last, each, lambda part: part.best > fleet_rps(part, supply.usable)):
         return None
-    at_most = supply.upper_bound
-    return certain_if(at_most is not None and whole.surely_exceed(fleet_rps(whole, at_most)))
+    at_most = supply.capacity.high
+    return certain_if(at_most is not None and whole.surely_exceed(fleet_rps(whole, at_most * supply.share)))
 
 
 def _report_excess(

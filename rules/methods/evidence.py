@@ -74,10 +74,7 @@ def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
 
 def group_by_replica(binned: Iterable[BinnedWindow]) -> dict[str | None, tuple[BinnedWindow, ...]]:
     """Return the binned windows of each replica, in their order."""
-    groups: dict[str | None, list[BinnedWindow]] = {}
-    for one in binned:
-        groups.setdefault(one.replica, []).append(one)
-    return {name: tuple(group) for name, group in groups.items()}
+    return {name: tuple(group) for name, group in windows.group_by(binned, lambda one: one.replica).items()}
 
 
 def sum_parts(binned: Iterable[BinnedWindow], family: str) -> tuple[Histogram, ...]:

@@ -161,9 +161,7 @@ def _compute_yield(case: RuleContext, hours: Sequence[Window]) -> TokenYield | N
 def _pair_days(case: RuleContext, hours: Sequence[Window]) -> list[tuple[TokenYield, TokenYield]]:
     """Return each day of the later half with the day half the window before it, if both had traffic."""
     half = round(case.rule.window_seconds / 2 / DAY_SECONDS)
-    grouped: dict[int, list[Window]] = {}
-    for hour in hours:
-        grouped.setdefault(math.floor((case.now - _middle(hour)) / DAY_SECONDS), []).append(hour)
+    grouped = windows.group_by(hours, lambda hour: math.floor((case.now - _middle(hour)) / DAY_SECONDS))
     pairs = [
         (_compute_yield(case, grouped.get(day + half, [])), _compute_yield(case, grouped.get(day, [])))
         for day in range(half)

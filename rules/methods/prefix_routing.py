@@ -24,7 +24,7 @@ from rules.methods.evidence import (
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.windows import minute_of
+from rules.telemetry.windows import group_by, minute_of
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, worst_gap
 from rules.verdicts.rule import Rule
@@ -209,11 +209,8 @@ def measure_hit_rate(
     """
     placed = [(minute_of(one.window), one) for one in binned]
     newest = sorted({minute for minute, _ in placed})[-MINUTES:]
-    grouped: dict[float, list[BinnedWindow]] = {}
-    for minute, one in split_by_warmth(placed, limits.warm_up_seconds)[0]:
-        if one.window.counters.get(QUERIED, 0.0) <= 0:
-            continue
-        grouped.setdefault(minute, []).append(one)
+    warm = (one for _, one in split_by_warmth(placed, limits.warm_up_seconds)[0])
+    grouped = group_by((s for s in warm if s.window.counters.get(QUERIED, 0.0) > 0), lambda s: minute_of(s.window))
     minutes = [(minute, tuple(grouped[minute])) for minute in sorted(grouped)]
     past = tuple(several for minute, several in minutes if minute not in newest)
     return CurrentHitRate(

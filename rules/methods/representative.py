@@ -61,11 +61,10 @@ def judge_representative(case: RuleContext) -> RuleResult:
     if times.seen <= factor * times.expected:
         return _build_verdict(case, times, Status.OK, Certainty.CERTAIN)
     last = _compute_times(found, found.last_quarter())
-    unknown = found.end_unknown(last.requests if last is not None else 0.0)
-    if unknown is not None:
-        return unknown
     each = [_compute_times(found, group) for group in case.periods(found.binned)]
-    early = too_early(case, found.binned, last, each, lambda part: part.seen > factor * part.expected)
+    early = found.end_unknown(last.requests if last is not None else 0.0) or too_early(
+        case, found.binned, last, each, lambda part: part.seen > factor * part.expected
+    )
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.seen > factor * part.expected):

@@ -76,11 +76,10 @@ def judge_tail(case: RuleContext) -> RuleResult:
         sure = certain_if(tail.most_slow <= allowed * tail.n or tail.share > allowed)
         return _build_verdict(found, tail, Status.OK, sure, "this may be chance" if tail.share > allowed else "")
     last = compute_tail(found, found.last_quarter())
-    unknown = found.end_unknown(last.requests if last is not None else 0.0)
-    if unknown is not None:
-        return unknown
     each = [compute_tail(found, group) for group in case.periods(found.binned)]
-    early = too_early(case, found.binned, last, each, lambda part: part.share > allowed)
+    early = found.end_unknown(last.requests if last is not None else 0.0) or too_early(
+        case, found.binned, last, each, lambda part: part.share > allowed
+    )
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.share > allowed):

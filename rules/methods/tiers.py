@@ -242,11 +242,7 @@ def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:
 
 
 def _sum_minutes(binned: Sequence[BinnedWindow]) -> dict[float, Window]:
-    grouped: dict[float, list[Window]] = {}
-    for one in binned:
-        if one.window.covered_seconds <= 0:
-            continue
-        grouped.setdefault(minute_of(one.window), []).append(one.window)
+    grouped = windows.group_by((one.window for one in binned if one.window.covered_seconds > 0), minute_of)
     return {minute: windows.sum_windows(group) for minute, group in grouped.items()}
 
 

@@ -139,25 +139,26 @@ def judge_upgrade(case: RuleContext) -> RuleResult:
         return found
     before, after = _split(upgrade, found.binned)
     needed = case.limit("minimum_requests")
-    for side, release in ((before, upgrade.before), (after, upgrade.release)):
+    old, new = upgrade.last.before, upgrade.last.release
+    for side, release in ((before, old), (after, new)):
         requests = math.fsum(one.window.counters.get("requests_finished", 0.0) for one in side)
         if requests < needed:
             return case.too_few_requests(requests, needed, f" of {release}")
     compared = [one for row in LATENCIES if (one := _compare(found, before, after, row)) is not None]
     if not compared:
-        text = f"{upgrade.before} and {upgrade.release} served no load in common"
+        text = f"{old} and {new} served no load in common"
         return case.unknown(Gap.LOAD_NOT_REACHED, text)
     worst = max(compared, key=lambda one: (one.slower, one.slower and one.proven, one.after.ratio if one.slower else 0))
     others = _explain_otherwise(before, after)
     status = Status.WARNING if worst.slower else Status.OK
     certainty = certain_if(not others and (worst.proven or not worst.slower))
-    change = f"{upgrade.engine} {upgrade.before} to {upgrade.release}"
+    change = f"{upgrade.last.engine} {old} to {new}"
     lasting = describe_period(upgrade.began_at, None, case.now)
     sentence = (
         f"{change}: {worst} at equal load {lasting}" if worst.slower else f"{change}: nothing slower at equal load"
     )
     details = (
-        str(upgrade.changes[-1]),
+        str(upgrade.last),
         others,
         *(text for one in compared for text in one.details),
         _compare_rates(found.curve, before, after),
@@ -174,10 +175,11 @@ def judge_upgrade(case: RuleContext) -> RuleResult:
 
 def _split(upgrade: Upgrade, binned: Iterable[BinnedWindow]) -> tuple[Side, Side]:
     """Return the windows of the older and of the newer release."""
-    sides: dict[str, list[BinnedWindow]] = {upgrade.before: [], upgrade.release: []}
+    before, after = list[BinnedWindow](), list[BinnedWindow]()
+    sides = {upgrade.last.before: before, upgrade.last.release: after}
     for one in binned:
         sides.get(upgrade.find_release(one.replica, one.window.start, one.window.end), []).append(one)
-    return tuple(sides[upgrade.before]), tuple(sides[upgrade.release])
+    return tuple(before), tuple(after)
 
 
 def _compare(found: BenchmarkComparison, before: Side, after: Side, latency: Latency) -> Comparison | None:

@@ -245,26 +245,20 @@ class LoadBin:
 
 def sum_by_bin(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """Return one slice a load bin, and one for what was beyond the benchmark, by the bins that each was booked in."""
-    grouped: dict[int | None, list[BinnedWindow]] = {}
-    for one in binned:
-        grouped.setdefault(one.bin, []).append(one)
     return tuple(
         # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
         replace(
             bin_window(windows.sum_windows(one.window for one in several), None, None, bin),
             beyond=next((one.beyond for one in reversed(several) if one.beyond), ""),
         )
-        for bin, several in grouped.items()
+        for bin, several in windows.group_by(binned, lambda one: one.bin).items()
     )
 
 
 def group_by_load_bin(binned: Iterable[BinnedWindow], curve: Curve) -> dict[int, LoadBin]:
     """Return the windows inside the curve by load bin."""
-    grouped: dict[int, list[BinnedWindow]] = {}
-    for one in binned:
-        if one.bin is not None and 0 <= one.bin < len(curve.points):
-            grouped.setdefault(one.bin, []).append(one)
-    return {bin: _bin_sum(tuple(group)) for bin, group in sorted(grouped.items())}
+    grouped = windows.group_by(binned, lambda one: -1 if one.bin is None else one.bin)
+    return {bin: _bin_sum(tuple(grouped[bin])) for bin in range(len(curve.points)) if bin in grouped}
 
 
 def _bin_sum(group: tuple[BinnedWindow, ...]) -> LoadBin:

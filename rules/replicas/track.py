@@ -143,7 +143,7 @@ class ReplicaRelease:
         return f"{self.engine} {change} on {self.running} of {self.replicas} replicas"
 
 
-_RELEASE_TEXT = re.compile(r"(\S+) (?:(\S+) → )?(\S+) on (\d+) of (\d+) replicas")
+_RELEASE_TEXT = re.compile(r"(?P<engine>\S+) (?:(?P<before>\S+) → )?(?P<release>\S+) on (\d+) of (\d+) replicas")
 
 
 def parse_release(t: float, replica: str, text: str) -> ReplicaRelease | None:
@@ -151,17 +151,8 @@ def parse_release(t: float, replica: str, text: str) -> ReplicaRelease | None:
     found = _RELEASE_TEXT.fullmatch(text)
     if found is None:
         return None
-    engine, before, release, *counts = found.groups()
-    running, replicas = map(int, counts)
-    return ReplicaRelease(
-        t=t,
-        replica=replica,
-        engine=engine,
-        release=release,
-        before=before or "",
-        running=running,
-        replicas=replicas,
-    )
+    running, replicas = int(found[4]), int(found[5])
+    return ReplicaRelease(t=t, replica=replica, running=running, replicas=replicas, **found.groupdict(default=""))
 
 
 def detect_release(
@@ -180,12 +171,12 @@ def detect_release(
     others = [newest[name] for name in names if name != replica and name in newest]
     before = own or ""
     if not own and known:
-        last = find_upgrade(known)
+        upgrade = find_upgrade(known)
         if not any(is_same_release(release, one) for one in others):
             found = Counter(others).most_common(1)[0][0] if others else known[-1].release
             before = "" if is_same_release(found, release) else found
-        elif last is not None and is_same_release(last.release, release) and last.before in others:
-            before = last.before
+        elif upgrade and is_same_release(upgrade.last.release, release) and upgrade.last.before in others:
+            before = upgrade.last.before
     running = 1 + sum(is_same_release(release, one) for one in others)
     return ReplicaRelease(
         t=page.t,
@@ -210,16 +201,8 @@ class Upgrade:
     known: tuple[ReplicaRelease, ...]
 
     @property
-    def engine(self) -> str:
-        return self.changes[-1].engine
-
-    @property
-    def before(self) -> str:
-        return self.changes[-1].before
-
-    @property
-    def release(self) -> str:
-        return self.changes[-1].release
+    def last(self) -> ReplicaRelease:
+        return self.changes[-1]
 
     @property
     def began_at(self) -> float:
@@ -228,8 +211,7 @@ class Upgrade:
     @property
     def ended_at(self) -> float | None:
         """Return the time (unix seconds) from which all replicas ran the release, None if some do not."""
-        last = self.changes[-1]
-        return last.t if last.running == last.replicas else None
+        return self.last.t if self.last.running == self.last.replicas else None
 
     def find_release(self, replica: str | None, start: float, end: float) -> str:
         """Return the release that ran in all of a time (unix seconds), "" if it is not known or changed within.
@@ -239,8 +221,8 @@ class Upgrade:
         if replica is None:
             earlier = [one.t for one in self.known if one.before and one.t < self.began_at]
             if end <= self.began_at and all(start >= t for t in earlier[-1:]):
-                return self.before
-            return self.release if self.ended_at is not None and start >= self.ended_at else ""
+                return self.last.before
+            return self.last.release if self.ended_at is not None and start >= self.ended_at else ""
         own = [one for one in self.known if one.replica == replica]
         if any(one.before and start < one.t < end + SETTLE_SECONDS for one in own):
             return ""
@@ -265,6 +247,6 @@ def complete_upgrade(known: Sequence[ReplicaRelease], live: Iterable[str], now: 
     left = [newest.get(name) for name in live]
     if upgrade is None or upgrade.ended_at is not None or not left:
         return None
-    if any(one is None or not is_same_release(one, upgrade.release) for one in left):
+    if any(one is None or not is_same_release(one, upgrade.last.release) for one in left):
         return None
-    return replace(upgrade.changes[-1], t=now, replica="", running=len(left), replicas=len(left))
+    return replace(upgrade.last, t=now, replica="", running=len(left), replicas=len(left))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from rules.methods import utilization
 from rules.plan.load_bins import APART, BinnedWindow, TierContext, narrow_to_pool, sum_by_bin
 from rules.telemetry import arrivals, windows
-from rules.telemetry.arrivals import MinuteDemand, MinuteSums
+from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 
 RATE_SECONDS = 300.0
@@ -114,16 +114,13 @@ class ProductionSummaryBuilder:
         self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
 
     def _add_demand(self, demand: tuple[MinuteDemand, ...]) -> None:
-        grouped: dict[float, list[float]] = {}
-        for one in demand:
-            if one.requests is None:
-                continue
-            self.minutes += 1
-            self.requests += one.requests
-            grouped.setdefault(one.start // RATE_SECONDS * RATE_SECONDS, []).append(one.requests)
-        for start, several in sorted(grouped.items()):
+        known = [(one.start // RATE_SECONDS * RATE_SECONDS, one.requests) for one in demand if one.requests is not None]
+        self.minutes += len(known)
+        self.requests = sum((requests for _, requests in known), self.requests)
+        for start, several in sorted(windows.group_by(known, lambda pair: pair[0]).items()):
             if len(several) >= WHOLE_MINUTES:
-                self.rates.append(Rate(start=start, rps=sum(several) / (len(several) * MINUTE_SECONDS)))
+                requests = sum(requests for _, requests in several)
+                self.rates.append(Rate(start=start, rps=requests / (len(several) * MINUTE_SECONDS)))
 
     def build(self, versions: tuple[str, ...]) -> ProductionSummary:
         """Return the summary of the collected days."""
@@ -180,9 +177,8 @@ def summarize_windows(context: TierContext, several: Iterable[Window]) -> Produc
     found = tuple(several)
     if not found:
         return None
-    minutes: dict[float, list[MinuteSums]] = {}
-    for part in (part for window in found for part in arrivals.split_by_minute(window)):
-        minutes.setdefault(part.start, []).append(part)
+    parts = (part for window in found for part in arrivals.split_by_minute(window))
+    minutes = windows.group_by(parts, lambda part: part.start)
     builder = ProductionSummaryBuilder(context=context, since=found[0].start, until=found[-1].end)
     binned = [BinnedWindow(replica=None, window=window, rps=None, in_system=None) for window in found]
     builder.add(binned, (), arrivals.list_demand(arrivals.add(minutes[start]) for start in sorted(minutes)))

@@ -279,13 +279,8 @@ def _residency_by_reuse(window: Window, basis: PlanFacts) -> SignalValue:
     """Return the median life of a KV block by the planned time until its prefix comes back. Below 1 it is gone before."""
     if basis.prefix_reuse_seconds is None:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan does not tell when a prefix comes back")
-    life = quantile(window, "kv_residency_seconds", 0.5)
-    if isinstance(life, Missing):
-        return life
-    value, low, high = (
-        None if x is None else x / basis.prefix_reuse_seconds for x in (life.value, life.low, life.high)
-    )
-    return Reading(value=value, low=low, high=high, n=life.n)
+    reuse, life = basis.prefix_reuse_seconds, quantile(window, "kv_residency_seconds", 0.5)
+    return life if isinstance(life, Missing) else life.map(lambda seconds: seconds / reuse)
 
 
 def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
@@ -296,10 +291,7 @@ def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
     if work is None:
         return Missing(gap=window.explain_missing(basis.capacity.lengths.only or "requests_finished"))
     capacity = basis.capacity.rps
-    value, low, high = (
-        None if one is None else one / capacity for one in (work.total.value, work.total.low, work.total.high)
-    )
-    return Reading(value=value, low=low, high=high, n=work.total.n)
+    return work.total.map(lambda rps: rps / capacity)
 
 
 def tokens_per_gpu_hour(window: Window, basis: PlanFacts) -> SignalValue:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from rules.telemetry import windows
@@ -176,8 +177,7 @@ def energy(window: Window, gpus: float | None, *tokens: str) -> SignalValue:
     rate, count = made
     if not rate:
         return gap_for_empty_family(window, tokens[0])
-    value, low, high = (None if x is None else x * gpus / rate for x in (watts.value, watts.low, watts.high))
-    return Reading(value=value, low=low, high=high, n=count)
+    return replace(watts, n=count).map(lambda each: each * gpus / rate)
 
 
 def share_of_peak(window: Window, peak: float | None, *families: str) -> SignalValue:

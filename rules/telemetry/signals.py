@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -43,6 +44,11 @@ class Reading:
     low: float | None
     high: float | None
     n: float
+
+    def map(self, change: Callable[[float], float]) -> Reading:
+        """Return the reading with a rising function of its value and its bounds."""
+        value, low, high = (None if one is None else change(one) for one in (self.value, self.low, self.high))
+        return Reading(value=value, low=low, high=high, n=self.n)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ are not part of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from rules.telemetry import histograms
 from rules.telemetry.families import stem
@@ -35,6 +36,17 @@ RESTART_TOLERANCE_SECONDS = 1.0
 
 
 MINUTE_SECONDS = 60.0
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by their key; groups and items keep their order."""
+    groups: dict[Key, list[Item]] = {}
+    for one in items:
+        groups.setdefault(key(one), []).append(one)
+    return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

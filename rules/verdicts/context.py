@@ -59,9 +59,9 @@ class RuleContext:
     rule: Rule
     catalogue: Mapping[str, Rule]
     context: TierContext
-    binned: tuple[BinnedWindow, ...]
+    binned: tuple[BinnedWindow, ...] = ()
     now: float
-    period_seconds: float
+    period_seconds: float = MINUTE_SECONDS
     fleet: Mapping[str, TierWindows] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     projection: Projection | None = None
@@ -132,10 +132,7 @@ class RuleContext:
 
     def periods(self, binned: Iterable[BinnedWindow]) -> tuple[tuple[BinnedWindow, ...], ...]:
         """Return the windows by minute (hour), oldest first."""
-        grouped: dict[float, list[BinnedWindow]] = {}
-        for one in binned:
-            grouped.setdefault(self._period(one), []).append(one)
-        return tuple(tuple(grouped[key]) for key in sorted(grouped))
+        return tuple(tuple(group) for _, group in sorted(windows.group_by(binned, self._period).items()))
 
     def _period(self, one: BinnedWindow) -> float:
         return (one.window.start + one.window.end) / 2 // self.period_seconds
@@ -238,10 +235,7 @@ def find_growing_queues(case: RuleContext) -> dict[str | None, str]:
     """
     if case.period_seconds > MINUTE_SECONDS:
         return {}
-    replicas: dict[str | None, list[BinnedWindow]] = {}
-    for one in case.binned:
-        if one.replica is not None:
-            replicas.setdefault(one.replica, []).append(one)
+    replicas = windows.group_by((one for one in case.binned if one.replica is not None), lambda one: one.replica)
     found = {name: load_bins.describe_growth(group, case.now) for name, group in replicas.items()}
     return {name: text for name, text in found.items() if text}
 

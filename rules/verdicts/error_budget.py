@@ -104,9 +104,7 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
     Only the windows of days reach back to the hours. The shorter windows need minutes.
     """
     budget = empty_budget(context)
-    grouped: dict[float, list[Window]] = {}
-    for one in hours:
-        grouped.setdefault(one.window.start // HOUR_SECONDS * HOUR_SECONDS, []).append(one.window)
+    grouped = windows.group_by((one.window for one in hours), lambda one: one.start // HOUR_SECONDS * HOUR_SECONDS)
     for start, group in sorted(grouped.items()):
         whole = windows.sum_windows(group)
         row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))

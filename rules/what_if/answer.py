@@ -25,11 +25,10 @@ from rules.telemetry.signals import BY_NAME, Missing, Reading
 from rules.telemetry.work import UNTOLD, Capacity
 from rules.what_if.limits import TWO_POOLS, CapacityLimit, find_first_limit, list_limits
 from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
-from rules.what_if.production import NO_PEAK, ObservedPeak, ProductionLoads, collect_loads, count_replicas_at, find_peak
+from rules.what_if.production import NO_PEAK, ObservedPeak, collect_loads, count_replicas_at, find_peak
 from rules.what_if.variations import (
     KV,
     Change,
-    PromptEffect,
     PromptVariation,
     change_configuration,
     change_work,
@@ -198,7 +197,15 @@ def answer_question(
         raise ValueError(explain_unanswerable(seen, question) or f"{rps} rps is no load")
     points, work = production_points(seen.context, seen.bins), measure_workload(seen)
     slower = _slower(seen, points)
-    ground = _ground(seen, collect_loads(binned, seen.context), tuple(hours), work, question, slower)
+    names, known = (*LIMITED, *LATENCIES, KV) if question.prompt_scale != 1 else (), tuple(hours)
+    ground = PredictionInputs(
+        context=seen.context,
+        served=collect_loads(binned, seen.context),
+        scale=question.prompt_scale,
+        prompts=work.prompt_mean,
+        effects={name: one for name in names if (one := estimate_effect(known, name)) is not None},
+        slower=slower,
+    )
     usable = seen.context.capacity
     counted = usable if usable is not None and not usable.is_lower_bound else None
     now = count_replicas_at(seen, peak.at if peak else None)
@@ -225,28 +232,6 @@ def answer_question(
         slower=slower,
         days_seen=seen.observed_seconds / 86_400,
         assumed=tuple(_assumed(ground, question, points, work)),
-    )
-
-
-def _ground(
-    seen: ProductionSummary,
-    known: ProductionLoads,
-    hours: Sequence[PromptVariation],
-    work: WorkloadNow,
-    question: WhatIfQuestion,
-    slower: Mapping[str, float],
-) -> PredictionInputs:
-    names = (*LIMITED, *LATENCIES, KV) if question.prompt_scale != 1 else ()
-    effects: dict[str, PromptEffect] = {
-        name: one for name in names if (one := estimate_effect(hours, name)) is not None
-    }
-    return PredictionInputs(
-        context=seen.context,
-        served=known,
-        scale=question.prompt_scale,
-        prompts=work.prompt_mean,
-        effects=effects,
-        slower=slower,
     )
 
 
@@ -321,13 +306,9 @@ def _assumed(
     if question.rps is not None:
         yield "the traffic of the other hours grows as the peak does; outputs stay as long"
     yield from _assumed_of_prompts(ground, question)
-    if work.prompt_mean and _hits(ground, points) and question.prompt_scale != 1:
+    hits = [read(BY_NAME["prefix_hit_ratio"], one.window, ground.context.basis) for one in ground.served.blocks[:1]]
+    if work.prompt_mean and points and isinstance(next(iter(hits), None), Reading) and question.prompt_scale != 1:
         yield "the share of prompt tokens found in the prefix cache stays as it is"
-
-
-def _hits(ground: PredictionInputs, points: Sequence[ProductionPoint]) -> bool:
-    found = [read(BY_NAME["prefix_hit_ratio"], one.window, ground.context.basis) for one in ground.served.blocks[:1]]
-    return bool(points) and any(isinstance(one, Reading) for one in found)
 
 
 def _assumed_of_prompts(ground: PredictionInputs, question: WhatIfQuestion) -> Iterable[str]:

@@ -22,7 +22,7 @@ from rules.resize.production_summary import ProductionSummary
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.what_if.prediction import PredictionInputs, PredictionSource, is_within_limit
 from rules.what_if.production import NO_PEAK, LoadBlock, find_peak, read_window
-from rules.what_if.variations import KV, WORK_EXPONENT, grows_with_prompts
+from rules.what_if.variations import KV, WORK_EXPONENT, PromptEffect, grows_with_prompts
 
 BENCHMARK_END, PRODUCTION_END, GIVEN = "benchmark_end", "production_end", "planned_operating_point"
 
@@ -72,7 +72,7 @@ def find_crossing(ground: PredictionInputs, name: str, objective: float) -> Capa
         return _crossing(ground, name, objective)
     effect = ground.effect(name)
     if effect is not None:
-        return _by_effect(ground, name, objective, sorted(ground.scale**p for p in (effect.low, effect.high)))
+        return _by_effect(ground, name, objective, effect)
     work = ground.scale**WORK_EXPONENT
     same = _crossing(ground, name, objective)
     other = _crossing(ground, name, objective / ground.scale ** grows_with_prompts(name))
@@ -88,13 +88,13 @@ def find_crossing(ground: PredictionInputs, name: str, objective: float) -> Capa
     return replace(same, objective=objective, rps=known, reason=text)
 
 
-def _by_effect(ground: PredictionInputs, name: str, objective: float, factors: list[float]) -> CapacityLimit:
-    effect = ground.effect(name)
-    best = _crossing(ground, name, objective / ground.scale ** (effect.value if effect else 0.0))
+def _by_effect(ground: PredictionInputs, name: str, objective: float, effect: PromptEffect) -> CapacityLimit:
+    best = _crossing(ground, name, objective / ground.scale**effect.value)
     if isinstance(best.rps, Missing):
         return replace(best, objective=objective)
-    low = _ends_of(_crossing(ground, name, objective / factors[1]).rps)[0]
-    latest = _crossing(ground, name, objective / factors[0]).rps
+    least, most = sorted(ground.scale**power for power in (effect.low, effect.high))
+    low = _ends_of(_crossing(ground, name, objective / most).rps)[0]
+    latest = _crossing(ground, name, objective / least).rps
     high = latest.high if isinstance(latest, Reading) else None
     known = Reading(value=best.rps.value, low=low, high=high, n=best.rps.n)
     return replace(best, objective=objective, rps=known)
@@ -113,49 +113,37 @@ def _divided(value: float | None, by: float) -> float | None:
 def _crossing(ground: PredictionInputs, name: str, objective: float) -> CapacityLimit:
     """Return the load between production's last kept and first broken one, else the benchmark's, scaled to production."""
     kept, broken = _in_production(ground, name, objective)
+    reached, n = kept.rps if kept else 0.0, math.fsum(one.requests for one in (kept, broken) if one)
     slower = ground.slowness(name)
     planned = find_benchmark_crossing(ground.context, name, objective / slower)
-    source = PredictionSource.BENCHMARK if slower == 1 else PredictionSource.SLOWED
 
     def told(
-        value: float | None, low: float | None, high: float | None, source: PredictionSource, reason: str
+        source: PredictionSource,
+        reason: str,
+        value: float | None = None,
+        low: float | None = None,
+        high: float | None = None,
     ) -> CapacityLimit:
-        n = (kept.requests if kept else 0.0) + (broken.requests if broken else 0.0)
         found = Reading(value=value, low=low, high=high, n=n)
         return CapacityLimit(name=name, objective=objective, rps=found, breaks=True, source=source, reason=reason)
 
     if broken is not None:
-        low = kept.rps if kept else 0.0
+        text = f"not kept at {broken.rps:.3g} rps"
+        if kept:
+            text = f"production kept it at {kept.rps:.3g} rps a replica and not at {broken.rps:.3g}"
         value = _cross(ground, name, objective, kept, broken)
-        text = f"production kept it at {low:.3g} rps a replica and not at {broken.rps:.3g}"
-        return told(
-            value, low, broken.rps, PredictionSource.PRODUCTION, text if kept else f"not kept at {broken.rps:.3g} rps"
-        )
+        return told(PredictionSource.PRODUCTION, text, value, reached, broken.rps)
     reach = f"production kept it up to {kept.rps:.3g}" if kept else "production does not tell"
     if isinstance(planned, Missing):
         if kept is None:
-            missing = Missing(gap=planned.gap, text=planned.text)
-            return CapacityLimit(
-                name=name,
-                objective=objective,
-                rps=missing,
-                breaks=True,
-                source=PredictionSource.NOBODY,
-                reason=planned.text,
-            )
-        return told(None, kept.rps, None, PredictionSource.PRODUCTION, f"{reach}; {planned.text}")
+            return replace(told(PredictionSource.NOBODY, planned.text), rps=planned)
+        return told(PredictionSource.PRODUCTION, f"{reach}; {planned.text}", low=kept.rps)
     rps, crossed = planned
+    source = PredictionSource.BENCHMARK if slower == 1 else PredictionSource.SLOWED
     said = "the benchmark" if slower == 1 else f"the benchmark, {slower:.2g}x as {'full' if name == KV else 'slow'}"
     if not crossed:
-        return told(
-            None,
-            max(rps, kept.rps if kept else 0.0),
-            None,
-            source,
-            f"{reach}; {said} keeps it up to its last point, {rps:.3g}",
-        )
-    reached = kept.rps if kept else 0.0
-    return told(max(rps, reached), reached or None, None, source, f"{reach}; {said} meets it at {rps:.3g}")
+        return told(source, f"{reach}; {said} keeps it up to its last point, {rps:.3g}", low=max(rps, reached))
+    return told(source, f"{reach}; {said} meets it at {rps:.3g}", max(rps, reached), reached or None)
 
 
 def _in_production(ground: PredictionInputs, name: str, objective: float) -> tuple[LoadBlock | None, LoadBlock | None]:

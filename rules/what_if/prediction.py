@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME as RULES
@@ -130,8 +130,7 @@ def _may_be_full(ground: PredictionInputs, rps: float, served: ProductionLoads |
 
 
 def _at_most_all(found: Reading) -> Reading:
-    value, low, high = (None if part is None else min(1.0, part) for part in (found.value, found.low, found.high))
-    return Reading(value=value, low=low, high=1.0 if high is None else high, n=found.n)
+    return replace(found, high=1.0 if found.high is None else found.high).map(lambda part: min(1.0, part))
 
 
 def is_within_limit(found: SignalValue, limit: float) -> SloStatus:
@@ -195,10 +194,7 @@ def _as_production(ground: PredictionInputs, name: str, rps: float, benchmark: S
 
 
 def _slowed(found: SignalValue, slower: float) -> SignalValue:
-    if isinstance(found, Missing) or slower == 1:
-        return found
-    value, low, high = (None if part is None else part * slower for part in (found.value, found.low, found.high))
-    return Reading(value=value, low=low, high=high, n=found.n)
+    return found if isinstance(found, Missing) or slower == 1 else found.map(lambda part: part * slower)
 
 
 def _broke_below(ground: PredictionInputs, name: str, objective: float, rps: float) -> bool:

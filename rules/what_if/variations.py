@@ -23,7 +23,7 @@ from rules.plan.schema import TierPlan, same_model
 from rules.resize.tier_move import MATCHED
 from rules.telemetry import histograms
 from rules.telemetry.signals import Missing, Reading, SignalValue
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import Window, group_by
 from rules.telemetry.work import Capacity, CapacityLengths
 
 WORK_EXPONENT = 2.0
@@ -102,7 +102,8 @@ def estimate_effect(hours: Iterable[PromptVariation], name: str) -> PromptEffect
     """
     stem = name if name == KV else name.partition("_")[0]
     known = [(one, value) for one in hours for key, value in one.means if key == stem]
-    left = [pair for group in _by_bin(known) for pair in _residuals(group)]
+    of_bins = group_by(known, lambda pair: pair[0].bin).values()
+    left = [pair for group in of_bins if len(group) > 3 for pair in _residuals(group)]
     lengths = sorted(one.prompts for one, _ in known)
     if len(left) < FEWEST_HOURS or lengths[-1 - len(lengths) // 10] < SPREAD * lengths[len(lengths) // 10]:
         return None
@@ -120,13 +121,6 @@ def estimate_effect(hours: Iterable[PromptVariation], name: str) -> PromptEffect
         shortest=lengths[0],
         longest=lengths[-1],
     )
-
-
-def _by_bin(known: Sequence[tuple[PromptVariation, float]]) -> list[list[tuple[PromptVariation, float]]]:
-    grouped: dict[int | None, list[tuple[PromptVariation, float]]] = {}
-    for one, value in known:
-        grouped.setdefault(one.bin, []).append((one, value))
-    return [group for group in grouped.values() if len(group) > 3]
 
 
 def _residuals(group: Sequence[tuple[PromptVariation, float]]) -> list[tuple[float, float]]:
