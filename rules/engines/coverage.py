@@ -235,7 +235,6 @@ class Exposure:
 
     @property
     def newest_support(self) -> Support:
-        """Return the support by the newest release."""
         return self.spans[-1][0]
 
 

@@ -154,7 +154,6 @@ def _of_event(event: TimelineEvent) -> TimelineEntry:
 
 
 def release_event(tier: str, release: ReplicaRelease) -> TimelineEvent:
-    """Return the event that stores the release of a replica."""
     return TimelineEvent(
         t=release.t, kind=TimelineKind.RELEASE, tier=tier, replica=release.replica or None, text=str(release)
     )
@@ -189,7 +188,6 @@ def join_releases(events: Iterable[TimelineEvent]) -> Iterator[TimelineEvent]:
 
 
 def start_event(tier: str, start: ReplicaStart) -> TimelineEvent:
-    """Return the event that stores a start."""
     text = starts.to_text(start)
     return TimelineEvent(t=start.t, kind=TimelineKind.COLD_START, tier=tier, replica=start.replica, text=text)
 

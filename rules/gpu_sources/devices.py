@@ -180,8 +180,6 @@ def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
 
 @dataclass(slots=True)
 class _Gpu:
-    """State of one GPU."""
-
     codes: frozenset[str] | None = None
     events: dict[str, float] = field(default_factory=dict)
     ticks: Ticks | None = None

@@ -98,7 +98,6 @@ class GpuExporter:
 
     @property
     def a_title(self) -> str:
-        """Return the title with its article."""
         return f"{'an' if self.title[0] in 'Aan' else 'a'} {self.title}"
 
 

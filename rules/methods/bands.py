@@ -199,7 +199,7 @@ def judge_experts(case: RuleContext) -> RuleResult:
 
 def _mean_running(one: BinnedWindow) -> float:
     gauge = one.window.gauge("requests_running")
-    return gauge.integral / gauge.seconds if gauge is not None else 0.0
+    return gauge.mean if gauge is not None else 0.0
 
 
 def _rank(verdict: Verdict) -> tuple[int, bool, float]:

@@ -246,10 +246,8 @@ def _judge_starts(case: RuleContext, starts: tuple[StartQuantile, ...], timing: 
     mean = math.fsum(one.seconds * one.count for one in starts) / count
     slowest = max(starts, key=lambda one: one.seconds)
     late = math.fsum(one.count for one in starts if one.seconds > allowed)
-    observed, expected = (
-        Reading(value=slowest.seconds, low=slowest.seconds, high=None, n=count),
-        _expect_planned(planned),
-    )
+    observed = Reading(value=slowest.seconds, low=slowest.seconds, high=None, n=count)
+    expected = _expect_planned(planned)
     starts_word = f"{count:.0f} start" if count == 1 else f"{count:.0f} starts"
     took = number(slowest.seconds, "seconds")
     details = [f"timed {FROM_TO[timing]}", _describe_part(timing, is_fine=not late)]

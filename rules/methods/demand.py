@@ -326,16 +326,12 @@ def judge_batch(case: RuleContext) -> RuleResult:
         )
     worst = max(claims, key=lambda one: (one.at_least > 1, one.need))
     failed = read(SIGNALS["failed_share"], whole)
-    told = (
-        [f"{number(failed.value or 0.0, 'ratio')} of {failed.n:,.0f} requests failed"]
-        if isinstance(failed, Reading)
-        else []
-    )
+    share = f"{number(failed.value or 0.0, 'ratio')} of {failed.n:,.0f}" if isinstance(failed, Reading) else ""
     status = Status.WARNING if worst.need > 1 else Status.OK
     certainty = certain_if(status is Status.OK or worst.at_least > 1)
-    others = [one.text for one in claims if one is not worst]
+    details = (*(one.text for one in claims if one is not worst), f"{share} requests failed" if share else "")
     observed, expected = range_reading(worst.at_least, worst.need, n), range_reading(0.0, 1.0, n)
-    return case.verdict(status, certainty, observed, expected, capitalize(worst.text), details=[*others, *told])
+    return case.verdict(status, certainty, observed, expected, capitalize(worst.text), details=details)
 
 
 def _judge_time(

@@ -204,7 +204,7 @@ class OddReplica:
         return math.fsum(one.own for one in told) / len(told), math.fsum(one.others for one in told) / len(told)
 
     def __str__(self) -> str:
-        unit, words = WORDS[self.pattern]
+        _, unit, words = PATTERNS[self.pattern]
         own, others = (number(value, unit) for value in self.means)
         return f"{self.replica} {words.format(own, others)}"
 
@@ -224,7 +224,7 @@ def judge_imbalance(case: RuleContext) -> RuleResult:
         grouped.setdefault((minute, pool), []).append(_read_minute(one, case.limit("minimum_requests")))
     found: dict[tuple[str, str], list[ReplicaComparison]] = {}
     for several in grouped.values():
-        for pattern, compare in PATTERNS.items():
+        for pattern, (compare, _, _) in PATTERNS.items():
             for name, compared in compare(case, several):
                 found.setdefault((pattern, name), []).append(compared)
     rows = [OddReplica(replica=name, pattern=kind, minutes=tuple(several)) for (kind, name), several in found.items()]
@@ -258,10 +258,7 @@ def _describe_odd(case: RuleContext, odd: Sequence[OddReplica], n: float) -> Rul
 
 
 def _read_minute(one: BinnedWindow, fewest: float) -> ReplicaMinute:
-    def level(family: str) -> float | None:
-        found = one.window.gauge(family)
-        return found.integral / found.seconds if found is not None and found.seconds > 0 else None
-
+    kv, fullest = (one.window.gauge(family) for family in ("kv_utilization", "kv_utilization_max"))
     times = one.window.histograms.get("tpot_seconds", ())
     return ReplicaMinute(
         replica=one.replica or "",
@@ -271,8 +268,8 @@ def _read_minute(one: BinnedWindow, fewest: float) -> ReplicaMinute:
         token_seconds=histograms.mean(times) if math.fsum(part.n for part in times) >= fewest else None,
         prompt=histograms.mean(one.window.histograms.get(PROMPTS, ())),
         output=histograms.mean(one.window.histograms.get(OUTPUTS, ())),
-        kv=level("kv_utilization"),
-        fullest=level("kv_utilization_max"),
+        kv=kv.mean if kv else None,
+        fullest=fullest.mean if fullest else None,
     )
 
 
@@ -328,16 +325,13 @@ def _beside_median(several: Sequence[ReplicaMinute], read: Read) -> Iterator[tup
             yield several[place], value, sum(values[at + (at >= rank)] for at in (low, high)) / 2
 
 
-PATTERNS: Mapping[str, Callable[[RuleContext, Sequence[ReplicaMinute]], Comparisons]] = {
-    "hot spot": _compare_loads,
-    "straggler": _compare_speeds,
-    "full rank": _compare_ranks,
-}
-"""How a replica may stand out in a minute, and the comparison that shows it."""
+_BUSY = "holds {} requests, its neighbours {}; some wait there while others have room"
+_SLOW = "takes {} a token, its neighbours {}; with no more and no longer requests"
+_FULL = "has a rank with its KV cache {} full, {} on average; the other ranks have room"
 
-WORDS: Mapping[str, tuple[str, str]] = {
-    "hot spot": ("", "holds {} requests, its neighbours {}; some wait there while others have room"),
-    "straggler": ("seconds", "takes {} a token, its neighbours {}; with no more and no longer requests"),
-    "full rank": ("ratio", "has a rank with its KV cache {} full, {} on average; the other ranks have room"),
+PATTERNS: Mapping[str, tuple[Callable[[RuleContext, Sequence[ReplicaMinute]], Comparisons], str, str]] = {
+    "hot spot": (_compare_loads, "", _BUSY),
+    "straggler": (_compare_speeds, "seconds", _SLOW),
+    "full rank": (_compare_ranks, "ratio", _FULL),
 }
-"""Unit and words of each pattern."""
+"""How a replica may stand out in a minute: the comparison that shows it, its unit and its words."""

@@ -37,7 +37,6 @@ def sums(case: RuleContext, *signals: str) -> tuple[Window, ...]:
 
 
 def select_last_quarter(case: RuleContext) -> tuple[Window, ...]:
-    """Return the windows of the last quarter."""
     return tuple(one.window for one in case.last_quarter(case.binned))
 
 
@@ -77,7 +76,7 @@ def hours_of_fullest(several: Sequence[Window], family: str, q: float) -> tuple[
     gauges = [gauge for w in several if (gauge := w.gauge(family)) is not None]
     if not gauges:
         return None
-    return nearest_rank([g.integral / g.seconds for g in gauges], q), nearest_rank([g.maximum for g in gauges], q)
+    return nearest_rank([g.mean for g in gauges], q), nearest_rank([g.maximum for g in gauges], q)
 
 
 def observed_seconds(period: Window, longest: float) -> float:

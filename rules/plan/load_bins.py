@@ -195,12 +195,12 @@ def _in_system(window: Window) -> float | None:
     Gauges of unequal coverage would not add up, so both must be there.
     """
     gauges = [one for name in IN_SYSTEM if (one := window.gauges.get(name)) is not None and one.seconds > 0]
-    sampled = math.fsum(one.integral / one.seconds for one in gauges) if len(gauges) == len(IN_SYSTEM) else None
+    sampled = math.fsum(one.mean for one in gauges) if len(gauges) == len(IN_SYSTEM) else None
     counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
     if counted is None:
         return sampled if all(window.gauge(name) for name in IN_SYSTEM) else None
     if sampled is None:
-        return counted.integral / counted.seconds
+        return counted.mean
     return (counted.integral + sampled * gauges[0].seconds) / (counted.seconds + gauges[0].seconds)
 
 
@@ -317,9 +317,8 @@ def waiting_gauge(window: Window) -> GaugeSum | None:
 
 def _growing(one: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:
     """Return how a queue grows, "" if it does not. Two minutes of a growing queue count together."""
-    mean = queue.integral / queue.seconds
     earlier = waiting_gauge(before.window) if before is not None else None
-    if mean < QUEUE or (earlier is not None and mean <= earlier.integral / earlier.seconds):
+    if queue.mean < QUEUE or (earlier is not None and queue.mean <= earlier.mean):
         return ""
     together = [one.window] if before is None or not before.beyond else [before.window, one.window]
     finished = math.fsum(w.counters.get("requests_finished", 0.0) for w in together)

@@ -53,8 +53,6 @@ EVICTING = ("KvEviction", "EvictionDivergence")
 
 
 class ProposalKind(StrEnum):
-    """Kind of a proposal."""
-
     KEEP = "keep"
     GROW = "grow"
     SHRINK = "shrink"

@@ -96,7 +96,6 @@ class WorkloadNow:
 
 
 def measure_workload(seen: ProductionSummary) -> WorkloadNow:
-    """Return the present workload."""
     plan = seen.context.plan
     planned = plan.workload if plan else None
     rates = planned.requests_per_second if planned else None

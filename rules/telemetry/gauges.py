@@ -67,6 +67,10 @@ class GaugeSum:
     maximum: float
     samples: float
 
+    @property
+    def mean(self) -> float:
+        return self.integral / self.seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LittleEstimate:

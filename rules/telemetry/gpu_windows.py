@@ -137,7 +137,7 @@ def level_ratio(window: Window, part: str, whole: str) -> SignalValue:
     if total is None or total.minimum <= 0:
         return Missing(gap=window.explain_missing(whole))
     return Reading(
-        value=used.integral / used.seconds / (total.integral / total.seconds),
+        value=used.mean / total.mean,
         low=used.minimum / total.maximum,
         high=min(1.0, used.maximum / total.minimum),
         n=used.samples,

@@ -100,12 +100,7 @@ def mean_level(window: Window, family: str) -> SignalValue:
     gauge = window.gauge(family)
     if gauge is None:
         return Missing(gap=window.explain_missing(family))
-    return Reading(
-        value=gauge.integral / gauge.seconds,
-        low=gauge.minimum,
-        high=gauge.maximum,
-        n=gauge.samples,
-    )
+    return Reading(value=gauge.mean, low=gauge.minimum, high=gauge.maximum, n=gauge.samples)
 
 
 def total_level(window: Window, family: str) -> SignalValue:
@@ -120,7 +115,7 @@ def total_level(window: Window, family: str) -> SignalValue:
     replicas = window.due_seconds / window.span
     whole = share >= 1 - ALL
     return Reading(
-        value=gauge.integral / gauge.seconds * replicas,
+        value=gauge.mean * replicas,
         low=gauge.minimum * replicas if whole else at_least,
         high=gauge.maximum * replicas if whole else None,
         n=gauge.samples,

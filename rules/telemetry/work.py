@@ -208,8 +208,6 @@ def describe_weighing(
 
 
 class CapacitySource(StrEnum):
-    """Source of a capacity."""
-
     BENCHMARK = "benchmark"
     OPERATOR = "operator"
     PRODUCTION = "production"

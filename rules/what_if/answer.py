@@ -114,7 +114,6 @@ class WhatIf:
 
     @property
     def first_limit(self) -> LimitHeadroom | None:
-        """Return the limit that breaks first."""
         found = find_first_limit(tuple(one.limit for one in self.met))
         return next((one for one in self.met if one.limit is found), None)
 

@@ -227,7 +227,6 @@ class PoolsWhatIf:
 
     @property
     def first(self) -> PoolWhatIf:
-        """Return the pool that is full first."""
         return max(self.pools, key=lambda one: one.utilization)
 
     @property

@@ -18,8 +18,6 @@ NOT_MEASURED = frozenset({Gap.NOT_EXPOSED, Gap.NOT_IN_PLAN})
 
 
 class PredictionSource(StrEnum):
-    """Source of a prediction."""
-
     PRODUCTION = "production"
     BENCHMARK = "benchmark"
     SLOWED = "benchmark_slowed"
@@ -86,13 +84,9 @@ class SloPrediction:
 
 def predict(ground: PredictionInputs, name: str, rps: float) -> Prediction:
     """Return a quantity (signal name) at completed rps of one replica."""
-    by_production = _open(ground, name, rps, ground.served, _of_production(ground, name))
+    by_production = _open(ground, name, rps, ground.served, lambda load: ground.served.read_at(name, load))
     by_benchmark = _open(ground, name, rps, None, lambda load: read_benchmark(ground.context, name, load))
     return Prediction(name=name, production=by_production, benchmark=by_benchmark)
-
-
-def _of_production(ground: PredictionInputs, name: str) -> At:
-    return lambda load: ground.served.read_at(name, load)
 
 
 def _open(ground: PredictionInputs, name: str, rps: float, served: ProductionLoads | None, at: At) -> SignalValue:
@@ -103,17 +97,15 @@ def _open(ground: PredictionInputs, name: str, rps: float, served: ProductionLoa
     if ground.scale == 1:
         return at(rps)
     effect = ground.effect(name) if served is not None else None
-    by_law = effect is None
-    found = (
-        scale_prediction(at, rps, ground.scale, grows_with_prompts(name))
-        if effect is None
-        else shift_prediction(at(rps), ground.scale, effect)
-    )
+    if effect is None:
+        found = scale_prediction(at, rps, ground.scale, grows_with_prompts(name))
+    else:
+        found = shift_prediction(at(rps), ground.scale, effect)
     if isinstance(found, Missing):
         return found
     if name == KV:
         return _at_most_all(found)
-    if not by_law or ground.scale < 1 or not _may_be_full(ground, rps, served):
+    if effect is not None or ground.scale < 1 or not _may_be_full(ground, rps, served):
         return found
     return Reading(value=None, low=found.low, high=None, n=found.n)
 
@@ -167,30 +159,24 @@ def check_objective(ground: PredictionInputs, name: str, objective: float, rps: 
     if kept in FINE | BAD:
         likely = SloStatus.LIKELY_KEPT if kept in FINE else SloStatus.LIKELY_BROKEN
         if slower > 1:
-            return told(
-                likely, PredictionSource.SLOWED, f"the benchmark, {slower:.2g}x as slow: as production is at equal load"
-            )
+            text = f"the benchmark, {slower:.2g}x as slow: as production is at equal load"
+            return told(likely, PredictionSource.SLOWED, text)
         return told(likely, PredictionSource.BENCHMARK, "production does not tell; the benchmark measured such loads")
     if isinstance(found.benchmark, Missing) and found.benchmark.gap is Gap.OUTSIDE_BENCHMARK and ground.context.curve:
         last = ground.context.curve.top_rps
         top = _as_production(ground, name, last, predict(ground, name, last).benchmark)
         if is_within_limit(_slowed(top, slower), objective) in BAD:
-            return told(
-                SloStatus.LIKELY_BROKEN,
-                PredictionSource.BENCHMARK,
-                "the benchmark's last point breaks it at a lower load",
-            )
+            text = "the benchmark's last point breaks it at a lower load"
+            return told(SloStatus.LIKELY_BROKEN, PredictionSource.BENCHMARK, text)
     return told(SloStatus.NOT_KNOWN, PredictionSource.NOBODY, _why(found))
 
 
 def _as_production(ground: PredictionInputs, name: str, rps: float, benchmark: SignalValue) -> SignalValue:
     """Return the benchmark with the measured effect of such prompts, or unchanged."""
     effect = ground.effect(name)
-    return (
-        benchmark
-        if effect is None
-        else shift_prediction(read_benchmark(ground.context, name, rps), ground.scale, effect)
-    )
+    if effect is None:
+        return benchmark
+    return shift_prediction(read_benchmark(ground.context, name, rps), ground.scale, effect)
 
 
 def _slowed(found: SignalValue, slower: float) -> SignalValue:

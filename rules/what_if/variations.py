@@ -23,7 +23,7 @@ from rules.plan.schema import TierPlan, same_model
 from rules.resize.tier_move import MATCHED
 from rules.telemetry import histograms
 from rules.telemetry.signals import Missing, Reading, SignalValue
-from rules.telemetry.windows import Window, group_by
+from rules.telemetry.windows import group_by
 from rules.telemetry.work import Capacity, CapacityLengths
 
 WORK_EXPONENT = 2.0
@@ -84,14 +84,10 @@ def find_prompt_variation(one: BinnedWindow) -> PromptVariation | None:
     if not prompts or not one.rps or window.counters.get("requests_finished", 0.0) < CERTAIN_REQUESTS:
         return None
     means = {stem: histograms.mean(window.histograms.get(family, ())) for stem, family in FAMILIES.items()}
-    means[KV] = _level(window)
+    gauge = window.gauges.get(KV)
+    means[KV] = gauge.mean if gauge is not None and gauge.seconds > 0 else None
     known = tuple((name, value) for name, value in means.items() if value)
     return PromptVariation(bin=one.bin, prompts=prompts, rps=one.rps, means=known)
-
-
-def _level(window: Window) -> float | None:
-    gauge = window.gauges.get(KV)
-    return gauge.integral / gauge.seconds if gauge is not None and gauge.seconds > 0 else None
 
 
 def estimate_effect(hours: Iterable[PromptVariation], name: str) -> PromptEffect | None:
