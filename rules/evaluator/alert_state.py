@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.verdicts.finding import UNASKED, UNASKED_SECONDS, Finding, Transition
+from rules.verdicts.finding import UNASKED, UNASKED_SECONDS, Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Subject, Unknown, Verdict
 
@@ -143,7 +143,7 @@ def _resumed(finding: Finding) -> AlertState | None:
     told = finding.certain_transitions
     if not told or finding.rule not in BY_NAME:
         return None
-    pages = [t for t in told if _pages(finding.rule, t)]
+    pages = [t for t in told if alert_loudness(finding.rule, t.status) is Severity.PAGE]
     first = told[0]
     loudest = pages[0] if pages else first
     return AlertState(
@@ -155,10 +155,6 @@ def _resumed(finding: Finding) -> AlertState | None:
         verdict=finding.worst,
         louder_since=loudest.t if loudest is not first else None,
     )
-
-
-def _pages(rule: str, transition: Transition) -> bool:
-    return alert_loudness(rule, transition.status) is Severity.PAGE
 
 
 def _forgotten(state: AlertState, now: float) -> bool:

@@ -137,7 +137,8 @@ def _unknown(rule: Rule, context: TierContext, now: float, reason: Gap, text: st
 def prefer_firing_result(live: RuleResult, told: Mapping[tuple[str, Subject], RuleResult]) -> RuleResult:
     """Return a result over minutes, or the one over a week if only that fires: a quiet hour is no headroom."""
     weekly = told.get((live.rule, live.subject))
-    if isinstance(weekly, Verdict) and weekly.status in FIRING and not _fires(live):
+    fires = isinstance(live, Verdict) and live.status in FIRING
+    if isinstance(weekly, Verdict) and weekly.status in FIRING and not fires:
         return replace(weekly, t=live.t)
     return live
 
@@ -145,7 +146,3 @@ def prefer_firing_result(live: RuleResult, told: Mapping[tuple[str, Subject], Ru
 def long_only_results(told: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
     """Return the results over days of rules that have no result over minutes."""
     return tuple(result for result in told if BY_NAME[result.rule].window_seconds > LIVE_SECONDS)
-
-
-def _fires(result: RuleResult) -> bool:
-    return isinstance(result, Verdict) and result.status in FIRING

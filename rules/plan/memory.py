@@ -161,11 +161,7 @@ class MemoryFloor:
     length: float | None
     engine: int | None
     load_gap: str
-    shape_gaps: tuple[str, ...]
-
-    @property
-    def gaps(self) -> tuple[str, ...]:
-        return (*self.shape_gaps, *filter(None, (self.load_gap,)))
+    gaps: tuple[str, ...]
 
     @property
     def needed(self) -> float | None:
@@ -226,7 +222,7 @@ def memory_floor(case: Case) -> MemoryFloor:
         length=length,
         engine=shape.kv_tokens,
         load_gap=load_gap,
-        shape_gaps=tuple(gaps),
+        gaps=(*gaps, *filter(None, (load_gap,))),
     )
 
 
@@ -317,10 +313,8 @@ def _by_the_engine(floor: MemoryFloor, tokens: int) -> Found:
     text = f"the engine's KV cache holds {tokens:,} tokens"
     if floor.fits is not None:
         text += f"; the guide's rules of thumb leave room for {floor.fits[0]:,.0f} to {floor.fits[1]:,.0f}"
-    if floor.needed is not None:
-        yield "architecture.kv_tokens", "info", f"{text}; the planned load needs {floor.needed:,.0f}"
-    else:
-        yield "architecture.kv_tokens", "info", f"{text}; the planned load is not known: {floor.load_gap}"
+    needs = f"is not known: {floor.load_gap}" if floor.needed is None else f"needs {floor.needed:,.0f}"
+    yield "architecture.kv_tokens", "info", f"{text}; the planned load {needs}"
 
 
 def _cannot_load(case: Case, floor: MemoryFloor) -> Found:
@@ -341,11 +335,8 @@ def _too_little(case: Case, floor: MemoryFloor, needs: float, has: float) -> Fou
     """Yield a memory floor that the GPUs of a replica do not exceed by the guide's headroom."""
     parts = ", ".join(f"{label} {size / 1e9:.3g}" for label, size in floor.parts if size)
     text = f"a replica needs {needs / 1e9:.4g} GB ({parts}) and has {has / 1e9:.4g}"
-    if has < needs:
-        fits = floor.fits[1] if floor.fits else 0.0
-        text += f"; {kv_shortfall(fits, floor)}"
-    else:
-        text += f", {has / needs - 1:.0%} more"
+    shortfall = f"; {kv_shortfall(floor.fits[1] if floor.fits else 0.0, floor)}"
+    text += shortfall if has < needs else f", {has / needs - 1:.0%} more"
     gpus = [math.ceil(needs * (1 + more) * case.tier.gpu.per_replica / has) for more in HEADROOM]
     several = f"{gpus[0]} to {gpus[1]}" if gpus[0] < gpus[1] else f"{gpus[0]}"
     asked = f"the guide asks for {HEADROOM[0]:.0%} to {HEADROOM[1]:.0%} beyond the floor (2.6)"
@@ -383,11 +374,8 @@ def describe_memory(case: Case) -> Iterator[tuple[str, str]]:
     if floor.kv_token is not None:
         yield "KV a token", f"{floor.kv_token:,.0f} bytes"
     if floor.fits is not None:
-        low, high = floor.fits
-        yield (
-            "fit",
-            f"{low:,.0f} to {high:,.0f} tokens after activations (20 % of the weights) and framework (10 to 5 %)",
-        )
+        room = f"{floor.fits[0]:,.0f} to {floor.fits[1]:,.0f} tokens"
+        yield "fit", f"{room} after activations (20 % of the weights) and framework (10 to 5 %)"
     if floor.engine is not None:
         yield "engine", f"{floor.engine:,} tokens by its own page"
     if floor.needed is not None:

@@ -209,8 +209,11 @@ def answer_question(
     counted = usable if usable is not None and not usable.is_lower_bound else None
     now = count_replicas_at(seen, peak.at if peak else None)
     found = list_limits(ground)
-    breaks = find_first_limit(found)
+    breaks, margin = find_first_limit(found), margin_of(seen.context.limits)
     per_replica = rps / question.instances
+    plan, tokens = seen.context.plan, tokens_per_hour(seen)
+    # Another peak scales the whole traffic.
+    grown = rps / peak.rps if question.rps is not None and peak is not None and peak.at is not None else 1.0
     return WhatIf(
         tier=seen.context.tier,
         question=question,
@@ -221,12 +224,11 @@ def answer_question(
         one_lost=_at(ground, question.instances - 1, rps) if question.instances > 1 else None,
         usable=usable,
         utilization=per_replica / counted.rps if counted else None,
-        needed=replica_count(rps, counted, margin_of(seen.context.limits))
-        if counted and question.prompt_scale == 1
-        else None,
+        needed=replica_count(rps, counted, margin) if counted and question.prompt_scale == 1 else None,
         met=tuple(_met(one, question.instances, rps) for one in found),
         one_lost_rps=breaks.earliest * (question.instances - 1) if breaks and breaks.earliest is not None else None,
-        **_bills(seen, question, peak, rps),
+        bill=compute_bill(plan, question.instances, tokens * grown if tokens else None) if plan else None,
+        bill_now=compute_bill(plan, seen.observed_replicas, tokens) if plan and seen.observed_replicas > 0 else None,
         workload=work,
         slower=slower,
         days_seen=seen.observed_seconds / 86_400,
@@ -277,21 +279,6 @@ def _met(limit: CapacityLimit, instances: int, rps: float) -> LimitHeadroom:
         return LimitHeadroom(limit=limit, tier_rps=None, headroom=None, fewest=None)
     fewest = math.ceil(round(rps / load, 9)) if load > 0 else None
     return LimitHeadroom(limit=limit, tier_rps=load * instances, headroom=load * instances / rps - 1, fewest=fewest)
-
-
-def _bills(
-    seen: ProductionSummary, question: WhatIfQuestion, peak: ObservedPeak | None, rps: float
-) -> Mapping[str, Bill | None]:
-    """Return the bills. Another peak scales the whole traffic."""
-    plan: TierPlan | None = seen.context.plan
-    if plan is None:
-        return {"bill": None, "bill_now": None}
-    tokens = tokens_per_hour(seen)
-    grown = rps / peak.rps if question.rps is not None and peak is not None and peak.at is not None else 1.0
-    return {
-        "bill": compute_bill(plan, question.instances, tokens * grown if tokens else None),
-        "bill_now": compute_bill(plan, seen.observed_replicas, tokens) if seen.observed_replicas > 0 else None,
-    }
 
 
 def _assumed(
