@@ -138,9 +138,9 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     slow = [(one, late.best) for one, late in counted if late.best > usual * late.n]
     if not slow:
         return None
-    slow.sort(key=lambda pair: _middle(pair[0]))
-    begin = _middle(slow[(len(slow) - 1) // 2][0])
-    before = (one.window for one, late in counted if late.best <= usual * late.n and _middle(one) < begin)
+    slow.sort(key=lambda pair: pair[0].window.middle)
+    begin = slow[(len(slow) - 1) // 2][0].window.middle
+    before = (one.window for one, late in counted if late.best <= usual * late.n and one.window.middle < begin)
     return SlowMinutes(slow=tuple(slow), before=tuple(before))
 
 
@@ -193,7 +193,3 @@ def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None) -
             else None
         )
     return histograms.share_above(parts, limit) if parts and limit is not None else None
-
-
-def _middle(one: BinnedWindow) -> float:
-    return (one.window.start + one.window.end) / 2

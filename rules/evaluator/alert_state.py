@@ -72,7 +72,7 @@ def step_alerts(
     for result in results:
         key = AlertKey(rule=result.rule, subject=result.subject)
         if isinstance(result, Unknown):
-            if key in states and _unasked(states[key], result, now):
+            if key in states and result.reason in UNASKED and now - states[key].verdict.t > UNASKED_SECONDS:
                 states[key] = _resolved(states[key], now)
             continue
         state = _step(states.get(key), key, result, now)
@@ -94,10 +94,6 @@ def _not_ahead(state: AlertState, now: float) -> AlertState:
         louder_since=None if louder is None else min(louder, now),
         resolved_at=None if resolved is None else min(resolved, now),
     )
-
-
-def _unasked(state: AlertState, result: Unknown, now: float) -> bool:
-    return result.reason in UNASKED and now - state.verdict.t > UNASKED_SECONDS
 
 
 def _step(state: AlertState | None, key: AlertKey, verdict: Verdict, now: float) -> AlertState | None:

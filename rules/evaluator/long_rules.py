@@ -60,7 +60,7 @@ def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
 
 
 def _hour(window: Window) -> float:
-    return (window.start + window.end) / 2 // HOUR_SECONDS * HOUR_SECONDS
+    return window.middle // HOUR_SECONDS * HOUR_SECONDS
 
 
 def _slim(window: Window) -> Window:

@@ -121,8 +121,7 @@ def judge_falling(case: RuleContext) -> RuleResult:
         return case.unknown(found.gap, found.text or "tokens per GPU-hour are not known")
     middle = case.now - case.rule.window_seconds / 2
     before, after = (
-        _compute_yield(case, [hour for hour in hours if (_middle(hour) < middle) == earlier])
-        for earlier in (True, False)
+        _compute_yield(case, [hour for hour in hours if (hour.middle < middle) == earlier]) for earlier in (True, False)
     )
     if before is None or after is None:
         return case.unknown(Gap.NO_TRAFFIC, "one of the two weeks had no traffic")
@@ -161,16 +160,12 @@ def _compute_yield(case: RuleContext, hours: Sequence[Window]) -> TokenYield | N
 def _pair_days(case: RuleContext, hours: Sequence[Window]) -> list[tuple[TokenYield, TokenYield]]:
     """Return each day of the later half with the day half the window before it, if both had traffic."""
     half = round(case.rule.window_seconds / 2 / DAY_SECONDS)
-    grouped = windows.group_by(hours, lambda hour: math.floor((case.now - _middle(hour)) / DAY_SECONDS))
+    grouped = windows.group_by(hours, lambda hour: math.floor((case.now - hour.middle) / DAY_SECONDS))
     pairs = [
         (_compute_yield(case, grouped.get(day + half, [])), _compute_yield(case, grouped.get(day, [])))
         for day in range(half)
     ]
     return [(before, after) for before, after in pairs if before is not None and after is not None]
-
-
-def _middle(hour: Window) -> float:
-    return (hour.start + hour.end) / 2
 
 
 def _is_falling(case: RuleContext, before: TokenYield, after: TokenYield) -> bool:

@@ -202,7 +202,7 @@ def _select_third(case: RuleContext, binned: Sequence[BinnedWindow], *, last: bo
     """Return the binned windows whose middle is in the first or the last third of the rule's window."""
     start = min((one.window.start for one in binned), default=case.now)
     third = (case.now - start) / 3
-    middles = ((one, (one.window.start + one.window.end) / 2) for one in binned)
+    middles = ((one, one.window.middle) for one in binned)
     return tuple(one for one, at in middles if (at >= case.now - third if last else at <= start + third))
 
 

@@ -361,8 +361,7 @@ def _thirds(binned: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindo
     start = min((s.window.start for s in binned), default=now)
     thirds: list[list[BinnedWindow]] = [[], [], []]
     for one in binned:
-        middle = (one.window.start + one.window.end) / 2
-        thirds[min(2, int((middle - start) / max(now - start, 1e-9) * 3))].append(one)
+        thirds[min(2, int((one.window.middle - start) / max(now - start, 1e-9) * 3))].append(one)
     return thirds
 
 

@@ -102,7 +102,9 @@ def _calmer(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) 
         return state
     calm = _calm(state, now, limits)
     state = replace(state, calm_seconds=state.calm_seconds + calm if calm > 0 else 0.0)
-    return _over(state) if state.calm_seconds >= limits.calm_seconds else state
+    if state.calm_seconds < limits.calm_seconds:
+        return state
+    return CascadeState(recent=state.recent, request_seconds=state.request_seconds)
 
 
 def _remember(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
@@ -118,10 +120,6 @@ def _request_seconds(before: float | None, now: float | None) -> float | None:
     if before is None or now is None:
         return now if before is None else before
     return now if now > before else (before + now) / 2
-
-
-def _over(state: CascadeState) -> CascadeState:
-    return CascadeState(recent=state.recent, request_seconds=state.request_seconds)
 
 
 def _stage(state: CascadeState, limits: CascadeThresholds) -> tuple[int, str]:

@@ -95,7 +95,7 @@ def group_by_hour_of_week(seen: ProductionSummary, zone: str) -> tuple[HourOfWee
     for hour, used in list_used_hours(seen):
         if used is None or hour.span <= 0:
             continue
-        local = datetime.fromtimestamp((hour.start + hour.end) / 2, clock)
+        local = datetime.fromtimestamp(hour.middle, clock)
         idle = money.spare_replicas(mean_ready_replicas((hour,)), used, target)
         grouped.setdefault((local.weekday(), local.hour), []).append((used, idle))
     return tuple(_of_week(day, hour, grouped.get((day, hour), [])) for day in range(7) for hour in range(24))
@@ -143,7 +143,7 @@ def _schedule(case: LeverCase) -> Lever:
     peaks = _peaks(case.seen.rates)
     saved, counted = 0.0, 0
     for hour, _ in case.hours:
-        peak = peaks.get((hour.start + hour.end) / 2 // HOUR_SECONDS * HOUR_SECONDS)
+        peak = peaks.get(hour.middle // HOUR_SECONDS * HOUR_SECONDS)
         if peak is None:
             continue
         counted += 1

@@ -109,8 +109,8 @@ class ProductionSummaryBuilder:
         _into_hours(self.plan_hours, present)
         self._add_demand(demand)
         recent = self.until - RECENT_SECONDS
-        self.lately = _added(self.lately, [one for one in binned if _middle(one.window) >= recent])
-        of_bins = [one for one in present if _middle(one.window) >= recent]
+        self.lately = _added(self.lately, [one for one in binned if one.window.middle >= recent])
+        of_bins = [one for one in present if one.window.middle >= recent]
         self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
 
     def _add_demand(self, demand: tuple[MinuteDemand, ...]) -> None:
@@ -159,14 +159,9 @@ def _without_holes(total: Window | None, hours: tuple[Window, ...]) -> Window | 
     return replace(total, start=total.end - min(total.span, seconds))
 
 
-def _middle(window: Window) -> float:
-    """By which a window belongs to an hour: its ends are instants of scrapes, a few seconds beside the clock's."""
-    return (window.start + window.end) / 2
-
-
 def _into_hours(hours: dict[float, Window], binned: tuple[BinnedWindow, ...]) -> None:
     for one in binned:
-        start = _middle(one.window) // HOUR_SECONDS * HOUR_SECONDS
+        start = one.window.middle // HOUR_SECONDS * HOUR_SECONDS
         # Weeks of hours are held at once, and of a window its histograms are most.
         slim = replace(one.window, histograms={})
         hours[start] = windows.sum_windows((hours[start], slim)) if start in hours else slim

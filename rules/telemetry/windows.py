@@ -73,6 +73,11 @@ class Window:
         return self.end - self.start
 
     @property
+    def middle(self) -> float:
+        """Return the time by which a window belongs to a minute or an hour: scrapes lie beside the clock's ends."""
+        return (self.start + self.end) / 2
+
+    @property
     def due_seconds(self) -> float:
         """Return the replica-seconds of full coverage. Counters booked late (`rules.replicas.track`) reach back before
         the `start` of the windows that expected them. The span may therefore be longer than the expected time."""
@@ -109,7 +114,7 @@ def gap_window(start: float, end: float, reason: Gap) -> Window:
 
 def minute_of(window: Window) -> float:
     """Return the start (unix seconds) of the minute that contains the middle of the window."""
-    return (window.start + window.end) / 2 // MINUTE_SECONDS * MINUTE_SECONDS
+    return window.middle // MINUTE_SECONDS * MINUTE_SECONDS
 
 
 def diff_snapshots(earlier: Snapshot, later: Snapshot) -> Window:

@@ -135,7 +135,7 @@ class RuleContext:
         return tuple(tuple(group) for _, group in sorted(windows.group_by(binned, self._period).items()))
 
     def _period(self, one: BinnedWindow) -> float:
-        return (one.window.start + one.window.end) / 2 // self.period_seconds
+        return one.window.middle // self.period_seconds
 
 
 def read_plan_value(context: TierContext, path: str) -> object:

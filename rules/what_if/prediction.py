@@ -104,7 +104,7 @@ def _open(ground: PredictionInputs, name: str, rps: float, served: ProductionLoa
     if isinstance(found, Missing):
         return found
     if name == KV:
-        return _at_most_all(found)
+        return replace(found, high=1.0 if found.high is None else found.high).map(lambda part: min(1.0, part))
     if effect is not None or ground.scale < 1 or not _may_be_full(ground, rps, served):
         return found
     return Reading(value=None, low=found.low, high=None, n=found.n)
@@ -119,10 +119,6 @@ def _may_be_full(ground: PredictionInputs, rps: float, served: ProductionLoads |
         # An engine that shows no KV cache: nothing is known of it, and the law speaks of time alone.
         return found.gap not in NOT_MEASURED
     return found.high is None or found.high >= ground.ceiling
-
-
-def _at_most_all(found: Reading) -> Reading:
-    return replace(found, high=1.0 if found.high is None else found.high).map(lambda part: min(1.0, part))
 
 
 def is_within_limit(found: SignalValue, limit: float) -> SloStatus:

@@ -251,8 +251,7 @@ def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
 def count_replicas_at(seen: ProductionSummary, t: float | None) -> float | None:
     """Return the replicas of the hour of `t`, else their mean; None without any."""
     for one in seen.hours:
-        middle = (one.start + one.end) / 2
-        if t is not None and middle // HOUR_SECONDS == t // HOUR_SECONDS and one.span > 0:
+        if t is not None and one.middle // HOUR_SECONDS == t // HOUR_SECONDS and one.span > 0:
             return one.covered_seconds / one.span
     return seen.observed_replicas or None
 
@@ -270,4 +269,4 @@ def _hours(several: Iterable[Window]) -> Iterable[tuple[float, float]]:
     for one in several:
         requests = count_arrivals(one.counters)
         if requests is not None and one.span > 0 and one.coverage > 0 and math.isfinite(requests):
-            yield requests / one.span / one.coverage, (one.start + one.end) / 2 // HOUR_SECONDS * HOUR_SECONDS
+            yield requests / one.span / one.coverage, one.middle // HOUR_SECONDS * HOUR_SECONDS
