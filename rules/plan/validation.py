@@ -152,7 +152,9 @@ _WORDS: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
     "string_type": lambda value, ctx: f"must be text, not {_named(value)}",
     "string_too_short": lambda value, ctx: "must not be empty",
     "string_unicode": lambda value, ctx: "must be text that can be written as UTF-8",
-    "string_pattern_mismatch": lambda value, ctx: f"must be {_PATTERNS[ctx['pattern']]}",
+    "string_pattern_mismatch": lambda value, ctx: (
+        f"must be {_PATTERNS.get(ctx['pattern'], 'text like ' + ctx['pattern'])}"
+    ),
     "literal_error": lambda value, ctx: f"must be {ctx['expected']}, not {_named(value)}",
     "tuple_type": lambda value, ctx: f"must be a list, not {_named(value)}",
     "too_short": lambda value, ctx: "must not be empty",
