@@ -14,17 +14,16 @@ import time
 
 from agent.cli.arguments import CANNOT_JUDGE, FINE, duration
 from agent.cli.forecast import add_history
-from agent.config.load import find, history_path, load, select_tier
+from agent.config.load import build_tier_contexts, find, history_path, load, select_tier
 from agent.errors import ConfigError
 from agent.history import reader
 from agent.history.store import HistoryStore
 from agent.worker.process import ONE_THREAD
+from exporters.autoscaling.formats import DRAIN, FORMATS
 from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectReference, Secret
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import count_pools
-
-DRAIN = "drain"
-MANIFESTS = ("keda", "hpa", "cronjob", "aibrix", DRAIN)
+from rules.replicas.drain import SPOT_WARNING_SECONDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--spot-warning",
         type=duration,
-        default=120.0,
+        default=SPOT_WARNING_SECONDS,
         metavar="DURATION",
         help="how long before its end a spot instance is told (default: 2m)",
     )
     parser.add_argument("--explain", action="store_true", help="also what pre-warming was worth on the last week")
     parser.add_argument(
         "--format",
-        choices=("text", "json", *MANIFESTS),
+        choices=("text", "json", *FORMATS),
         default="text",
         help="for people, for programs, as manifests for an autoscaler, or as the grace period of a workload's pods",
     )
@@ -129,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
     )
     from exporters.documents.prewarm import prewarm_json, prewarm_text
 
-    if options.format in MANIFESTS and options.workload is None:
+    if options.format in FORMATS and options.workload is None:
         raise ConfigError((f"--format {options.format}: say with --workload what is scaled, such as Deployment/chat",))
     if options.bin is not None and options.history is None:
         raise ConfigError(
@@ -149,9 +148,10 @@ def run(options: argparse.Namespace) -> int:
             reader.print_simulated_notice(store)
     planned = loaded.plan.tiers.get(result.tier) if loaded and loaded.plan else None
     ahead = result.forecast.projection.points_until(result.made_at) if result.forecast else ()
-    pools = count_pools(planned, max(one.q95 for one in ahead), margin_of()) if planned and ahead else {}
+    margin = margin_of(build_tier_contexts(loaded)[result.tier].limits) if loaded else margin_of()
+    pools = count_pools(planned, max(one.q95 for one in ahead), margin) if planned and ahead else {}
     found = result.prewarm.recommendation is not None or bool(pools)
-    if options.format in MANIFESTS:
+    if options.format in FORMATS:
         if result.prewarm.recommendation is None and options.format != DRAIN:
             print(f"sizewatch prewarm: no manifest: {prewarm_text(result.prewarm)}", file=sys.stderr)
             return CANNOT_JUDGE
@@ -173,7 +173,8 @@ def run(options: argparse.Namespace) -> int:
         counts = {pool: one.replicas for pool, one in pools.items()}
         print(json.dumps({**prewarm_json(result.prewarm), **({"pools": counts} if pools else {})}, indent=2))
     else:
-        print(prewarm_text(result.prewarm, explain=options.explain))
+        if result.prewarm.recommendation is not None or not pools:
+            print(prewarm_text(result.prewarm, explain=options.explain))
         for pool, one in pools.items():
             print(f"{pool} pool, 95% of demand: {one.arithmetic_text}; {one.capacity.reason}")
     return FINE if found or options.format == DRAIN else CANNOT_JUDGE

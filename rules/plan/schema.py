@@ -236,8 +236,12 @@ class Lora(_PlanSection):
 
 
 class Disaggregation(_PlanSection):
-    prefill_tokens_per_second: Positive = Field(description="Prompt tokens per second of one prefill replica.")
-    decode_tokens_per_second: Positive = Field(description="Output tokens per second of one decode replica.")
+    prefill_tokens_per_second: Annotated[float, Field(ge=1)] = Field(
+        description="Prompt tokens per second of one prefill replica."
+    )
+    decode_tokens_per_second: Annotated[float, Field(ge=1)] = Field(
+        description="Output tokens per second of one decode replica."
+    )
     prefill_instances: Count | None = Field(None, description="Planned replicas of the prefill pool.")
     decode_instances: Count | None = Field(None, description="Planned replicas of the decode pool.")
 

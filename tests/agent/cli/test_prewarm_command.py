@@ -273,6 +273,10 @@ def test_pools_are_counted_one_by_one_at_the_forecast(
     assert code == 0
     rps = float(re.findall(r"decode pool, 95% of demand: ([\d.]+) rps", out)[0])
     assert f"prefill pool, 95% of demand: {rps:.3g} rps at 1.95 rps a replica at up to 0.9 of it: 1" in out
+    assert "no recommendation" not in out
+    config.write_text(config.read_text() + "thresholds: {t: {NoHeadroom: {above: 0.45}}}\n")
+    assert "at up to 0.45 of it" in said(capsys, "--history", str(trace), "-c", str(config), "--start", "3m")[1]
+    config.write_text(config.read_text().replace("0.45", "0.9"))
     code, out, _ = said(capsys, "--history", str(trace), "-c", str(config), "--start", "3m", "--format", "json")
     assert json.loads(out)["pools"] == {"prefill": 1, "decode": math.ceil(rps * 64 / 10 / 0.9)}
     assert (
