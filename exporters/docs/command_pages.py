@@ -56,6 +56,13 @@ def _subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser
     return found
 
 
+def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parser, then those of its commands and of theirs."""
+    yield parser
+    for part in _subparsers(parser):
+        yield from all_parsers(part)
+
+
 def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     hidden = (argparse._SubParsersAction, argparse._HelpAction)
     return [a for a in parser._actions if not isinstance(a, hidden) and a.help != argparse.SUPPRESS]
