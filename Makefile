@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # Else every process that tests start compiles the whole project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tools lint sbom audit bench soak clean chaos fuzz
+.PHONY: demo test tools lint sbom audit site bench soak clean chaos fuzz
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,7 +24,7 @@ demo: $(STAMP)
 
 test: $(STAMP) tools
 	@$(BIN)/python -m pytest -n auto --dist worksteal
-	@$(MAKE) --no-print-directory lint $(if $(CI),sbom audit)
+	@$(MAKE) --no-print-directory lint $(if $(CI),sbom audit site)
 
 tools:
 	@tests/install_tools.sh
@@ -66,6 +66,13 @@ audit:
 	@$(PYTHON) -m venv build/audit
 	@build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit $(if $(CI),|| true)
 	@$(PYTHON) deploy/audit.py build/audit/bin/pip-audit $(if $(CI),--lenient)
+
+# The documentation as a site; a link that leads nowhere or a page that index.md does not list is an error.
+site:
+	@$(PYTHON) -m venv build/site-env
+	@if build/site-env/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.txt; \
+	then build/site-env/bin/sphinx-build --fail-on-warning --nitpicky --fresh-env --quiet -b dirhtml docs build/site && echo build/site/index.html; \
+	else echo "SITE NOT BUILT: its tools could not be installed (is there a network?)"; $(if $(CI),true,false); fi
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
