@@ -7,10 +7,13 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.cli.arguments import BAD_INPUT, FINDING, FINE, add_format
-from agent.lint.linting import LintResult, lint_files
 from rules.telemetry.wording import format_count
+
+if TYPE_CHECKING:
+    from agent.lint.linting import LintResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    # Its parser of PromQL is in an extra.
+    from agent.lint.linting import lint_files
+
     result = lint_files([Path(name) for name in options.rules], options.target_label)
     print(json.dumps({"schema": 1, **asdict(result)}, indent=2) if options.format == "json" else _text(result))
     for problem in result.broken:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
 from agent.cli.arguments import BAD_INPUT, FINE, normalize_arguments, sentence
-from agent.errors import SizewatchError
+from agent.errors import SizewatchError, explain_missing_module
 from agent.version import VERSION
 from exporters.render.text import strip_control_characters
 
@@ -272,6 +272,12 @@ def _run(words: list[str]) -> int:
         return int(command.run(options))
     except SizewatchError as error:
         _complain(words, *str(error).splitlines())
+        return BAD_INPUT
+    except ModuleNotFoundError as error:
+        advice = explain_missing_module(error)
+        if advice is None:
+            raise
+        _complain(words, advice)
         return BAD_INPUT
 
 
