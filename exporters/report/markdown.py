@@ -14,6 +14,7 @@ from exporters.report.findings import (
     finding_text,
     foreign_line,
     incident_line,
+    loud_incidents,
     period_text,
     restart_lines,
     restarts_in_all,
@@ -26,30 +27,32 @@ from exporters.report.wording import (
     FLEET_USE,
     PROPOSED,
     SIMULATED,
-    blind_line,
+    TOLD,
+    blind_lines,
     busiest_idle,
     coverage_sentence,
     curve_sentence,
     days_words,
     fit_words,
     fleet_lines,
+    lengths_line,
+    main_rows,
     money,
     next_step,
     number_text,
+    observed_text,
     period,
     prewarm_sentences,
-    request_lengths_text,
     sum_line,
     times,
     trap_sentence,
     trend,
     trend_note,
+    unseen_line,
     verdict_words,
     words,
 )
-
-MOST_BLIND = 12
-"""Maximum number of unknown periods shown, longest first."""
+from rules.plan.money import figure
 
 
 def report_markdown(found: Report) -> str:
@@ -59,13 +62,18 @@ def report_markdown(found: Report) -> str:
     lines += ["", *(f"1. {tier.verdict}" for tier in found.tiers), "", next_step(found)]
     for tier in found.tiers:
         lines += ["", f"## {tier.tier}", "", f"**{tier.verdict}**"]
+        lines += [line for text in filter(None, (loud_incidents(tier, found.zone),)) for line in ("", text)]
         lines += [line for text in tier.quality.remarks for line in ("", f"> {text}")]
-        for title, section in SECTIONS:
-            lines += ["", f"### {title}", "", *section(tier)]
-    lines += ["", "## Changes of the plan", ""]
-    lines += [f"- {line}" for line in found.plan_changes] or ["The plan stays as it is."]
+        lines += ["", *_cost(tier), "", lengths_line(tier), *_sections(tier, MAIN)]
+    for tier in found.tiers:
+        lines += ["", f"## Appendix: {tier.tier}", *_sections(tier, APPENDIX)]
     lines += ["", BOUNDS]
     return _harmless("\n".join(lines)) + "\n"
+
+
+def _sections(tier: TierReport, several: Sections) -> Iterator[str]:
+    for title, section in several:
+        yield from ("", f"### {title}", "", *section(tier))
 
 
 def _harmless(text: str) -> str:
@@ -73,22 +81,31 @@ def _harmless(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", strip_control_characters(text)).replace("](", "]\\(")
 
 
+Sections = tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...]
+
+
 def _monitoring(tier: TierReport) -> Iterator[str]:
     rows = [
         (
             row.title,
             row.target,
-            words(row.observed, row.unit)
-            + (f" {tier.currency}" if row.unit == "money" and not row.observed.gap else ""),
+            observed_text(row, tier.currency),
             trend(row.change, row.observed, row.before),
             verdict_words(row.status, row.certainty),
-            row.sentence,
+            row.sentence if row.status in TOLD else "",
         )
-        for row in tier.monitoring
+        for row in main_rows(tier)
     ]
-    yield table(("", "target", "observed", "trend", "verdict", ""), rows)
-    yield ""
-    yield f"{request_lengths_text(tier.lengths)} {trend_note(tier)}".strip()
+    if rows:
+        yield table(("", "target", "observed", "trend", "verdict", ""), rows)
+        yield ""
+    yield f"{unseen_line(tier)} {trend_note(tier)}".strip()
+
+
+def _rules(tier: TierReport) -> Iterator[str]:
+    for row in tier.monitoring:
+        if row.rules:
+            yield f"- {row.title}: {verdict_words(row.status, row.certainty)}: {row.sentence}"
 
 
 def _workload(tier: TierReport) -> Iterator[str]:
@@ -109,7 +126,12 @@ def _workload(tier: TierReport) -> Iterator[str]:
             number_text(part.average_rps, "per_second"),
             DASH,
         ),
-        ("peak rate", number_text(part.planned_peak_rps, "per_second"), number_text(part.peak_rps, "per_second"), DASH),
+        (
+            "peak rate, of five minutes",
+            number_text(part.planned_peak_rps, "per_second"),
+            number_text(part.peak_rps, "per_second"),
+            DASH,
+        ),
         ("peak to average", DASH, number_text(part.peak_to_average), DASH),
     ]
     yield table(("", "planned", "observed", "factor"), rows)
@@ -155,14 +177,10 @@ def _curve(tier: TierReport) -> Iterator[str]:
                 for one in part.planned
             ],
         )
-        yield ""
-    yield request_lengths_text(part.lengths, "Production was measured")
 
 
 def _fleet(tier: TierReport) -> Iterator[str]:
     yield from (f"- {line}" for line in fleet_lines(tier))
-    yield ""
-    yield request_lengths_text(tier.curve.lengths, "What a replica takes was measured")
 
 
 def _cost(tier: TierReport) -> Iterator[str]:
@@ -181,12 +199,10 @@ def _cost(tier: TierReport) -> Iterator[str]:
         for one in tier.costs
     ]
     yield table(("", "replicas", "GPU-hours a day", "a day", "a million output tokens", FLEET_USE), rows)
-    for one in tier.costs:
-        if one.arithmetic:
-            yield ""
-            yield f"- {one.name}: {sum_line(one.arithmetic)}"
-    yield ""
-    yield request_lengths_text(tier.lengths, "What was measured was")
+
+
+def _arithmetic(tier: TierReport) -> Iterator[str]:
+    yield from (f"- {one.name}: {sum_line(one.arithmetic)}" for one in tier.costs if one.arithmetic)
 
 
 def _trap(tier: TierReport) -> Iterator[str]:
@@ -211,8 +227,6 @@ def _trap(tier: TierReport) -> Iterator[str]:
         yield table(("lever", "replicas", "a day", "", "how it was reckoned"), rows)
         yield ""
         yield "The levers overlap; their sum means nothing."
-    yield ""
-    yield request_lengths_text(tier.lengths)
 
 
 def _prewarming(tier: TierReport) -> Iterator[str]:
@@ -224,16 +238,14 @@ def _prewarming(tier: TierReport) -> Iterator[str]:
             [
                 (
                     f"{one.name}{' (ours)' if one.is_ours else ''}{' (recommended)' if one.is_recommended else ''}",
-                    f"{one.violation_minutes:,.0f}",
-                    f"{one.late_requests:,.0f}",
-                    f"{one.replica_hours:,.0f}",
+                    figure(one.violation_minutes),
+                    figure(one.late_requests),
+                    figure(one.replica_hours),
                     money(one.money, tier.currency),
                 )
                 for one in tier.prewarming.strategies
             ],
         )
-        yield ""
-        yield request_lengths_text(tier.lengths)
 
 
 def _guardrails(tier: TierReport) -> Iterator[str]:
@@ -250,9 +262,6 @@ def _incidents(tier: TierReport) -> Iterator[str]:
         yield "None."
     for one in tier.grouped_incidents:
         yield f"- **{one.title}**: {incident_line(one, tier.trap.zone, tier.currency)}"
-    if tier.grouped_incidents:
-        yield ""
-        yield request_lengths_text(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
 
 
 def _findings(tier: TierReport) -> Iterator[str]:
@@ -269,9 +278,6 @@ def _findings(tier: TierReport) -> Iterator[str]:
         yield "Restarts of engines:"
         yield ""
         yield from (f"- {line}" for line in restart_lines(tier, zone))
-    if tier.incidents:
-        yield ""
-        yield request_lengths_text(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
 
 
 def _quality(tier: TierReport) -> Iterator[str]:
@@ -280,17 +286,12 @@ def _quality(tier: TierReport) -> Iterator[str]:
     yield ""
     for text in (*part.remarks, restarts_in_all(tier)):
         yield from (f"- {text}",) if text else ()
-    for one in part.blind[:MOST_BLIND]:
-        yield f"- {blind_line(one)}"
-    if len(part.blind) > MOST_BLIND:
-        yield f"- and {len(part.blind) - MOST_BLIND} more of shorter times, which report.json has"
+    yield from (f"- {line}" for line in blind_lines(part))
 
 
 def _questions(tier: TierReport) -> Iterator[str]:
     for one in tier.questions:
         yield f"- **{one.question}** {one.answer}."
-    yield ""
-    yield request_lengths_text(tier.lengths, "All of it")
 
 
 def _proposal(tier: TierReport) -> Iterator[str]:
@@ -298,13 +299,11 @@ def _proposal(tier: TierReport) -> Iterator[str]:
     yield f"**{PROPOSED[one.kind]}**{f' ({one.certainty})' if one.certainty else ''}: {one.sentence}."
     yield from (f"- {text}" for text in one.evidence)
     yield from (f"- but: {text}" for text in one.against)
-    yield ""
-    yield request_lengths_text(tier.curve.lengths, "What a replica takes was measured")
     if one.changes:
         yield ""
         yield "Changes of the plan:"
         yield ""
-        yield from (f"- {text}" for text in one.changes)
+        yield from (f"- {text.removeprefix(f'{tier.tier}: ')}" for text in one.changes)
     if one.left:
         yield ""
         yield "Not taken over:"
@@ -312,12 +311,15 @@ def _proposal(tier: TierReport) -> Iterator[str]:
         yield from (f"- {text}" for text in one.left)
 
 
-SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
-    ("Plan against production", _monitoring),
+MAIN: Sections = (("Plan against production", _monitoring), ("Proposal", _proposal))
+"""Sections of a tier below its verdict and cost, as on the two pages of report.html."""
+
+APPENDIX: Sections = (
+    ("What the rules say", _rules),
     ("Step 1: the workload now", _workload),
     ("Latency against throughput", _curve),
     ("Step 11: instances and GPUs", _fleet),
-    ("Step 12: cost", _cost),
+    ("Step 12: cost", _arithmetic),
     ("Utilization trap", _trap),
     ("Pre-warming", _prewarming),
     ("Guardrails", _guardrails),
@@ -325,6 +327,5 @@ SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
     ("Findings", _findings),
     ("Data quality", _quality),
     ("Questions of the sizing guide (8.4)", _questions),
-    ("Proposal", _proposal),
 )
-"""Sections of a tier in reading order, as in report.html."""
+"""Sections of a tier in the appendix, in reading order, as in report.html."""

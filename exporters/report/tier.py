@@ -97,7 +97,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
 
 
 def verdict(past: TierPast, zone: str) -> str:
-    """Return the first sentence of a tier: whether production confirms the plan, the next action and the cost."""
+    """Return the first sentence of a tier: the next action, its cost, and whether production confirms the plan."""
     resize = past.resize
     name = resize.seen.context.tier
     if not resize.seen.hours:
@@ -115,7 +115,7 @@ def verdict(past: TierPast, zone: str) -> str:
     odd = quality_summary(past, zone)
     critical = worst_titles(past)
     happened = f"; critical in this time: {', '.join(critical[:SHOWN])}" if critical else ""
-    return f"{name}{f' ({odd})' if odd else ''}: {head}; {said}{sure}{f'; {paid}' if paid else ''}{happened}."
+    return f"{name}{f' ({odd})' if odd else ''}: {said}{sure}{f'; {paid}' if paid else ''}; {head}{happened}."
 
 
 def _suspect(past: TierPast) -> str:

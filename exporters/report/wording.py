@@ -6,14 +6,15 @@ Units are those of `rules.telemetry.wording`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from exporters.render.text import format_duration, format_local
-from exporters.report.period_records import QualityPart, UnknownPeriod
+from exporters.report.period_records import QualityPart
 from exporters.report.records import (
     CurvePart,
     Formula,
     GuardrailRow,
+    MonitoredValue,
     PrewarmPart,
     Report,
     ReportNumber,
@@ -185,9 +186,38 @@ def next_step(found: Report) -> str:
     return NOTHING_TO_DO
 
 
-def request_lengths_text(lengths: str, what: str = "All numbers") -> str:
-    """Return the request lengths that qualify performance numbers."""
-    return f"{what}: {lengths}." if lengths.startswith("lengths") else f"{what} {lengths}."
+def lengths_line(tier: TierReport) -> str:
+    """Return the request lengths that all numbers of a tier hold for, and those of its last days if they differ."""
+    lately = tier.curve.lengths
+    text = f"All numbers{':' if tier.lengths.startswith('lengths') else ''} {tier.lengths}."
+    return (
+        text
+        if lately == tier.lengths
+        else f"{text} Workload and curve are of the last {days_words(tier.curve.days)}, {lately}."
+    )
+
+
+TOLD = ("warning", "critical", "unknown")
+"""Statuses whose sentence stands in the table. The others are in the appendix."""
+
+
+def main_rows(tier: TierReport) -> list[MonitoredValue]:
+    """Return the rows of the monitoring table that were measured or that a rule found something in."""
+    return [row for row in tier.monitoring if not row.observed.gap or row.status in ("warning", "critical")]
+
+
+def unseen_line(tier: TierReport) -> str:
+    """Return the rows that are not in the table, by reason, "" without such rows."""
+    shown, names = main_rows(tier), dict[str, list[str]]()
+    for row in (one for one in tier.monitoring if one not in shown):
+        names.setdefault(row.observed.text or row.observed.gap.replace("_", " "), []).append(row.title)
+    said = "; ".join(f"{', '.join(titles)} ({why})" for why, titles in names.items())
+    return f"Not known: {said}." if said else ""
+
+
+def observed_text(row: MonitoredValue, currency: str, form: Callable[[ReportNumber, str], str] = words) -> str:
+    """Return the observed value of a row, money with its currency."""
+    return form(row.observed, row.unit) + (f" {currency}" if row.unit == "money" and not row.observed.gap else "")
 
 
 def curve_sentence(part: CurvePart) -> str:
@@ -289,9 +319,16 @@ def fit_words(one: GuardrailRow) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def blind_line(one: UnknownPeriod) -> str:
-    """Return an unknown period: subject, duration and reason. The text, if present, replaces the gap's name."""
-    return f"{one.rule}: not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
+MOST_BLIND = 12
+"""Maximum number of unknown periods shown, longest first."""
+
+
+def blind_lines(part: QualityPart) -> Iterator[str]:
+    """Yield the unknown periods: subject, duration and reason. The text, if present, replaces the gap's name."""
+    for one in part.blind[:MOST_BLIND]:
+        yield f"{one.rule}: not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
+    if len(part.blind) > MOST_BLIND:
+        yield f"and {len(part.blind) - MOST_BLIND} more of shorter times, which report.json has"
 
 
 def coverage_sentence(part: QualityPart) -> str:
