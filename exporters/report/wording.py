@@ -84,11 +84,11 @@ def times(factors: tuple[float, float | None] | None) -> str:
     """Return the factor of the planned value with bounds. Bounds on both sides of 1 are "not known"."""
     if factors is None:
         return DASH
+    first, last = (None if one is None else f"{one:.1f}" if one >= 1 else f"{one:.2g}" for one in factors)
     low, high = factors
     if high is None:
-        return f"at least {low:.2f}x" if low > 1 else f"not known, {low:.2f}x or more"
-    between = f"{low:.2f} to {high:.2f}x"
-    return f"not known, {between}" if low < 1 < high else between
+        return f"at least {first}x" if low > 1 else f"not known, {first}x or more"
+    return f"{'not known, ' if low < 1 < high else ''}{first} to {last}x"
 
 
 def number_text(value: float | None, unit: str = "") -> str:

@@ -190,7 +190,7 @@ def compute_queue_breaker(
         low=low,
         high=high,
         proposed=max(1, round((low + high) / 2)),
-        basis=f"{slo_seconds:g} s x {rps:.4g} rps = {depth:.4g} queued requests miss the objective",
+        basis=f"{slo_seconds:g} s x {rps:.3g} rps = {depth:.3g} queued requests miss the objective",
     )
 
 
