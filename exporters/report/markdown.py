@@ -30,6 +30,7 @@ from exporters.report.wording import (
     TOLD,
     blind_lines,
     busiest_idle,
+    calm_rows,
     coverage_sentence,
     curve_sentence,
     days_words,
@@ -103,9 +104,8 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
 
 
 def _rules(tier: TierReport) -> Iterator[str]:
-    for row in tier.monitoring:
-        if row.rules:
-            yield f"- {row.title}: {verdict_words(row.status, row.certainty)}: {row.sentence}"
+    for row in calm_rows(tier):
+        yield f"- {row.title}: {verdict_words(row.status, row.certainty)}: {row.sentence}"
 
 
 def _workload(tier: TierReport) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _trap(tier: TierReport) -> Iterator[str]:
         rows = [
             (
                 one.name,
-                number_text(one.replicas),
+                number_text(None if one.replicas is None else round(one.replicas, 1)),
                 money(one.money_a_day, tier.currency)
                 if one.money_a_day is not None
                 else f"{number_text(one.gpu_hours_a_day)} GPU-hours",

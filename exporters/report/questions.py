@@ -255,7 +255,7 @@ def _memory(asked: _Asked) -> _Answer:
         if per is not None and each
         else ("tokens/s per GB of HBM: not exposed, nothing tells the GPUs' memory")
     )
-    full, days = asked.resize.kv_fullest, len(asked.resize.seen.hours) / 24
+    full, days = asked.resize.kv_fullest, asked.resize.seen.observed_seconds / 86_400
     text += f"; KV cache {words(kv, 'ratio')} in use on average"
     text += f", hourly mean {number(full, 'ratio')} in the fullest hours of {days:.3g} days" if full is not None else ""
     return text, (

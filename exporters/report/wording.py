@@ -206,6 +206,11 @@ def main_rows(tier: TierReport) -> list[MonitoredValue]:
     return [row for row in tier.monitoring if not row.observed.gap or row.status in ("warning", "critical")]
 
 
+def calm_rows(tier: TierReport) -> list[MonitoredValue]:
+    """Return the judged rows whose sentence is not in the table."""
+    return [row for row in tier.monitoring if row.rules and (row.observed.gap or row.status not in TOLD)]
+
+
 def unseen_line(tier: TierReport) -> str:
     """Return the rows that are not in the table, by reason, "" without such rows."""
     shown, names = main_rows(tier), dict[str, list[str]]()
