@@ -84,7 +84,7 @@ def evictions(
     )
 
 
-def cascade(where: SeriesScope, width: int = 16) -> Panel:
+def cascade(where: SeriesScope, width: int = 24) -> Panel:
     return Panel(
         title="KV cache cascade",
         description=f"{names.CASCADE_STAGE.text}. A page is sent from the third stage on.",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from exporters.grafana import plan_panels
-from exporters.grafana.dashboard_json import COLUMNS, dashboard_json
+from exporters.grafana.dashboard_json import COLUMNS, dashboard_json, list_panels
 from exporters.grafana.files import DASHBOARDS
 from exporters.grafana.queries import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID, TIERS
 from exporters.grafana.records import Dashboard, Panel, PanelType, ThresholdStep
@@ -29,7 +29,7 @@ def panels(dashboard: Dashboard) -> Iterator[Panel]:
 
 
 def drawn(dashboard: Dashboard) -> list[dict[str, Any]]:
-    return [one for one in MODELS[dashboard.uid]["panels"] if one["type"] != "row"]
+    return [one for one in list_panels(MODELS[dashboard.uid]) if one["type"] != "row"]
 
 
 def steps(panel: Panel) -> Iterator[ThresholdStep]:

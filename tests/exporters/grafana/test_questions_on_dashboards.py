@@ -8,7 +8,7 @@ import pytest
 from paths import ROOT
 from report_samples import hours, plan, reported
 
-from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.dashboard_json import dashboard_json, list_panels
 from exporters.grafana.files import DASHBOARDS
 from exporters.report.questions import QUESTIONS
 
@@ -62,7 +62,7 @@ LENGTHS = {
 
 def titles(uid: str) -> set[str]:
     (found,) = (one for one in DASHBOARDS if one.uid == uid)
-    return {panel["title"] for panel in dashboard_json(found)["panels"] if panel.get("targets")}
+    return {panel["title"] for panel in list_panels(dashboard_json(found)) if panel.get("targets")}
 
 
 def test_the_questions_are_those_of_the_guide() -> None:
