@@ -107,11 +107,8 @@ def incident_line(one: ReportIncident, zone: str, currency: str) -> str:
 def loud_incidents(tier: TierReport, zone: str) -> str:
     """Return the incidents that page or make a ticket in a line, "" without such incidents."""
     loud = [one for one in tier.grouped_incidents if one.severity != Severity.REPORT]
-    said = [
-        f"{one.title} ({LOUDNESS_WORDS[Severity(one.severity)]}, {_when(one, zone)})" for one in loud[:MOST_SYMPTOMS]
-    ]
-    said += [f"{len(loud) - len(said)} more"] if len(loud) > len(said) else []
-    return f"Incidents: {'; '.join(said)}." if said else ""
+    said = "; ".join(f"{one.title} ({LOUDNESS_WORDS[Severity(one.severity)]}, {_when(one, zone)})" for one in loud[:3])
+    return f"Incidents: {said}{f'; {len(loud) - 3} more' if len(loud) > 3 else ''}." if said else ""
 
 
 def _when(one: ReportIncident | ReportFinding, zone: str) -> str:

@@ -22,6 +22,7 @@ from exporters.report.records import (
     TrapPart,
 )
 from rules.plan.money import amount as amount_of
+from rules.plan.money import figure
 from rules.resize.proposal import ProposalKind
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.wording import format_count, join_range, number
@@ -96,26 +97,16 @@ def number_text(value: float | None, unit: str = "") -> str:
     return DASH if value is None else number(value, unit)
 
 
-def change(ratio: float | None) -> str:
-    """Return a change in per cent with its sign."""
-    if ratio is None:
-        return DASH
-    return "unchanged" if abs(ratio) < 0.005 else f"{ratio:+.0%}"
-
-
 def trend(ratio: float | None, observed: ReportNumber, before: ReportNumber) -> str:
-    """Return the change from the previous period: a dash if a side is missing, "not known" if their bounds overlap."""
-    apart = ratio is not None or observed.gap or before.gap or not before.value
-    return change(ratio) if apart else "not known"
+    """Return the change from the previous period in per cent: a dash if a side is missing, "not known" if bounds overlap."""
+    if ratio is None:
+        return DASH if observed.gap or before.gap or not before.value else "not known"
+    return "unchanged" if abs(ratio) < 0.005 else f"{ratio:+.0%}"
 
 
 def money(amount: float | None, currency: str) -> str:
     """Return an amount in a currency, or a dash for None."""
     return DASH if amount is None else amount_of(amount, currency)
-
-
-def certainty(text: str) -> str:
-    return f", {text}" if text else ""
 
 
 SIMULATED = "Simulated: none of this traffic is real, and no GPU served it."
@@ -313,9 +304,8 @@ def busiest_idle(part: TrapPart) -> str:
 
 
 def _count(amount: float, what: str) -> str:
-    """Return an amount with its noun: whole from 100 on, else three digits, so that small amounts stay visible."""
-    text = f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
-    return f"{text} {what}" if text == "1" else f"{text} {what}s"
+    """Return an amount with its noun."""
+    return f"{figure(amount)} {what}{'' if figure(amount) == '1' else 's'}"
 
 
 def fit_words(one: GuardrailRow) -> str:
