@@ -63,6 +63,7 @@ def _tokens_per_memory() -> Panel:
         "How much work the memory does that is paid for.",
         signal_unit("generation_tokens_per_second"),
         (ratio, TIER),
+        width=8,
     )
 
 
@@ -73,6 +74,7 @@ def _energy() -> Panel:
         "From the GPUs' energy counters.",
         "joule",
         (q.divide(joules, q.total(W, "generation_tokens", q.BY_TIER)), TIER),
+        width=8,
     )
 
 
@@ -123,6 +125,7 @@ def _bound() -> Panel:
         "Prefill by prefill and decode, over all requests. High: prompts decide what a replica can take; low: outputs do.",
         RATIO,
         (q.divide(prefill, f"({prefill} + {decode})"), POOL),
+        width=8,
     )
 
 
@@ -134,6 +137,7 @@ def _useless() -> Panel:
         "As a share of finished requests. Left: aborted, nobody read the answer. Cut off: at the token limit.",
         RATIO,
         *((q.divide(q.total(W, family), finished), f"{word} {POOL}") for word, family in rows),
+        width=24,
     )
 
 

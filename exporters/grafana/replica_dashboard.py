@@ -148,7 +148,7 @@ REPLICA_DASHBOARD = Dashboard(
                 ),
                 _engines(),
                 _verdicts(),
-                memory_panels.cascade(W, 8),
+                memory_panels.cascade(W, 8, 7),
                 Panel(
                     title="Failed scrapes per second",
                     description=f"{names.SCRAPE_FAILURES.text}.",

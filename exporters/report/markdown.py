@@ -78,21 +78,13 @@ def _workload(tier: TierReport) -> Iterator[str]:
         )
         for one in part.lengths
     ]
-    rows += [
-        (
-            "average rate",
-            w.number_text(part.planned_average_rps, "per_second"),
-            w.number_text(part.average_rps, "per_second"),
-            w.DASH,
-        ),
-        (
-            "peak rate, of five minutes",
-            w.number_text(part.planned_peak_rps, "per_second"),
-            w.number_text(part.peak_rps, "per_second"),
-            w.DASH,
-        ),
-        ("peak to average", w.DASH, w.number_text(part.peak_to_average), w.DASH),
-    ]
+    rates = (
+        ("average rate", part.planned_average_rps, part.average_rps),
+        ("peak rate, of five minutes", part.planned_peak_rps, part.peak_rps),
+    )
+    unit = "per_second"
+    rows += [(name, w.number_text(plan, unit), w.number_text(seen, unit), w.DASH) for name, plan, seen in rates]
+    rows.append(("peak to average", w.DASH, w.number_text(part.peak_to_average), w.DASH))
     yield table(("", "planned", "observed", "factor"), rows)
     yield ""
     moving = f", moving towards {part.towards}" if part.towards else ""
