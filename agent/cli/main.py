@@ -81,6 +81,11 @@ class Command(NamedTuple):
 
 COMMANDS: tuple[Command, ...] = (
     Command(
+        "init",
+        "a configuration and a plan from the engines that run on this machine; asks nothing",
+        ("0 both files are written", "3 no engine was found"),
+    ),
+    Command(
         "run",
         "the daemon: watch targets, judge them against the plan, serve the status page",
         ("0 ended by SIGTERM or SIGINT",),
