@@ -14,46 +14,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from agent.demo.engines import Player, track
-from agent.sources.recording import load
-
 ALERTMANAGER = "http://127.0.0.1:9093"
 LONGEST_SECONDS = 900.0
 CONFIGURATION = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
-
-
-def serve_engine() -> ThreadingHTTPServer:
-    """The recorded engine on port 8000, from its beginning."""
-    recording, problems = load(ROOT / "agent" / "demo" / "recordings" / "kv_cascade")
-    assert not problems
-    player = Player((track(recording, "engine", 0.0),), time.monotonic)
-    player.start()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = player.page("engine") if self.path == "/metrics" else None
-            self.send_response(200 if body is not None else 404)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(body or b"")
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 8000), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
 
 
 def wait_for(what: str, found: Callable[[], bool]) -> None:
@@ -85,11 +55,10 @@ def main() -> int:
         ]
         words += ["--web.listen-address=127.0.0.1:9093", "--cluster.listen-address=", "--log.level=error"]
         processes = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)]
-        server = serve_engine()
+        processes.append(subprocess.Popen([sys.executable, str(ROOT / "examples" / "compose" / "engine.py")]))
         try:
             return steps(options.python, folder, processes)
         finally:
-            server.shutdown()
             for process in reversed(processes):
                 process.terminate()
                 process.wait(60)

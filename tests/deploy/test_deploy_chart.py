@@ -27,6 +27,7 @@ from deployed import (
     containers,
     documents,
     pods,
+    render,
 )
 from paths import ROOT
 
@@ -145,11 +146,22 @@ def test_values_arrive_where_they_belong() -> None:
     assert policy == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}]
 
 
-def test_a_plan_of_ones_own_is_a_file_and_takes_the_place_of_the_example() -> None:
+def test_nothing_is_installed_without_a_plan() -> None:
+    pytest.importorskip(
+        "go_template", reason="py-go-template is not installed: the chart without a plan was NOT checked"
+    )
+    files = {f"files/{path.name}": path.read_text(encoding="utf-8") for path in CHART.glob("files/*")}
+    given = {"Values": VALUES, "Release": {"Namespace": "n", "Name": "r"}, "Files": files}
+    found = render(given)
+    assert found.returncode != 0
+    assert "plan is empty: give your sizing plan with --set-file plan=plan.yaml" in found.stderr + found.stdout
+
+
+def test_a_plan_of_ones_own_is_a_file() -> None:
     text = "# mine\nschema: 1\ntiers:\n  mine: {model: m}  # {{ not ours }}\n"
     data = charted({"plan": text})["ConfigMap", "sizewatch-plan"]["data"]
     assert data == {"plan.yaml": text}
-    assert isinstance(VALUES["plan"], str), "Helm merges mappings: the example's tiers would stay"
+    assert VALUES["plan"] == "", "a mapping would be merged with the user's, an example would be judged with"
 
 
 def test_the_kubelets_socket_is_the_component_of_the_manifests() -> None:

@@ -133,7 +133,8 @@ def chart(changes: Json | None = None, namespace: str = "sizewatch") -> str:
     pytest.importorskip(
         "go_template", reason="py-go-template is not installed: that the chart's templates render was NOT checked"
     )
-    values = deepcopy(VALUES)
+    plan = yaml.safe_load((KUBERNETES / "base/shared/plan.yaml").read_text(encoding="utf-8"))["data"]["plan.yaml"]
+    values = {**deepcopy(VALUES), "plan": plan}
     for path, changed in (changes or {}).items():
         *folders, last = path.split(".")
         place = values
@@ -142,7 +143,13 @@ def chart(changes: Json | None = None, namespace: str = "sizewatch") -> str:
         place[last] = changed
     files = {f"files/{path.name}": path.read_text(encoding="utf-8") for path in CHART.glob("files/*")}
     given = {"Values": values, "Release": {"Namespace": namespace, "Name": "release"}, "Files": files}
-    found = subprocess.run(
+    found = render(given)
+    assert found.returncode == 0, found.stderr + found.stdout[-2000:]
+    return found.stdout
+
+
+def render(given: Json) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         # In a process of its own: the library ends it where a template is wrong.
         [sys.executable, "-c", RENDER],
         input=json.dumps([str(CHART), given]),
@@ -151,8 +158,6 @@ def chart(changes: Json | None = None, namespace: str = "sizewatch") -> str:
         timeout=CEILING_SECONDS,
         check=False,
     )
-    assert found.returncode == 0, found.stderr + found.stdout[-2000:]
-    return found.stdout
 
 
 def charted(changes: Json | None = None, namespace: str = "sizewatch") -> dict[Key, Json]:

@@ -19,7 +19,7 @@ from tests.support.judging_samples import answered, context, each, minute, minut
 from tests.support.paths import ROOT
 
 RULE = "BatchBehind"
-EXAMPLE = ROOT / "examples" / "plan-batch.yaml"
+EXAMPLE = ROOT / "examples" / "batch" / "plan.yaml"
 TOKENS = {"output_tokens_per_second": 400.0}
 
 

@@ -1,0 +1,188 @@
+"""examples/: every file is read by the program that it is for, and what can run here runs with the files themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import tools
+import yaml
+from daemon_runs import process
+from deployed import SCHEMA, VALUES, Json, charted
+from paths import ROOT
+from waiting import CEILING_SECONDS, free_port, wait_for, wait_until_answered
+
+from agent.config.load import load
+
+EXAMPLES = ROOT / "examples"
+COMPOSE = EXAMPLES / "compose"
+
+
+class Loader(yaml.SafeLoader):
+    """YAML with Compose's own tags."""
+
+
+Loader.add_multi_constructor("!", lambda loader, tag, node: None)
+
+
+def compose(name: str = "compose.yaml") -> Json:
+    found: Json = yaml.load((COMPOSE / name).read_text(encoding="utf-8"), Loader)
+    return found
+
+
+def text(path: str, changes: dict[str, str]) -> str:
+    """A file of the examples with other addresses: here nothing is a host of Compose's network."""
+    found = (EXAMPLES / path).read_text(encoding="utf-8")
+    for before, after in changes.items():
+        assert before in found, f"{path} has no {before}"
+        found = found.replace(before, after)
+    return found
+
+
+@contextmanager
+def running(*words: str, cwd: Path) -> Iterator[None]:
+    started = subprocess.Popen(words, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        started.terminate()
+        started.wait(CEILING_SECONDS)
+
+
+@contextmanager
+def engine(cwd: Path) -> Iterator[str]:
+    port = free_port()
+    with running(sys.executable, str(COMPOSE / "engine.py"), "--port", str(port), cwd=cwd):
+        wait_until_answered(f"http://127.0.0.1:{port}/metrics")
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def prometheus(folder: Path) -> Iterator[str]:
+    port = free_port()
+    words = [
+        tools.tool("prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder}/tsdb",
+    ]
+    with running(*words, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error", cwd=folder):
+        wait_until_answered(f"http://127.0.0.1:{port}/-/ready")
+        yield f"http://127.0.0.1:{port}"
+
+
+def ask(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=CEILING_SECONDS) as answer:
+        return json.load(answer)
+
+
+def test_every_example_has_a_page_that_says_what_was_not_tried() -> None:
+    listed = set(re.findall(r"\]\((\w[\w-]*)/", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert listed == folders
+    for name in folders - {"batch"}:
+        page = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
+        assert "**Not tried:**" in page
+        for link in re.findall(r"\]\(([^)#:]+)\)", page):
+            assert (EXAMPLES / name / link).exists(), link
+
+
+def test_compose_mounts_files_that_are_there_and_opens_ports_to_this_machine_only() -> None:
+    services = compose()["services"]
+    assert set(services) == {"engine", "sizewatch", "prometheus", "alertmanager", "grafana"}
+    for name, service in services.items():
+        for mount in service["volumes"]:
+            source = mount.partition(":")[0]
+            assert source in compose()["volumes"] or (COMPOSE / source).exists(), f"{name}: {mount}"
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        assert "build" in service or re.search(r":v?\d", service["image"]), f"{name}: no version"
+    build = services["sizewatch"]["build"]
+    dockerfile = (COMPOSE / build["context"] / build["dockerfile"]).read_text(encoding="utf-8")
+    assert f" AS {build['target']}\n" in dockerfile
+    assert compose("vllm.yaml")["services"]["engine"]["image"].startswith("vllm/vllm-openai:v")
+
+
+def test_compose_runs_as_processes_until_prometheus_has_readings_rules_and_alertmanager(tmp_path: Path) -> None:
+    manager, page = free_port(), free_port()
+    with ExitStack() as stack:
+        address = stack.enter_context(engine(tmp_path))
+        (tmp_path / "plan.yaml").write_text(text("compose/plan.yaml", {}))
+        changes = {"engine:8000": address, "/var/lib/sizewatch": str(tmp_path / "data"), ":9095": f"127.0.0.1:{page}"}
+        (tmp_path / "sizewatch.yaml").write_text(text("compose/sizewatch.yaml", changes) + "scrape_interval: 1s\n")
+        (tmp_path / "alertmanager.yml").write_text(text("compose/alertmanager.yml", {}))
+        changes = {"alertmanager:9093": f"127.0.0.1:{manager}", "sizewatch:9095": f"127.0.0.1:{page}", "15s": "1s"}
+        changes["/etc/prometheus/rules/*.yaml"] = f"{ROOT}/rules/prometheus/sizewatch-*.yaml"
+        (tmp_path / "prometheus.yml").write_text(text("compose/prometheus.yml", changes))
+        program = tools.tool("prometheus-alertmanager")
+        words = [program, "--config.file=alertmanager.yml", "--storage.path=am", "--cluster.listen-address="]
+        stack.enter_context(running(*words, f"--web.listen-address=127.0.0.1:{manager}", cwd=tmp_path))
+        stack.enter_context(process("run", "-c", str(tmp_path / "sizewatch.yaml")))
+        store = stack.enter_context(prometheus(tmp_path))
+
+        def readings() -> bool:
+            found = ask(f"{store}/api/v1/query?query=sizewatch_target_up")["data"]["result"]
+            return [one["value"][1] for one in found] == ["1"]
+
+        wait_for(readings, every=0.2)
+        managers = wait_for(lambda: ask(f"{store}/api/v1/alertmanagers")["data"]["activeAlertmanagers"], every=0.2)
+        assert [one["url"] for one in managers] == [f"http://127.0.0.1:{manager}/api/v2/alerts"]
+        rules = [rule["name"] for group in ask(f"{store}/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
+        assert "KvCacheCascade" in " ".join(rules)
+
+
+def leaves(values: Json, place: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        inner = isinstance(value, dict) and name not in ("labels", "store")
+        yield from leaves(value, f"{place}{name}.") if inner else [(f"{place}{name}", value)]
+
+
+@pytest.mark.parametrize("release", ["1.30", "1.37"])
+def test_the_chart_takes_the_values_and_kubernetes_takes_its_objects(release: str) -> None:
+    library: Any = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed: the example was NOT checked"
+    )
+    values = yaml.safe_load((EXAMPLES / "kubernetes" / "values.yaml").read_text(encoding="utf-8"))
+    jsonschema.validate({**VALUES, **{name: {**VALUES[name], **part} for name, part in values.items()}}, SCHEMA)
+    objects = charted(dict(leaves(values)))
+    assert ("Deployment", "sizewatch-fleet") in objects
+    for one in objects.values():
+        if "coreos.com" not in one["apiVersion"]:
+            library.validate(one, release, strict=True)
+
+
+def test_the_fleets_configuration_finds_the_replica_in_a_real_prometheus(tmp_path: Path) -> None:
+    with engine(tmp_path) as address:
+        changes = {"127.0.0.1:8000": address, "15s": "1s"}
+        (tmp_path / "prometheus.yml").write_text(text("fleet/prometheus.yml", changes))
+        with prometheus(tmp_path) as store:
+            (tmp_path / "plan.yaml").write_text(text("fleet/plan.yaml", {}))
+            changed = text("fleet/sizewatch.yaml", {"http://127.0.0.1:9090": store})
+            (tmp_path / "sizewatch.yaml").write_text(changed + f"web: {{listen: '127.0.0.1:{free_port()}'}}\n")
+            assert load(tmp_path / "sizewatch.yaml").grave == ()
+            words = [
+                sys.executable,
+                "-m",
+                "agent",
+                "doctor",
+                "-c",
+                str(tmp_path / "sizewatch.yaml"),
+                "--format",
+                "json",
+            ]
+
+            def found() -> bool:
+                told = subprocess.run(
+                    words, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+                )
+                lines = json.loads(told.stdout)["findings"]
+                return any(one["level"] == "ok" and "1 replica" in one["text"] for one in lines)
+
+            wait_for(found, every=1.0)
