@@ -61,6 +61,7 @@ class Progress:
         self._title, self._console, self._clock = title, console, clock
         self._began = self._told_at = clock()
         self._share: float | None = None
+        self._shared_at = self._began
         self._tenths = 0
         self._note = ""
         self._drawn = False
@@ -68,7 +69,7 @@ class Progress:
         self.is_terminal = console.isatty()
 
     def tell(self, share: float | None, note: str) -> None:
-        self._share, self._note = share, note
+        self._share, self._note, self._shared_at = share, note, self._clock()
 
     def text(self, now: float) -> str:
         spent, share = now - self._began, self._share
@@ -77,8 +78,10 @@ class Progress:
             return " ".join((*filter(None, words), format_duration(spent)))
         filled = round(BAR * share)
         words.append(f"[{'#' * filled}{'.' * (BAR - filled)}]" if self.is_terminal else "")
-        left = f", {format_duration(spent / share - spent)} left" if 0 < share < 1 else ""
-        return " ".join((*filter(None, words), f"{share:.0%}{left}"))
+        left = (self._shared_at - self._began) / share - spent if 0 < share < 1 else 0.0
+        return " ".join(
+            (*filter(None, words), f"{share:.0%}" + (f", {format_duration(left)} left" if left >= 1 else ""))
+        )
 
     def draw(self) -> None:
         """Show the present state, if it is due."""
@@ -206,9 +209,9 @@ class Session:
     def end(self, *, paged: bool) -> None:
         """Print what was kept: through the pager if it is longer than the screen."""
         kept, size = self._kept or [], shutil.get_terminal_size()
-        lines = [line for _, text in kept for line in text.split("\n")]
-        used = sum(max(1, math.ceil(len(line) / size.columns)) for line in lines) - len(kept)
-        if paged and self._pager and used >= size.lines:
+        lines = "".join(text for _, text in kept).split("\n")
+        used = sum(max(1, math.ceil(len(line) / size.columns)) for line in lines)
+        if paged and self._pager and used > size.lines:
             coloured = {stream: self._is_coloured(stream) for stream, _ in kept}
             shown = "".join(
                 highlight(strip_control_characters(t)) if coloured[s] else strip_control_characters(t) for s, t in kept
