@@ -91,6 +91,13 @@ COMMANDS: tuple[Command, ...] = (
         "signals",
         "which signal each engine can give: known, bounded, or not exposed and why",
         ("0 the table was printed",),
+        "inspect",
+    ),
+    Command(
+        "explain",
+        "what a rule means, how it is judged, and what to do: its runbook",
+        ("0 the runbook was printed", "2 there is no such rule"),
+        "reference",
     ),
     Command(
         "lint",
@@ -100,6 +107,7 @@ COMMANDS: tuple[Command, ...] = (
             "1 something was found",
             "2 a rule file or an expression that cannot be read",
         ),
+        "doctor",
     ),
     Command(
         "doctor",
@@ -123,6 +131,7 @@ COMMANDS: tuple[Command, ...] = (
         "timeline",
         "what happened: findings, alerts of others, restarts, changes of plan and configuration, a line each",
         ("0 the timeline was printed",),
+        "status",
     ),
     Command(
         "forecast",
@@ -154,6 +163,12 @@ COMMANDS: tuple[Command, ...] = (
         ("0 the SLO would hold", "1 it would break", "3 nobody can tell; what is missing was printed"),
     ),
     Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",), output="streamed"),
+    Command(
+        "completion",
+        "shell completion, as in `source <(sizewatch completion bash)`, and the man page",
+        ("0 the text was printed",),
+        "reference",
+    ),
     Command(
         "render",
         "write the generated files of a checkout anew: schemas and tables of the documentation",
