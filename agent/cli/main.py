@@ -249,6 +249,7 @@ def _guarded(words: list[str], name: str, session: Session) -> int:
 
 def _run(words: list[str], name: str, session: Session) -> int:
     options = parser([name]).parse_args(normalize_arguments(words))
+    options.words = words
     command, code = BY_NAME[options.command], DEFECT
     log = command.output == "log"
     quiet = getattr(options, "quiet", False) and not log

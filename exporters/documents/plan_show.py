@@ -175,7 +175,8 @@ def _operating_point(shown: _Shown) -> list[str]:
     if point.c_max is None:
         why = "the operating point names none" if point.given else "no concurrencies are given"
         return [*lines, *_row("C_max", f"not known: {why}")]
-    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")
+    origin = ", by Little's law (completed rps x mean latency)" if shown.curve and shown.curve.is_littles_law else ""
+    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system{'' if point.given else origin}")
     if slo.ttft_p99_seconds is None:
         return lines
     ceiling = littles_ceiling_rps(point.c_max, slo.ttft_p99_seconds)
