@@ -266,6 +266,10 @@ def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) 
         _print_json({**given, **_as_data(imported), **derived, "remarks": _remark_data(remarks)})
         return code
     _print_outcome(options, imported, tier, found, changed, target.tier)
+    others = sum(finding.severity == "info" for finding in found)
+    if others:
+        more = f"sizewatch plan check {shlex.quote(str(options.into))} has {format_count(others, 'more remark')}"
+        remarks = (*remarks, ImportRemark(source="", text=more))
     _tell(imported, remarks, options.words)
     return code
 
@@ -290,7 +294,8 @@ def _print_outcome(
     changed: bool,
     name: str,
 ) -> None:
-    for finding in found:
+    # `plan check` prints the rest, which is not repeated here.
+    for finding in (one for one in found if one.severity != "info"):
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     points, files = len(imported.curve.points), len(imported.curve.source)
     counted = f"{format_count(points, 'point')} from {format_count(files, 'file')}"
@@ -334,7 +339,7 @@ def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark], words: Seque
     missing = [more for mark, more in ANSWERS.items() if any(mark in remark.text for remark in remarks)]
     if missing:
         again = shlex.join(["sizewatch", *words])
-        print(f"sizewatch plan: again with what is missing: {again} {' '.join(missing)}", file=sys.stderr)
+        print(f"sizewatch plan: run again with what is missing: {again} {' '.join(missing)}", file=sys.stderr)
 
 
 def _named(sources: Sequence[str], measured: set[str]) -> str:

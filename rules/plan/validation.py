@@ -111,7 +111,7 @@ def _problem(entry: Any, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         return f"{path_text(path)}: is not a key of a plan{_suggestion(path, model)}"
     words = _WORDS.get(kind)
-    said = _EMPTY if value is None and kind.endswith("_type") else ""
+    said = _EMPTY if value is None and kind in _SCALARS else ""
     said = said or words(value, entry.get("ctx", {})) if words else f"cannot be used as it is ({entry['msg']})"
     if kind == "string_type" and path[-1] == "deadline":
         said += ": YAML reads 18:00 as a number, so write it in quotes"
@@ -165,6 +165,7 @@ _WORDS: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
 }
 
 
+_SCALARS = ("string_type", "float_type", "int_type", "bool_type")
 _EMPTY = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
 
 
