@@ -76,12 +76,10 @@ class Progress:
         words = [f"{self._title}:" if self._note or share is not None else self._title, self._note]
         if share is None:
             return " ".join((*filter(None, words), format_duration(spent)))
-        filled = round(BAR * share)
-        words.append(f"[{'#' * filled}{'.' * (BAR - filled)}]" if self.is_terminal else "")
+        words.append(f"[{'#' * round(BAR * share):.<{BAR}}]" if self.is_terminal else "")
         left = (self._shared_at - self._began) / share - spent if 0 < share < 1 else 0.0
-        return " ".join(
-            (*filter(None, words), f"{share:.0%}" + (f", {format_duration(left)} left" if left >= 1 else ""))
-        )
+        words.append(f"{share:.0%}, {format_duration(left)} left" if left >= 1 else f"{share:.0%}")
+        return " ".join(filter(None, words))
 
     def draw(self) -> None:
         """Show the present state, if it is due."""
@@ -89,15 +87,14 @@ class Progress:
         if now - self._began < SILENT_SECONDS or (share == 1 and not self._tenths):
             self.clear()
             return
+        line = strip_control_characters(self.text(now))
         with self._lock:
             if self.is_terminal:
-                columns = shutil.get_terminal_size().columns
-                self._console.write(f"\r{strip_control_characters(self.text(now))[: columns - 1]}\x1b[K")
-                self._console.flush()
+                self._console.write(f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K")
                 self._drawn = True
             elif (share is not None or self._note) and self._is_line_due(now):
-                self._console.write(f"{strip_control_characters(self.text(now))}\n")
-                self._console.flush()
+                self._console.write(f"{line}\n")
+            self._console.flush()
 
     def _is_line_due(self, now: float) -> bool:
         tenths = math.floor((self._share or 0.0) * LINES)
@@ -125,8 +122,8 @@ class _Stream:
         self._session.write(self, text)
         return len(text)
 
-    def put(self, text: str, *, coloured: bool) -> None:
-        self._stream.write(highlight(strip_control_characters(text)) if coloured else strip_control_characters(text))
+    def put(self, text: str) -> None:
+        self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -141,18 +138,14 @@ class Session:
         self._kept: list[tuple[_Stream, str]] | None = [] if stdout is not None and stdout.isatty() else None
         self._remarks: list[str] | None = None
         self._color = "auto"
-        self._pager = True
         self._progress: Progress | None = None
         self._ended = threading.Event()
 
-    def configure(self, *, color: str = "auto", pager: bool = True, quiet: bool = False, streams: bool = False) -> None:
+    def configure(self, *, color: str, quiet: bool, streams: bool) -> None:
         """Set the options of the command. `streams`: it prints while it runs, so nothing is kept for a pager."""
-        self._color, self._pager = color, pager
-        if quiet:
-            self._remarks = []
+        self._color, self._remarks = color, [] if quiet else None
         if streams:
             self._put_kept()
-            self._kept = None
 
     def write(self, stream: _Stream, text: str) -> None:
         if self._remarks is not None and stream is self.stderr:
@@ -165,12 +158,12 @@ class Session:
     def _put(self, stream: _Stream, text: str) -> None:
         if self._progress is not None:
             self._progress.clear()
-        stream.put(text, coloured=self._is_coloured(stream))
+        stream.put(self._shown(stream, text))
 
-    def _is_coloured(self, stream: _Stream) -> bool:
-        if self._color != "auto":
-            return self._color == "always"
-        return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(stream.isatty())
+    def _shown(self, stream: _Stream, text: str) -> str:
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty()
+        coloured = self._color == "always" or (self._color == "auto" and not plain)
+        return highlight(strip_control_characters(text)) if coloured else strip_control_characters(text)
 
     def end_quiet(self, *, failed: bool) -> None:
         """End the silence of `--quiet`. A command that failed prints why."""
@@ -211,13 +204,8 @@ class Session:
         kept, size = self._kept or [], shutil.get_terminal_size()
         lines = "".join(text for _, text in kept).split("\n")
         used = sum(max(1, math.ceil(len(line) / size.columns)) for line in lines)
-        if paged and self._pager and used > size.lines:
-            coloured = {stream: self._is_coloured(stream) for stream, _ in kept}
-            shown = "".join(
-                highlight(strip_control_characters(t)) if coloured[s] else strip_control_characters(t) for s, t in kept
-            )
-            if show_paged(shown):
-                kept.clear()
+        if paged and used > size.lines and show_paged("".join(self._shown(*one) for one in kept)):
+            kept.clear()
         self._put_kept()
 
     def _put_kept(self) -> None:

@@ -62,15 +62,12 @@ def _help(action: argparse.Action) -> str:
     return " ".join(((action.help or "") % {**vars(action), "prog": "sizewatch"}).split())
 
 
-def _values(level: _Level) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], bool]]:
-    """Yield the options with a value: their words, the choices and whether it is a file."""
-    for action in level.options:
-        if action.nargs != 0:
-            yield tuple(action.option_strings), tuple(map(str, action.choices or ())), _is_file(action)
-
-
-def _case(level: _Level, words: tuple[str, ...]) -> str:
-    return "|".join(shlex.quote(f"{level.at}:{word}") for word in words)
+def _values(levels: list[_Level]) -> Iterator[tuple[str, str, bool]]:
+    """Yield each option with a value: its pattern in a `case`, the choices, and whether it is a file."""
+    for level in levels:
+        for action in (action for action in level.options if action.nargs != 0):
+            pattern = "|".join(shlex.quote(f"{level.at}:{word}") for word in action.option_strings)
+            yield pattern, " ".join(map(str, action.choices or ())), _is_file(action)
 
 
 def bash_script(parser: argparse.ArgumentParser) -> str:
@@ -86,10 +83,8 @@ def bash_script(parser: argparse.ArgumentParser) -> str:
         '    [ "$before" = "=" ] && before=${COMP_WORDS[COMP_CWORD-2]}',
         '    case "$at:$before" in',
     ]
-    for level in levels:
-        for options, choices, is_file in _values(level):
-            then = "files=1" if is_file else f"words={shlex.quote(' '.join(choices))}"
-            lines.append(f"        {_case(level, options)}) {then} ;;")
+    for pattern, choices, is_file in _values(levels):
+        lines.append(f"        {pattern}) {'files=1' if is_file else f'words={shlex.quote(choices)}'} ;;")
     lines.append('        *) case "$at" in')
     for level in levels:
         words = shlex.quote(" ".join(word for word, _ in level.words))
@@ -124,10 +119,9 @@ def zsh_script(parser: argparse.ArgumentParser) -> str:
         "    done",
         '    case "$at:${words[CURRENT-1]}" in',
     ]
-    for level in levels:
-        for options, choices, is_file in _values(level):
-            then = "_files" if is_file else f"found=({shlex.join(choices)}); _describe value found"
-            lines.append(f"        ({_case(level, options)}) {then}; return ;;")
+    for pattern, choices, is_file in _values(levels):
+        then = "_files" if is_file else f"found=({choices}); _describe value found"
+        lines.append(f"        ({pattern}) {then}; return ;;")
     lines += ["    esac", '    case "$at" in']
     for level in levels:
         found = " ".join(shlex.quote(f"{word}:{text}" if text else word) for word, text in level.words)

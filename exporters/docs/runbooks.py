@@ -205,22 +205,19 @@ def _links(rule: Rule) -> Iterator[tuple[str, list[str]]]:
 
 
 def _lines(text: str, width: int) -> Iterator[str]:
-    """Yield Markdown as lines for a terminal: paragraphs, lists, tables as a line a row, and code."""
+    """Yield Markdown as lines for a terminal: paragraphs and lists are wrapped, a table is a line a row."""
     for number, part in enumerate(_CODE.split(text)):
         if number % 2:
             yield from ("", *(f"    {line}" for line in part.splitlines()))
             continue
-        for block in (block.strip() for block in re.split(r"\n\s*\n", part) if block.strip()):
-            plain = re.sub(r"\[([^]]+)\]\([^)\s]+\)|\*\*(.+?)\*\*", lambda found: found[1] or found[2], block)
+        plain = re.sub(r"\[([^]]+)\]\([^)\s]+\)|\*\*(.+?)\*\*", lambda found: found[1] or found[2], part)
+        for block in re.split(r"\n\s*\n", plain.strip()):
             yield ""
-            if plain.startswith("|"):
-                for row in plain.splitlines()[2:]:
-                    yield from wrap("  ".join(_cells(row)), "  ", "      ", width)
-            elif _ITEM.match(plain):
-                for item in re.split(r"\n(?=(?:-|\d+\.) )", plain):
-                    yield from wrap(_joined(item), "  ", "     ", width)
-            else:
-                yield from wrap(_joined(plain), width=width)
+            is_table = block.startswith("|")
+            items = block.splitlines()[2:] if is_table else re.split(r"\n(?=(?:-|\d+\.) )", block)
+            margin = ("  ", "     ") if is_table or _ITEM.match(block) else ("", "")
+            for item in items:
+                yield from wrap("  ".join(_cells(item)) if is_table else _joined(item), *margin, width)
 
 
 def _sections() -> dict[str, str]:
