@@ -345,3 +345,33 @@ def test_a_command_is_loaded_only_when_it_is_asked_for() -> None:
     code = "import sys; from agent.cli import main; main.main(['plan', '--help']); print('agent.daemon.daemon' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_plan_given_as_configuration_is_called_one_and_the_reverse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["run", "-c"], ["check", "-c"]):
+        assert main.main([*words, str(PLAN)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith("is a sizing plan, not a configuration: name it in a configuration, as plan: FILE")
+    path = tmp_path / "sizewatch.yaml"
+    path.write_text("plan: plan.yaml\ntargets: []\n")
+    assert main.main(["plan", "check", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"sizewatch plan: {path}: is a configuration, not a sizing plan: give the plan that it names (plan:)"
+    path.write_text("schema: 1\n")
+    assert main.main(["run", "-c", str(path)]) == 2
+    assert "sizewatch.yaml:1: schema: is not a key of the configuration" in capsys.readouterr().err
+
+
+def test_an_unfilled_plan_names_the_lines_to_fill_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.yaml"
+    tier = "    model: m\n    engine: vllm\n    gpu:\n      product:\n      per_replica:\n    slo:\n      ttft_p99_seconds:\n"
+    path.write_text(f"schema: 1\ntiers:\n  t:\n{tier}")
+    assert main.main(["plan", "check", str(path)]) == 2
+    empty = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
+    assert capsys.readouterr().err.splitlines() == [
+        f"sizewatch plan: {path}:7: tiers.t.gpu.product: {empty}",
+        f"sizewatch plan: {path}:8: tiers.t.gpu.per_replica: {empty}",
+        f"sizewatch plan: {path}:10: tiers.t.slo.ttft_p99_seconds: {empty}",
+    ]
