@@ -11,11 +11,11 @@ STAMP := $(VENV)/.installed
 # Else every process that tests start compiles the whole project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tools lint sbom audit bench soak clean chaos fuzz
+.PHONY: demo test tools lint sbom audit site lock bench soak clean chaos fuzz
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -24,7 +24,7 @@ demo: $(STAMP)
 
 test: $(STAMP) tools
 	@$(BIN)/python -m pytest -n auto --dist worksteal
-	@$(MAKE) --no-print-directory lint $(if $(CI),sbom audit)
+	@$(MAKE) --no-print-directory lint $(if $(CI),sbom audit site)
 
 tools:
 	@tests/install_tools.sh
@@ -66,6 +66,27 @@ audit:
 	@$(PYTHON) -m venv build/audit
 	@build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit $(if $(CI),|| true)
 	@$(PYTHON) deploy/audit.py build/audit/bin/pip-audit $(if $(CI),--lenient)
+
+# The documentation as a site; a link that leads nowhere or a page that index.md does not list is an error.
+site:
+	@$(PYTHON) -m venv build/site-env
+	@if build/site-env/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.txt; \
+	then build/site-env/bin/sphinx-build --fail-on-warning --nitpicky --fresh-env --quiet -b dirhtml docs build/site && echo build/site/index.html; \
+	else echo "SITE NOT BUILT: its tools could not be installed (is there a network?)"; $(if $(CI),true,false); fi
+
+# Versions and hashes: of development, of the two images, of the site. What is pinned stays, unless its line is taken out.
+EXTRAS := $(foreach extra,forecast report kubernetes lint,--extra $(extra))
+COMPILE := build/lock-env/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \
+	--no-header --no-emit-index-url --no-emit-find-links
+lock:
+	@$(PYTHON) -m venv build/lock-env
+	@build/lock-env/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	@$(COMPILE) $(EXTRAS) --extra compare -o requirements.lock pyproject.toml requirements.in
+	@sed -E 's/ \\$$//; /^ /d' requirements.lock > build/pins.txt
+	@$(COMPILE) --extra kubernetes -c build/pins.txt -o deploy/image/node.lock pyproject.toml
+	@$(COMPILE) $(EXTRAS) -c build/pins.txt -o deploy/image/full.lock pyproject.toml
+	@echo hatchling | $(COMPILE) -c build/pins.txt -o deploy/image/build.lock -
+	@$(COMPILE) -o docs/requirements.txt docs/requirements.in
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -12,7 +12,9 @@ Foreign exceptions are translated where they arise. Add a new scrape failure as 
 Add a new class only if a caller must treat it differently.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -87,3 +89,30 @@ class ScrapeError(SizewatchError):
         super().__init__(f"{kind}: {text}")
         self.kind = kind
         self.text = text
+
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "forecast": ("numpy", "lightgbm", "holidays", "dateutil", "tqdm"),
+    "report": ("jinja2", "apprise", "resvg_py"),
+    "kubernetes": ("h2",),
+    "lint": ("promql_parser",),
+    "compare": ("statsmodels", "pandas"),
+}
+"""Extras of pyproject.toml, with the modules that each brings."""
+
+
+def find_missing(extra: str) -> str | None:
+    """Return the advice to install an extra, None if its modules are there. LightGBM may be missing."""
+    missing = [name for name in EXTRAS[extra] if name != "lightgbm" and find_spec(name) is None]
+    return _install_text(missing[0], extra) if missing else None
+
+
+def explain_missing_module(error: ModuleNotFoundError) -> str | None:
+    """Return the advice for a module of an extra, None for any other module: that is a defect."""
+    name = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in EXTRAS.items() if name in modules), None)
+    return _install_text(name, extra) if extra is not None else None
+
+
+def _install_text(name: str, extra: str) -> str:
+    return f"needs {name}, which this installation lacks: pip install 'sizewatch[{extra}]'"

@@ -45,8 +45,11 @@ def needed(name: str = ROOT, extras: frozenset[str] = frozenset()) -> dict[str, 
 
 
 def declared() -> tuple[str, ...]:
-    """What pyproject.toml says we need: an installation for development remembers what it said then."""
-    return tuple(tomllib.loads(PROJECT.read_text("utf-8"))["project"]["dependencies"])
+    """What pyproject.toml says we need, with every extra: an installation for development remembers what it said then."""
+    project = tomllib.loads(PROJECT.read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    ours = [text for name, texts in extras.items() if name != "all" for text in texts]
+    return (*project["dependencies"], *ours)
 
 
 def _wanted(installed: Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:

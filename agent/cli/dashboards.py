@@ -11,25 +11,24 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-import requests
-import urllib3
-from requests.auth import AuthBase
-from requests.models import PreparedRequest, Response
+from urllib3 import BaseHTTPResponse, PoolManager, ProxyManager, Timeout
+from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError, SSLError, TimeoutError
 
 from agent.cli.arguments import FINE, Subcommand, add_subcommands, option
 from agent.errors import SizewatchError
 from agent.http_client.error_text import redact
+from agent.http_client.transport import tls_context
 from exporters.grafana.dashboard_json import dashboard_json
 from exporters.grafana.files import DASHBOARDS, FOLDER
 from exporters.render.text import quote_external_text
 
-TIMEOUT_SECONDS = (5.0, 30.0)
+TIMEOUT = Timeout(connect=5.0, read=30.0)
 """Limits in seconds for connecting and between two bytes of the response."""
 
 MOST_ANSWER_BYTES = 4 * 2**20
@@ -90,11 +89,11 @@ class GrafanaCredentials:
         password = _read("--password-file", self.password_file).strip("\r\n")
         return f"Basic {base64.b64encode(f'{self.username}:{password}'.encode()).decode()}"
 
-    def certificate(self) -> tuple[str, str] | str | None:
-        """Return the certificate in the form of `requests`."""
-        if self.client_cert_file is None or self.client_key_file is None:
-            return str(self.client_cert_file) if self.client_cert_file else None
-        return str(self.client_cert_file), str(self.client_key_file)
+    def client_certificate(self) -> tuple[str, str | None] | None:
+        """Return the files of the certificate and of its key, None without a certificate."""
+        if self.client_cert_file is None:
+            return None
+        return str(self.client_cert_file), str(self.client_key_file) if self.client_key_file else None
 
 
 def _read(name: str, path: Path) -> str:
@@ -113,17 +112,6 @@ def _token(path: Path) -> str:
     return token
 
 
-class _Authorization(AuthBase):
-    """Header set as authentication, so that ~/.netrc cannot replace it."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __call__(self, request: PreparedRequest) -> PreparedRequest:
-        request.headers["Authorization"] = self._text
-        return request
-
-
 class GrafanaClient:
     """Client of one server. Methods raise GrafanaError, whose text begins with the requested address."""
 
@@ -136,9 +124,7 @@ class GrafanaClient:
             raise GrafanaError("--url: holds a user; give a service account's token with --token-file instead")
         self._url = url.rstrip("/")
         self._secret = way_in.authorization()
-        self._auth = _Authorization(self._secret)
-        self._verify: str | bool = str(way_in.ca_file) if way_in.ca_file is not None else True
-        self._certificate = way_in.certificate()
+        self._pools = _pools(self._url, way_in)
 
     def folder(self, title: str) -> str:
         """Return the uid of the folder with this title. Create it if missing."""
@@ -172,30 +158,58 @@ class GrafanaClient:
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         where = f"{self._url}{path.partition('?')[0]}"
         try:
-            with requests.Session() as session, closing(self._sent(session, method, path, body)) as result:
-                said = result.raw.read(MOST_ANSWER_BYTES, decode_content=True)
-        except requests.exceptions.SSLError as error:
+            result = self._sent(method, path, body)
+            try:
+                said = result.read(MOST_ANSWER_BYTES, decode_content=True)
+            finally:
+                result.close()
+        except SSLError as error:
             raise GrafanaError(f"{where}: {_tls_reason(error)}") from error
-        except requests.Timeout as error:
-            raise GrafanaError(f"{where}: did not answer within {TIMEOUT_SECONDS[1]:g} s") from error
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise GrafanaError(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
+        except ProxyError as error:
+            raise GrafanaError(f"{where}: the proxy of the environment cannot be reached, or refused") from error
+        except HTTPError as error:
+            # A refused connection is a timeout in urllib3's hierarchy.
+            is_late = isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError)
+            late = f"did not answer within {TIMEOUT.read_timeout:g} s"
+            why = late if is_late else "cannot be reached: is the address right, does Grafana run?"
+            raise GrafanaError(f"{where}: {why}") from error
         try:
             return _content(where, result, said, self._secret)
         except GrafanaError as problem:
             raise GrafanaError(redact(str(problem), (self._secret,))) from None
 
-    def _sent(self, session: requests.Session, method: str, path: str, body: Mapping[str, Any] | None) -> Response:
-        """Send by the adapter. `Session.send` reads a redirect body without limit and raises errors of its address,
-        even though redirects are not followed."""
-        wanted = {"Accept": "application/json", "User-Agent": "sizewatch"}
-        url = f"{self._url}{path}"
-        request = session.prepare_request(requests.Request(method, url, wanted, json=body, auth=self._auth))
-        around: Any = session.merge_environment_settings(url, {}, True, self._verify, self._certificate)
-        return session.get_adapter(url).send(request, timeout=TIMEOUT_SECONDS, **around)
+    def _sent(self, method: str, path: str, body: Mapping[str, Any] | None) -> BaseHTTPResponse:
+        """Send a request and return the response unread, whatever its status. Redirects are not followed."""
+        headers = {"Accept": "application/json", "User-Agent": "sizewatch", "Authorization": self._secret}
+        return self._pools.request(
+            method,
+            f"{self._url}{path}",
+            json=body,
+            headers=headers,
+            redirect=False,
+            retries=False,
+            timeout=TIMEOUT,
+            preload_content=False,
+        )
 
 
-def _tls_reason(error: requests.exceptions.SSLError) -> str:
+def _pools(url: str, way_in: GrafanaCredentials) -> PoolManager:
+    """Return connections to Grafana, through the proxy of the environment if there is one. Raise GrafanaError."""
+    parts = urlsplit(url)
+    ca_file = str(way_in.ca_file) if way_in.ca_file is not None else None
+    try:
+        tls = tls_context(ca_file, verify=True, client_certificate=way_in.client_certificate())
+    except OSError as error:
+        text = error.strerror or error
+        raise GrafanaError(f"--ca-file, --client-cert-file or --client-key-file: cannot be used: {text}") from error
+    proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+    try:
+        return ProxyManager(proxy, ssl_context=tls) if proxy else PoolManager(ssl_context=tls)
+    except HTTPError as error:
+        raise GrafanaError(f"the {parts.scheme}_proxy of the environment is no address of a proxy") from error
+
+
+def _tls_reason(error: SSLError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "its certificate cannot be trusted: give its CA with --ca-file"
     return "the TLS handshake failed: does it want --client-cert-file, and does the key fit?"
@@ -207,8 +221,8 @@ def _folders(result: Any, url: str) -> list[dict[str, Any]]:
     return result
 
 
-def _content(where: str, result: Response, said: bytes, secret: str) -> Any:
-    if 300 <= result.status_code < 400:
+def _content(where: str, result: BaseHTTPResponse, said: bytes, secret: str) -> Any:
+    if 300 <= result.status < 400:
         target = result.headers.get("Location", "nowhere")
         plain = len(target) <= MOST_QUOTED and re.fullmatch(r"(https?://[\w.:\[\]-]+)?[\w./~-]*", target, re.ASCII)
         shown = target if plain else "another address"
@@ -216,15 +230,15 @@ def _content(where: str, result: Response, said: bytes, secret: str) -> Any:
     try:
         content = json.loads(said)
     except (ValueError, RecursionError) as error:
-        if result.ok:
+        if result.status < 400:
             raise GrafanaError(f"{where}: answered no JSON: is it Grafana?") from error
         content = None
-    if not result.ok:
+    if result.status >= 400:
         message = content.get("message") if isinstance(content, dict) else None
         # Redacted before truncation: half a secret is a secret.
         words = f" ({quote_external_text(redact(message, (secret,)), MOST_QUOTED)})" if isinstance(message, str) else ""
-        hint = HINTS.get(result.status_code, "look into Grafana's log")
-        raise GrafanaError(f"{where}: answered {result.status_code}{words}: {hint}")
+        hint = HINTS.get(result.status, "look into Grafana's log")
+        raise GrafanaError(f"{where}: answered {result.status}{words}: {hint}")
     return content
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from agent.cli.arguments import BAD_INPUT, CANNOT_JUDGE, FINE, Parser, exit_codes_text, normalize_arguments, sentence
 from agent.cli.terminal import Session, terminal_session
-from agent.errors import SizewatchError
+from agent.errors import SizewatchError, explain_missing_module
 from agent.version import VERSION
 
 
@@ -44,6 +44,11 @@ class Command(NamedTuple):
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "init",
+        "a configuration and a plan from the engines that run on this machine; asks nothing",
+        ("0 both files are written", "3 no engine was found"),
+    ),
     Command(
         "run",
         "the daemon: watch targets, judge them against the plan, serve the status page",
@@ -261,6 +266,13 @@ def _run(words: list[str], name: str, session: Session) -> int:
         code = BAD_INPUT
         session.end_quiet(failed=True)
         _complain(name, *str(error).splitlines())
+    except ModuleNotFoundError as error:
+        advice = explain_missing_module(error)
+        if advice is None:
+            raise
+        code = BAD_INPUT
+        session.end_quiet(failed=True)
+        _complain(name, advice)
     finally:
         session.end_quiet(failed=code in (BAD_INPUT, CANNOT_JUDGE, DEFECT))
     return code

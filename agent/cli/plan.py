@@ -8,6 +8,7 @@ import math
 import re
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -119,25 +120,38 @@ def _configured(options: argparse.Namespace) -> list[Target]:
 
 def _facts(name: str | None, targets: list[Target], gpus: tuple[GpuReadout, ...]) -> TierFacts:
     running = _asked(targets)
-    first = running[0]
     here = gpus if all(urlsplit(t.options.url).hostname in LOOPBACK for t in targets) else ()
+    pools = tuple(pool for pool in ("mixed", "prefill", "decode") if any(t.pool == pool for t in targets))
+    alone = len(targets) == 1 and len(here) == 1
+    return replace(tier_facts(name, running, here, per_replica=1 if alone else None), pools=pools)
+
+
+def tier_facts(
+    name: str | None,
+    running: tuple[EngineProbe, ...],
+    here: tuple[GpuReadout, ...],
+    *,
+    per_replica: int | None,
+    assumed: bool = False,
+) -> TierFacts:
+    """Return what is known of a tier from its engines and the GPUs of this machine; a tier without a name gets one."""
+    first = running[0]
     products = {gpu.product for gpu in here}
     product = products.pop() if len(products) == 1 else ""
-    alone = len(targets) == 1 and len(here) == 1
     remarks = [f"{place_of(one.url)}: {remark}" for one in running for remark in one.remarks]
     return TierFacts(
-        name=name or _slug(product, first.model),
+        name=name or tier_name(product, first.model),
         engine=first.engine.name,
         title=first.engine.label,
         release=first.page.facts.get("engine_versions", ""),
         model=first.model,
         pages=tuple(one.page for one in running),
         context_tokens=first.context_tokens,
-        pools=tuple(pool for pool in ("mixed", "prefill", "decode") if any(t.pool == pool for t in targets)),
         gpu_product=product,
-        gpus_per_replica=1 if alone else None,
+        gpus_per_replica=per_replica,
         gpus_here=len(here),
         remarks=(*differences(running), *remarks),
+        assumed=assumed,
     )
 
 
@@ -156,7 +170,7 @@ def _asked(targets: list[Target]) -> tuple[EngineProbe, ...]:
     return tuple(running)
 
 
-def _slug(product: str, model: str) -> str:
+def tier_name(product: str, model: str) -> str:
     """Return a tier name from GPU and model, as in the guide: h100-llama70b-fp8."""
     gpu = re.sub(r"^NVIDIA |^AMD Instinct |^AMD ", "", product).split(" ")[0]
     words = re.sub(r"[^a-z0-9.]+", "-", f"{gpu} {Path(model).name}".casefold()).strip("-.")

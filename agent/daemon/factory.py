@@ -6,6 +6,7 @@ it needs.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from agent.config.config import Config
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.daemon.assembly import Assembly
+from agent.errors import find_missing
 from agent.files import DataDir
 from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader
 from agent.http_client.connection import PageFetcher
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from agent.replay.back_fill import BackFillService
     from agent.reporting.service import ReportService
 
+
+_log = logging.getLogger(__name__)
 
 Assemble = Callable[[LoadedConfig, Assembly | None], Assembly]
 """Signature of `assemble`, or of its replacement in a demo or test."""
@@ -198,7 +202,7 @@ def _alerting(config: Config, clock: Callable[[], float]) -> AlertingService | N
 
 def _forecasts(config: Config, before: Assembly | None) -> ForecastService | None:
     """Return the forecast service, that of the previous configuration if any. Each request holds all its parameters."""
-    if config.history_path is None or not config.forecast.enabled:
+    if config.history_path is None or not config.forecast.enabled or _lacks("forecast", before):
         return None
     if before is not None and before.forecasts is not None:
         return before.forecasts
@@ -207,9 +211,17 @@ def _forecasts(config: Config, before: Assembly | None) -> ForecastService | Non
     return ForecastService()
 
 
+def _lacks(extra: str, before: Assembly | None) -> bool:
+    """Return whether the libraries of an extra are missing. Log it once: the rest works."""
+    missing = find_missing(extra)
+    if missing and before is None:
+        _log.warning("%s off error=%s", extra, missing)
+    return missing is not None
+
+
 def _reports(config: Config, before: Assembly | None) -> ReportService | None:
     """Return the report service, that of the previous configuration if the data directory is the same."""
-    if config.report_folder is None:
+    if config.report_folder is None or _lacks("report", before):
         return None
     assert config.data_dir is not None
     folder = Path(config.data_dir).absolute()

@@ -18,6 +18,7 @@ from agent.config.load import LoadedConfig
 from agent.config.report import Destination
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.durations import duration_text
+from agent.errors import find_missing
 from agent.forecasting.service import FORECAST_MEMORY_BYTES
 from agent.reporting.jobs import AddressCheckJob, AddressCheckResult, JobRunner
 from agent.worker.process import MIB, environment, worker_command
@@ -36,12 +37,16 @@ class ForecastProbe:
     no_trees: str = ""
     no_holidays: str = ""
     trouble: str = ""
+    missing: str = ""
+    """Advice to install the libraries, empty if they are there."""
 
 
 def probe_forecast(config: Config) -> ForecastProbe | None:
     """Start the process in one or two seconds. Return None if forecasts are off."""
     if config.history_path is None or not config.forecast.enabled:
         return None
+    if missing := find_missing("forecast"):
+        return ForecastProbe(missing=missing)
     country = () if config.forecast.country is None else (config.forecast.country,)
     words = worker_command("agent.forecasting.worker", str(FORECAST_MEMORY_BYTES), "probe", *country)
     try:
@@ -73,10 +78,13 @@ def check_forecast(seen: ForecastProbe | None, loaded: LoadedConfig) -> Iterator
         off = "off (forecast.enabled: false)" if loaded.config.history_path else "none: this agent keeps no history"
         yield ok(FORECAST_CHECK, off)
         return
-    if seen.trouble:
-        advice = (
-            "lift limits of memory (ulimit -v, -d), reinstall with requirements.lock, or set forecast.enabled: false"
+    if seen.missing:
+        yield warn(
+            FORECAST_CHECK, "off: its libraries are not installed", f"{seen.missing}, or set forecast.enabled: false"
         )
+        return
+    if seen.trouble:
+        advice = "lift limits of memory (ulimit -v, -d), reinstall, or set forecast.enabled: false"
         yield fail(FORECAST_CHECK, f"its process {seen.trouble}", advice)
         return
     if seen.no_holidays:
@@ -106,6 +114,7 @@ FREE_BYTES = 10 * 1024**2
 class ReportProbe:
     """Addresses of the destinations. `unwritable` is why no report can be written, or empty."""
 
+    missing: str = ""
     unwritable: str = ""
     checked: tuple[AddressCheckResult, ...] = ()
     trouble: str = ""
@@ -115,6 +124,8 @@ def probe_report(config: Config) -> ReportProbe | None:
     """Read the addresses in about a second. Return None if no report is written."""
     if config.report_folder is None:
         return None
+    if missing := find_missing("report"):
+        return ReportProbe(missing=missing)
     several = config.report.deliver
     done = JobRunner().run(AddressCheckJob(destinations=several)) if several else None
     return ReportProbe(
@@ -141,6 +152,11 @@ def check_report(seen: ReportProbe | None, loaded: LoadedConfig) -> Iterator[Che
         off = "off (report.enabled: false)" if not keys.enabled else f"none: role {loaded.config.role} writes none"
         yield ok(REPORT_CHECK, off)
         return
+    if seen.missing:
+        yield warn(
+            REPORT_CHECK, "off: its libraries are not installed", f"{seen.missing}, or set report.enabled: false"
+        )
+        return
     if seen.unwritable:
         yield fail(
             REPORT_CHECK, seen.unwritable, "make it writable or free space there, or name another report.directory"
@@ -150,7 +166,7 @@ def check_report(seen: ReportProbe | None, loaded: LoadedConfig) -> Iterator[Che
     yield ok(REPORT_CHECK, f"every {when}, of the last {duration_text(keys.since_seconds)}, {where}")
     if seen.trouble:
         text = f"its addresses were not looked at: {seen.trouble}"
-        yield fail(REPORT_CHECK, text, "reinstall with the libraries of requirements.lock")
+        yield fail(REPORT_CHECK, text, "reinstall: pip install 'sizewatch[report]'")
     for one, checked in zip(keys.deliver, seen.checked, strict=False):
         yield from _destination(one, checked)
 

@@ -5,15 +5,15 @@ Trust is checked by the connections. A further certificate is a row of `_endpoin
 
 from __future__ import annotations
 
+import re
 import socket
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
-
-from cryptography import x509
 
 from agent.config.config import Config
 from agent.doctor.check_result import CheckResult, fail, warn
@@ -28,9 +28,6 @@ SOON_DAYS = 14.0
 
 DAY = 86_400.0
 MOST_BYTES = 1024 * 1024
-
-NO_CERTIFICATE = (ValueError, x509.InvalidVersion)
-"""Errors of the library for bytes that are no certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,30 +103,70 @@ def _of_file(path: str) -> float | None:
     """Return the end of the first certificate of a file, or None if it is unreadable."""
     try:
         with Path(path).open("rb") as file:
-            return _end(x509.load_pem_x509_certificates(file.read(MOST_BYTES))[0])
-    except (OSError, *NO_CERTIFICATE):
+            found = _PEM.search(file.read(MOST_BYTES))
+        return find_end(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))) if found else None
+    except (OSError, ValueError):
         return None
 
 
 def _of_place(options: TargetOptions) -> float | None:
     thread = DeadlineThread("certificate", options.timeout_seconds)
     try:
-        return thread.run(lambda: _shown(options))
-    except (NotAnsweringError, OSError, ScrapeError, *NO_CERTIFICATE):
+        shown = thread.run(lambda: _shown(options))
+        return find_end(shown) if shown else None
+    except (NotAnsweringError, OSError, ScrapeError, ValueError):
         # The check of the endpoint itself reports the reason.
         return None
     finally:
         thread.stop()
 
 
-def _shown(options: TargetOptions) -> float | None:
+def _shown(options: TargetOptions) -> bytes | None:
     parts, context = urlsplit(options.url), tls_of(options)
     assert context is not None
     plain = socket.create_connection((parts.hostname, parts.port or 443), options.timeout_seconds)
     with plain, context.wrap_socket(plain, server_hostname=options.server_name or parts.hostname) as secured:
-        shown = secured.getpeercert(binary_form=True)
-    return _end(x509.load_der_x509_certificate(shown)) if shown else None
+        return secured.getpeercert(binary_form=True)
 
 
-def _end(certificate: x509.Certificate) -> float:
-    return certificate.not_valid_after_utc.timestamp()
+def find_end(der: bytes) -> float:
+    """Return the end of a certificate in unix seconds. Raise ValueError for bytes that are no certificate.
+
+    RFC 5280, 4.1: Certificate > tbsCertificate > [version], serial, signature, issuer, validity > notAfter. No library:
+    the usual one takes 17 MB of an installation, and this date is all that is read.
+    """
+    _, at, _ = _element(der, 0)
+    _, at, end = _element(der, at)
+    fields: list[tuple[int, int, int]] = []
+    while at < end and len(fields) < 5:
+        fields.append(_element(der, at))
+        at = fields[-1][2]
+    if fields and fields[0][0] == _VERSION:
+        del fields[0]
+    if len(fields) < 4:
+        raise ValueError("ends before its validity")
+    _, _, at = _element(der, fields[3][1])
+    tag, start, end = _element(der, at)
+    text = der[start:end].decode("ascii")
+    if tag == _UTC_TIME:
+        # RFC 5280, 4.1.2.5.1: two digits from 50 on are of the last century.
+        text = ("19" if text >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+_VERSION, _UTC_TIME = 0xA0, 0x17
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """Return the tag of the DER element at an offset, and where its content begins and ends."""
+    head = der[at : at + 2]
+    if len(head) < 2:
+        raise ValueError("is cut off")
+    start, length = at + 2, head[1]
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[at + 2 : start], "big")
+    if start + length > len(der):
+        raise ValueError("is cut off")
+    return head[0], start, start + length

@@ -58,6 +58,10 @@ ALWAYS_POLLED = frozenset({"gpu_throttled_hardware_seconds"})
 """Counters that no driver accumulates. Polling them needs no warning."""
 
 
+TOP_LEVEL = ("agent", "exporters", "forecast", "rules")
+"""Our packages at the top level. They are an application's own: nobody else imports them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessProbe:
     python: str
@@ -65,6 +69,8 @@ class ProcessProbe:
     """Maximum number of open files and sockets."""
     packages: Mapping[str, str]
     """Versions of the installed packages."""
+    clashes: tuple[str, ...] = ()
+    """Other installed packages that have a top-level name of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +106,11 @@ def probe_process() -> ProcessProbe:
         except importlib.metadata.PackageNotFoundError:
             continue
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return ProcessProbe(python=platform.python_version(), open_files=soft, packages=packages)
+    owners = importlib.metadata.packages_distributions()
+    others = {owner for name in TOP_LEVEL for owner in owners.get(name, ()) if owner != "sizewatch"}
+    return ProcessProbe(
+        python=platform.python_version(), open_files=soft, packages=packages, clashes=tuple(sorted(others))
+    )
 
 
 def probe_gpus(config: Config, clock: Callable[[], float]) -> GpusProbe:
@@ -174,6 +184,11 @@ def check_process(seen: ProcessProbe, loaded: LoadedConfig | None) -> Iterator[C
     if "pynvml" in seen.packages:
         text = f"the package pynvml {seen.packages['pynvml']} is installed: a deprecated shim over nvidia-ml-py"
         yield warn(check, text, "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py")
+    for other in seen.clashes:
+        text = (
+            f"the package {other} has modules called {', '.join(TOP_LEVEL[:-1])} or {TOP_LEVEL[-1]}, as sizewatch has"
+        )
+        yield fail(check, text, "install sizewatch into a virtual environment of its own, or with pipx")
     wanted = 2 * len(loaded.config.targets) + SPARE_FILES if loaded else SPARE_FILES
     if 0 <= seen.open_files < wanted:
         text = f"only {seen.open_files} files and sockets may be open at once, {wanted} may be needed"

@@ -1,4 +1,4 @@
-"""CSV file of a trace as columns of numbers, read in pieces, with the line of the first error.
+"""CSV file of a trace as columns of numbers, with the line of the first error.
 
 The format is `timestamp,requests[,prompt_tokens,output_tokens]`: header first, comma, also gzipped.
 """
@@ -11,8 +11,8 @@ import gzip
 import io
 import itertools
 import math
-import warnings
 import zlib
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,19 +20,15 @@ from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
-import pandas as pd
 
 from agent.errors import SizewatchError
-from agent.forecasting.timestamps import LATEST_SECONDS, TimestampForm, TimeStyle, detect_style, shorten
+from agent.forecasting.timestamps import TimeStyle, detect_style, shorten
 from forecast.series.binned import Array, Integers
 
 TIME, REQUESTS = "timestamp", "requests"
 TOKENS = ("prompt_tokens", "output_tokens")
 COLUMNS = (TIME, REQUESTS, *TOKENS)
 HEADER = "timestamp,requests[,prompt_tokens,output_tokens]"
-
-ROWS_AT_A_TIME = 500_000
-"""Rows of a piece. Their timestamps take about 40 MB as text."""
 
 MOST_ROWS = 50_000_000
 """Maximum rows: a century of minutes."""
@@ -41,7 +37,6 @@ MOST_AMOUNT = 1e15
 """Maximum amount of a bin: no service has as many, and its square is still exact."""
 
 _MAGIC = b"\x1f\x8b"
-_MISREAD = (ValueError, OverflowError, pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError)
 
 
 class TraceError(SizewatchError):
@@ -68,23 +63,26 @@ def read_columns(path: Path, zone: str) -> TraceColumns:
     with _failures(path):
         names = _header(path)
         style = _style(path, names, zone)
-        used = [name for name in COLUMNS if name in names]
-        times: list[Integers] = []
-        amounts: dict[str, list[Array]] = {name: [] for name in used if name != TIME}
-        sound = 0
-        try:
-            for piece in _pieces(path, names, used, style):
-                times.append(_micros(piece[TIME], style))
-                for name, parts in amounts.items():
-                    parts.append(_amounts(piece[name]))
-                sound += len(piece)
-        except _MISREAD as error:
-            raise _find_error(path, names, style, sound) or TraceError(
-                path, f"cannot be read as CSV ({error})"
-            ) from error
+        micros = array("q")
+        amounts = {name: array("d") for name in COLUMNS if name in names and name != TIME}
+        with _text(path) as text:
+            rows = _rows(text)
+            next(rows)
+            for line, row in rows:
+                if len(micros) == MOST_ROWS:
+                    raise TraceError(path, f"has more than {MOST_ROWS} rows; count in longer bins")
+                name = ""
+                try:
+                    cells = _cells(row, names)
+                    name = TIME
+                    micros.append(style.micros(cells[TIME]))
+                    for name, column in amounts.items():
+                        column.append(_amount(cells[name]))
+                except ValueError as error:
+                    raise TraceError(path, f"{name}: {error}" if name else str(error), line) from None
     unread = tuple(name for name in names if name not in COLUMNS)
-    joined = {name: np.concatenate(parts) for name, parts in amounts.items()}
-    return TraceColumns(style=style, micros=np.concatenate(times), amounts=joined, unread=unread)
+    joined = {name: np.array(column, dtype=np.float64) for name, column in amounts.items()}
+    return TraceColumns(style=style, micros=np.array(micros, dtype=np.int64), amounts=joined, unread=unread)
 
 
 def line_of(path: Path, row: int) -> int:
@@ -130,7 +128,7 @@ def _text(path: Path) -> Iterator[IO[str]]:
 
 
 def _rows(text: IO[str]) -> Iterator[tuple[int, list[str]]]:
-    """Return every row with its line, the header first. Blank lines are skipped, as by pandas."""
+    """Return every row with its line, the header first. Blank lines are skipped."""
     reader = csv.reader(text, skipinitialspace=True)
     return ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
 
@@ -168,91 +166,26 @@ def _style(path: Path, names: list[str], zone: str) -> TimeStyle:
     if not cell:
         raise TraceError(path, "has no timestamp", line)
     try:
-        style = detect_style(cell, zone)
+        return detect_style(cell, zone)
     except ValueError as error:
         raise TraceError(path, f"{TIME}: {error}", line) from None
-    # pandas would read a column of only True as ones.
-    if wrong := _row_error(row, names, style):
-        raise TraceError(path, wrong, line)
-    return style
 
 
-def _pieces(path: Path, names: list[str], used: list[str], style: TimeStyle) -> Iterator[pd.DataFrame]:
-    """Yield the rows in pieces. Raise an error of _MISREAD for an invalid cell."""
-    kinds: dict[str, type[np.float64] | type[str]] = dict.fromkeys(used, np.float64)
-    if style.form is not TimestampForm.SECONDS:
-        kinds[TIME] = str
-    seen = 0
-    with _bytes(path) as raw, warnings.catch_warnings():
-        # pandas would only warn of a row with too many cells, and drop the last.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        pieces = pd.read_csv(
-            raw,
-            header=0,
-            names=_unique(names),
-            index_col=False,
-            dtype={name: kinds.get(name, str) for name in _unique(names)},
-            keep_default_na=False,
-            na_values=[""],
-            skipinitialspace=True,
-            encoding="utf-8-sig",
-            chunksize=ROWS_AT_A_TIME,
-        )
-        for piece in pieces:
-            seen += len(piece)
-            if seen > MOST_ROWS:
-                raise TraceError(path, f"has more than {MOST_ROWS} rows; count in longer bins")
-            yield piece
-
-
-def _unique(names: list[str]) -> list[str]:
-    """Return unique column names: ignored columns may share a name."""
-    return [name if name in COLUMNS else f"{place} {name}" for place, name in enumerate(names)]
-
-
-def _micros(cells: pd.Series, style: TimeStyle) -> Integers:
-    if style.form is not TimestampForm.SECONDS:
-        return style.micros(cells)
-    seconds = cells.to_numpy(dtype=np.float64)
-    if not ((seconds >= 0) & (seconds <= LATEST_SECONDS)).all():
-        raise ValueError("a time is missing, or out of bounds")
-    found: Integers = np.rint(seconds * 1e6).astype(np.int64)
-    return found
-
-
-def _amounts(cells: pd.Series) -> Array:
-    found: Array = cells.to_numpy(dtype=np.float64)
-    if (found > MOST_AMOUNT).any() or (found < 0).any():
-        raise ValueError("an amount is negative or too large")
-    return found
-
-
-def _find_error(path: Path, names: list[str], style: TimeStyle, sound: int) -> TraceError | None:
-    """Return the error of the first invalid line after `sound` rows, or None."""
-    with _text(path) as text:
-        for line, row in itertools.islice(_rows(text), sound + 1, None):
-            if wrong := _row_error(row, names, style):
-                return TraceError(path, wrong, line)
-    return None
-
-
-def _row_error(row: list[str], names: list[str], style: TimeStyle) -> str:
+def _cells(row: list[str], names: list[str]) -> dict[str, str]:
+    """Return the used cells of a row; a cell that the row lacks is empty. Raise ValueError for too many cells."""
     if len(row) > len(names):
-        return f"has {len(row)} cells, the header has {len(names)}; write numbers without separators between thousands"
-    for name, cell in zip(names, row, strict=False):
-        try:
-            if name == TIME:
-                style.check(cell)
-            elif name in COLUMNS:
-                _check_amount(cell)
-        except ValueError as error:
-            return f"{name}: {error}"
-    return ""
+        raise ValueError(
+            f"has {len(row)} cells, the header has {len(names)}; write numbers without separators between thousands"
+        )
+    found = dict.fromkeys((name for name in names if name in COLUMNS), "")
+    found.update((name, cell) for name, cell in zip(names, row, strict=False) if name in found)
+    return found
 
 
-def _check_amount(cell: str) -> None:
+def _amount(cell: str) -> float:
+    """Return an amount, NaN for an empty cell. Raise ValueError with a readable text."""
     if not cell.strip():
-        return
+        return math.nan
     shown = shorten(cell)
     try:
         amount = float(cell) if cell.isascii() and "_" not in cell else math.nan
@@ -266,3 +199,4 @@ def _check_amount(cell: str) -> None:
         raise ValueError(
             f"'{shown}' is more than {MOST_AMOUNT:g}, which nothing serves in a bin; is it another column?"
         )
+    return amount

@@ -12,12 +12,12 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import pandas as pd
 
 from forecast.series.binned import Integers
 from forecast.series.calendar import ClockChange, clock_changes
 
 MICRO = 1_000_000
+_EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 LATEST_SECONDS = 1e11
 """Maximum time in seconds (year 5138): a larger number is in milliseconds."""
 
@@ -87,22 +87,24 @@ class TimeStyle:
         offset = moment.strftime("%z")
         return f"{offset[:3]}:{offset[3:5]}" if ":" in self.suffix else offset
 
-    def micros(self, cells: pd.Series[str]) -> Integers:
-        """Return microseconds since the epoch (LOCAL: as if it were UTC). Raise ValueError for another format."""
-        zoned = self.form is not TimestampForm.LOCAL
-        parsed = pd.to_datetime(cells, format=self.pattern + ("%z" if zoned else ""), exact=True, utc=zoned)
-        if parsed.isna().any():
-            raise ValueError("a time is missing")
-        found: Integers = parsed.to_numpy(dtype="datetime64[us]").astype(np.int64)
-        return found
-
-    def check(self, cell: str) -> None:
-        """Raise ValueError with a readable text for a cell that is no time or has another format."""
+    def micros(self, cell: str) -> int:
+        """Return microseconds since the epoch (LOCAL: as if it were UTC). Raise ValueError with a readable text."""
         if not cell.strip():
             raise ValueError("is missing; a row that nothing is known of may be left out")
-        found = detect_style(cell, self.zone)
-        if (found.form, found.pattern) != (self.form, self.pattern):
+        found = _SECONDS.fullmatch(cell) if self.form is TimestampForm.SECONDS else _ISO.fullmatch(cell)
+        if found is None or (self.form is not TimestampForm.SECONDS and _shape(found) != (self.form, self.pattern)):
+            detect_style(cell, self.zone)
             raise ValueError(f"'{shorten(cell)}' is written otherwise than the first time; write all alike")
+        if self.form is TimestampForm.SECONDS:
+            if float(cell) > LATEST_SECONDS:
+                detect_style(cell, self.zone)
+            return round(float(cell) * MICRO)
+        try:
+            moment = datetime.fromisoformat(cell)
+            since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
+        except (ValueError, OverflowError):
+            raise ValueError(f"'{shorten(cell)}' is no time that there is; write {EXPECTED}") from None
+        return since // _MICROSECOND
 
 
 UTC_TIMES = TimeStyle(form=TimestampForm.UTC, pattern="%Y-%m-%dT%H:%M:%S", suffix="Z")
@@ -123,24 +125,26 @@ def detect_style(cell: str, zone: str) -> TimeStyle:
         of_zone = datetime.fromisoformat(cell).astimezone(ZoneInfo(zone)).utcoffset()
     except (ValueError, OverflowError):
         raise ValueError(f"'{shorten(cell)}' is no time that there is; write {EXPECTED}") from None
-    suffix = found["zone"] or ""
-    form = TimestampForm.LOCAL if not suffix else TimestampForm.UTC if suffix == "Z" else TimestampForm.OFFSET
+    form, pattern = _shape(found)
     return TimeStyle(
         form=form,
         zone=zone,
-        pattern=_pattern(found),
+        pattern=pattern,
         decimals=len(found["fraction"] or ".") - 1,
-        suffix=suffix,
+        suffix=found["zone"] or "",
         offset_seconds=offset.total_seconds(),
         follows_zone=form is TimestampForm.OFFSET and offset == of_zone,
     )
 
 
-def _pattern(found: re.Match[str]) -> str:
+def _shape(found: re.Match[str]) -> tuple[TimestampForm, str]:
+    """Return the form of a time and its pattern."""
+    suffix = found["zone"] or ""
+    form = TimestampForm.LOCAL if not suffix else TimestampForm.UTC if suffix == "Z" else TimestampForm.OFFSET
     if not found["time"]:
-        return "%Y-%m-%d"
+        return form, "%Y-%m-%d"
     parts = (found["sep"], "%H:%M", ":%S" if found["second"] else "", ".%f" if found["fraction"] else "")
-    return "%Y-%m-%d" + "".join(parts)
+    return form, "%Y-%m-%d" + "".join(parts)
 
 
 def shorten(cell: str) -> str:

@@ -3,7 +3,7 @@
     bearer_token_file        one token a line; several while one replaces another
     basic_auth_users_file    name:$scrypt$ln=13,r=8,p=10$salt$hash, one user a line (PHC string format)
 
-Empty lines and lines that begin with # are ignored. `python -m agent.web_credentials NAME` asks for a password and
+Empty lines and lines that begin with # are ignored. `python -m agent.http_server.credentials NAME` asks for a password and
 prints the line of the user. No message, log or answer holds any part of a secret.
 """
 
@@ -203,7 +203,7 @@ def _users(key: str, path: str | None, problems: list[str]) -> Iterator[tuple[st
     for place, line in _lines(key, path, "user", problems):
         found = _user(line)
         if found is None:
-            problems.append(f"{place}: is no line that `python -m agent.web_credentials NAME` prints")
+            problems.append(f"{place}: is no line that `python -m agent.http_server.credentials NAME` prints")
         elif found[1].memory_bytes > MAXIMUM_MEMORY_BYTES:
             problems.append(f"{place}: its hash takes more than 64 MiB to check")
         elif found[1].work > MAXIMUM_WORK:
@@ -256,7 +256,7 @@ def _bytes(text: str) -> bytes:
 def main(arguments: list[str]) -> int:
     """Prints a user's line; the password comes from the terminal, or from standard input where there is none."""
     if len(arguments) != 1:
-        print("usage: python -m agent.web_credentials NAME", file=sys.stderr)
+        print("usage: python -m agent.http_server.credentials NAME", file=sys.stderr)
         return 2
     asked = getpass.getpass("Password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     if not asked:

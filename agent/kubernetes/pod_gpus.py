@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.errors import SizewatchError
+from agent.errors import SizewatchError, find_missing
 from agent.gpu.owners import PROC, GpuAssignment, gpus_by_index
 from agent.kubernetes.pods import GPU_RESOURCES, Pod, truncate_value
 from rules.telemetry.snapshots import GpuReadout
@@ -214,6 +214,8 @@ def socket_exists(path: str) -> bool:
 
 def _answer(sock: socket.socket, deadline: float) -> bytes:
     """Return the message of a unary call. A gRPC frame has a byte (0: not compressed) and four bytes of length."""
+    if missing := find_missing("kubernetes"):
+        raise PodResourcesError(missing)
     from h2.config import H2Configuration
     from h2.connection import H2Connection
     from h2.exceptions import ProtocolError

@@ -57,6 +57,13 @@ def list_commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     return found
 
 
+def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parser, then those of its commands and of theirs."""
+    yield parser
+    for part in list_commands(parser):
+        yield from all_parsers(part)
+
+
 def list_arguments(parser: argparse.ArgumentParser, known: Sequence[argparse.Action] = ()) -> list[argparse.Action]:
     """Return the arguments of a parser, without options that are `known` from another."""
     hidden = (argparse._SubParsersAction, argparse._HelpAction)

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from exporters.alertmanager.sample_config import alertmanager_text
-from exporters.docs.command_pages import commands_page, configuration_page
+from exporters.docs.command_pages import all_parsers, commands_page, configuration_page
 from exporters.docs.runbooks import fill_runbooks
 from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.grafana.files import FILES as GRAFANA
 from exporters.grafana.files import config_maps_text
+from exporters.metrics import names
 from exporters.prometheus_rules.alerts import alerts_text, objects_text
 from exporters.prometheus_rules.recording_rules import recording_text
 from exporters.report.records import report_schema
+from rules.catalogue.registry import RULES
 from rules.plan.schema import plan_schema
+from rules.telemetry.signals import SIGNALS, Gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,7 @@ ARTEFACTS: Mapping[str, Render] = {
     "docs/plan.schema.json": lambda sources, _: schema_text(plan_schema()),
     "docs/report.schema.json": lambda sources, _: schema_text(report_schema()),
     "docs/config.schema.json": lambda sources, _: schema_text(sources.config_schema),
+    "docs/public-surface.json": lambda sources, present: surface_text(public_surface(sources), present),
     "docs/configuration.md": lambda sources, _: configuration_page(sources.config_schema),
     "docs/commands.md": lambda sources, _: commands_page(sources.parser),
     "docs/engines.md": lambda sources, _: engines_page(),
@@ -63,3 +67,56 @@ ARTEFACTS: Mapping[str, Render] = {
 def schema_text(schema: Mapping[str, Any]) -> str:
     """Return a JSON Schema as published."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
+    """Return every name that other people's programs may rely on, by kind, sorted.
+
+    A metric has its labels, a command its options. Keys are dotted paths. The JSON that commands print is not here:
+    a test takes its keys from real output.
+    """
+    metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in names.ALL]
+    parsers = list(all_parsers(inputs.parser))
+    options = [f"{one.prog} {option}" for one in parsers for option in one._option_string_actions if len(option) > 2]
+    found = {
+        "commands": [*(one.prog for one in parsers), *options],
+        "configuration": list(schema_keys(inputs.config_schema)),
+        "gaps": [gap.value for gap in Gap],
+        "metrics": metrics,
+        "plan": list(schema_keys(plan_schema())),
+        "report.json": list(schema_keys(report_schema())),
+        "rules": [rule.name for rule in RULES],
+        "signals": [signal.name for signal in SIGNALS],
+    }
+    return {kind: sorted(set(listed)) for kind, listed in found.items()}
+
+
+def surface_text(current: Mapping[str, list[str]], present: str) -> str:
+    """Return docs/public-surface.json with the current names added.
+
+    No name is ever taken away here. Who removes one moves it to `removed` by hand, with the version and what to use.
+    """
+    kept: dict[str, Any] = json.loads(present) if present else {"removed": {}}
+    gone = {name for listed in kept["removed"].values() for name in listed}
+    for kind, listed in current.items():
+        kept[kind] = sorted({*kept.get(kind, ()), *listed} - gone)
+    return schema_text(kept)
+
+
+def schema_keys(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted path of every key of a JSON Schema. List items and values of maps add nothing to a path."""
+
+    def walk(part: Mapping[str, Any], place: str, above: tuple[str, ...]) -> Iterator[str]:
+        inner = (*part.get("anyOf", ()), part.get("items"), part.get("additionalProperties"))
+        inner += tuple(part.get("patternProperties", {}).values())
+        for one in (part, *(one for one in inner if isinstance(one, dict))):
+            name = one.get("$ref", "").rpartition("/")[2]
+            if name and name not in above:
+                yield from walk(schema["$defs"][name], place, (*above, name))
+            elif one is not part:
+                yield from walk(one, place, above)
+        for name, value in part.get("properties", {}).items():
+            yield f"{place}{name}"
+            yield from walk(value, f"{place}{name}.", above)
+
+    return walk(schema, "", ())

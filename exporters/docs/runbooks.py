@@ -24,7 +24,7 @@ OVERVIEW = re.compile(r"<!-- generated: overview -->\n(.*?)<!-- end -->", re.DOT
 CAUSES = re.compile(r"<!-- generated: causes -->\n(.*?)<!-- end -->", re.DOTALL)
 
 CHECKOUT = Path(__file__).resolve().parents[2] / "docs" / "runbooks.md"
-"""The runbooks where sizewatch runs from a checkout. A wheel has a copy beside this module (setup.py)."""
+"""The runbooks where sizewatch runs from a checkout. A wheel has a copy beside this module."""
 
 METHOD_TEXTS: Mapping[str, str] = {
     "judge_tail": "the share of requests slower than the benchmark allows at equal load",

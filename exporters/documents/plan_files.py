@@ -157,6 +157,8 @@ class TierFacts:
     gpus_per_replica: int | None = None
     gpus_here: int = 0
     remarks: tuple[str, ...] = ()
+    assumed: bool = False
+    """Whether required keys that nobody knows from here get a value, marked as assumed."""
 
 
 def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
@@ -170,20 +172,26 @@ def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
 def _tier(tier: TierFacts) -> Iterator[str]:
     facts = tier.pages[0].facts
     yield from (f"# {remark}" for remark in tier.remarks)
-    yield _filled("model", tier.model, "the name the engine serves it under")
+    yield _filled("model", tier.model or ("unknown" if tier.assumed else ""), "the name the engine serves it under")
     told = f"{tier.title}{f', release {tier.release} by its page' if tier.release else ''}"
     yield f"engine: {_text(tier.engine)}  # {told}"
     yield f"# precision: {{weights: , kv: }}  # FILL IN; {_kv_format(facts)}"
     yield "gpu:"
-    yield "  " + _filled("product", tier.gpu_product, "product name as NVML or the GPU exporter prints it")
+    product = tier.gpu_product or ("cpu" if tier.assumed and not tier.gpus_here else "")
+    yield "  " + _filled("product", product, "product name as NVML or the GPU exporter prints it")
     count = "" if tier.gpus_per_replica is None else str(tier.gpus_per_replica)
     here = f"; this machine has {tier.gpus_here}" if tier.gpus_here else ""
-    yield f"  per_replica: {count}".rstrip() + ("" if count else f"  # FILL IN: GPUs of one engine instance{here}")
+    note = "  # ASSUMED" if tier.assumed else "" if count else f"  # FILL IN: GPUs of one engine instance{here}"
+    yield f"  per_replica: {count}".rstrip() + note
     if tier.pools != ("mixed",):
         yield f"pools: [{', '.join(tier.pools)}]"
     yield from _cache(facts, tier.context_tokens)
     yield "slo:"
-    yield "  ttft_p99_seconds:  # FILL IN: what users were promised for the first token, such as 2.0"
+    promised = "what users were promised for the first token"
+    if tier.assumed:
+        yield f"  ttft_p99_seconds: 2.0  # ASSUMED, from the sizing guide's 8.3: put {promised}"
+    else:
+        yield f"  ttft_p99_seconds:  # FILL IN: {promised}, such as 2.0"
     yield "  # tpot_p99_seconds:  # and for each token after it, such as 0.08"
     yield "  # e2e_p99_seconds:  # and for the whole request, such as 30"
     yield from _workload(tier)

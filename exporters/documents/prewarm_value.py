@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from exporters.render.text import format_local, text_table, wrap
+from rules.plan.money import amount
 from rules.plan.replica_count import ReplicaCount
 from rules.telemetry.wording import number
 
@@ -83,7 +84,7 @@ class PrewarmValue:
         hours = roomy.replica_hours - bare.replica_hours
         paid = ""
         if bare.money is not None and roomy.money is not None:
-            paid = f" ({abs(roomy.money - bare.money):,.2f} {self.currency or 'of money'})"
+            paid = f" ({amount(abs(roomy.money - bare.money), self.currency or 'of money')})"
         before, after = (f"{one.violation_minutes:,.0f}" for one in (bare, roomy))
         short = f"stays {after} min" if before == after else f"goes from {before} to {after} min"
         return (

@@ -43,7 +43,8 @@ def _tokens_per_gpu() -> Panel:
     generated = q.total(W, "generation_tokens", q.BY_TIER)
     return _lines(
         "Generated tokens per second and GPU",
-        "Of the GPUs of running replicas, as many as the plan gives each. Holds for the lengths below.",
+        "Of the GPUs of running replicas, as many as the plan gives each: 3,600 times this are the tokens per GPU-hour, "
+        "which must not fall from week to week at like traffic. Holds for the lengths below.",
         signal_unit("generation_tokens_per_second"),
         (_by_gpus(generated), TIER),
     )
@@ -62,6 +63,7 @@ def _tokens_per_memory() -> Panel:
         "How much work the memory does that is paid for.",
         signal_unit("generation_tokens_per_second"),
         (ratio, TIER),
+        width=8,
     )
 
 
@@ -72,6 +74,7 @@ def _energy() -> Panel:
         "From the GPUs' energy counters.",
         "joule",
         (q.divide(joules, q.total(W, "generation_tokens", q.BY_TIER)), TIER),
+        width=8,
     )
 
 
@@ -122,25 +125,19 @@ def _bound() -> Panel:
         "Prefill by prefill and decode, over all requests. High: prompts decide what a replica can take; low: outputs do.",
         RATIO,
         (q.divide(prefill, f"({prefill} + {decode})"), POOL),
+        width=8,
     )
 
 
-def _useful() -> tuple[Panel, ...]:
+def _useless() -> Panel:
+    rows = (("failed", "requests_failed"), ("left", "requests_aborted"), ("cut off", "requests_ended_by_length"))
     finished = q.total(W, "requests_finished")
-    rows = (
-        ("Requests that failed", "requests_failed", "Ended by an error."),
-        ("Requests left by their client", "requests_aborted", "Aborted: nobody read the answer."),
-        ("Requests cut off at the token limit", "requests_ended_by_length", "No error, and often not what was wanted."),
-    )
-    return tuple(
-        _lines(
-            title,
-            f"{text} As a share of finished requests.",
-            RATIO,
-            (q.divide(q.total(W, family), finished), POOL),
-            width=8,
-        )
-        for title, family, text in rows
+    return _lines(
+        "Requests that failed, were left or cut off",
+        "As a share of finished requests. Left: aborted, nobody read the answer. Cut off: at the token limit.",
+        RATIO,
+        *((q.divide(q.total(W, family), finished), f"{word} {POOL}") for word, family in rows),
+        width=24,
     )
 
 
@@ -154,33 +151,9 @@ def _computed() -> Panel:
     )
 
 
-def _per_gpu_hour() -> Panel:
-    generated = q.total(W, "generation_tokens", q.BY_TIER)
-    return _lines(
-        "Generated tokens per GPU-hour",
-        "The number that must not fall from week to week while traffic stays the same.",
-        signal_unit("tokens_per_gpu_hour"),
-        (f"3600 * {_by_gpus(generated)}", TIER),
-    )
-
-
-def _lengths() -> tuple[Panel, ...]:
-    rows = (
-        ("Prompt", "prompt_tokens_per_request", 0.5),
-        ("Prompt", "prompt_tokens_per_request", 0.95),
-        ("Output", "generation_tokens_per_request", 0.5),
-        ("Output", "generation_tokens_per_request", 0.95),
-    )
-    return tuple(
-        _lines(
-            f"{what} length P{quantile * 100:.0f}",
-            f"{names.metric(family).text}.",
-            signal_unit("prompt_tokens_p50"),
-            (q.quantile(W, quantile, family), f"{POOL} {{{{engine_version}}}}"),
-            width=6,
-        )
-        for what, family, quantile in rows
-    )
+def _lengths(what: str, family: str) -> Panel:
+    rows = ((q.quantile(W, at, family), f"P{at * 100:.0f} {POOL} {{{{engine_version}}}}") for at in (0.5, 0.95))
+    return _lines(f"{what} length", f"{names.metric(family).text}.", signal_unit("prompt_tokens_p50"), *rows)
 
 
 COST = Dashboard(
@@ -226,12 +199,12 @@ COST = Dashboard(
         ),
         Section(
             title="What the hardware gives",
-            panels=(_tokens_per_gpu(), _per_gpu_hour(), _rps_per_gpu(), _tokens_per_memory(), _energy(), _bound()),
+            panels=(_tokens_per_gpu(), _rps_per_gpu(), _tokens_per_memory(), _energy(), _bound()),
         ),
         Section(
             title="How much of it does useful work",
             panels=(
-                *_useful(),
+                _useless(),
                 memory_panels.evictions(
                     W,
                     legend=POOL,
@@ -241,6 +214,12 @@ COST = Dashboard(
                 _computed(),
             ),
         ),
-        Section(title="The lengths it all holds for", panels=_lengths()),
+        Section(
+            title="The lengths it all holds for",
+            panels=(
+                _lengths("Prompt", "prompt_tokens_per_request"),
+                _lengths("Output", "generation_tokens_per_request"),
+            ),
+        ),
     ),
 )

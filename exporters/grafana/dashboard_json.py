@@ -12,7 +12,9 @@ from typing import Any
 from exporters.grafana.records import (
     AT_LEAST,
     BLUE,
+    CURRENCIES,
     GREY,
+    MONEY,
     RED,
     Annotation,
     Dashboard,
@@ -224,20 +226,27 @@ def _placed(sections: tuple[Section, ...]) -> Iterator[Json]:
     number, y = 0, 0
     for section in sections:
         number += 1
-        yield _row(number, section.title, y)
+        row, inside = _row(number, section, y), list[Json]()
         x, y, height = 0, y + 1, 0
         for panel in section.panels:
             if x + panel.width > COLUMNS:
                 x, y, height = 0, y + height, 0
             number += 1
-            yield _panel(panel, number, {"x": x, "y": y, "w": panel.width, "h": panel.height})
+            inside.append(_panel(panel, number, {"x": x, "y": y, "w": panel.width, "h": panel.height}))
             x, height = x + panel.width, max(height, panel.height)
-        y += height
+        y = row["gridPos"]["y"] + 1 if section.folded else y + height
+        yield from [{**row, "panels": inside}] if section.folded else [row, *inside]
 
 
-def _row(number: int, title: str, y: int) -> Json:
+def list_panels(model: Json) -> list[Json]:
+    """Return every row and panel of a dashboard, those of folded rows too."""
+    return [one for row in model["panels"] for one in (row, *row.get("panels", ()))]
+
+
+def _row(number: int, section: Section, y: int) -> Json:
     place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
-    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+    head = {"id": number, "type": "row", "title": section.title}
+    return {**head, "collapsed": section.folded, "gridPos": place, "panels": []}
 
 
 def _panel(panel: Panel, number: int, place: Json) -> Json:
@@ -303,7 +312,14 @@ def _defaults(panel: Panel) -> Json:
 def _overrides(panel: Panel) -> list[Json]:
     if panel.kind is PanelType.TABLE:
         return column_overrides(panel)
-    return line_overrides(panel, refs(panel)) if panel.kind is PanelType.LINES else []
+    return [*(line_overrides(panel, refs(panel)) if panel.kind is PanelType.LINES else ()), *_currencies(panel)]
+
+
+def _currencies(panel: Panel) -> Iterator[Json]:
+    """Yield the unit of the series whose legend ends with a currency."""
+    for code in CURRENCIES if panel.unit == MONEY else ():
+        unit = {"id": "unit", "value": f"currency{code}"}
+        yield {"matcher": {"id": "byRegexp", "options": f"/\\b{code}$/"}, "properties": [unit]}
 
 
 def _transformations(panel: Panel) -> list[Json]:

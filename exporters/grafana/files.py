@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from exporters.grafana.cost_dashboard import COST
-from exporters.grafana.dashboard_json import DATASOURCE, Json, dashboard_json
+from exporters.grafana.dashboard_json import DATASOURCE, Json, dashboard_json, list_panels
 from exporters.grafana.fleet_dashboard import FLEET
 from exporters.grafana.forecast_dashboard import FORECAST
 from exporters.grafana.queries import SAME_SOURCE
@@ -59,7 +59,7 @@ LOOK_BACK_SECONDS = 600
 
 def _panel(dashboard: Dashboard, title: str) -> Json:
     """Return the panel with this title, as referenced by a rule. Raise StopIteration if it does not exist."""
-    found = next(one for one in dashboard_json(dashboard)["panels"] if one["title"] == title)
+    found = next(one for one in list_panels(dashboard_json(dashboard)) if one["title"] == title)
     return {"dashboardUid": dashboard.uid, "panelId": found["id"]}
 
 

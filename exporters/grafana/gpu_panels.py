@@ -118,18 +118,6 @@ def links(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
     )
 
 
-def energy(where: SeriesScope) -> Panel:
-    """Return joules by generated tokens. Tokens belong to a replica, not to one of its GPUs."""
-    per_token = q.divide(q.total(where, "gpu_energy_joules"), q.total(where, "generation_tokens"))
-    return Panel(
-        title="Energy per generated token",
-        description=signal_text("energy_per_generated_token"),
-        unit=signal_unit("energy_per_generated_token"),
-        queries=(Query(expr=per_token, legend="{{pool}}"),),
-        width=12,
-    )
-
-
 def temperature(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
     return Panel(
         title="Hottest GPU",

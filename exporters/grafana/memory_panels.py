@@ -84,7 +84,7 @@ def evictions(
     )
 
 
-def cascade(where: SeriesScope, width: int = 16) -> Panel:
+def cascade(where: SeriesScope, width: int = 24, height: int = 4) -> Panel:
     return Panel(
         title="KV cache cascade",
         description=f"{names.CASCADE_STAGE.text}. A page is sent from the third stage on.",
@@ -94,6 +94,7 @@ def cascade(where: SeriesScope, width: int = 16) -> Panel:
         states=STAGES,
         steps=tuple(ThresholdStep(value=state.value or None, colour=state.colour) for state in STAGES),
         width=width,
+        height=height,
     )
 
 

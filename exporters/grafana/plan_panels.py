@@ -249,7 +249,7 @@ def _tile(title: str, expr: str, unit: str, steps: Steps, text: str) -> Panel:
         description=text,
         kind=PanelType.STAT,
         unit=unit,
-        queries=(Query(expr=expr, legend=title),),
+        queries=(Query(expr=expr, legend="{{currency}}" if unit == MONEY else title),),
         width=4,
         height=4,
         decimals=None if unit == STATE else 0 if unit in (COUNT, RATIO) else 2,

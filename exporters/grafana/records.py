@@ -24,7 +24,7 @@ UNITS: Mapping[str, str] = {
     Unit.REQUESTS: "short",
     Unit.WATTS: "watt",
     Unit.CELSIUS: "celsius",
-    Unit.MONEY: "none",
+    Unit.MONEY: "locale",
     Unit.TOKENS_PER_HOUR: "si:tok/h",
     Unit.ADAPTERS: "none",
     Unit.BYTES_PER_SECOND: "Bps",
@@ -33,8 +33,11 @@ UNITS: Mapping[str, str] = {
 """Grafana unit by sizewatch unit."""
 
 RATIO, SECONDS, COUNT, STATE = "percentunit", "s", "short", "none"
-MONEY = "none"
-"""Unit of money. The plan's currency is in the legend."""
+MONEY = UNITS[Unit.MONEY]
+"""Unit of money without a unit in Grafana: a plain number. The plan's currency is in the legend or in a column."""
+
+CURRENCIES = ("USD", "EUR", "GBP", "JPY", "CHF", "SEK", "NOK", "DKK", "ISK", "PLN", "CZK", "UAH", "RUB", "BRL")
+"""Currencies (ISO 4217) with a unit `currency...` in every Grafana from 10 on."""
 
 AT_LEAST: Mapping[str, float] = {RATIO: 0.1, COUNT: 1.0, "cps": 0.1, SECONDS: 0.1}
 """Minimum upper end of an axis by unit. Otherwise lines at 0 get an axis up to 100."""
@@ -205,10 +208,11 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Row of a dashboard with its panels in reading order."""
+    """Row of a dashboard with its panels in reading order. Panels of a `folded` row load when it is opened."""
 
     title: str
     panels: tuple[Panel, ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

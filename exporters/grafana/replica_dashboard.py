@@ -104,12 +104,13 @@ def _rate() -> Panel:
     )
 
 
-def _queue(word: str) -> Panel:
+def _queue() -> Panel:
+    words = ("running", "waiting")
     return Panel(
-        title=f"Requests {word}",
-        description=f"{names.metric(f'requests_{word}').text}.",
+        title="Requests running and waiting",
+        description=" ".join(f"{names.metric(f'requests_{word}').text}." for word in words),
         unit=COUNT,
-        queries=(Query(expr=q.level(W, f"requests_{word}"), legend=NAME),),
+        queries=tuple(Query(expr=q.level(W, f"requests_{word}"), legend=f"{word} {NAME}") for word in words),
     )
 
 
@@ -147,7 +148,7 @@ REPLICA_DASHBOARD = Dashboard(
                 ),
                 _engines(),
                 _verdicts(),
-                memory_panels.cascade(W, 8),
+                memory_panels.cascade(W, 8, 7),
                 Panel(
                     title="Failed scrapes per second",
                     description=f"{names.SCRAPE_FAILURES.text}.",
@@ -170,8 +171,7 @@ REPLICA_DASHBOARD = Dashboard(
         Section(
             title="Saturation",
             panels=(
-                _queue("running"),
-                _queue("waiting"),
+                _queue(),
                 Panel(
                     title="KV cache in use",
                     description=f"{names.metric('kv_utilization').text}.",

@@ -1,6 +1,6 @@
 """Dashboard Tier: a tier from its verdict down to its GPUs, with the plan in every panel.
 
-Panels come from the modules by subject. A new panel is an entry here.
+Rows of detail are folded. Panels come from the modules by subject. A new panel is an entry here.
 """
 
 from __future__ import annotations
@@ -32,14 +32,10 @@ TIER = Dashboard(
             title="Requests: rate, errors, duration",
             panels=(
                 request_panels.traffic(W),
-                request_panels.unserved(W),
                 request_panels.unserved_shares(W),
-                request_panels.errors(W),
-                *(request_panels.latency(W, which) for which in request_panels.LATENCIES),
-                request_panels.times_of_requests(W),
+                *(request_panels.latency(W, which) for which in ("ttft", "tpot")),
             ),
         ),
-        Section(title="Lengths", panels=request_panels.both_lengths(W)),
         Section(
             title="Saturation and the KV cache",
             panels=(
@@ -47,21 +43,33 @@ TIER = Dashboard(
                 memory_panels.kv_level(W),
                 memory_panels.evictions(W),
                 memory_panels.cascade(W),
-                memory_panels.residency(W),
-                *memory_panels.offloading(W),
             ),
         ),
+        Section(title="Lengths", panels=request_panels.both_lengths(W)),
         Section(
-            title="Caches and speculation",
+            title="Requests in detail",
+            panels=(
+                request_panels.unserved(W),
+                request_panels.errors(W),
+                request_panels.latency(W, "itl"),
+                request_panels.times_of_requests(W),
+            ),
+            folded=True,
+        ),
+        Section(
+            title="Caches, speculation and adapters",
             panels=(
                 memory_panels.prefix_hits(W),
                 memory_panels.tokens_a_round(W),
                 memory_panels.acceptance(W),
                 memory_panels.adapters(W),
+                memory_panels.residency(W),
+                *memory_panels.offloading(W),
                 request_panels.tokens(W, width=16),
             ),
+            folded=True,
         ),
-        Section(title="GPUs", panels=(*gpu_panels.all_gpu_panels(W), gpu_panels.energy(W))),
-        Section(title="Forecast", panels=(forecast_dashboard.demand(W), forecast_dashboard.replicas(W))),
+        Section(title="GPUs", panels=gpu_panels.all_gpu_panels(W), folded=True),
+        Section(title="Forecast", panels=(forecast_dashboard.demand(W), forecast_dashboard.replicas(W)), folded=True),
     ),
 )

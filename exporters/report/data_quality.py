@@ -145,7 +145,7 @@ def _other_plans(past: TierPast, zone: str) -> Iterator[str]:
         return
     yield (
         f"The plan changed on {instant(since, zone)}: the comparison with the benchmark, the curve and fleet utilisation "
-        f"rest on the {len(seen.plan_hours)} hours since then; traffic, cost and incidents on all {len(seen.hours)}."
+        f"rest on the {len(seen.plan_hours)} hours since then; traffic, cost and incidents on the whole time."
     )
 
 

@@ -91,8 +91,7 @@ MOST_SYMPTOMS = 5
 
 def incident_line(one: ReportIncident, zone: str, currency: str) -> str:
     """Return an incident in a line: how loud, when, its sentence, symptoms with their begin, idle money and action."""
-    lasted = "not over" if one.ended_at is None else f"for {format_duration(one.ended_at - one.started_at)}"
-    text = f"{LOUDNESS_WORDS[Severity(one.severity)]}, {instant(one.started_at, zone)}, {lasted}: {one.sentence}."
+    text = f"{LOUDNESS_WORDS[Severity(one.severity)]}, {_when(one, zone)}: {one.sentence}."
     named = [
         f"{row.title} ({format_local(row.started_at, zone, '%d %b %H:%M')})" for row in one.symptoms[:MOST_SYMPTOMS]
     ]
@@ -103,6 +102,19 @@ def incident_line(one: ReportIncident, zone: str, currency: str) -> str:
         text += f" {one.idle_replicas:.1f} replicas idle"
         text += f", {money(one.idle_cost_per_day, currency)} a day." if one.idle_cost_per_day is not None else "."
     return f"{text} Do: {one.action}." if one.action else text
+
+
+def loud_incidents(tier: TierReport, zone: str) -> str:
+    """Return the incidents that page or make a ticket in a line, "" without such incidents."""
+    loud = [one for one in tier.grouped_incidents if one.severity != Severity.REPORT]
+    said = "; ".join(f"{one.title} ({LOUDNESS_WORDS[Severity(one.severity)]}, {_when(one, zone)})" for one in loud[:3])
+    return f"Incidents: {said}{f'; {len(loud) - 3} more' if len(loud) > 3 else ''}." if said else ""
+
+
+def _when(one: ReportIncident | ReportFinding, zone: str) -> str:
+    """Return the begin and the duration."""
+    lasted = "not over" if one.ended_at is None else f"for {format_duration(one.ended_at - one.started_at)}"
+    return f"{instant(one.started_at, zone)}, {lasted}"
 
 
 def worst_titles(past: TierPast) -> tuple[str, ...]:
@@ -240,8 +252,7 @@ def affected_replicas(one: ReportFinding) -> str:
 def period_text(one: ReportFinding, zone: str) -> str:
     """Return begin and duration. For several findings return count, total duration, first and last."""
     if one.times == 1:
-        lasted = "not over" if one.ended_at is None else f"for {format_duration(one.ended_at - one.started_at)}"
-        return f"{instant(one.started_at, zone)}, {lasted}"
+        return _when(one, zone)
     text = f"{one.times:,} times, {format_duration(one.seconds)} in all; first {instant(one.started_at, zone)}"
     text += f", last {instant(one.last_started_at, zone)}"
     return f"{text}, not over" if one.ended_at is None else text
@@ -249,7 +260,7 @@ def period_text(one: ReportFinding, zone: str) -> str:
 
 def finding_text(one: ReportFinding, zone: str) -> str:
     """Return the sentence of the finding. For several findings return the worst with its time."""
-    return one.sentence if one.times == 1 else f"At its worst, {instant(one.worst_at, zone)}: {one.sentence}"
+    return f"At its worst{'' if one.times == 1 else f', {instant(one.worst_at, zone)}'}: {one.sentence}"
 
 
 def stage_lines(one: ReportFinding, zone: str) -> list[str]:

@@ -11,9 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from exporters.render.svg_charts import draw_scale
-from exporters.render.text import SIGNS, format_duration, icon, strip_control_characters
+from exporters.render.text import SIGNS, icon, strip_control_characters
 from exporters.report import charts, findings, wording
 from exporters.report.records import Report, ReportNumber
+from rules.plan.money import figure
 from rules.verdicts.verdict import Status
 
 HERE = Path(__file__).parent
@@ -41,13 +42,12 @@ def _environment() -> Environment:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     made.filters["words"] = wording.words
-    made.filters["best"] = wording.best_estimate
     made.filters["bounds"] = wording.bounds
     made.filters["plain"] = wording.number_text
     made.filters["money"] = wording.money
     made.globals["trend"] = wording.trend
     made.globals["times"] = wording.times
-    made.filters["span"] = format_duration
+    made.filters["figure"] = figure
     made.filters["coded"] = _coded
     made.globals["w"] = wording
     made.globals["h"] = findings

@@ -9,63 +9,31 @@ import re
 from collections.abc import Callable, Iterator
 
 from exporters.render.text import strip_control_characters, table
-from exporters.report.findings import (
-    affected_replicas,
-    finding_text,
-    foreign_line,
-    incident_line,
-    period_text,
-    restart_lines,
-    restarts_in_all,
-    stage_lines,
-)
+from exporters.report import findings as h
+from exporters.report import wording as w
 from exporters.report.records import Report, TierReport
-from exporters.report.wording import (
-    BOUNDS,
-    DASH,
-    FLEET_USE,
-    PROPOSED,
-    SIMULATED,
-    blind_line,
-    busiest_idle,
-    coverage_sentence,
-    curve_sentence,
-    days_words,
-    fit_words,
-    fleet_lines,
-    money,
-    next_step,
-    number_text,
-    period,
-    prewarm_sentences,
-    request_lengths_text,
-    sum_line,
-    times,
-    trap_sentence,
-    trend,
-    trend_note,
-    verdict_words,
-    words,
-)
-
-MOST_BLIND = 12
-"""Maximum number of unknown periods shown, longest first."""
+from rules.plan.money import figure
 
 
 def report_markdown(found: Report) -> str:
-    lines = ["# Re-size report", "", period(found), "", f"**{found.headline}**"]
-    lines += ["", f"> {SIMULATED}"] if found.simulated else []
+    lines = ["# Re-size report", "", w.period(found), "", f"**{found.headline}**"]
+    lines += ["", f"> {w.SIMULATED}"] if found.simulated else []
     lines += [line for remark in found.remarks for line in ("", f"- {remark}")]
-    lines += ["", *(f"1. {tier.verdict}" for tier in found.tiers), "", next_step(found)]
+    lines += ["", *(f"1. {tier.verdict}" for tier in found.tiers), "", w.next_step(found)]
     for tier in found.tiers:
         lines += ["", f"## {tier.tier}", "", f"**{tier.verdict}**"]
+        lines += [line for text in filter(None, (h.loud_incidents(tier, found.zone),)) for line in ("", text)]
         lines += [line for text in tier.quality.remarks for line in ("", f"> {text}")]
-        for title, section in SECTIONS:
-            lines += ["", f"### {title}", "", *section(tier)]
-    lines += ["", "## Changes of the plan", ""]
-    lines += [f"- {line}" for line in found.plan_changes] or ["The plan stays as it is."]
-    lines += ["", BOUNDS]
+        lines += ["", *_cost(tier), "", w.lengths_line(tier), *_sections(tier, MAIN)]
+    for tier in found.tiers:
+        lines += ["", f"## Appendix: {tier.tier}", *_sections(tier, APPENDIX)]
+    lines += ["", w.BOUNDS]
     return _harmless("\n".join(lines)) + "\n"
+
+
+def _sections(tier: TierReport, several: Sections) -> Iterator[str]:
+    for title, section in several:
+        yield from ("", f"### {title}", "", *section(tier))
 
 
 def _harmless(text: str) -> str:
@@ -73,22 +41,30 @@ def _harmless(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", strip_control_characters(text)).replace("](", "]\\(")
 
 
+Sections = tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...]
+
+
 def _monitoring(tier: TierReport) -> Iterator[str]:
     rows = [
         (
             row.title,
             row.target,
-            words(row.observed, row.unit)
-            + (f" {tier.currency}" if row.unit == "money" and not row.observed.gap else ""),
-            trend(row.change, row.observed, row.before),
-            verdict_words(row.status, row.certainty),
-            row.sentence,
+            w.observed_text(row, tier.currency),
+            w.trend(row.change, row.observed, row.before),
+            w.verdict_words(row.status, row.certainty),
+            row.sentence if row.status in w.TOLD else "",
         )
-        for row in tier.monitoring
+        for row in w.main_rows(tier)
     ]
-    yield table(("", "target", "observed", "trend", "verdict", ""), rows)
-    yield ""
-    yield f"{request_lengths_text(tier.lengths)} {trend_note(tier)}".strip()
+    if rows:
+        yield table(("", "target", "observed", "trend", "verdict", ""), rows)
+        yield ""
+    yield f"{w.unseen_line(tier)} {w.trend_note(tier)}".strip()
+
+
+def _rules(tier: TierReport) -> Iterator[str]:
+    for row in w.calm_rows(tier):
+        yield f"- {row.title}: {w.verdict_words(row.status, row.certainty)}: {row.sentence}"
 
 
 def _workload(tier: TierReport) -> Iterator[str]:
@@ -96,22 +72,19 @@ def _workload(tier: TierReport) -> Iterator[str]:
     rows = [
         (
             f"{one.what} {one.quantile.upper()}",
-            number_text(one.planned, "tokens"),
-            words(one.observed, "tokens"),
-            times(one.factors),
+            w.number_text(one.planned, "tokens"),
+            w.words(one.observed, "tokens"),
+            w.times(one.factors),
         )
         for one in part.lengths
     ]
-    rows += [
-        (
-            "average rate",
-            number_text(part.planned_average_rps, "per_second"),
-            number_text(part.average_rps, "per_second"),
-            DASH,
-        ),
-        ("peak rate", number_text(part.planned_peak_rps, "per_second"), number_text(part.peak_rps, "per_second"), DASH),
-        ("peak to average", DASH, number_text(part.peak_to_average), DASH),
-    ]
+    rates = (
+        ("average rate", part.planned_average_rps, part.average_rps),
+        ("peak rate, of five minutes", part.planned_peak_rps, part.peak_rps),
+    )
+    unit = "per_second"
+    rows += [(name, w.number_text(plan, unit), w.number_text(seen, unit), w.DASH) for name, plan, seen in rates]
+    rows.append(("peak to average", w.DASH, w.number_text(part.peak_to_average), w.DASH))
     yield table(("", "planned", "observed", "factor"), rows)
     yield ""
     moving = f", moving towards {part.towards}" if part.towards else ""
@@ -123,20 +96,20 @@ def _curve(tier: TierReport) -> Iterator[str]:
     part = tier.curve
     rows = [
         (
-            number_text(one.rps, "per_second"),
-            number_text(one.in_system),
+            w.number_text(one.rps, "per_second"),
+            w.number_text(one.in_system),
             f"{one.requests or 0:,.0f}",
-            words(one.ttft_p50_seconds, "seconds"),
-            words(one.ttft_p99_seconds, "seconds"),
-            words(one.tpot_p99_seconds, "seconds"),
+            w.words(one.ttft_p50_seconds, "seconds"),
+            w.words(one.ttft_p99_seconds, "seconds"),
+            w.words(one.tpot_p99_seconds, "seconds"),
             one.slo.replace("_", " "),
         )
         for one in part.production
     ]
-    yield curve_sentence(part)
+    yield w.curve_sentence(part)
     yield ""
     if rows:
-        yield f"Production, a replica, in the last {days_words(part.days)}:"
+        yield f"Production, a replica, in the last {w.days_words(part.days)}:"
         yield ""
         yield table(("load", "in system", "requests", "TTFT P50", "TTFT P99", "TPOT P99", "SLO"), rows)
         yield ""
@@ -147,22 +120,18 @@ def _curve(tier: TierReport) -> Iterator[str]:
             ("load", "in system", "TTFT P99", "TPOT P99"),
             [
                 (
-                    number_text(one.rps, "per_second"),
-                    number_text(one.in_system),
-                    words(one.ttft_p99_seconds, "seconds"),
-                    words(one.tpot_p99_seconds, "seconds"),
+                    w.number_text(one.rps, "per_second"),
+                    w.number_text(one.in_system),
+                    w.words(one.ttft_p99_seconds, "seconds"),
+                    w.words(one.tpot_p99_seconds, "seconds"),
                 )
                 for one in part.planned
             ],
         )
-        yield ""
-    yield request_lengths_text(part.lengths, "Production was measured")
 
 
 def _fleet(tier: TierReport) -> Iterator[str]:
-    yield from (f"- {line}" for line in fleet_lines(tier))
-    yield ""
-    yield request_lengths_text(tier.curve.lengths, "What a replica takes was measured")
+    yield from (f"- {line}" for line in w.fleet_lines(tier))
 
 
 def _cost(tier: TierReport) -> Iterator[str]:
@@ -174,35 +143,33 @@ def _cost(tier: TierReport) -> Iterator[str]:
             one.name,
             f"{one.replicas:.3g}",
             f"{one.gpu_hours_a_day:,.0f}",
-            money(one.money_a_day, tier.currency),
-            money(one.per_million_tokens, tier.currency),
-            number_text(one.utilization, "ratio"),
+            w.money(one.money_a_day, tier.currency),
+            w.money(one.per_million_tokens, tier.currency),
+            w.number_text(one.utilization, "ratio"),
         )
         for one in tier.costs
     ]
-    yield table(("", "replicas", "GPU-hours a day", "a day", "a million output tokens", FLEET_USE), rows)
-    for one in tier.costs:
-        if one.arithmetic:
-            yield ""
-            yield f"- {one.name}: {sum_line(one.arithmetic)}"
-    yield ""
-    yield request_lengths_text(tier.lengths, "What was measured was")
+    yield table(("", "replicas", "GPU-hours a day", "a day", "a million output tokens", w.FLEET_USE), rows)
+
+
+def _arithmetic(tier: TierReport) -> Iterator[str]:
+    yield from (f"- {one.name}: {w.sum_line(one.arithmetic)}" for one in tier.costs if one.arithmetic)
 
 
 def _trap(tier: TierReport) -> Iterator[str]:
     part = tier.trap
-    yield trap_sentence(part)
-    idle = busiest_idle(part)
+    yield w.trap_sentence(part)
+    idle = w.busiest_idle(part)
     yield from ("", idle) if idle else ()
     if part.levers:
         yield ""
         rows = [
             (
                 one.name,
-                number_text(one.replicas),
-                money(one.money_a_day, tier.currency)
+                w.number_text(None if one.replicas is None else round(one.replicas, 1)),
+                w.money(one.money_a_day, tier.currency)
                 if one.money_a_day is not None
-                else f"{number_text(one.gpu_hours_a_day)} GPU-hours",
+                else f"{w.number_text(one.gpu_hours_a_day)} GPU-hours",
                 one.certainty,
                 one.basis or one.missing,
             )
@@ -211,12 +178,10 @@ def _trap(tier: TierReport) -> Iterator[str]:
         yield table(("lever", "replicas", "a day", "", "how it was reckoned"), rows)
         yield ""
         yield "The levers overlap; their sum means nothing."
-    yield ""
-    yield request_lengths_text(tier.lengths)
 
 
 def _prewarming(tier: TierReport) -> Iterator[str]:
-    yield from prewarm_sentences(tier)
+    yield from w.prewarm_sentences(tier)
     if tier.prewarming.strategies:
         yield ""
         yield table(
@@ -224,35 +189,30 @@ def _prewarming(tier: TierReport) -> Iterator[str]:
             [
                 (
                     f"{one.name}{' (ours)' if one.is_ours else ''}{' (recommended)' if one.is_recommended else ''}",
-                    f"{one.violation_minutes:,.0f}",
-                    f"{one.late_requests:,.0f}",
-                    f"{one.replica_hours:,.0f}",
-                    money(one.money, tier.currency),
+                    figure(one.violation_minutes),
+                    figure(one.late_requests),
+                    figure(one.replica_hours),
+                    w.money(one.money, tier.currency),
                 )
                 for one in tier.prewarming.strategies
             ],
         )
-        yield ""
-        yield request_lengths_text(tier.lengths)
 
 
 def _guardrails(tier: TierReport) -> Iterator[str]:
     for one in tier.guardrails.judged:
         found = f"{one.title}: " if one.status in ("warning", "critical") else ""
-        yield f"- {verdict_words(one.status, one.certainty)}: {found}{one.sentence}{f' ({one.rule})' if one.rule else ''}"
+        yield f"- {w.verdict_words(one.status, one.certainty)}: {found}{one.sentence}{f' ({one.rule})' if one.rule else ''}"
     for fit in tier.guardrails.fits:
         planned = "none in the plan" if fit.planned is None else f"{fit.planned:,.6g} in the plan"
-        yield f"- `{fit.key}`: {planned}; {fit_words(fit)} would fit by the best estimate ({fit.basis})"
+        yield f"- `{fit.key}`: {planned}; {w.fit_words(fit)} would fit by the best estimate ({fit.basis})"
 
 
 def _incidents(tier: TierReport) -> Iterator[str]:
     if not tier.grouped_incidents:
         yield "None."
     for one in tier.grouped_incidents:
-        yield f"- **{one.title}**: {incident_line(one, tier.trap.zone, tier.currency)}"
-    if tier.grouped_incidents:
-        yield ""
-        yield request_lengths_text(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
+        yield f"- **{one.title}**: {h.incident_line(one, tier.trap.zone, tier.currency)}"
 
 
 def _findings(tier: TierReport) -> Iterator[str]:
@@ -260,51 +220,41 @@ def _findings(tier: TierReport) -> Iterator[str]:
     if not tier.incidents:
         yield "None."
     for one in tier.incidents:
-        place, said = affected_replicas(one), verdict_words(one.status, one.certainty)
-        yield f"- **{one.title}**{f' {place}' if place else ''}: {said}, {period_text(one, zone)}. {finding_text(one, zone)}"
-        yield from (f"  - {line}" for line in stage_lines(one, zone))
-        yield from (f"  - {foreign_line(alert, zone)}" for alert in one.foreign)
+        place, said = h.affected_replicas(one), w.verdict_words(one.status, one.certainty)
+        yield f"- **{one.title}**{f' {place}' if place else ''}: {said}, {h.period_text(one, zone)}. {h.finding_text(one, zone)}"
+        yield from (f"  - {line}" for line in h.stage_lines(one, zone))
+        yield from (f"  - {h.foreign_line(alert, zone)}" for alert in one.foreign)
     if tier.restarts:
         yield ""
         yield "Restarts of engines:"
         yield ""
-        yield from (f"- {line}" for line in restart_lines(tier, zone))
-    if tier.incidents:
-        yield ""
-        yield request_lengths_text(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
+        yield from (f"- {line}" for line in h.restart_lines(tier, zone))
 
 
 def _quality(tier: TierReport) -> Iterator[str]:
     part = tier.quality
-    yield coverage_sentence(part)
+    yield w.coverage_sentence(part)
     yield ""
-    for text in (*part.remarks, restarts_in_all(tier)):
+    for text in (*part.remarks, h.restarts_in_all(tier)):
         yield from (f"- {text}",) if text else ()
-    for one in part.blind[:MOST_BLIND]:
-        yield f"- {blind_line(one)}"
-    if len(part.blind) > MOST_BLIND:
-        yield f"- and {len(part.blind) - MOST_BLIND} more of shorter times, which report.json has"
+    yield from (f"- {line}" for line in w.blind_lines(part))
 
 
 def _questions(tier: TierReport) -> Iterator[str]:
     for one in tier.questions:
         yield f"- **{one.question}** {one.answer}."
-    yield ""
-    yield request_lengths_text(tier.lengths, "All of it")
 
 
 def _proposal(tier: TierReport) -> Iterator[str]:
     one = tier.proposal
-    yield f"**{PROPOSED[one.kind]}**{f' ({one.certainty})' if one.certainty else ''}: {one.sentence}."
+    yield f"**{w.PROPOSED[one.kind]}**{f' ({one.certainty})' if one.certainty else ''}: {one.sentence}."
     yield from (f"- {text}" for text in one.evidence)
     yield from (f"- but: {text}" for text in one.against)
-    yield ""
-    yield request_lengths_text(tier.curve.lengths, "What a replica takes was measured")
     if one.changes:
         yield ""
         yield "Changes of the plan:"
         yield ""
-        yield from (f"- {text}" for text in one.changes)
+        yield from (f"- {text.removeprefix(f'{tier.tier}: ')}" for text in one.changes)
     if one.left:
         yield ""
         yield "Not taken over:"
@@ -312,12 +262,15 @@ def _proposal(tier: TierReport) -> Iterator[str]:
         yield from (f"- {text}" for text in one.left)
 
 
-SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
-    ("Plan against production", _monitoring),
+MAIN: Sections = (("Plan against production", _monitoring), ("Proposal", _proposal))
+"""Sections of a tier below its verdict and cost, as on the two pages of report.html."""
+
+APPENDIX: Sections = (
+    ("What the rules say", _rules),
     ("Step 1: the workload now", _workload),
     ("Latency against throughput", _curve),
     ("Step 11: instances and GPUs", _fleet),
-    ("Step 12: cost", _cost),
+    ("Step 12: cost", _arithmetic),
     ("Utilization trap", _trap),
     ("Pre-warming", _prewarming),
     ("Guardrails", _guardrails),
@@ -325,6 +278,5 @@ SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
     ("Findings", _findings),
     ("Data quality", _quality),
     ("Questions of the sizing guide (8.4)", _questions),
-    ("Proposal", _proposal),
 )
-"""Sections of a tier in reading order, as in report.html."""
+"""Sections of a tier in the appendix, in reading order, as in report.html."""

@@ -255,7 +255,7 @@ def _memory(asked: _Asked) -> _Answer:
         if per is not None and each
         else ("tokens/s per GB of HBM: not exposed, nothing tells the GPUs' memory")
     )
-    full, days = asked.resize.kv_fullest, len(asked.resize.seen.hours) / 24
+    full, days = asked.resize.kv_fullest, asked.resize.seen.observed_seconds / 86_400
     text += f"; KV cache {words(kv, 'ratio')} in use on average"
     text += f", hourly mean {number(full, 'ratio')} in the fullest hours of {days:.3g} days" if full is not None else ""
     return text, (
@@ -276,8 +276,8 @@ def _representative(asked: _Asked) -> _Answer:
         return text, ()
     ceiling = littles_ceiling_rps(point.c_max, objective)
     gap = ceiling / point.usable_rps
-    text += f"; C_max / TTFT SLO = {point.c_max:.4g} / {objective:g} s = {ceiling:.4g} rps, {gap:.2g}x the "
-    text += f"usable {point.usable_rps:.4g} (guide 8.3: up to 2 where most of a request is its first token)"
+    text += f"; C_max / TTFT SLO = {point.c_max:.3g} / {objective:g} s = {ceiling:.3g} rps, {gap:.2g}x the "
+    text += f"plan's usable {point.usable_rps:.3g} rps (guide 8.3: up to 2 where most of a request is its first token)"
     return text, _term("littles_law_gap", gap, "", "benchmark")
 
 

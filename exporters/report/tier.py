@@ -7,7 +7,7 @@ modules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 from exporters.documents.check import HEADS, result_words
@@ -97,7 +97,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
 
 
 def verdict(past: TierPast, zone: str) -> str:
-    """Return the first sentence of a tier: whether production confirms the plan, the next action and the cost."""
+    """Return the first sentence of a tier: the next action, its cost, and whether production confirms the plan."""
     resize = past.resize
     name = resize.seen.context.tier
     if not resize.seen.hours:
@@ -115,7 +115,7 @@ def verdict(past: TierPast, zone: str) -> str:
     odd = quality_summary(past, zone)
     critical = worst_titles(past)
     happened = f"; critical in this time: {', '.join(critical[:SHOWN])}" if critical else ""
-    return f"{name}{f' ({odd})' if odd else ''}: {head}; {said}{sure}{f'; {paid}' if paid else ''}{happened}."
+    return f"{name}{f' ({odd})' if odd else ''}: {said}{sure}{f'; {paid}' if paid else ''}; {head}{happened}."
 
 
 def _suspect(past: TierPast) -> str:
@@ -320,7 +320,11 @@ def _failed(found: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str
 
 def _guardrails(past: TierPast) -> GuardrailPart:
     return GuardrailPart(
-        judged=tuple(judge_row((rule,), past) for rule in GUARDRAILS),
+        # The range of the breaker is in `fits`, by five minutes: the rule's own is by hours.
+        judged=tuple(
+            replace(one, sentence=one.sentence.partition("; ")[0]) if one.rule == "QueueBreakerOff" else one
+            for one in (judge_row((rule,), past) for rule in GUARDRAILS)
+        ),
         fits=tuple(_row(GuardrailRow, one) for one in list_guardrail_ranges(past.resize.seen, past.resize.workload)),
     )
 

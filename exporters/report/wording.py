@@ -6,14 +6,15 @@ Units are those of `rules.telemetry.wording`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from exporters.render.text import format_duration, format_local
-from exporters.report.period_records import QualityPart, UnknownPeriod
+from exporters.report.period_records import QualityPart
 from exporters.report.records import (
     CurvePart,
     Formula,
     GuardrailRow,
+    MonitoredValue,
     PrewarmPart,
     Report,
     ReportNumber,
@@ -21,6 +22,7 @@ from exporters.report.records import (
     TrapPart,
 )
 from rules.plan.money import amount as amount_of
+from rules.plan.money import figure
 from rules.resize.proposal import ProposalKind
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.wording import format_count, join_range, number
@@ -83,11 +85,11 @@ def times(factors: tuple[float, float | None] | None) -> str:
     """Return the factor of the planned value with bounds. Bounds on both sides of 1 are "not known"."""
     if factors is None:
         return DASH
+    first, last = (None if one is None else f"{one:.1f}" if one >= 1 else f"{one:.2g}" for one in factors)
     low, high = factors
     if high is None:
-        return f"at least {low:.2f}x" if low > 1 else f"not known, {low:.2f}x or more"
-    between = f"{low:.2f} to {high:.2f}x"
-    return f"not known, {between}" if low < 1 < high else between
+        return f"at least {first}x" if low > 1 else f"not known, {first}x or more"
+    return f"{'not known, ' if low < 1 < high else ''}{first} to {last}x"
 
 
 def number_text(value: float | None, unit: str = "") -> str:
@@ -95,26 +97,16 @@ def number_text(value: float | None, unit: str = "") -> str:
     return DASH if value is None else number(value, unit)
 
 
-def change(ratio: float | None) -> str:
-    """Return a change in per cent with its sign."""
-    if ratio is None:
-        return DASH
-    return "unchanged" if abs(ratio) < 0.005 else f"{ratio:+.0%}"
-
-
 def trend(ratio: float | None, observed: ReportNumber, before: ReportNumber) -> str:
-    """Return the change from the previous period: a dash if a side is missing, "not known" if their bounds overlap."""
-    apart = ratio is not None or observed.gap or before.gap or not before.value
-    return change(ratio) if apart else "not known"
+    """Return the change from the previous period in per cent: a dash if a side is missing, "not known" if bounds overlap."""
+    if ratio is None:
+        return DASH if observed.gap or before.gap or not before.value else "not known"
+    return "unchanged" if abs(ratio) < 0.005 else f"{ratio:+.0%}"
 
 
 def money(amount: float | None, currency: str) -> str:
     """Return an amount in a currency, or a dash for None."""
     return DASH if amount is None else amount_of(amount, currency)
-
-
-def certainty(text: str) -> str:
-    return f", {text}" if text else ""
 
 
 SIMULATED = "Simulated: none of this traffic is real, and no GPU served it."
@@ -185,9 +177,43 @@ def next_step(found: Report) -> str:
     return NOTHING_TO_DO
 
 
-def request_lengths_text(lengths: str, what: str = "All numbers") -> str:
-    """Return the request lengths that qualify performance numbers."""
-    return f"{what}: {lengths}." if lengths.startswith("lengths") else f"{what} {lengths}."
+def lengths_line(tier: TierReport) -> str:
+    """Return the request lengths that all numbers of a tier hold for, and those of its last days if they differ."""
+    lately = tier.curve.lengths
+    text = f"All numbers{':' if tier.lengths.startswith('lengths') else ''} {tier.lengths}."
+    return (
+        text
+        if lately == tier.lengths
+        else f"{text} Workload and curve are of the last {days_words(tier.curve.days)}, {lately}."
+    )
+
+
+TOLD = ("warning", "critical", "unknown")
+"""Statuses whose sentence stands in the table. The others are in the appendix."""
+
+
+def main_rows(tier: TierReport) -> list[MonitoredValue]:
+    """Return the rows of the monitoring table that were measured or that a rule found something in."""
+    return [row for row in tier.monitoring if not row.observed.gap or row.status in ("warning", "critical")]
+
+
+def calm_rows(tier: TierReport) -> list[MonitoredValue]:
+    """Return the judged rows whose sentence is not in the table."""
+    return [row for row in tier.monitoring if row.rules and (row.observed.gap or row.status not in TOLD)]
+
+
+def unseen_line(tier: TierReport) -> str:
+    """Return the rows that are not in the table, by reason, "" without such rows."""
+    shown, names = main_rows(tier), dict[str, list[str]]()
+    for row in (one for one in tier.monitoring if one not in shown):
+        names.setdefault(row.observed.text or row.observed.gap.replace("_", " "), []).append(row.title)
+    said = "; ".join(f"{', '.join(titles)} ({why})" for why, titles in names.items())
+    return f"Not known: {said}." if said else ""
+
+
+def observed_text(row: MonitoredValue, currency: str, form: Callable[[ReportNumber, str], str] = words) -> str:
+    """Return the observed value of a row, money with its currency."""
+    return form(row.observed, row.unit) + (f" {currency}" if row.unit == "money" and not row.observed.gap else "")
 
 
 def curve_sentence(part: CurvePart) -> str:
@@ -278,9 +304,8 @@ def busiest_idle(part: TrapPart) -> str:
 
 
 def _count(amount: float, what: str) -> str:
-    """Return an amount with its noun: whole from 100 on, else three digits, so that small amounts stay visible."""
-    text = f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
-    return f"{text} {what}" if text == "1" else f"{text} {what}s"
+    """Return an amount with its noun."""
+    return f"{figure(amount)} {what}{'' if figure(amount) == '1' else 's'}"
 
 
 def fit_words(one: GuardrailRow) -> str:
@@ -289,9 +314,16 @@ def fit_words(one: GuardrailRow) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def blind_line(one: UnknownPeriod) -> str:
-    """Return an unknown period: subject, duration and reason. The text, if present, replaces the gap's name."""
-    return f"{one.rule}: not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
+MOST_BLIND = 12
+"""Maximum number of unknown periods shown, longest first."""
+
+
+def blind_lines(part: QualityPart) -> Iterator[str]:
+    """Yield the unknown periods: subject, duration and reason. The text, if present, replaces the gap's name."""
+    for one in part.blind[:MOST_BLIND]:
+        yield f"{one.rule}: not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
+    if len(part.blind) > MOST_BLIND:
+        yield f"and {len(part.blind) - MOST_BLIND} more of shorter times, which report.json has"
 
 
 def coverage_sentence(part: QualityPart) -> str:

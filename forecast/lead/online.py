@@ -18,7 +18,6 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from forecast.lead.features import (
     REACH_MINUTES,
@@ -29,6 +28,7 @@ from forecast.lead.features import (
     fill_gaps,
     fit,
 )
+from forecast.models.rolling_quantiles import rolling_quantile
 from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array, Integers, Series, rates
 
 LEARN_MINUTES = 21 * DAY_MINUTES
@@ -79,8 +79,8 @@ class LeadRun:
         """Return the demand at `t + lead` that is not exceeded with this certainty (0-1), as forecast at `t`.
 
         From CAREFUL_LEVEL on it is at least the centre. Only errors with an answer known before `t` count."""
-        late = pd.Series(self.errors).shift(self.lead + 1)
-        factor = late.rolling(ERROR_MINUTES, min_periods=FEWEST_ERRORS).quantile(level).to_numpy()
+        late = np.concatenate([np.full(self.lead + 1, np.nan), self.errors])[: len(self.errors)]
+        factor = rolling_quantile(late, ERROR_MINUTES, FEWEST_ERRORS, level)
         return quantile_of(self.centre, self.spread, self.highest, factor, level)
 
 

@@ -1,7 +1,8 @@
 """Textbook methods fitted by statsmodels, as benchmarks: Holt-Winters, ARIMA, and STL with a smoothed level.
 
 They are fitted once a day; recursions carry their state between the fits. A new method is a class with the interface of
-`forecast.models.naive.Method` and a row of `forecast.backtest.walk.METHODS`.
+`forecast.models.naive.Method` and a row of `forecast.backtest.walk.METHODS`. statsmodels is imported where it is used:
+only a backtest compares with these methods, and a plain installation lacks it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from statsmodels.tsa.arima.model import ARIMA
-from statsmodels.tsa.holtwinters import ExponentialSmoothing, SimpleExpSmoothing
-from statsmodels.tsa.seasonal import STL
 
 from forecast.series.binned import Array
 from forecast.series.observed import ObservedBins
@@ -42,6 +40,8 @@ class HoltWinters:
         self._season = np.empty(0)
 
     def fit(self, past: ObservedBins) -> None:
+        from statsmodels.tsa.holtwinters import ExponentialSmoothing
+
         day, now = past.per_day, len(past)
         with _counted(self.troubles):
             fitted = ExponentialSmoothing(
@@ -103,6 +103,8 @@ class Arima:
 
         If the estimation fails, keep the previous state and return infinity.
         """
+        from statsmodels.tsa.arima.model import ARIMA
+
         p, d, q = order
         steps = np.diff(history, n=d)
         mean = 0.0 if d else float(steps.mean())
@@ -174,6 +176,8 @@ class Mstl:
         self._fitted, self._at, self._level, self._alpha = 0, 0, 0.0, 0.0
 
     def fit(self, past: ObservedBins) -> None:
+        from statsmodels.tsa.holtwinters import SimpleExpSmoothing
+
         history = past.values[-self.HISTORY_DAYS * past.per_day :]
         periods = [period for period in (past.per_day, past.per_week) if period > 1 and len(history) >= 2 * period]
         with _counted(self.troubles):
@@ -201,6 +205,8 @@ class Mstl:
 
 def _seasons(history: Array, periods: list[int], passes: int) -> list[Array]:
     """Return each season, fitted to the rest after the other seasons, the shortest first."""
+    from statsmodels.tsa.seasonal import STL
+
     seasons = [np.zeros(len(history)) for _ in periods]
     for _ in range(passes if len(periods) > 1 else 1):
         for place, period in enumerate(periods):

@@ -26,6 +26,39 @@ FLOOR_SHARE = 0.05
 """Minimum level, as a share of the mean before the test: the root of less would be too small a scale."""
 
 
+class SortedWindow:
+    """The finite values among the newest `size` values, in ascending order."""
+
+    def __init__(self, size: int) -> None:
+        self._newest: deque[float] = deque()
+        self._size = size
+        self.ordered: list[float] = []
+
+    def push(self, value: float) -> None:
+        """Add a value; the oldest leaves a full window."""
+        self._newest.append(value)
+        if np.isfinite(value):
+            bisect.insort(self.ordered, value)
+        if len(self._newest) > self._size and np.isfinite(oldest := self._newest.popleft()):
+            del self.ordered[bisect.bisect_left(self.ordered, oldest)]
+
+
+def rolling_quantile(values: Array, window: int, least: int, level: float) -> Array:
+    """Return the quantile of the newest `window` values at each place, linear between neighbours.
+
+    NaN with fewer than `least` known values.
+    """
+    found = np.full(len(values), np.nan)
+    newest = SortedWindow(window)
+    for place, value in enumerate(values.tolist()):
+        newest.push(value)
+        if (count := len(newest.ordered)) >= least:
+            low, part = divmod(level * (count - 1), 1.0)
+            below = newest.ordered[int(low)]
+            found[place] = below + part * (newest.ordered[min(int(low) + 1, count - 1)] - below)
+    return found
+
+
 def window_bins(bin_seconds: float, per_day: int) -> int:
     """Return the number of past origins that count."""
     return per_day * (WINDOW_DAYS if bin_seconds < COARSE_SECONDS else COARSE_WINDOW_DAYS)
@@ -46,18 +79,12 @@ def quantiles_at_lead(points: Array, actual: Array, lead: int, window: int, floo
     scales = scale(points, floor)
     residuals = (actual - points) / scales
     found = np.full((len(LEVELS), len(points)), np.nan)
-    newest: deque[float] = deque()
-    ordered: list[float] = []
+    newest = SortedWindow(window)
     for origin in range(lead, len(points)):
-        residual = float(residuals[origin - lead])
-        newest.append(residual)
-        if np.isfinite(residual):
-            bisect.insort(ordered, residual)
-        if len(newest) > window and np.isfinite(oldest := newest.popleft()):
-            del ordered[bisect.bisect_left(ordered, oldest)]
-        if len(ordered) >= LEAST_RESIDUALS:
+        newest.push(float(residuals[origin - lead]))
+        if len(newest.ordered) >= LEAST_RESIDUALS:
             for row, level in enumerate(LEVELS):
-                found[row, origin] = points[origin] + _of_ordered(ordered, level) * scales[origin]
+                found[row, origin] = points[origin] + _of_ordered(newest.ordered, level) * scales[origin]
     return found
 
 

@@ -30,13 +30,15 @@ const custom = (panel, refId) => {
   return { own, color };
 };
 
+const unitOf = (panel, field) => panel.fieldConfig.overrides.find(o => o.matcher.id === 'byRegexp' && new RegExp(o.matcher.options.slice(1, -1)).test(field.config.displayNameFromDS))?.properties[0].value ?? panel.fieldConfig.defaults.unit;
+
 function Lines({ panel, results, range, w, h }) {
   const defaults = { ...panel.fieldConfig.defaults, thresholds: { mode: 'absolute', steps: bottom(panel.fieldConfig.defaults.thresholds.steps) } };
   const data = applyFieldOverrides({ data: series(panel, results).map(toDataFrame), fieldConfig: { defaults, overrides: [] }, replaceVariables: s => s, theme, timeZone: 'utc' });
   data.forEach((frame, i) => frame.fields.forEach(field => {
     if (field.type !== FieldType.number) return;
     const { own, color } = custom(panel, frame.refId);
-    field.config = { ...defaults, ...field.config, color, custom: own };
+    field.config = { ...defaults, ...field.config, unit: unitOf(panel, field), color, custom: own };
     field.state = { ...field.state, seriesIndex: i };
     field.display = getDisplayProcessor({ field, theme, timeZone: 'utc' });
   }));
@@ -46,9 +48,9 @@ function Lines({ panel, results, range, w, h }) {
 const display = (unit, steps, mappings, decimals) => getDisplayProcessor({ field: { type: FieldType.number, config: { unit, decimals, mappings, color: { mode: 'thresholds' }, thresholds: { mode: 'absolute', steps: bottom(steps) } } }, theme, timeZone: 'utc' });
 
 function Tile({ panel, results, w, h }) {
-  const { unit, thresholds, mappings, decimals } = panel.fieldConfig.defaults, show = display(unit, thresholds.steps, mappings, decimals);
+  const { thresholds, mappings, decimals } = panel.fieldConfig.defaults;
   return <div style={{ display: 'flex' }}>{series(panel, results).map((frame, i, all) => {
-    const field = toDataFrame(frame).fields[1], last = reduceField({ field, reducers: ['lastNotNull'] }).lastNotNull;
+    const field = toDataFrame(frame).fields[1], last = reduceField({ field, reducers: ['lastNotNull'] }).lastNotNull, show = display(unitOf(panel, field), thresholds.steps, mappings, decimals);
     field.config = { color: { mode: 'thresholds' }, thresholds: { mode: 'absolute', steps: bottom(thresholds.steps) } };
     return <BigValue key={i} theme={theme} width={w / all.length} height={h} value={show(last)} colorMode="value" graphMode="area" justifyMode="auto" textMode="auto" sparkline={{ y: field, x: toDataFrame(frame).fields[0] }} />;
   })}</div>;

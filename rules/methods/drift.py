@@ -101,7 +101,8 @@ def judge_drift(case: RuleContext) -> RuleResult:
     if peak is not None and peak.is_above_plan:
         observed = Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests)
         expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.requests)
-        sentence = f"The peak load is above the plan; {peak}"
+        claim = "The peak load is" if peak.rps > peak.planned * peak.factor else "Peak to average is"
+        sentence = f"{claim} above the plan; {peak}"
         verdict = case.verdict(Status.WARNING, certain_if(peak.certain), observed, expected, sentence)
         return replace(verdict, unit="per_second")
     return _report_no_drift(case, planned, rows, peak)

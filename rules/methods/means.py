@@ -158,7 +158,7 @@ def _build_verdict(of: BenchmarkComparison, mean: BinnedMean, status: Status, ce
     expected = Reading(value=mean.expected, low=mean.lower, high=mean.upper, n=mean.weight)
     below = (mean.expected - mean.observed) * 100
     gap = f"{below:.0f} points below the plan" if below >= 0.5 else "not below the plan"
-    seen = f"{mean.observed:.0%} where {mean.expected:.0%} is planned at this load"
+    seen = f"{mean.observed:.1%} where {mean.expected:.1%} is planned at this load"
     sentence = f"{MEANS[case.rule.metric].words} is {gap}; {seen}"
     details = (f"{points * 100:.0f} points below are allowed", mean.remark if status is not Status.OK else "")
     return case.verdict(

@@ -150,9 +150,7 @@ def _schedule(case: LeverCase) -> Lever:
         saved += max(0.0, mean_ready_replicas((hour,)) - _needed(case, peak))
     if not counted:
         return _unknown("Scaling by schedule", "no hour's arrivals are known")
-    basis = (
-        f"ready replicas beyond what the busiest five minutes of each of {counted} hours needed, the margin included: "
-    )
+    basis = "ready replicas beyond what the busiest five minutes of each hour needed, the margin included: "
     basis += "the most that a schedule could save, if it knew each hour beforehand"
     return _lever(case, "Scaling by schedule", saved / counted, Certainty.LIKELY, basis)
 

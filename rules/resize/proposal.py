@@ -33,7 +33,7 @@ from rules.resize.workload import Length, WorkloadNow, measure_workload
 from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.telemetry.wording import format_count
+from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import Capacity
 from rules.verdicts.context import SEPARATE
 from rules.verdicts.verdict import FIRING, RuleResult, Verdict
@@ -241,16 +241,16 @@ def _lacking(
 def _evidence(
     seen: ProductionSummary, workload: WorkloadNow, usable: Capacity, size: FleetProposal, plan: TierPlan
 ) -> tuple[str, ...]:
-    planned = f" (planned {workload.planned_peak_rps:.4g})" if workload.planned_peak_rps else ""
+    planned = f" (planned {number(workload.planned_peak_rps, 'per_second')})" if workload.planned_peak_rps else ""
     peak, counted = size.count.demand_rps, size.count
     told = [
-        f"the peak was {peak:.4g} rps{planned}, in three stretches of five minutes",
+        f"the peak was {number(peak, 'per_second')}{planned}, in three stretches of five minutes",
         f"a replica takes {usable.rps:.3g} rps: {usable.reason}",
         f"the peak needs {format_count(counted.replicas, 'replica')} ({counted.arithmetic_text})",
     ]
     if size.replicas > counted.replicas:
         told.append(
-            f"the plan's safety factor makes it ceil({peak:.4g} x {size.safety_factor:.3g} / {usable.rps:.4g}) = "
+            f"the plan's safety factor makes it ceil({peak:.3g} x {size.safety_factor:.3g} / {usable.rps:.3g}) = "
             f"{format_count(size.replicas, 'replica')}"
         )
     warm = plan.fleet.minimum_warm if plan.fleet else None
@@ -262,7 +262,7 @@ def _evidence(
 
 def _moved(one: Length) -> str:
     low, high = one.factors or (0.0, None)
-    by = f"at least {low:.2g}x" if one.longer else f"at most {high or 0.0:.2g}x"
+    by = f"at least {low:.1f}x" if one.longer else f"at most {high or 0.0:.2g}x"
     return f"{one.what} {one.quantile.upper()} are {by} as long as planned"
 
 
@@ -327,7 +327,7 @@ def _fewer(
     against = []
     if usable.kept_rps is not None and usable.kept_rps < usable.rps * 0.9:
         against.append(
-            f"production never ran above {usable.highest_rps or 0:.3g} rps a replica: what is above rests on the benchmark; "
+            f"production kept the SLO up to {usable.kept_rps:.3g} rps a replica: what is above rests on the benchmark; "
             "go down step by step and run `sizewatch check` after each"
         )
     return Proposal(

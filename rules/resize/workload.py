@@ -22,6 +22,7 @@ from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
+from rules.telemetry.wording import number
 from rules.verdicts.context import SEPARATE
 
 NOTHING_BOOKED = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
@@ -190,7 +191,7 @@ def compute_queue_breaker(
         low=low,
         high=high,
         proposed=max(1, round((low + high) / 2)),
-        basis=f"{slo_seconds:g} s x {rps:.4g} rps = {depth:.4g} queued requests miss the objective",
+        basis=f"{slo_seconds:g} s x {rps:.3g} rps = {depth:.3g} queued requests miss the objective",
     )
 
 
@@ -214,7 +215,7 @@ def _lengths(seen: ProductionSummary, planned: Mapping[str, float | None]) -> li
                 low=low,
                 high=high,
                 proposed=round((low + high) / 2),
-                basis=f"{one.quantile} of what is seen is {best:,.0f} tokens",
+                basis=f"{one.quantile} of what is seen is {number(best, 'tokens')}",
             )
         )
     return found

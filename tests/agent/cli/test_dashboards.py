@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from exporters.grafana import plan_panels
-from exporters.grafana.dashboard_json import COLUMNS, dashboard_json
+from exporters.grafana.dashboard_json import COLUMNS, dashboard_json, list_panels
 from exporters.grafana.files import DASHBOARDS
 from exporters.grafana.queries import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID, TIERS
-from exporters.grafana.records import Dashboard, Panel, PanelType, ThresholdStep
+from exporters.grafana.records import MONEY, Dashboard, Panel, PanelType, ThresholdStep
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Severity
 
@@ -29,7 +29,7 @@ def panels(dashboard: Dashboard) -> Iterator[Panel]:
 
 
 def drawn(dashboard: Dashboard) -> list[dict[str, Any]]:
-    return [one for one in MODELS[dashboard.uid]["panels"] if one["type"] != "row"]
+    return [one for one in list_panels(MODELS[dashboard.uid]) if one["type"] != "row"]
 
 
 def steps(panel: Panel) -> Iterator[ThresholdStep]:
@@ -53,15 +53,48 @@ def test_the_six_dashboards_have_their_uids_for_good() -> None:
 
 @EVERY
 def test_ids_are_unique_and_no_panel_lies_on_another_or_beside_the_grid(dashboard: Dashboard) -> None:
-    everything = MODELS[dashboard.uid]["panels"]
+    model = MODELS[dashboard.uid]
+    everything = list_panels(model)
     assert len({one["id"] for one in everything}) == len(everything)
-    taken: set[tuple[int, int]] = set()
-    for one in everything:
-        place = one["gridPos"]
-        assert place["x"] + place["w"] <= COLUMNS
-        cells = {(x + place["x"], y + place["y"]) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, one["title"]
-        taken |= cells
+    # A folded row has a place of its own for its panels: what follows moves down when it is opened.
+    for group in (model["panels"], *(one["panels"] for one in model["panels"] if one.get("panels"))):
+        taken: set[tuple[int, int]] = set()
+        for one in group:
+            place = one["gridPos"]
+            assert place["x"] + place["w"] <= COLUMNS
+            cells = {(x + place["x"], y + place["y"]) for x in range(place["w"]) for y in range(place["h"])}
+            assert not cells & taken, one["title"]
+            taken |= cells
+
+
+def test_what_an_operator_reads_of_a_tier_is_open_and_the_rest_loads_when_asked_for() -> None:
+    rows = [one for one in MODELS["sizewatch-tier"]["panels"] if one["type"] == "row"]
+    assert all(one["collapsed"] is bool(one["panels"]) for one in rows)
+    assert [one["title"] for one in rows if not one["collapsed"]] == [
+        "Now",
+        "Requests: rate, errors, duration",
+        "Saturation and the KV cache",
+        "Lengths",
+    ]
+    assert len([one for one in MODELS["sizewatch-tier"]["panels"] if one["type"] != "row"]) == 20
+
+
+@EVERY
+def test_money_has_the_unit_of_its_currency_wherever_it_is_drawn(dashboard: Dashboard) -> None:
+    for panel, model in zip(panels(dashboard), drawn(dashboard), strict=True):
+        overrides = model["fieldConfig"]["overrides"]
+        units = {
+            one["matcher"]["options"]: one["properties"][0]["value"]
+            for one in overrides
+            if one["matcher"]["id"] == "byRegexp"
+        }
+        if panel.unit == MONEY:
+            assert units["/\\bUSD$/"] == "currencyUSD"
+            assert all(query.legend.endswith("{{currency}}") for query in panel.queries), panel.title
+        else:
+            assert units == {}
+        if any(query.unit == MONEY for query in panel.queries):
+            assert ("currency", "Currency") in panel.rows
 
 
 @EVERY

@@ -86,7 +86,7 @@ def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) ->
         (
             "The plan changed on Wed 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet "
             "utilisation rest on the "
-            "100 hours since then; traffic, cost and incidents on all 168."
+            "100 hours since then; traffic, cost and incidents on the whole time."
         ),
     )
     assert len(found.quality.plan_versions) == 2

@@ -221,6 +221,8 @@ def test_the_shim_package_and_too_few_open_files_are_named() -> None:
     assert [finding.level for finding in process()] == [CheckLevel.OK]
     _, shim = process(packages={"sizewatch": "0.1.0", "pynvml": "13.0.1"})
     assert shim.text == "the package pynvml 13.0.1 is installed: a deprecated shim over nvidia-ml-py"
+    _, other = process(clashes=("flask-agent",))
+    assert (other.level, other.text[:36]) == (CheckLevel.FAIL, "the package flask-agent has modules ")
     _, few = process(open_files=32)
     assert (few.level, few.text) == (CheckLevel.FAIL, "only 32 files and sockets may be open at once, 64 may be needed")
 

@@ -16,6 +16,7 @@ from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.simulation import SimulatedDemand, cheapest_reacting, simulate_requests
 from forecast.series.binned import Array
 from rules.catalogue.registry import margin_of
+from rules.plan.money import figure
 from rules.plan.replica_count import NO_MARGIN, Margin
 
 DAY = 1440
@@ -98,7 +99,7 @@ def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it(
     assert roomy.violation_minutes < ours.violation_minutes
     more = roomy.replica_hours - ours.replica_hours
     assert told.margin_sentence == (
-        f"The margin of recommended counts costs {more:,.0f} replica-hours ({2 * more:,.2f} USD); the time short of capacity "
+        f"The margin of recommended counts costs {more:,.0f} replica-hours ({figure(2 * more)} USD); the time short of capacity "
         f"goes from {ours.violation_minutes:,.0f} to {roomy.violation_minutes:,.0f} min."
     )
 

@@ -108,7 +108,7 @@ def test_every_problem_of_the_files_is_told_with_its_line_and_without_the_secret
         f"web.bearer_token_file: {tokens}:1: a token of fewer than 16 characters can be guessed",
         f"web.bearer_token_file: {tokens}:2: a token holds only ASCII characters and no space",
         f"web.bearer_token_file: {tokens}:3: a token holds only ASCII characters and no space",
-        f"web.basic_auth_users_file: {users}:1: is no line that `python -m agent.web_credentials NAME` prints",
+        f"web.basic_auth_users_file: {users}:1: is no line that `python -m agent.http_server.credentials NAME` prints",
         f"web.basic_auth_users_file: {users}:3: the same name stands in a line above",
         f"web.basic_auth_users_file: {users}:4: its hash takes more than 64 MiB to check",
     )
@@ -132,7 +132,7 @@ def test_a_name_that_the_file_could_not_hold_is_refused(name: str) -> None:
 
 
 def test_the_command_prints_a_line_that_the_server_takes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "agent.web_credentials", "ada"]
+    command = [sys.executable, "-m", "agent.http_server.credentials", "ada"]
     root = Path(credentials.__file__).parent.parent
     made = subprocess.run(
         command, input="engine\n", capture_output=True, text=True, cwd=root, timeout=CEILING_SECONDS, check=True

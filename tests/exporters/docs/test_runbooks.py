@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 
 import pytest
 from paths import ROOT
@@ -219,13 +216,6 @@ def test_what_is_no_rule_has_no_page() -> None:
 )
 def test_markdown_becomes_escaped_html(text: str, html: str) -> None:
     assert markdown_html(text) == html
-
-
-def test_a_wheel_has_the_runbooks(tmp_path: Path) -> None:
-    words = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    built = tmp_path / "exporters" / "docs" / "runbooks.md"
-    assert built.read_bytes() == (ROOT / "docs" / "runbooks.md").read_bytes()
 
 
 def test_a_runbook_is_readable_on_a_terminal() -> None:

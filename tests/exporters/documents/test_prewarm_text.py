@@ -313,7 +313,7 @@ def test_the_margin_has_a_line_and_one_sentence_of_its_own() -> None:
         "  with room                      3       0.015%             40  0.0033%          2,160        1.44   5,400.00"
     ]
     assert ROOMY.margin_sentence == (
-        "The margin of recommended counts costs 210 replica-hours (525.00 USD); the time short of capacity goes from 30 to 3 min."
+        "The margin of recommended counts costs 210 replica-hours (525 USD); the time short of capacity goes from 30 to 3 min."
     )
     assert " ".join(" ".join(lines[-2:]).split()) == ROOMY.margin_sentence
     assert worth_json(ROOMY)["margin_sentence"] == ROOMY.margin_sentence

@@ -13,7 +13,7 @@ from promql_parser import AggModifierType, AggregateExpr, Call, MatrixSelector, 
 from promtool import complaints
 
 from agent.lint.names import read_query, walk_query
-from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.dashboard_json import dashboard_json, list_panels
 from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
 from rules.telemetry.families import FamilyKind
@@ -34,7 +34,7 @@ def queries() -> Iterator[tuple[str, str, str]]:
     """Dashboard, panel or mark, and expression."""
     for dashboard in DASHBOARDS:
         model: dict[str, Any] = dashboard_json(dashboard)
-        for panel in model["panels"]:
+        for panel in list_panels(model):
             yield from ((dashboard.uid, panel["title"], target["expr"]) for target in panel.get("targets", ()))
         yield from ((dashboard.uid, mark["name"], mark["expr"]) for mark in model["annotations"]["list"])
 

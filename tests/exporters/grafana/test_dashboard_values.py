@@ -82,7 +82,6 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     ("money of running GPUs", "t"): (q.money_per_hour(W), 16.0),
     ("cost of a million tokens", "t"): (q.cost_per_million_tokens(W), 16e6 / (600 * 3600)),
     ("tokens a GPU", "t"): (panel("Generated tokens per second and GPU"), 600 / 8),
-    ("tokens a GPU-hour", "t"): (panel("Generated tokens per GPU-hour"), 3600 * 600 / 8),
     ("requests for money", "t"): (panel("Requests for one unit of money"), 3600 * 6 / 16),
     ("money for what is unused", "t"): (panel("Money per hour for unused capacity"), 16 * 0.75),
     # The second release: 99 % of requests between 0.5 and 1 s.

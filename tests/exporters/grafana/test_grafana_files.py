@@ -12,7 +12,7 @@ from paths import ROOT
 from promql_parser import parse
 
 from exporters.docs.generated_files import ARTEFACTS
-from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.dashboard_json import dashboard_json, list_panels
 from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FIRES, FOLDER, FOUND, INPUT, QUERY, uid
 from exporters.prometheus_rules.alerts import alert_groups
 from exporters.prometheus_rules.rule_files import Alert
@@ -50,7 +50,7 @@ def test_the_variant_for_upload_asks_for_its_data_source_and_is_otherwise_the_sa
     assert (asked["name"], asked["type"], asked["pluginId"]) == (INPUT, "datasource", "prometheus")
     assert upload.pop("__elements") == {}
     required = {one["id"] for one in upload.pop("__requires")}
-    assert required == {"grafana", "prometheus"} | {one["type"] for one in upload["panels"]} - {"row"}
+    assert required == {"grafana", "prometheus"} | {one["type"] for one in list_panels(upload)} - {"row"}
     assert set(re.findall(r'"uid": "([^"]+)"', json.dumps(upload))) == {dashboard.uid, f"${{{INPUT}}}"}
     plain = json.loads(written(f"dashboards/{dashboard.uid}.json"))
     assert plain == dashboard_json(dashboard)

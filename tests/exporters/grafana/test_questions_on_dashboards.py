@@ -8,7 +8,7 @@ import pytest
 from paths import ROOT
 from report_samples import hours, plan, reported
 
-from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.dashboard_json import dashboard_json, list_panels
 from exporters.grafana.files import DASHBOARDS
 from exporters.report.questions import QUESTIONS
 
@@ -35,7 +35,7 @@ PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "useful": (
         ("sizewatch-cost", "Load of the usable capacity"),
-        ("sizewatch-cost", "Requests that failed"),
+        ("sizewatch-cost", "Requests that failed, were left or cut off"),
         ("sizewatch-cost", "Prompt tokens computed"),
         ("sizewatch-tier", "Requests in the system"),
     ),
@@ -47,14 +47,14 @@ PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "representative": (("sizewatch-tier", "Findings now"), ("sizewatch-tier", "TTFT: P50 and P99")),
     "fairly": (
         ("sizewatch-cost", "Generated tokens per second and GPU"),
-        ("sizewatch-cost", "Prompt length P95"),
-        ("sizewatch-cost", "Output length P95"),
+        ("sizewatch-cost", "Prompt length"),
+        ("sizewatch-cost", "Output length"),
     ),
 }
 """By the question's key: dashboard and title of the panels that answer it."""
 
 LENGTHS = {
-    "sizewatch-cost": ("Prompt length P50", "Output length P50"),
+    "sizewatch-cost": ("Prompt length", "Output length"),
     "sizewatch-tier": ("Prompt length", "Output length"),
 }
 """Panels with the lengths, on each dashboard that has numbers of performance of more than a line."""
@@ -62,7 +62,7 @@ LENGTHS = {
 
 def titles(uid: str) -> set[str]:
     (found,) = (one for one in DASHBOARDS if one.uid == uid)
-    return {panel["title"] for panel in dashboard_json(found)["panels"] if panel.get("targets")}
+    return {panel["title"] for panel in list_panels(dashboard_json(found)) if panel.get("targets")}
 
 
 def test_the_questions_are_those_of_the_guide() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from html import escape
 from pathlib import Path
@@ -41,7 +42,25 @@ def test_nothing_sticks_out_at_phone_and_desktop_width(tmp_path: Path, width: in
     assert int(widest) <= width
 
 
-def test_it_prints(tmp_path: Path) -> None:
-    target = tmp_path / "report.pdf"
-    browser(tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={target}", page(tmp_path).as_uri())
+def count_pages(folder: Path, text: str) -> int:
+    """Pages of a printed report."""
+    source, target = folder / "printed.html", folder / "report.pdf"
+    source.write_text(text, encoding="utf-8")
+    browser(folder, "--no-pdf-header-footer", f"--print-to-pdf={target}", source.as_uri())
     assert target.read_bytes().startswith(b"%PDF")
+    return len(re.findall(rb"/Type\s*/Page\b", target.read_bytes()))
+
+
+def without_appendix(text: str) -> str:
+    return text.replace("</style>", "#appendix{display:none}</style>")
+
+
+def test_a_tier_prints_on_two_pages_and_its_appendix_after_them(tmp_path: Path) -> None:
+    text = page(tmp_path).read_text(encoding="utf-8")
+    assert count_pages(tmp_path, without_appendix(text)) <= 2 < count_pages(tmp_path, text)
+
+
+def test_what_is_folded_on_the_screen_stands_on_paper() -> None:
+    text = report_html(reported(plan(), hours())[0])
+    assert " open" not in "".join(re.findall(r"<details[^>]*>", text))
+    assert text.index("<details") > text.index('id="appendix"') > text.index('class="proposal')

@@ -125,7 +125,7 @@ def test_a_plan_that_changed_on_wednesday_is_told_first_and_what_rests_on_which(
     one = replace(whole, resize=replace(whole.resize, seen=seen), events=(changed,))
     found, _ = report(past(PLAN, one))
     assert found.tiers[0].verdict.startswith("t (under another plan until Wed 04 Nov 20:00 UTC): ")
-    assert says(found, "rest on the 100 hours since then; traffic, cost and incidents on all 168.")
+    assert says(found, "rest on the 100 hours since then; traffic, cost and incidents on the whole time.")
 
 
 def test_a_plan_newer_than_all_that_was_seen_says_that_nothing_was_compared_with_it() -> None:

@@ -3,6 +3,8 @@ where nobody judged."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_samples import DAY, START, hour, hours, plan, reported
 
@@ -10,7 +12,7 @@ from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.period_records import UnknownPeriod
 from exporters.report.records import GuardrailRow, Report
-from exporters.report.wording import BOUNDS, blind_line, fit_words
+from exporters.report.wording import BOUNDS, blind_lines, fit_words
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import UnknownSpan
 from rules.verdicts.verdict import Subject
@@ -73,9 +75,11 @@ def test_of_what_was_not_known_no_more_is_told_than_is_read_and_that_is_said() -
 
 
 def test_what_was_not_judged_tells_hours_and_not_too_few_requests() -> None:
-    row = UnknownPeriod(
-        rule="UtilizationTrap", reason="too_few_requests", seconds=7 * DAY, text="157 of 168 hours seen"
+    rows = (
+        UnknownPeriod(rule="UtilizationTrap", reason="too_few_requests", seconds=7 * DAY, text="157 of 168 hours seen"),
+        UnknownPeriod(rule="TtftTail", reason="scrape_failed", seconds=3600.0, text=""),
     )
-    assert blind_line(row) == "UtilizationTrap: not judged for 7 d: 157 of 168 hours seen"
-    row = UnknownPeriod(rule="TtftTail", reason="scrape_failed", seconds=3600.0, text="")
-    assert blind_line(row) == "TtftTail: not judged for 1 h: scrape failed"
+    assert list(blind_lines(replace(reported(plan(), hours())[0].tiers[0].quality, blind=rows))) == [
+        "UtilizationTrap: not judged for 7 d: 157 of 168 hours seen",
+        "TtftTail: not judged for 1 h: scrape failed",
+    ]

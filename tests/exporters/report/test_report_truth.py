@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -412,32 +412,6 @@ def test_the_report_holds_by_its_schema(told: Told) -> None:
     validator = jsonschema.Draft202012Validator(report_schema())
     assert list(validator.iter_errors(told.month)) == []
     assert list(validator.iter_errors({key: value for key, value in told.month.items() if key != "headline"})) != []
-
-
-PERFORMANCE = ("TTFT", "TPOT", "rps", "tokens/s", "a million", "GPU-hour")
-"""Words that a number of performance stands beside."""
-
-OF_LENGTHS_THEMSELVES = ("Step 1: the workload now", "Guardrails", "Data quality")
-"""Sections whose numbers are lengths, rates of arrival and limits of them."""
-
-
-def sections(text: str) -> Iterator[tuple[str, str]]:
-    """Of every tier each section: its title and its text."""
-    for tier in text.split("\n## ")[1:]:
-        for section in tier.split("\n### ")[1:]:
-            title, _, body = section.partition("\n")
-            yield title, body
-
-
-def test_no_number_of_performance_stands_without_the_lengths_it_was_measured_at(told: Told) -> None:
-    counted = 0
-    for title, body in sections(told.texts["report.md"].partition("\n## Changes of the plan")[0]):
-        if title in OF_LENGTHS_THEMSELVES or not any(word in body for word in PERFORMANCE):
-            continue
-        counted += 1
-        assert " at prompts P50 " in body, title
-        assert "; outputs P50 " in body, title
-    assert counted >= 3 * 6
 
 
 def test_lengths_of_the_whole_time_are_not_those_of_its_last_days(told: Told) -> None:

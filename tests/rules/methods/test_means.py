@@ -41,7 +41,7 @@ def test_twenty_points_below_the_benchmark_is_allowed() -> None:
     found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.31)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert explain(found) == (
-        "GPU utilisation is 19 points below the plan; 31% where 50% is planned at this load; "
+        "GPU utilisation is 19 points below the plan; 31.0% where 50.0% is planned at this load; "
         "20 points below are allowed"
     )
     assert said(verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.29)))) == (Status.WARNING, Certainty.LIKELY)
@@ -58,7 +58,7 @@ def test_more_than_the_benchmark_is_no_shortfall() -> None:
     found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.9)))
     assert found.status is Status.OK
     assert explain(found) == (
-        "GPU utilisation is not below the plan; 90% where 50% is planned at this load; 20 points below are allowed"
+        "GPU utilisation is not below the plan; 90.0% where 50.0% is planned at this load; 20 points below are allowed"
     )
 
 
@@ -67,7 +67,7 @@ def test_an_idle_gpu_below_the_first_point_is_no_shortfall() -> None:
     idle = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.02, rps=0.2)))
     assert idle.status is Status.OK
     assert explain(idle) == (
-        "GPU utilisation is 2 points below the plan; 2% where 4% is planned at this load; 20 points below are allowed"
+        "GPU utilisation is 2 points below the plan; 2.0% where 4.0% is planned at this load; 20 points below are allowed"
     )
     low = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.1, rps=1.9)))
     assert said(low) == (Status.WARNING, Certainty.LIKELY)
@@ -153,7 +153,7 @@ def test_lost_prefix_hits_are_certain_once_requests_enough_missed() -> None:
     found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.3)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
-        "Prefix cache hit rate is 30 points below the plan; 30% where 60% is planned at this load; "
+        "Prefix cache hit rate is 30 points below the plan; 30.0% where 60.0% is planned at this load; "
         "20 points below are allowed"
     )
     assert said(verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.41)))) == (Status.OK, Certainty.CERTAIN)
@@ -185,7 +185,7 @@ def test_no_lookups_at_all_is_a_cache_that_is_off() -> None:
     found = verdict(HITS, context(*HIT), each(5, lambda n: hits(n, 0.0, tokens=0.0)))
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
     assert explain(found) == (
-        "Prefix cache hit rate is 60 points below the plan; 0% where 60% is planned at this load; "
+        "Prefix cache hit rate is 60 points below the plan; 0.0% where 60.0% is planned at this load; "
         "20 points below are allowed; "
         "no prompt was looked up in the prefix cache: is prefix caching on?"
     )

@@ -206,7 +206,7 @@ def test_a_safety_factor_asks_for_more_than_the_margin_and_both_are_said() -> No
     found = week(tier_view(fleet={"instances": 10, "safety_factor": 1.8}))
     assert found.sized is not None
     assert (found.sized.count.replicas, found.sized.replicas) == (6, 8)
-    assert "the plan's safety factor makes it ceil(30 x 1.8 / 7.333) = 8 replicas" in found.proposal.evidence
+    assert "the plan's safety factor makes it ceil(30 x 1.8 / 7.33) = 8 replicas" in found.proposal.evidence
 
 
 def test_step_12_by_hand() -> None:

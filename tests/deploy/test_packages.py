@@ -1,0 +1,209 @@
+"""Wheel and source distribution: the same bytes from any place, with everything that runs; and what each extra brings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as canonical
+from paths import ROOT, TESTS
+from waiting import CEILING_SECONDS
+
+from agent.errors import EXTRAS, explain_missing_module
+from agent.history.store import HistoryStore
+
+BUILD = "import sys, hatchling.build as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
+SOURCES = (
+    "agent",
+    "exporters",
+    "forecast",
+    "rules",
+    "docs/runbooks.md",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    ".gitignore",
+)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def build(source: Path, out: Path) -> tuple[Path, Path]:
+    """The wheel and the source distribution of a tree."""
+    words = [sys.executable, "-c", BUILD, str(out)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    subprocess.run(words, cwd=source, env=environment, check=True, capture_output=True, timeout=CEILING_SECONDS)
+    return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build(ROOT, tmp_path_factory.mktemp("packages"))
+
+
+def test_another_place_umask_and_time_give_the_same_bytes(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    for name in SOURCES:
+        target = tmp_path / "elsewhere" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
+            )
+        else:
+            shutil.copyfile(ROOT / name, target)
+    for path in (tmp_path / "elsewhere").rglob("*.py"):
+        path.chmod(0o600)
+    again = build(tmp_path / "elsewhere", tmp_path / "out")
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in packages]
+
+
+def test_the_wheel_has_every_file_that_runs_and_nothing_of_development(packages: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(packages[0]) as wheel:
+        held = set(wheel.namelist())
+        assert wheel.read("exporters/docs/runbooks.md") == (ROOT / "docs" / "runbooks.md").read_bytes()
+    tracked = subprocess.run(
+        ["git", "ls-files", *SOURCES[:4]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CEILING_SECONDS,
+    )
+    assert set(tracked.stdout.split()) <= held
+    assert {name.partition("/")[0] for name in held} == {*SOURCES[:4], f"sizewatch-{PROJECT['version']}.dist-info"}
+
+
+def test_a_wheel_from_the_source_distribution_is_the_same(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    with tarfile.open(packages[1]) as source:
+        source.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    assert build(folder, tmp_path / "out")[0].read_bytes() == packages[0].read_bytes()
+
+
+def test_the_wheel_runs_where_it_is_unpacked(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    with zipfile.ZipFile(packages[0]) as wheel:
+        wheel.extractall(tmp_path)
+    lines = (
+        "import sys",
+        f"sys.path.insert(0, {str(tmp_path)!r})",
+        "import agent",
+        "from agent.cli.main import main",
+        "print(agent.__file__)",
+        "sys.exit(main(['--version']))",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=CEILING_SECONDS,
+    )
+    assert ran.stdout.splitlines() == [str(tmp_path / "agent" / "__init__.py"), f"sizewatch {PROJECT['version']}"]
+
+
+def test_every_extra_of_the_project_is_known_to_the_program_with_its_modules() -> None:
+    extras = {name: texts for name, texts in PROJECT["optional-dependencies"].items() if name != "all"}
+    owners = packages_distributions()
+    for name, texts in extras.items():
+        wanted = {canonical(Requirement(text).name) for text in texts}
+        assert wanted <= {canonical(owners[module][0]) for module in EXTRAS[name]}
+    assert extras.keys() == EXTRAS.keys()
+    (all_of_them,) = PROJECT["optional-dependencies"]["all"]
+    assert Requirement(all_of_them).extras == extras.keys() - {"compare"}
+
+
+BLOCKED = f"""
+import sys
+LACKS = {sorted(module for modules in EXTRAS.values() for module in modules)}
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in LACKS:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Lacking())
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: None if name in LACKS else find(name, *a)
+from agent.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command line as a plain installation has it: what the extras bring cannot be imported."""
+
+
+def run_plain(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CEILING_SECONDS,
+    )
+
+
+PLAN = str(TESTS / "plans" / "cpu-small.yaml")
+CONFIGURED = f"{{plan: {PLAN}, data_dir: data, targets: [{{url: 'http://127.0.0.1:9/metrics', tier: cpu-small}}]}}"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("inspect", str(TESTS / "pages" / "vllm-0.33.0.prom")), 0),
+        (("plan", "check", PLAN), 0),
+        (("plan", "show", PLAN), 0),
+        (("replay", str(TESTS / "recordings" / "steady"), "--plan", PLAN), 1),
+        (("check", "-c", "sizewatch.yaml"), 3),
+        (("signals",), 0),
+        (("doctor", "-c", "sizewatch.yaml"), 1),
+        (("--help",), 0),
+    ],
+)
+def test_a_plain_installation_does_without_the_extras(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
+    (tmp_path / "data").mkdir(mode=0o700)
+    HistoryStore(tmp_path / "data" / "history.db").close()
+    ran = run_plain(*words, folder=tmp_path)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr + ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("forecast", "-c", "sizewatch.yaml", "--tier", "cpu-small"), "forecast"),
+        (("backtest", "-c", "sizewatch.yaml", "--tier", "cpu-small"), "forecast"),
+        (("prewarm", "-c", "sizewatch.yaml", "--tier", "cpu-small"), "forecast"),
+        (("report", "-c", "sizewatch.yaml", "--out", "weekly"), "report"),
+        (("lint", str(ROOT / "rules" / "prometheus" / "sizewatch-alerts.yaml")), "lint"),
+    ],
+)
+def test_a_command_without_its_extra_says_what_to_install(words: tuple[str, ...], extra: str, tmp_path: Path) -> None:
+    (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    ran = run_plain(*words, folder=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"sizewatch {words[0]}: needs ")
+    assert ran.stderr.endswith(f": pip install 'sizewatch[{extra}]'\n")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_doctor_names_the_extra_in_place_of_a_limit_of_memory(tmp_path: Path) -> None:
+    (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    told = run_plain("doctor", "-c", "sizewatch.yaml", folder=tmp_path).stdout
+    assert "pip install 'sizewatch[forecast]'" in told
+    assert "pip install 'sizewatch[report]'" in told
+    assert "limits of memory" not in told
+
+
+def test_a_module_of_no_extra_is_a_defect_and_no_advice() -> None:
+    assert explain_missing_module(ModuleNotFoundError("", name="yaml")) is None
+    assert explain_missing_module(ModuleNotFoundError("", name="numpy.linalg")) is not None

@@ -1,0 +1,125 @@
+"""No number of a tier's report has two values: neither of one fact, nor of one number rounded twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from html import unescape
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from building import build_once
+from report_samples import hours, plan, reported
+from test_report_in_browser import count_pages, without_appendix
+from test_report_truth import Told, told_of
+
+from exporters.report.html import report_html
+from exporters.report.markdown import report_markdown
+
+UNITS = r"rps|%|x\b|USD|ms|s\b|tokens/s|tokens|replicas|replica-hours|days|requests|GPUs|J per token"
+NUMBER = re.compile(rf"(?<![\w.,/+-])(\d[\d,]*(?:\.\d+)?)(?: to (\d[\d,]*(?:\.\d+)?))? ?({UNITS})")
+
+FACTS = {
+    "capacity of a replica": r"(?:A replica keeps the SLO up to|a replica takes|; capacity =|^target .* replicas at) ([\d.]+) rps",
+    "peak": r"(?:the peak was|; peak =|peak rate, of five minutes \| [\d.]+ rps \|) ([\d.]+) rps",
+    "completed requests": r"(?:Completed requests \|[^|]*\||rps of) ([\d.]+) rps",
+    "cost of a million tokens": r"(?:Cost per million tokens \|[^|]*\||measured \|[^|]*\|[^|]*\|[^|]*\|) ([\d.]+) USD"
+    r"|([\d.]+) USD a million output tokens|measured: .* cost per million tokens = ([\d.]+) USD",
+    "cost of a day": r"it costs ([\d,.]+) USD a day|measured \|[^|]*\|[^|]*\| ([\d,.]+) USD",
+    "fleet utilisation of the time": r"Fleet utilisation, on average \|[^|]*\| ([\d.]+%)"
+    r"|fleet utilisation ([\d.]+%)[^;]* on average"
+    r"|measured \|(?:[^|]*\|){4} ([\d.]+%)",
+    "TTFT P99": r"(?<!above )TTFT P99 (?:\|[^|]*\| )?([\d.]+ m?s) \(",
+    "KV cache": r"KV cache in use, on average \|[^|]*\| ([\d.]+%)|KV cache ([\d.]+%)(?: \([^)]*\))? in use",
+    "GPU compute": r"GPU compute \|[^|]*\| ([\d.]+%)|GPUs had work ([\d.]+%)",
+    "days seen": r"([\d.]+) days (?:were )?seen|fullest hours of ([\d.]+) days",
+    "prompts P95 against plan": r"prompts P95 (?:\|[^|]*\|[^|]*\| |are at least )([\d.]+)",
+}
+"""Facts that stand in several places of a tier's text: expressions that find their values."""
+
+
+@pytest.fixture(scope="module", name="told")
+def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return build_once(tmp_path_factory, "report-truth", told_of)
+
+
+def texts_of(text: str) -> dict[str, str]:
+    """Text of each tier with its appendix."""
+    found: dict[str, str] = {}
+    for name, body in re.findall(r"\n## (?:Appendix: )?(\S+)\n(.*?)(?=\n## |\Z)", text, flags=re.DOTALL):
+        found[name] = found.get(name, "") + body
+    return found
+
+
+def values(pattern: str, text: str) -> list[str]:
+    return ["".join(match.groups("")) for match in re.finditer(pattern, text, flags=re.MULTILINE)]
+
+
+def rounded_twice(text: str) -> Iterator[tuple[str, str, str]]:
+    """Unit and two numbers of it, of which one is the other rounded."""
+    by_unit: dict[str, set[str]] = {}
+    for match in NUMBER.finditer(text):
+        by_unit.setdefault(match[3], set()).update(one for one in match.group(1, 2) if one)
+    for unit, found in by_unit.items():
+        for long, short in permutations(sorted(found), 2):
+            exact, rough = (Decimal(one.replace(",", "")) for one in (long, short))
+            places = len(short.partition(".")[2])
+            digits = len(short.replace(",", "").replace(".", "").lstrip("0"))
+            more = len(long.partition(".")[2]) > places
+            if exact != rough and digits > 1 and more and exact.quantize(Decimal(1).scaleb(-places)) == rough:
+                yield unit, long, short
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_fact_has_one_value_wherever_it_stands(told: Told, fact: str) -> None:
+    several = {name: values(FACTS[fact], text) for name, text in texts_of(told.texts["report.md"]).items()}
+    assert max(len(found) for found in several.values()) >= 2, several
+    assert {name: found for name, found in several.items() if len(set(found)) > 1} == {}
+
+
+def numbers(text: str) -> set[str]:
+    return {f"{one} {match[3]}" for match in NUMBER.finditer(text) for one in match.group(1, 2) if one}
+
+
+def plain(page: str) -> str:
+    """Text of a page without its style and its charts."""
+    bare = re.sub(r"<(style|svg|title)\b.*?</\1>", "", page, flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]+>", " | ", bare))
+
+
+def test_the_page_has_no_number_that_the_text_has_not(told: Told) -> None:
+    assert numbers(plain(told.texts["report.html"])) - numbers(told.texts["report.md"]) == set()
+
+
+def test_no_number_is_rounded_in_two_ways() -> None:
+    found = reported(plan(), hours())[0]
+    for text in (report_markdown(found), plain(report_html(found))):
+        assert set(rounded_twice(text)) == set()
+
+
+def test_the_data_has_one_value_for_a_fact(told: Told) -> None:
+    for tier in told.month["tiers"]:
+        rows = {one["key"]: one["observed"]["value"] for one in tier["monitoring"]}
+        answers = {term["name"]: term["value"] for one in tier["questions"] for term in one["numbers"]}
+        (measured,) = (one for one in tier["costs"] if one["name"] == "measured")
+        terms = {one["name"]: one["value"] for one in tier["fleet"]["arithmetic"]["terms"]}
+        assert measured["per_million_tokens"] == pytest.approx(rows["cost_per_million_tokens"])
+        assert answers["cost_per_million_tokens"] == rows["cost_per_million_tokens"]
+        assert measured["utilization"] == answers["fleet_utilization"] == rows["fleet_utilization"]
+        assert answers["usable_rps"] == tier["curve"]["usable_rps"] == terms["capacity"]
+        assert tier["workload"]["peak_rps"] == terms["peak"]
+        assert answers["completed_rps"] == rows["completed_rps"]
+
+
+@pytest.mark.parametrize("form", ["report.md", "report.html"])
+def test_the_lengths_of_a_tier_stand_once(told: Told, form: str) -> None:
+    text = told.texts[form]
+    assert text.count("All numbers at prompts P50 ") == len(told.month["tiers"])
+    first = text.index("Plan against production")
+    assert text.index("All numbers at prompts P50 ") < first
+
+
+def test_every_tier_of_a_month_prints_on_two_pages(told: Told, tmp_path: Path) -> None:
+    assert count_pages(tmp_path, without_appendix(told.texts["report.html"])) <= 2 * len(told.month["tiers"])
