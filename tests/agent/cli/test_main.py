@@ -115,7 +115,7 @@ def test_wrong_arguments_are_told_with_the_usage_and_end_with_2(
         (["plan", "improt"], "there is no 'improt'; did you mean import?"),
         (["check", "--formt", "json"], "there is no option --formt; did you mean --format?"),
         (["check", "--format", "jsno"], "there is no 'jsno'; did you mean json?"),
-        (["zzz"], "there is no 'zzz'; choose from run, demo, "),
+        (["zzz"], "there is no 'zzz'; choose from init, run, demo, "),
     ],
 )
 def test_a_misspelt_word_gets_a_suggestion(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
