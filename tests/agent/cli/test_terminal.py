@@ -17,10 +17,11 @@ from waiting import CEILING_SECONDS
 
 from agent.cli import main, terminal
 from agent.cli import plan as plan_command
-from agent.cli.terminal import SILENT_SECONDS, Progress, highlight, tell_progress
+from agent.cli.terminal import Progress, highlight, tell_progress
 
 PLAN = str(TESTS / "plans" / "mixed-tier.yaml")
 RED = "\x1b[1;31m"
+SILENT_SECONDS = 2.0
 
 
 def on_terminal(*words: str, **environment: str) -> tuple[int, str]:
@@ -52,6 +53,12 @@ def on_terminal(*words: str, **environment: str) -> tuple[int, str]:
     reader.join(CEILING_SECONDS)
     os.close(ours)
     return code, shown.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture(autouse=True)
+def shown_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is outside of tests (tests/conftest.py)."""
+    monkeypatch.setattr(terminal, "SILENT_SECONDS", SILENT_SECONDS)
 
 
 @pytest.fixture
