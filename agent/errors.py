@@ -5,6 +5,7 @@
     ├── PlanError(problems)            unusable sizing plan
     ├── RecordingError(path, text)     unreadable recorded folder or file
     ├── BenchmarkError(path, text)     unusable benchmark result or telemetry
+    │   └── NotAResultError            file that is no benchmark result
     └── ScrapeError(kind, text)        no usable page from a target
 
 Foreign exceptions are translated where they arise. Add a new scrape failure as a member of `ScrapeFailure`.
@@ -75,6 +76,10 @@ class RecordingError(PathError):
 
 class BenchmarkError(PathError):
     """Unusable benchmark result file, or unusable telemetry of its run."""
+
+
+class NotAResultError(BenchmarkError):
+    """File that is no benchmark result, or one that has no place in a curve. Others beside it may be one."""
 
 
 class ScrapeError(SizewatchError):

@@ -17,7 +17,7 @@ from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
-from rules.plan.schema import BenchmarkCurve, Point, Provenance
+from rules.plan.schema import LITTLES_LAW, BenchmarkCurve, Point, Provenance
 from rules.plan.validation import cross_problems
 
 SIGNIFICANT = 4
@@ -122,6 +122,8 @@ def provenance_of(measured: Sequence[BenchmarkMeasurement]) -> Provenance | None
         lengths = asdict(_mean_lengths([(getattr(run, kind), run.point.requests) for run in measured]))
         known = {key: round_significant(tokens) for key, tokens in lengths.items() if tokens}
         found |= {kind: known} if known else {}
+    if any(run.loop != "closed" and run.point.concurrency is not None for run in measured):
+        found["concurrency"] = LITTLES_LAW
     ended = [run.ended_at for run in measured if run.ended_at is not None]
     if ended:
         found["measured_on"] = f"{datetime.fromtimestamp(max(ended), UTC):%Y-%m-%d}"
@@ -284,18 +286,7 @@ def _load(runs: tuple[BenchmarkMeasurement, ...]) -> MeasuredLoad:
         others = ", ".join(run.location for run in runs[1:])
         text = f"has the same load as {others}: one point, requests added up, of the P99s the largest"
         notes.append(ImportRemark(source=runs[0].location, text=text))
-    point = _as_controlled(pool_points([run.point for run in runs]), runs[0].loop)
-    return MeasuredLoad(point=_rounded_point(point), runs=runs, notes=tuple(notes))
-
-
-def _as_controlled(point: Point, loop: str | None) -> Point:
-    """Remove the concurrency of a point with a fixed rate: there it is a result, not a load.
-
-    A slower server holds more requests at the same rate, so its load would lie beyond the benchmark.
-    `rules.plan.envelope.concurrencies` estimates concurrency on demand.
-    """
-    outcome = loop == "open" and point.requested_rps is not None
-    return point.model_copy(update={"concurrency": None}) if outcome else point
+    return MeasuredLoad(point=_rounded_point(pool_points([run.point for run in runs])), runs=runs, notes=tuple(notes))
 
 
 def _rounded_point(point: Point) -> Point:

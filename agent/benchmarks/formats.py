@@ -6,7 +6,7 @@ A new tool is a module with `recognises` and `read`, and a row of FORMATS. Its n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from agent.benchmarks import aiperf, guidellm, inference_perf, vllm_bench
 from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.typed_fields import ResultFields
 from agent.config import files
-from agent.errors import BenchmarkError
+from agent.errors import BenchmarkError, NotAResultError
 
 MAX_BYTES = 256 * 1024 * 1024
 """Size limit in bytes. A report with every request of a long run has tens of MB; decoding takes ten times its size."""
@@ -41,7 +41,7 @@ def decode_file(path: Path) -> tuple[ResultFields, ...]:
         raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None
     for line, value in values:
         if not isinstance(value, dict):
-            raise BenchmarkError(path, f"{line + ' ' if line else ''}holds no object of keys and values")
+            raise NotAResultError(path, f"{line + ' ' if line else ''}holds no object of keys and values")
     return tuple(ResultFields(source=str(path), line=line, path="", data=value) for line, value in values)
 
 
@@ -99,7 +99,7 @@ def _from_yaml(path: Path, text: str) -> _Numbered:
     try:
         return (("", files.parse_yaml(text)),)
     except (yaml.YAMLError, ValueError):
-        raise BenchmarkError(path, "is neither JSON nor one YAML document") from None
+        raise NotAResultError(path, "is neither JSON nor one YAML document") from None
 
 
 def _why(error: json.JSONDecodeError, text: str) -> str:
@@ -130,6 +130,22 @@ FORMATS = (
 NAMES = tuple(row.name for row in FORMATS)
 
 
+def read_all_results(
+    paths: Sequence[Path], tool: str = AUTO
+) -> tuple[list[BenchmarkMeasurement], list[NotAResultError]]:
+    """Return all loads of the files, and an error for each file that is no result. Raise it if none is one."""
+    found: list[BenchmarkMeasurement] = []
+    others: list[NotAResultError] = []
+    for path in paths:
+        try:
+            found += read_results(path, tool)
+        except NotAResultError as error:
+            others.append(error)
+    if not found:
+        raise others[0]
+    return found, others
+
+
 def read_results(path: Path, tool: str = AUTO) -> tuple[BenchmarkMeasurement, ...]:
     """Return all loads of a result file in file order, at least one. `tool` is a name of FORMATS or "auto".
 
@@ -143,7 +159,8 @@ def read_results(path: Path, tool: str = AUTO) -> tuple[BenchmarkMeasurement, ..
     for part in decode_file(path):
         row = next((row for row in FORMATS if row.recognises(part)), None)
         if row is None:
-            raise part.bad(f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
+            text = f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})"
+            raise part.bad(text, kind=NotAResultError)
         if wanted is not None and row is not wanted:
             raise part.bad(f"is {row.article} {row.title} report, not {wanted.title}'s")
         found += row.read(part)

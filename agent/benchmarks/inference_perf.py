@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, build_measurement
 from agent.benchmarks.typed_fields import ResultFields
+from agent.errors import NotAResultError
 
 NAME = "inference-perf"
 
@@ -57,9 +58,10 @@ def _refuse_others(part: ResultFields) -> None:
     """Refuse summaries and the server's file (10,938 requests against 5,531 of the client: PEERS 3.2, item 8)."""
     if part.get("successes", "throughput") is None and part.get("successes", "rate") is not None:
         text = "is the server's side of a stage, which contradicts the client's: give stage_N_lifecycle_metrics.json"
-        raise part.bad(text)
+        raise part.bad(text, kind=NotAResultError)
     if part.get("load_summary", "requested_rate") is None and part.get("load_summary", "concurrency") is None:
-        raise part.bad("is a summary of all stages, which have no load in common: give stage_N_lifecycle_metrics.json")
+        text = "is a summary of all stages, which have no load in common: give stage_N_lifecycle_metrics.json"
+        raise part.bad(text, kind=NotAResultError)
 
 
 def _lengths(part: ResultFields, reported: str, counted: str) -> LengthQuantiles:

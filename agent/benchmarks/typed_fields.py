@@ -39,11 +39,11 @@ class ResultFields:
         """Return the place in the file: `line 2`, `benchmarks[1]`, or "" for the whole file."""
         return ": ".join(part for part in (self.line, self.path) if part)
 
-    def bad(self, text: str, *keys: str) -> BenchmarkError:
+    def bad(self, text: str, *keys: str, kind: type[BenchmarkError] = BenchmarkError) -> BenchmarkError:
         """Return an error with file and place: `run.json: line 2: metrics.count is missing`."""
         path = ".".join(part for part in (self.path, *keys) if part)
         words = f"{path} {text}" if path else text
-        return BenchmarkError(self.source, f"{self.line}: {words}" if self.line else words)
+        return kind(self.source, f"{self.line}: {words}" if self.line else words)
 
     def get(self, *keys: str) -> Any:
         """Return the value under the keys, or None if any is absent or null."""

@@ -6,8 +6,9 @@ Secrets are in files. A further connection option is a row of ROWS and a field o
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,57 @@ WEEK_SECONDS = 604_800.0
 
 _BACK = re.compile(f"-{PATTERN.strip('^$')}", re.ASCII)
 """Duration before now, such as -7d."""
+
+
+COLOR = ("auto", "always", "never")
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser with the global options, and with suggestions for misspelt commands, options and choices."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        every = self.add_argument_group("options of every command")
+        every.add_argument(
+            "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="neither remarks nor progress"
+        )
+        every.add_argument(
+            "--color",
+            choices=COLOR,
+            default=argparse.SUPPRESS,
+            help="severity words in colour (default auto: on a terminal, unless NO_COLOR is set)",
+        )
+        every.add_argument(
+            "--no-pager",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="do not show long output in $PAGER (default less), which is done on a terminal only",
+        )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = suggestion(str(value), known) or f"; choose from {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"there is no {value!r}{hint}")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = super().parse_known_args(args, namespace)
+        for word in (word for word in rest if word.startswith("--")):
+            name = word.partition("=")[0]
+            self.error(f"there is no option {name}{suggestion(name, self._option_string_actions)}")
+        return found, rest
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return words that name the closest known word, or ""."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def exit_codes_text(exits: Sequence[str]) -> str:
+    """Return the line of exit codes. Each text begins with its code."""
+    codes = {BAD_INPUT: f"{BAD_INPUT} bad input or configuration", **{int(text[0]): text for text in exits}}
+    return f"Exit codes: {'; '.join(codes[code] for code in sorted(codes))}."
 
 
 def duration(text: str) -> float:
@@ -75,6 +127,19 @@ def add_since(
 def add_format(parser: argparse.ArgumentParser) -> None:
     """Add `--format text|json`."""
     parser.add_argument("--format", choices=("text", "json"), default="text", help="for people or for programs")
+    add_json(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` beside a `--format`."""
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        default=argparse.SUPPRESS,
+        help="the same as --format json",
+    )
 
 
 ROWS = (
@@ -114,12 +179,13 @@ def option(name: str) -> str:
 
 
 class Subcommand(NamedTuple):
-    """Subcommand: name, help text, arguments and function."""
+    """Subcommand: name, help text, arguments, function and exit codes as in `Command`."""
 
     name: str
     text: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    exits: tuple[str, ...] = ("0 done",)
 
 
 def add_subcommands(parser: argparse.ArgumentParser, subcommands: Sequence[Subcommand]) -> None:
@@ -127,7 +193,8 @@ def add_subcommands(parser: argparse.ArgumentParser, subcommands: Sequence[Subco
     names = "|".join(one.name for one in subcommands)
     added = parser.add_subparsers(dest="part", metavar=names, required=True)
     for one in subcommands:
-        sub = added.add_parser(one.name, help=one.text, description=sentence(one.text))
+        codes = exit_codes_text(one.exits)
+        sub = added.add_parser(one.name, help=one.text, description=sentence(one.text), epilog=codes)
         one.add_arguments(sub)
         sub.set_defaults(run_subcommand=one.run)
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from agent.cli.arguments import FINE, add_format
 from agent.cli.forecast import add_history
+from agent.cli.terminal import tell_progress
 from agent.durations import parse_duration
 from agent.errors import SizewatchError
 from agent.worker.process import ONE_THREAD
@@ -71,15 +69,14 @@ def run(options: argparse.Namespace) -> int:
     given = input_from_options(options)
     tested = given.requests if options.requests and given.requests is not None else given.series
     try:
-        with _progress() as tell:
-            walked = walk(
-                tested,
-                options.horizons,
-                test_days=options.test_days,
-                sundays=given.sundays,
-                factors=given.factors,
-                progress=tell,
-            )
+        walked = walk(
+            tested,
+            options.horizons,
+            test_days=options.test_days,
+            sundays=given.sundays,
+            factors=given.factors,
+            progress=lambda method, done, total: tell_progress(done / total, method),
+        )
     except CannotTest as error:
         raise SizewatchError(f"{given.name}: {error}") from error
     report = backtest_report(given.name, walked, given.notes if tested is given.series else given.notes[:-1])
@@ -89,21 +86,3 @@ def run(options: argparse.Namespace) -> int:
         write_text(options.picture, backtest_svg(report, report.traced[0].horizon_minutes))
     print(json.dumps(backtest_json(report), indent=2) if options.format == "json" else backtest_text(report))
     return FINE
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """Yield a progress callback with a bar on stderr, or None if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=1, file=sys.stderr, leave=False, unit="bin") as bar:
-
-        def tell(method: str, done: int, total: int) -> None:
-            bar.total = total
-            bar.set_description_str(method, refresh=False)
-            bar.update(done - bar.n)
-
-        yield tell

@@ -5,7 +5,6 @@ simulated fleet with simulated weeks replaces the recordings.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from agent.cli.arguments import duration
+from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
@@ -151,7 +151,12 @@ def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> De
     from agent.demo.simulation.live_fleet import continue_simulation, targets
 
     began = time.monotonic()
-    past = fill(folder, seconds=options.history, end=time.time(), progress=_progress)
+    past = fill(
+        folder,
+        seconds=options.history,
+        end=time.time(),
+        progress=lambda share: tell_progress(share, "filling in the past"),
+    )
     took = time.monotonic() - began
     print(f"{duration_text(past.seconds)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
     if options.fill_only:
@@ -161,9 +166,3 @@ def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> De
     return continue_simulation(
         past, folder, options.speed or (SPEED if options.out is None else 1.0), options.out is None, ends
     )
-
-
-def _progress(share: float) -> None:
-    """Print progress on one line of a terminal."""
-    if sys.stderr.isatty():
-        print(f"\rfilling in the past: {share:4.0%}", end="" if share < 1 else "\n", file=sys.stderr, flush=True)

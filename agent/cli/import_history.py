@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agent.cli.arguments import CANNOT_JUDGE, FINE
 from agent.cli.store_arguments import LONGEST_SECONDS, StoreQuery, add_stored, open_store_query
+from agent.cli.terminal import tell_progress
 from agent.config.config import HISTORY_FILE
 from agent.config.load import DEFAULT_DATA_DIR
 from agent.durations import duration_text
@@ -22,9 +23,6 @@ from agent.files import DataDir
 from agent.history.store import HistoryStore
 from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history, last_whole_minute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
-
-TOLD_SECONDS = 5.0
-"""Minimum seconds between two progress lines."""
 
 KEPT_UP_PIECES = 24
 """Hours of data between two runs of history upkeep."""
@@ -61,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _import(asked: StoreQuery, store: HistoryStore, span: Stretch, now: float) -> int:
-    progress = _Progress(store, now)
+    progress = _Progress(store, span, now)
     found = fill_history(asked.loaded, asked.api, store, span, told=progress.tell)
     progress.keep_up()
     for tier, seconds in (found.left_alone or {}).items():
@@ -83,18 +81,15 @@ def _import(asked: StoreQuery, store: HistoryStore, span: Stretch, now: float) -
 class _Progress:
     """Progress output, and upkeep of a history that grows by weeks at once."""
 
-    def __init__(self, store: HistoryStore, now: float) -> None:
-        self._store = store
-        self._now = now
-        self._next = time.monotonic() + TOLD_SECONDS
+    def __init__(self, store: HistoryStore, span: Stretch, now: float) -> None:
+        self._store, self._span, self._now = store, span, now
 
     def tell(self, piece: Stretch, so_far: BackFillProgress) -> None:
         if so_far.hours % KEPT_UP_PIECES == 0:
             self.keep_up()
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + TOLD_SECONDS
-            booked = duration_text(round(so_far.hours * 3600.0))
-            _tell(f"{_local(piece[0])}: {booked} read, {so_far.minutes} minutes of replicas booked")
+        done = min(1.0, so_far.hours * 3600.0 / (self._span[1] - self._span[0]))
+        booked = duration_text(round(so_far.hours * 3600.0))
+        tell_progress(done, f"{_local(piece[0])}: {booked} read, {so_far.minutes} minutes of replicas booked")
 
     def keep_up(self) -> None:
         self._store.seal(self._now)

@@ -1,4 +1,4 @@
-"""Command `sizewatch inspect FILE-or-URL`: signals and families of an engine page or a GPU exporter page.
+"""Commands `sizewatch inspect FILE-or-URL` and `sizewatch signals`: what a page exposes, and what each engine can give.
 
 Each signal has a value or the reason for its absence.
 """
@@ -19,7 +19,14 @@ from agent.http_client.connection import fetch_page
 from agent.http_client.error_text import place_of, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
-from exporters.documents.signal_exposure import inspect_gpus_json, inspect_gpus_text, inspect_json, inspect_text
+from exporters.documents.signal_exposure import (
+    engines_json,
+    engines_text,
+    inspect_gpus_json,
+    inspect_gpus_text,
+    inspect_json,
+    inspect_text,
+)
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
 from rules.gpu_sources.exporter import explain_families
@@ -138,3 +145,26 @@ def _saved(name: str) -> bytes:
     if wrong := wrong_content(name, "", body[:100]):
         raise wrong
     return body
+
+
+def add_arguments_signals(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine", metavar="NAME", help="one engine, or one generation of it (vllm/v0), with the reason for every gap"
+    )
+    add_format(parser)
+
+
+def run_signals(options: argparse.Namespace) -> int:
+    """Print the table. An unknown engine raises ConfigError (exit 2)."""
+    wanted = options.engine
+    engines = [e for e in ENGINES if wanted in (None, e.name, f"{e.name}/{e.generation}")]
+    if not engines:
+        known = ", ".join(f"{engine.name}/{engine.generation}" for engine in ENGINES)
+        raise ConfigError((f"--engine {wanted}: is none that sizewatch reads; there is {known}",))
+    if options.format == "json":
+        print(json.dumps(engines_json(engines), indent=2))
+    elif wanted is None:
+        print(engines_text(engines))
+    else:
+        print("\n\n".join(engines_text([engine]) for engine in engines))
+    return FINE

@@ -1,8 +1,7 @@
-"""Command line: command table, exit codes, and output that is safe for terminals.
+"""Command line: command table, global options and exit codes. `agent.cli.terminal` has the output.
 
 User errors exit with 2, defects with 70 and a traceback. A new command is a module in `agent/cli/` and a row of
-COMMANDS; modules are imported on demand. Control characters in names and responses are removed from the output.
-Exceptions are the demo's colours and a leading carriage return for progress bars.
+COMMANDS; modules are imported on demand.
 """
 
 from __future__ import annotations
@@ -12,71 +11,36 @@ import errno
 import importlib
 import io
 import os
-import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TextIO
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, Literal, NamedTuple
 
-from agent.cli.arguments import BAD_INPUT, FINE, normalize_arguments, sentence
+from agent.cli.arguments import BAD_INPUT, CANNOT_JUDGE, FINE, Parser, exit_codes_text, normalize_arguments, sentence
+from agent.cli.terminal import Session, terminal_session
 from agent.errors import SizewatchError, explain_missing_module
 from agent.version import VERSION
-from exporters.render.text import strip_control_characters
-
-_OURS = re.compile(r"(\x1b\[(?:0|1;\d\d)m)")
-"""Colour codes of `agent.demo.runner`."""
-
-
-def escape_text(text: str) -> str:
-    """Remove control characters from the text, except our own."""
-    start = "\r" if text.startswith("\r") else ""
-    if "\x1b" not in text:
-        return start + strip_control_characters(text[len(start) :])
-    parts = _OURS.split(text[len(start) :])
-    return start + "".join(part if number % 2 else strip_control_characters(part) for number, part in enumerate(parts))
-
-
-class _Plain:
-    """Wrapper of a stream that escapes written text."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(escape_text(text))
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def plain_output() -> Iterator[None]:
-    """Wrap `sys.stdout` and `sys.stderr` during the block. A closed stream stays closed."""
-    before: tuple[TextIO | None, TextIO | None] = sys.stdout, sys.stderr
-    made: list[Any] = [None if stream is None else _Plain(stream) for stream in before]
-    sys.stdout, sys.stderr = made
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
 
 
 class Command(NamedTuple):
     """Command with its help text and exit codes; each exit text begins with its digit. Code 2 has a default text.
 
-    `file` is the module name if it differs from the command.
+    `file` is the module name if it differs from the command. `output` is kept for the pager, or printed at once
+    (streamed). The output of role "log" is a log: `--quiet` leaves it alone.
     """
 
     name: str
     text: str
     exits: tuple[str, ...]
     file: str = ""
+    output: Literal["kept", "streamed", "log"] = "kept"
 
-    @property
-    def module(self) -> str:
-        return f"agent.cli.{self.file or self.name}"
+    def function(self, verb: str) -> Callable[..., Any]:
+        """Return a function of the command's module: `run`, or `run_lint` where several commands share a module."""
+        module = importlib.import_module(f"agent.cli.{self.file or self.name}")
+        found: Callable[..., Any] = getattr(module, f"{verb}_{self.name}", None) or getattr(module, verb)
+        return found
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -89,11 +53,13 @@ COMMANDS: tuple[Command, ...] = (
         "run",
         "the daemon: watch targets, judge them against the plan, serve the status page",
         ("0 ended by SIGTERM or SIGINT",),
+        output="log",
     ),
     Command(
         "demo",
         "recorded engines served over HTTP and watched live; no GPU, no server needed",
         ("0 ended by Ctrl-C or after --seconds",),
+        output="streamed",
     ),
     Command(
         "check",
@@ -114,6 +80,7 @@ COMMANDS: tuple[Command, ...] = (
         "the past of a Prometheus-compatible store, put into an embedded history",
         ("0 the history holds what the store has", "3 the store has nothing of it, or failed on the way"),
         "import_history",
+        "streamed",
     ),
     Command(
         "plan",
@@ -129,6 +96,13 @@ COMMANDS: tuple[Command, ...] = (
         "signals",
         "which signal each engine can give: known, bounded, or not exposed and why",
         ("0 the table was printed",),
+        "inspect",
+    ),
+    Command(
+        "explain",
+        "what a rule means, how it is judged, and what to do: its runbook",
+        ("0 the runbook was printed", "2 there is no such rule"),
+        "reference",
     ),
     Command(
         "lint",
@@ -138,6 +112,7 @@ COMMANDS: tuple[Command, ...] = (
             "1 something was found",
             "2 a rule file or an expression that cannot be read",
         ),
+        "doctor",
     ),
     Command(
         "doctor",
@@ -161,6 +136,7 @@ COMMANDS: tuple[Command, ...] = (
         "timeline",
         "what happened: findings, alerts of others, restarts, changes of plan and configuration, a line each",
         ("0 the timeline was printed",),
+        "status",
     ),
     Command(
         "forecast",
@@ -191,13 +167,21 @@ COMMANDS: tuple[Command, ...] = (
         "another number of replicas, another load, other prompts: what would be seen, cost and break first?",
         ("0 the SLO would hold", "1 it would break", "3 nobody can tell; what is missing was printed"),
     ),
-    Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",)),
+    Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",), output="streamed"),
+    Command(
+        "completion",
+        "shell completion, as in `source <(sizewatch completion bash)`, and the man page",
+        ("0 the text was printed",),
+        "reference",
+    ),
     Command(
         "render",
         "write the generated files of a checkout anew: schemas and tables of the documentation",
         ("0 written, or nothing to write", "1 with --check: a file differs"),
     ),
 )
+
+BY_NAME = {command.name: command for command in COMMANDS}
 
 DEFECT = 70
 """Exit code of a defect: EX_SOFTWARE of sysexits.h, different from a finding."""
@@ -209,26 +193,21 @@ UNWRITABLE = frozenset({errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errn
 
 def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Return the parser with the arguments of all or some commands. Each import costs start-up time."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="sizewatch",
         description="Tells whether an LLM serving fleet is still the size that was planned.",
-        epilog="Exit codes: 0 fine, 1 a finding, 2 bad input or configuration, 3 could not judge, "
-        "70 a defect of sizewatch itself, 130 ended by Ctrl-C.",
+        epilog="`sizewatch help COMMAND` explains a command. Exit codes: 0 fine, 1 a finding, 2 bad input or "
+        "configuration, 3 could not judge, 70 a defect of sizewatch itself, 130 ended by Ctrl-C.",
     )
     top.add_argument("--version", action="version", version=f"sizewatch {VERSION}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         sub = subparsers.add_parser(
-            command.name, help=command.text, description=sentence(command.text), epilog=_exit_codes(command)
+            command.name, help=command.text, description=sentence(command.text), epilog=exit_codes_text(command.exits)
         )
         if commands is None or command.name in commands:
-            importlib.import_module(command.module).add_arguments(sub)
+            command.function("add_arguments")(sub)
     return top
-
-
-def _exit_codes(command: Command) -> str:
-    codes = {BAD_INPUT: f"{BAD_INPUT} bad input or configuration", **{int(text[0]): text for text in command.exits}}
-    return f"Exit codes: {'; '.join(codes[code] for code in sorted(codes))}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -237,13 +216,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal cannot show is no reason to fail.
         sys.stdout.reconfigure(errors="replace")
-    with plain_output():
-        return _flushed(words)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    with terminal_session() as session:
+        return _flushed(words, session)
 
 
-def _flushed(words: list[str]) -> int:
-    code = _guarded(words)
+def _flushed(words: list[str], session: Session) -> int:
+    # Global options may stand before the command.
+    name = next((word for word in words if word in BY_NAME), "")
+    code = _guarded(words, name, session)
     try:
+        session.end(paged=code < DEFECT and "--no-pager" not in words)
         # Flushed here, because nobody handles an error at process exit.
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -252,9 +236,9 @@ def _flushed(words: list[str]) -> int:
     return code
 
 
-def _guarded(words: list[str]) -> int:
+def _guarded(words: list[str], name: str, session: Session) -> int:
     try:
-        return _run(words)
+        return _run(words, name, session)
     except SystemExit as end:
         # Raised by argparse after --help, --version or a usage error.
         return end.code if isinstance(end.code, int) else FINE
@@ -263,37 +247,45 @@ def _guarded(words: list[str]) -> int:
     except OSError as error:
         if error.errno in UNWRITABLE:
             return _unwritable(error, FINE)
-        return _defect(words)
+        return _defect(name)
     except Exception:  # noqa: BLE001 - any other exception is a defect; it must not look like a finding
-        return _defect(words)
+        return _defect(name)
 
 
-def _run(words: list[str]) -> int:
-    named = [word for word in words[:1] if word in {command.name for command in COMMANDS}]
-    options = parser(named).parse_args(normalize_arguments(words))
-    modules = {command.name: command.module for command in COMMANDS}
-    command = importlib.import_module(modules[options.command])
+def _run(words: list[str], name: str, session: Session) -> int:
+    options = parser([name]).parse_args(normalize_arguments(words))
+    options.words = words
+    command, code = BY_NAME[options.command], DEFECT
+    log = command.output == "log"
+    quiet = getattr(options, "quiet", False) and not log
+    session.configure(color=getattr(options, "color", "auto"), quiet=quiet, streams=command.output != "kept")
     try:
-        return int(command.run(options))
+        with nullcontext() if log else session.progress(f"sizewatch {name}"):
+            code = int(command.function("run")(options))
     except SizewatchError as error:
-        _complain(words, *str(error).splitlines())
-        return BAD_INPUT
+        code = BAD_INPUT
+        session.end_quiet(failed=True)
+        _complain(name, *str(error).splitlines())
     except ModuleNotFoundError as error:
         advice = explain_missing_module(error)
         if advice is None:
             raise
-        _complain(words, advice)
-        return BAD_INPUT
+        code = BAD_INPUT
+        session.end_quiet(failed=True)
+        _complain(name, advice)
+    finally:
+        session.end_quiet(failed=code in (BAD_INPUT, CANNOT_JUDGE, DEFECT))
+    return code
 
 
-def _complain(words: list[str], *lines: str) -> None:
+def _complain(name: str, *lines: str) -> None:
     for line in lines:
-        print(f"sizewatch {words[0] if words else ''}: {line}", file=sys.stderr)
+        print(f"sizewatch {name}: {line}", file=sys.stderr)
 
 
-def _defect(words: list[str]) -> int:
+def _defect(name: str) -> int:
     traceback.print_exc()
-    _complain(words, "this is a defect in sizewatch; please report it with the lines above")
+    _complain(name, "this is a defect in sizewatch; please report it with the lines above")
     return DEFECT
 
 

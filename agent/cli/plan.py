@@ -346,7 +346,13 @@ def _recorded(options: argparse.Namespace) -> ProductionSummary | None:
 
 
 SUBCOMMANDS = (
-    Subcommand("check", "every problem of a plan, and what weakens it", _add_check_arguments, _check),
+    Subcommand(
+        "check",
+        "every problem of a plan, and what weakens it",
+        _add_check_arguments,
+        _check,
+        ("0 a valid plan", "1 a grave mistake was found"),
+    ),
     Subcommand("show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show),
     Subcommand("schema", "the JSON Schema of plans", lambda _: None, _schema),
     Subcommand(
@@ -354,6 +360,7 @@ SUBCOMMANDS = (
         "a tier's benchmark curve out of the result files of a load generator",
         plan_import.add_arguments,
         plan_import.run,
+        ("0 imported", "1 imported, with a grave mistake in the plan or a contradiction in the telemetry"),
     ),
     Subcommand("init", "a plan to fill in, from what is running now", add_init_arguments, run_init),
     Subcommand(
@@ -361,6 +368,13 @@ SUBCOMMANDS = (
         "production's lengths, loads and prefix hits as a benchmark for a load generator",
         _add_workload,
         _workload,
+        ("0 printed", "3 nothing was seen of the workload"),
     ),
-    Subcommand("diff", "what changed between two plans, in words, and what it costs", _add_two_plans, _diff),
+    Subcommand(
+        "diff",
+        "what changed between two plans, in words, and what it costs",
+        _add_two_plans,
+        _diff,
+        ("0 they say the same", "1 they differ"),
+    ),
 )

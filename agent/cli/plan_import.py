@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,7 +17,7 @@ from pydantic import ValidationError
 
 from agent.benchmarks.curve_remarks import CHECKS, differences, missing_fields, remarks_of
 from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, add_telemetry, curve_of
-from agent.benchmarks.formats import AUTO, NAMES, read_results
+from agent.benchmarks.formats import AUTO, NAMES, read_all_results
 from agent.benchmarks.plan_edit import (
     CURVE,
     EditedPlan,
@@ -44,6 +46,14 @@ SPECULATION = "speculative_acceptance"
 
 MEASURED = (*SETUP, "measured_on")
 """Keys of `curve.measured` that `--measured` takes."""
+
+ANSWERS = {"--measured engine_version": "--measured engine_version=RELEASE", "--telemetry": "--telemetry PLACE"}
+"""What a remark asks for, and how it is given when the command is run again."""
+
+NAMED = 3
+"""Highest number of files that a remark names one by one."""
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?%?(?![\w.]*/)(?!\w)")
 
 NEEDS = {"tier": "into", **dict.fromkeys(("telemetry_selector", "org_id", *WAYS_IN), "telemetry")}
 """Options that require another option."""
@@ -127,7 +137,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCurve:
-    measured = [one for path in options.files for one in read_results(path, options.tool)]
+    measured, others = read_all_results(options.files, options.tool)
     kind = None
     if options.telemetry is None:
         # The clock of a file matters only for telemetry.
@@ -136,7 +146,9 @@ def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCu
         measured, kind = _observed(measured, options, target)
     folder = (options.into.resolve().parent if options.into else Path.cwd()).resolve()
     names = _names([one.source for one in measured], folder)
-    return _with_measured(curve_of(measured, gpu_utilization_kind=kind, named=names.__getitem__), options.measured)
+    imported = curve_of(measured, gpu_utilization_kind=kind, named=names.__getitem__)
+    left_out = tuple(ImportRemark(source=str(one.path), text=f"left out: it {one.text}") for one in others)
+    return _with_measured(replace(imported, remarks=(*imported.remarks, *left_out)), options.measured)
 
 
 def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCurve:
@@ -207,7 +219,7 @@ def _print_curve(options: argparse.Namespace, imported: ImportedCurve) -> None:
         return
     head, notes = _comments(imported)
     print("\n".join(curve_lines(imported.curve, YamlIndentation(), head=head, notes=notes)))
-    _tell(imported, remarks)
+    _tell(imported, remarks, options.words)
 
 
 def _of_the_tier(
@@ -254,7 +266,11 @@ def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) 
         _print_json({**given, **_as_data(imported), **derived, "remarks": _remark_data(remarks)})
         return code
     _print_outcome(options, imported, tier, found, changed, target.tier)
-    _tell(imported, remarks)
+    others = sum(finding.severity == "info" for finding in found)
+    if others:
+        more = f"sizewatch plan check {shlex.quote(str(options.into))} has {format_count(others, 'more remark')}"
+        remarks = (*remarks, ImportRemark(source="", text=more))
+    _tell(imported, remarks, options.words)
     return code
 
 
@@ -278,7 +294,8 @@ def _print_outcome(
     changed: bool,
     name: str,
 ) -> None:
-    for finding in found:
+    # `plan check` prints the rest, which is not repeated here.
+    for finding in (one for one in found if one.severity != "info"):
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     points, files = len(imported.curve.points), len(imported.curve.source)
     counted = f"{format_count(points, 'point')} from {format_count(files, 'file')}"
@@ -309,19 +326,41 @@ def _about_point(notes: Sequence[ImportRemark], common: Sequence[str]) -> list[s
     return [f"{source}: {'; '.join(dict.fromkeys(texts))}" for source, texts in by_file.items()]
 
 
-def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark]) -> None:
-    """Print each remark on stderr. A remark on several files appears once."""
+def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark], words: Sequence[str]) -> None:
+    """Print each remark on stderr, and the command that answers them. Remarks that differ in numbers appear once."""
     measured = {run.location for load in imported.loads for run in load.runs}
-    said: dict[str, dict[str, None]] = {}
+    said: dict[str, list[ImportRemark]] = {}
     # Contradictions come before weaknesses.
     for remark in sorted(remarks, key=lambda one: CONTRADICTION not in one.text):
-        said.setdefault(remark.text, {})[remark.source] = None
-    for text, about in said.items():
-        sources = [source for source in about if source]
-        every = len(sources) > 1 and set(sources) == measured
-        number = "both" if len(sources) == 2 else f"all {len(sources)}"
-        named = f"{number} loads" if every else ", ".join(sources)
-        print(f"sizewatch plan: {named}{': ' if named else ''}{text}", file=sys.stderr)
+        said.setdefault(_NUMBER.sub("0", remark.text), []).append(remark)
+    for several in said.values():
+        named = _named([one.source for one in several if one.source], measured)
+        print(f"sizewatch plan: {named}{_with_ranges([one.text for one in several])}", file=sys.stderr)
+    missing = [more for mark, more in ANSWERS.items() if any(mark in remark.text for remark in remarks)]
+    if missing:
+        again = shlex.join(["sizewatch", *words])
+        print(f"sizewatch plan: run again with what is missing: {again} {' '.join(missing)}", file=sys.stderr)
+
+
+def _named(sources: Sequence[str], measured: set[str]) -> str:
+    """Return the files in words: all loads, the first of many, or each."""
+    names = list(dict.fromkeys(sources))
+    if len(names) > 1 and set(names) == measured:
+        return f"{'both' if len(names) == 2 else f'all {len(names)}'} loads: "
+    if len(names) > NAMED:
+        return f"{names[0]} and {len(names) - 1} more: "
+    return f"{', '.join(names)}: " if names else ""
+
+
+def _with_ranges(texts: Sequence[str]) -> str:
+    """Return one text for several that differ in numbers only: "P99 of 16 to 40 requests"."""
+    columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
+    ranges = []
+    for column in columns:
+        least, most = (pick(column, key=lambda one: float(one.rstrip("%").replace(",", ""))) for pick in (min, max))
+        ranges.append(least if least == most else f"{least} to {most}")
+    found = iter(ranges)
+    return _NUMBER.sub(lambda _: next(found), texts[0])
 
 
 def _as_data(imported: ImportedCurve) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from agent.cli.arguments import CANNOT_JUDGE, FINE, duration
+from agent.cli.arguments import CANNOT_JUDGE, FINE, add_json, duration
 from agent.cli.forecast import add_history
 from agent.config.load import build_tier_contexts, find, history_path, load, select_tier
 from agent.errors import ConfigError
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="for people, for programs, as manifests for an autoscaler, or as the grace period of a workload's pods",
     )
+    add_json(parser)
     manifests = parser.add_argument_group("manifests", "what --format keda, hpa, cronjob, aibrix or drain writes")
     manifests.add_argument("--namespace", default="default", metavar="NS", help="of the workload (default: default)")
     manifests.add_argument(

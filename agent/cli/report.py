@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_since
+from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig, find, load
 from agent.durations import duration_text
 from agent.errors import ConfigError, SizewatchError
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError((f"{loaded.path}: report.deliver: names no destination to send the report to",))
     if options.out.exists() and not options.out.is_dir():
         raise ReportOutputError(f"{options.out} is a file and cannot be written into; give with --out a directory")
-    texts, found = files_of(load_report_inputs(loaded, options.since, time.time()))
+    texts, found = files_of(load_report_inputs(loaded, options.since, time.time(), tell_progress))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
     if options.deliver:
         files[storage.PICTURE] = png(found)

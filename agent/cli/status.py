@@ -1,20 +1,26 @@
-"""Command `sizewatch status`: the overview of a running daemon, a line a tier."""
+"""Commands `sizewatch status` and `sizewatch timeline`: a running daemon in a line a tier, and what its history holds."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
 from typing import Any
 
-from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_ways_in, ways_in
-from agent.config.load import find, load
+from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_since, add_ways_in, ways_in
+from agent.config.load import build_tier_contexts, find, history_path, load, unknown_tier_error
 from agent.errors import ScrapeError, ScrapeFailure
+from agent.history import reader
+from agent.history.store import HistoryStore
 from agent.http_client.connection import JSON, fetch_page
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
 from agent.http_server.options import options_of
+from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
+from rules.evaluator.incidents import group_incidents
+from rules.evaluator.timeline import list_entries
 
 TIMEOUT_SECONDS = 30.0
 MOST_BYTES = 256 * 1024 * 1024
@@ -79,3 +85,31 @@ def _target(options: argparse.Namespace) -> TargetOptions:
 
 def _options(page: str, ways: dict[str, Any]) -> TargetOptions:
     return TargetOptions(url=f"{page}{PATH}", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways)
+
+
+def add_arguments_timeline(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_since(parser)
+    parser.add_argument("--tier", metavar="T", help="one tier, and what is about the whole installation; default all")
+    parser.add_argument("--findings", action="store_true", help="the findings of each incident too, below it")
+    add_format(parser)
+
+
+def run_timeline(options: argparse.Namespace) -> int:
+    now = time.time()
+    since = now - options.since
+    loaded, tier = load(find(options.config)), options.tier
+    with HistoryStore.open_reader(history_path(loaded)) as store:
+        reader.print_simulated_notice(store)
+        findings, alerts = store.findings(since, tier), store.foreign_alerts(since)
+        events = store.events(since)
+    tiers = build_tier_contexts(loaded)
+    known = {*tiers, *(finding.subject.tier for finding in findings), *(event.tier for event in events)}
+    if tier is not None and tier not in known:
+        raise unknown_tier_error(tier, tiers)
+    found = list_entries(group_incidents(findings, now=now), alerts, events, since, tier)
+    if options.format == "json":
+        print(json.dumps(timeline_json(found, since, now), indent=2))
+    else:
+        print(timeline_text(found, now, options.findings))
+    return FINE

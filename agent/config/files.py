@@ -146,11 +146,28 @@ def _shown(path: Path) -> str:
     return "".join(sign if sign.isprintable() else STAND_IN for sign in name)
 
 
+OF_A_CONFIGURATION = frozenset({"plan", "targets", "store", "role", "data_dir", "scrape_interval"})
+"""Keys that only a configuration has."""
+
+_OF_A_TIER = frozenset({"model", "slo", "curve"})
+
+
+def is_plan(data: object) -> bool:
+    """Return whether the data are a sizing plan, by the keys of its tiers."""
+    tiers = data.get("tiers") if isinstance(data, Mapping) else None
+    several = tiers.values() if isinstance(tiers, Mapping) else ()
+    return any(isinstance(tier, Mapping) and tier.keys() & _OF_A_TIER for tier in several)
+
+
 def load_plan(path: Path) -> Plan:
     """Return the sizing plan in a file. Raise PlanError with every problem, each with file, line and path."""
     document = read_document(path)
     if document.data is None and document.problems:
         raise PlanError(document.problems)
+    if isinstance(document.data, Mapping) and document.data.keys() & OF_A_CONFIGURATION:
+        raise PlanError(
+            (f"{document.name}: is a configuration, not a sizing plan: give the plan that it names (plan:)",)
+        )
     try:
         plan = parse_plan(document.data)
     except InvalidPlanError as found:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agent.config.config import Config, Role
-from agent.config.files import load_plan, read_document
+from agent.config.files import is_plan, load_plan, read_document
 from agent.config.values import DURATION, problems_of
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.durations import duration_text
@@ -112,6 +112,9 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
     document = read_document(path)
     if document.data is None and document.problems:
         raise ConfigError(document.problems)
+    if is_plan(document.data):
+        text = "is a sizing plan, not a configuration: name it in a configuration, as plan: FILE"
+        raise ConfigError((f"{document.name}: {text}",))
     problems = list(document.problems)
     plan, plan_path = None, _plan_path(document.data, path.parent)
     try:

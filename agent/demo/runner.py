@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable
@@ -23,30 +21,26 @@ from rules.confidence import Certainty
 from rules.replicas.cascade import STAGES
 from rules.verdicts.finding import Finding, RuleState
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Status, Subject, Verdict
+from rules.verdicts.verdict import Subject, Verdict
 
 NARROWEST, WIDEST = 40, 100
 INDENT = " " * 8
 """As wide as the time at the beginning of a line."""
-
-COLOURS = {Status.WARNING: "33", Status.CRITICAL: "31", Status.OK: "32"}
 
 Known = tuple[str, Subject]
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalStyle:
-    """What is written on: how wide it is, and whether it takes colours."""
+    """What is written on: how wide it is."""
 
     width: int
-    colours: bool
 
     @staticmethod
     def detect_terminal() -> TerminalStyle:
         """Standard output as it is now."""
         columns = shutil.get_terminal_size((WIDEST, 24)).columns
-        plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
-        return TerminalStyle(max(NARROWEST, min(WIDEST, columns - 1)), not plain)
+        return TerminalStyle(max(NARROWEST, min(WIDEST, columns - 1)))
 
     def wrap_text(self, text: str, indent: str = "", further: str | None = None) -> str:
         """The text in lines of that width; `further` begins each line but the first."""
@@ -59,9 +53,6 @@ class TerminalStyle:
             break_on_hyphens=False,
         )
         return wrapper.fill(text)
-
-    def highlight(self, text: str, status: Status) -> str:
-        return f"\033[1;{COLOURS[status]}m{text}\033[0m" if self.colours else text
 
 
 class DemoConsole:
@@ -88,7 +79,7 @@ class DemoConsole:
         for tier, times in rounds.items():
             if times > self._rounds.get(tier, 0):
                 self._rounds[tier] = times
-                self._line(t, "", f"{tier}: the recording begins anew, as an engine that restarts")
+                self._line(t, f"{tier}: the recording begins anew, as an engine that restarts")
 
     def _tell(self, finding: Finding) -> None:
         known, worst = (finding.rule, finding.subject), finding.worst
@@ -120,9 +111,8 @@ class DemoConsole:
 
     def _head(self, verdict: Verdict, how: str) -> None:
         stage = f", stage {verdict.stage} ({STAGES[verdict.stage]})" if verdict.stage else ""
-        status = self._paper.highlight(verdict.status.value.upper(), verdict.status)
         said = f"{verdict.rule}{how} in {verdict.subject}{stage}, {verdict.certainty.value}"
-        self._line(verdict.t, status, said, len(verdict.status.value))
+        self._line(verdict.t, f"{verdict.status.value.upper()} {said}")
 
     def _over(self, finding: Finding) -> None:
         known = (finding.rule, finding.subject)
@@ -130,14 +120,11 @@ class DemoConsole:
             return
         del self._open[known]
         lasted = _clock(finding.ended_at - finding.started_at).strip()
-        over = self._paper.highlight("OVER", Status.OK)
-        self._line(finding.ended_at, over, f"{finding.rule} in {finding.subject}, after {lasted}", len("OVER"))
+        self._line(finding.ended_at, f"OVER {finding.rule} in {finding.subject}, after {lasted}")
 
-    def _line(self, t: float, mark: str, text: str, mark_width: int = 0) -> None:
-        """The time, a mark, and the text filled as if the mark had no colour."""
-        space = "\0" * mark_width + " " if mark else ""
-        filled = self._paper.wrap_text(f"{_clock(t - self._began)}  {space}{text}", further=INDENT)
-        self._say(filled.replace("\0" * mark_width, mark, 1) if mark else filled)
+    def _line(self, t: float, text: str) -> None:
+        """The time, and the text in lines."""
+        self._say(self._paper.wrap_text(f"{_clock(t - self._began)}  {text}", further=INDENT))
 
 
 def _clock(seconds: float) -> str:

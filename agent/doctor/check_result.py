@@ -44,16 +44,20 @@ def exit_code(findings: Sequence[CheckResult]) -> int:
     return int(any(finding.level is CheckLevel.FAIL for finding in findings))
 
 
+_FIRST = (CheckLevel.FAIL, CheckLevel.WARN, CheckLevel.OK)
+
+
 def format_text(findings: Sequence[CheckResult]) -> str:
-    """Return the results with their advice, and a summary; without a final line end."""
+    """Return the results with their advice, failing ones first, and a summary; without a final line end."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
-    for finding in findings:
+    for finding in sorted(findings, key=lambda finding: _FIRST.index(finding.level)):
         lines.append(f"{finding.level:<4}  {finding.check:<{width}}  {finding.text}")
         if finding.advice:
             lines.append(f"{'':<4}  {'':<{width}}  -> {finding.advice}")
     failing = sum(finding.level is CheckLevel.FAIL for finding in findings)
     warnings = sum(finding.level is CheckLevel.WARN for finding in findings)
-    verdict = f"not sound: {format_count(failing, 'failing line')}" if failing else "sound"
+    names = dict.fromkeys(finding.check for finding in findings if finding.level is CheckLevel.FAIL)
+    verdict = f"not sound: {format_count(failing, 'failing line')} ({', '.join(names)})" if failing else "sound"
     lines.append(f"{verdict}, {format_count(warnings, 'warning')}" if warnings or failing else verdict)
     return "\n".join(lines)

@@ -55,7 +55,8 @@ _CONTENT_HINTS = {
         "is JSON, not a page of metrics; trtllm-serve exposes its metrics at /prometheus/metrics, not at /metrics,"
         " and only with return_perf_metrics: true in its options"
     ),
-    "html": "is an HTML page; is there a login, a proxy or a web interface at this address, or is the path wrong?",
+    "html": "is an HTML page; is there a login, a proxy or a web interface at this address, or is the path wrong?"
+    " Metrics are mostly at /metrics",
 }
 
 
@@ -84,7 +85,10 @@ def wrong_content(place: str, content_type: str, start: bytes = b"") -> ScrapeEr
             return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} {_CONTENT_HINTS[sort]}")
     if not lowered or lowered.startswith("text/plain") or "openmetrics" in lowered:
         return None
-    return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} sent {content_type[:80]!r}, not a text page of metrics")
+    text = f"{place} sent {content_type[:80]!r}, not a text page of metrics"
+    if "octet-stream" in lowered:
+        text += "; a file server such as `python -m http.server` sends a saved page as text if its name ends in .txt"
+    return ScrapeError(ScrapeFailure.CONTENT_TYPE, text)
 
 
 def translate_http_error(

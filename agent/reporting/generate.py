@@ -6,7 +6,7 @@ for numbers load only if forecasting is enabled. Queries of a day fit into memor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions
@@ -49,6 +49,9 @@ OVER_THE_TIME = ("WorkloadDrift", "GuardrailMissing", "QueueBreakerOff", "Output
 SIMULATED = "simulated"
 """Key of the history value that marks simulated data (`agent.demo.simulation`)."""
 
+Told = Callable[[float, str], None]
+"""Called with the share that is done, and what is done next."""
+
 NO_FORECAST = "forecasting is switched off (forecast.enabled), or keeps no history here"
 NOT_TOLD = "no forecast has compared its past with what happened yet: it takes three days of history while `sizewatch run` runs"
 
@@ -71,6 +74,7 @@ class ReportQuery:
     version: str
     forecasting: bool = False
     prewarming: Mapping[str, Prewarming] = field(default_factory=dict)
+    told: Told = lambda share, what: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +88,10 @@ class _TierResult:
 def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
     """Return all inputs of the report. Raise HistoryError."""
     asked = replace(asked, contexts=measured_views(store, asked.contexts, asked.versions, asked.until))
-    names = [*(asked.plan.tiers if asked.plan else ()), *sorted(asked.contexts)]
-    tiers = [_tier(store, asked, asked.contexts[name]) for name in dict.fromkeys(names) if name in asked.contexts]
+    every = dict.fromkeys((*(asked.plan.tiers if asked.plan else ()), *sorted(asked.contexts)))
+    names = [name for name in every if name in asked.contexts]
+    told = _count(names, asked.told, "history")
+    tiers = [_tier(store, asked, asked.contexts[name]) for name in told]
     moved = add_tier_moves([propose_size(one.summary, index_by_rule(one.results)) for one in tiers])
     return ReportInputs(
         made_at=asked.until,
@@ -98,6 +104,14 @@ def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
         remarks=_gone(store, asked),
         simulated=store.read_value(SIMULATED) is not None,
     )
+
+
+def _count(tiers: Iterable[str], told: Told, what: str) -> Iterator[str]:
+    """Yield the tiers, and tell which one is next. The forecasts of all tiers are the first half of a report."""
+    names, half = list(tiers), 0.5 * (what == "history")
+    for place, name in enumerate(names):
+        told(half + 0.5 * place / len(names), f"{what} of {name}")
+        yield name
 
 
 def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResult:
@@ -174,14 +188,14 @@ def _gone(store: Reader, asked: ReportQuery) -> tuple[str, ...]:
     return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in gone)
 
 
-def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
+def prewarming(loaded: LoadedConfig, now: float, told: Told = lambda share, what: None) -> dict[str, Prewarming]:
     """Return the pre-warming results by tier at `now` (unix seconds). Tiers without a result are left out."""
     if not loaded.config.forecast.enabled:
         return {}
     from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_history
 
     found: dict[str, Prewarming] = {}
-    for tier in build_tier_contexts(loaded):
+    for tier in _count(build_tier_contexts(loaded), told, "forecast"):
         try:
             result = prewarming_from_response(prewarm_from_history(loaded, tier, PlanOverrides(), now))
         except SizewatchError:
@@ -217,7 +231,9 @@ def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
     return texts, found
 
 
-def load_report_inputs(loaded: LoadedConfig, seconds: float, now: float) -> ReportInputs:
+def load_report_inputs(
+    loaded: LoadedConfig, seconds: float, now: float, told: Told = lambda share, what: None
+) -> ReportInputs:
     """Return the inputs of a report over the last `seconds` before `now`. Raise ConfigError or HistoryError."""
     path = history_path(loaded, "report on")
     # Round to full hours: the history keeps no shorter parts of load bins for weeks.
@@ -233,7 +249,8 @@ def load_report_inputs(loaded: LoadedConfig, seconds: float, now: float) -> Repo
             zone=loaded.config.forecast.zone,
             version=VERSION,
             forecasting=loaded.config.forecast.enabled,
-            prewarming=prewarming(loaded, now),
+            prewarming=prewarming(loaded, now, told),
+            told=told,
         )
         return query_report_inputs(store, asked)
 

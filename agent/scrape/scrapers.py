@@ -12,7 +12,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +45,14 @@ MOST_VERSION_BYTES = 4096
 
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,59}")
 """Pattern of a release: it becomes a label."""
+
+_STORE = "not of an engine: give the engine's own page, or name the server in store.url of role fleet"
+OTHERS: Mapping[str, str] = {
+    "prometheus_tsdb_head_series": f"is of a Prometheus server, {_STORE}",
+    "vm_app_version": f"is of a VictoriaMetrics server, {_STORE}",
+    "sizewatch_build_info": "is of sizewatch itself, not of an engine: give the engine's own page",
+}
+"""Pages that people give by mistake, by a family that only they have."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,14 +111,14 @@ class PageReader:
     def _compile(self, parsed: ParsedPage) -> None:
         """Compile the layout of a set of series, and the release range that its families imply."""
         names = [(series.name, dict(series.labels)) for series in parsed.series]
-        engine = self._recognise(names)
+        engine = self._recognise(names, parsed.families)
         layout = compile_layout(names, engine)
         facts = {**layout.facts, "engine_versions": version_range(engine, parsed.families)}
         facts |= {ENGINE_VERSION: self._version} if self._version else {}
         self._layout, self._layout_id = replace(layout, facts=facts), parsed.layout
         self._families = parsed.families
 
-    def _recognise(self, names: list[tuple[str, dict[str, str]]]) -> EngineTable:
+    def _recognise(self, names: list[tuple[str, dict[str, str]]], families: Iterable[str]) -> EngineTable:
         found = detect_engine(((normalize_name(name), labels) for name, labels in names), self._engines)
         if found is not None:
             return found
@@ -118,6 +126,7 @@ class PageReader:
         if self._configured is None:
             known = ", ".join(sorted({e.label for e in self._engines})) or "none"
             text = f"no page of an engine that sizewatch reads ({known})"
+            text = next((f"the page {said}" for family, said in OTHERS.items() if family in families), text)
         raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
 
 

@@ -14,6 +14,7 @@ from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope
 from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
 from rules.telemetry import gpu_windows
+from rules.telemetry.wording import format_count
 from rules.verdicts.verdict import Subject
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class ScrapeSource:
 
     def describe(self) -> str:
         """Return the number of targets."""
-        return f"{len(self.targets)} targets"
+        return format_count(len(self.targets), "target")
 
     def is_monitored(self, subject: Subject) -> bool:
         """Return whether a target belongs to a tier or replica."""

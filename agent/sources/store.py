@@ -38,6 +38,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
+from rules.telemetry.wording import format_count
 from rules.verdicts.verdict import Subject
 
 STEP_SECONDS = 15.0
@@ -187,7 +188,7 @@ class StoreSource:
 
     def describe(self) -> str:
         """Return the number of tiers and the store."""
-        return f"{len(self._readers)} tiers through {self.api.place}"
+        return f"{format_count(len(self._readers), 'tier')} through {self.api.place}"
 
     def is_monitored(self, subject: Subject) -> bool:
         """Return whether a tier is monitored. Its replicas count as present until the first query."""

@@ -7,7 +7,7 @@ printed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from exporters.render.text import table
@@ -24,26 +24,27 @@ TABLE = "| argument | default | meaning |\n|---|---|---|"
 
 def commands_page(parser: argparse.ArgumentParser) -> str:
     """Return the whole page. `parser` is the whole command line with a subparser per command."""
-    top = [HEAD, _table(parser), parser.epilog or ""]
-    sections = [part for command in _subparsers(parser) for part in _sections(command, "##")]
+    every = list_arguments(parser)
+    top = [HEAD, _table(parser, every), parser.epilog or ""]
+    sections = [part for command in list_commands(parser) for part in _sections(command, "##", every)]
     return "\n\n".join([part for part in (*top, *sections) if part]) + "\n"
 
 
-def _sections(parser: argparse.ArgumentParser, mark: str) -> Iterator[str]:
-    """Yield the section of a command, and of its subcommands below it."""
+def _sections(parser: argparse.ArgumentParser, mark: str, known: Sequence[argparse.Action]) -> Iterator[str]:
+    """Yield the section of a command, and of its subcommands below it. Options of every command are `known`."""
     yield f"{mark} {parser.prog}"
     yield parser.description or ""
-    parts = _subparsers(parser)
+    parts = list_commands(parser)
     if not parts:
-        yield f"```\n{_usage(parser)}\n```"
-    yield _table(parser)
+        yield f"```\n{usage(parser, known)}\n```"
+    yield _table(parser, list_arguments(parser, known))
     yield parser.epilog or ""
     for part in parts:
-        yield from _sections(part, f"{mark}#")
+        yield from _sections(part, f"{mark}#", known)
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """Return the commands below a parser. The short help replaces a missing description."""
+def list_commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """Return the parsers of the commands below a parser. The short help replaces a missing description."""
     found = []
     for action in parser._actions:
         # argparse has no public way to list subparsers; these names have not changed since Python 2.7.
@@ -59,26 +60,30 @@ def _subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser
 def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Yield the parser, then those of its commands and of theirs."""
     yield parser
-    for part in _subparsers(parser):
+    for part in list_commands(parser):
         yield from all_parsers(part)
 
 
-def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+def list_arguments(parser: argparse.ArgumentParser, known: Sequence[argparse.Action] = ()) -> list[argparse.Action]:
+    """Return the arguments of a parser, without options that are `known` from another."""
     hidden = (argparse._SubParsersAction, argparse._HelpAction)
-    return [a for a in parser._actions if not isinstance(a, hidden) and a.help != argparse.SUPPRESS]
+    everywhere = [action.option_strings for action in known if action.option_strings]
+    shown = (a for a in parser._actions if not isinstance(a, hidden) and a.help != argparse.SUPPRESS)
+    return [action for action in shown if action.option_strings not in everywhere]
 
 
-def _usage(parser: argparse.ArgumentParser) -> str:
+def usage(parser: argparse.ArgumentParser, known: Sequence[argparse.Action] = ()) -> str:
     """Return the usage on a single line. argparse's own usage depends on terminal width and Python version."""
     words = [parser.prog]
-    for action in _arguments(parser):
-        text = _spelt(action, action.option_strings[0]) if action.option_strings else _value(action)
+    for action in list_arguments(parser, known):
+        text = spell(action, action.option_strings[0] if action.option_strings else "")
         words.append(text if action.required else f"[{text}]")
     return " ".join(words)
 
 
-def _spelt(action: argparse.Action, option: str) -> str:
-    return option if action.nargs == 0 else f"{option} {_value(action)}"
+def spell(action: argparse.Action, option: str) -> str:
+    """Return an option with its value, or a positional argument (`option` is then empty)."""
+    return option if action.nargs == 0 else f"{option} {_value(action)}".lstrip()
 
 
 def _value(action: argparse.Action) -> str:
@@ -87,13 +92,13 @@ def _value(action: argparse.Action) -> str:
     return "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
 
 
-def _table(parser: argparse.ArgumentParser) -> str:
-    rows = [_row(parser, action) for action in _arguments(parser)]
+def _table(parser: argparse.ArgumentParser, arguments: Sequence[argparse.Action]) -> str:
+    rows = [_row(parser, action) for action in arguments]
     return "\n".join([TABLE, *rows]) if rows else ""
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    names = [_spelt(action, option) for option in action.option_strings] or [_value(action)]
+    names = [spell(action, option) for option in action.option_strings] or [_value(action)]
     default = "required" if action.required else _argument_default(action)
     meaning = (action.help or "") % {**vars(action), "prog": parser.prog}
     cells = (", ".join(f"`{name}`" for name in names), default, meaning)

@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from exporters.render.text import format_duration
+from exporters.render.text import format_duration, wrap
 from exporters.status.page import style
 from rules.catalogue.registry import RULES, upstream_rules
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold
@@ -153,6 +153,7 @@ _INLINE = re.compile(
     r"`(?P<code>[^`]+)`|\[(?P<text>[^]]+)\]\((?P<to>[^)\s]+)\)|\*\*(?P<bold>.+?)\*\*|\*(?P<em>[^*\s][^*]*)\*"
     rf"|\b(?P<rule>{'|'.join(rule.name for rule in RULES)})\b"
 )
+_CODE = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _ITEM = re.compile(r"(-|\d+\.) +")
 _BAR = re.compile(r"(?<!\\)\|")
 
@@ -162,11 +163,7 @@ def runbook_page(name: str) -> bytes | None:
     rule = next((one for one in RULES if one.name == name), None)
     if rule is None:
         return None
-    links = (
-        ("Explained by", [one.rule for one in rule.explained_by]),
-        ("Explains", [one.name for one in RULES if name in {other.rule for other in one.explained_by}]),
-    )
-    told = "".join(f"<p><b>{words}</b> {', '.join(map(_rule_link, names))}.</p>" for words, names in links if names)
+    told = "".join(f"<p><b>{words}</b> {', '.join(map(_rule_link, names))}.</p>" for words, names in _links(rule))
     head = f"<p>{escape(rule.title)}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.</p>"
     body = markdown_html(_sections().get(name, "")) + told
     return _document(name, head, body, '<a href="./">all runbooks</a> <a href="../">status</a>')
@@ -176,6 +173,51 @@ def runbooks_page() -> bytes:
     """Return the page with all rules by severity, and what holds for every runbook, in UTF-8."""
     intro = re.sub(r"\*\*Which rule explains which\.\*\*.*?```\n", "", _sections()[""], flags=re.DOTALL)
     return _document("Runbooks", "", markdown_html(intro), '<a href="../">status</a>')
+
+
+def runbook_text(name: str, width: int) -> str:
+    """Return a rule's runbook for a terminal of so many columns. Raise StopIteration for an unknown rule."""
+    rule = next(one for one in RULES if one.name == name)
+    lines = [name, *wrap(f"{rule.title}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.", width=width)]
+    for words, names in _links(rule):
+        lines += wrap(f"{words}: {', '.join(names)}.", then="  ", width=width)
+    return "\n".join((*lines, *_lines(_sections().get(name, ""), width)))
+
+
+def rules_text(width: int) -> str:
+    """Return a line for each rule, by severity."""
+    longest = max(len(rule.name) for rule in RULES)
+    lines = ["`sizewatch explain RULE` prints the runbook of a rule."]
+    for severity, meaning in LOUDNESS.items():
+        lines += ["", *wrap(f"{severity.value}: {meaning}", width=width)]
+        lines += [f"  {one.name:{longest}}  {one.title}" for one in RULES if one.loudness is severity]
+    return "\n".join(lines)
+
+
+def _links(rule: Rule) -> Iterator[tuple[str, list[str]]]:
+    """Yield the rules that explain this one, and those that it explains."""
+    for words, names in (
+        ("Explained by", [one.rule for one in rule.explained_by]),
+        ("Explains", [one.name for one in RULES if rule.name in {other.rule for other in one.explained_by}]),
+    ):
+        if names:
+            yield words, names
+
+
+def _lines(text: str, width: int) -> Iterator[str]:
+    """Yield Markdown as lines for a terminal: paragraphs and lists are wrapped, a table is a line a row."""
+    for number, part in enumerate(_CODE.split(text)):
+        if number % 2:
+            yield from ("", *(f"    {line}" for line in part.splitlines()))
+            continue
+        plain = re.sub(r"\[([^]]+)\]\([^)\s]+\)|\*\*(.+?)\*\*", lambda found: found[1] or found[2], part)
+        for block in re.split(r"\n\s*\n", plain.strip()):
+            yield ""
+            is_table = block.startswith("|")
+            items = block.splitlines()[2:] if is_table else re.split(r"\n(?=(?:-|\d+\.) )", block)
+            margin = ("  ", "     ") if is_table or _ITEM.match(block) else ("", "")
+            for item in items:
+                yield from wrap("  ".join(_cells(item)) if is_table else _joined(item), *margin, width)
 
 
 def _sections() -> dict[str, str]:
@@ -203,7 +245,7 @@ def markdown_html(text: str) -> str:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    for number, part in enumerate(re.split(r"^```\w*\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)):
+    for number, part in enumerate(_CODE.split(text)):
         if number % 2:
             yield f"<pre><code>{escape(part)}</code></pre>"
         else:

@@ -143,7 +143,11 @@ def _evidence(curve: BenchmarkCurve) -> list[str]:
 
 def _provenance(measured: Provenance | None) -> list[str]:
     """Return what was benchmarked, without the lengths: the operating point shows those."""
-    told = measured.model_dump(exclude_none=True, exclude={"prompt_tokens", "generation_tokens"}) if measured else {}
+    told = (
+        measured.model_dump(exclude_none=True, exclude={"prompt_tokens", "generation_tokens", "concurrency"})
+        if measured
+        else {}
+    )
     said = [f"{PROVENANCE[name]} {value}" for name, value in told.items()]
     return _row("measured", ", ".join(said)) if said else []
 
@@ -175,7 +179,8 @@ def _operating_point(shown: _Shown) -> list[str]:
     if point.c_max is None:
         why = "the operating point names none" if point.given else "no concurrencies are given"
         return [*lines, *_row("C_max", f"not known: {why}")]
-    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")
+    origin = " (Little's law: rps x mean latency)" if shown.curve and shown.curve.is_littles_law else ""
+    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system{'' if point.given else origin}")
     if slo.ttft_p99_seconds is None:
         return lines
     ceiling = littles_ceiling_rps(point.c_max, slo.ttft_p99_seconds)

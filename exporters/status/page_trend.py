@@ -78,7 +78,8 @@ def _in_system(tier: TierStatus, now: float) -> Chart:
         _line(tier, _IN_SYSTEM[1], now, "waiting", band=False, stacked=True),
     )
     key = tuple(
-        (line.name, f"{_newest(tier, signal, '')} {line.name}") for line, signal in zip(lines, _IN_SYSTEM, strict=True)
+        (line.name, _named(_newest(tier, signal, ""), line.name))
+        for line, signal in zip(lines, _IN_SYSTEM, strict=True)
     )
     newest = ", ".join(text for _, text in key)
     return _chart(tier, now, "Requests", "", lines, limit, newest, key)
@@ -104,6 +105,11 @@ def _newest(tier: TierStatus, signal: str, unit: str) -> str:
         estimate, least = found.value, found.low or 0.0
         return f"≥ {number(least, unit)}" if estimate is None else number(estimate, unit)
     return quantity(found, unit)
+
+
+def _named(text: str, name: str) -> str:
+    """Return a number with its name, or the name with the reason why there is none."""
+    return f"{text} {name}" if any(sign.isdigit() for sign in text) else f"{name}: {text}"
 
 
 def _line(tier: TierStatus, signal: str, now: float, name: str, band: bool = True, stacked: bool = False) -> ChartLine:

@@ -162,7 +162,7 @@ def check_adapters(context: CauseContext) -> CauseResult:
         return CauseResult(supported=None, text="whether LoRA adapters are served is not known")
     if isinstance(served, Missing) or not served.high:
         return CauseResult(supported=False, text="no LoRA adapters are served")
-    text = f"LoRA adapters are served, {served.value or 0.0:.2g} at a time on average"
+    text = f"LoRA adapters are served, {number(served.value or 0.0, '')} at a time on average"
     if planned is None:
         return CauseResult(supported=True, proven=True, text=f"{text}; the plan has none")
     return CauseResult(supported=False, text=f"{text}, as planned")

@@ -43,11 +43,11 @@ def check_queueing_cause(context: CauseContext) -> CauseResult:
         None,
     )
     if found is not None:
-        more = "" if waiting is None else f", {waiting:.2g} waiting on average"
+        more = "" if waiting is None else f", {number(waiting, '')} waiting on average"
         return _build_result(found, "queueing", "in the queue", more)
     if waiting is None:
         return CauseResult(supported=None, text="the queue is not known")
-    text = f"{waiting:.2g} requests waiting a replica on average"
+    text = f"{number(waiting, '')} requests waiting a replica on average"
     if waiting > MOST:
         return CauseResult(supported=True, text=f"queueing: {text}")
     return CauseResult(supported=False, text=f"no queue ({text})")

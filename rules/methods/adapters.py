@@ -115,7 +115,8 @@ def _report_held_back(
 
 def _report_crowded(case: RuleContext, found: AdapterWait, most: int) -> RuleResult:
     """Return a likely warning: vLLM may name an adapter in both of its lists, so they are no proof (PEERS 2.12)."""
-    sentence = f"{_adapters(found.most)} ran at once where {most} fit; requests of {found.waiting:.2g} adapters wait on average"
+    waiting = f"requests of {number(found.waiting, '')} adapters wait on average"
+    sentence = f"{_adapters(found.most)} ran at once where {most} fit; {waiting}"
     observed = range_reading(0.0, None, found.finished)
     expected = Reading(value=0.0, low=0.0, high=None, n=found.finished)
     return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=(LOADS_UNKNOWN,))

@@ -138,7 +138,7 @@ def _describe(found: SpeculationRounds, cost: float, total: Window) -> tuple[str
     return (
         f"a round of {found.drafted:.2g} drafted tokens yields {found.tokens:.2f} tokens",
         f"it takes as long as {1 + found.drafted * cost:.2f} plain steps by the plan's step times",
-        f"{running.value or 0.0:.2g} requests running a replica" if isinstance(running, Reading) else "",
+        f"{number(running.value or 0.0, '')} requests running a replica" if isinstance(running, Reading) else "",
     )
 
 

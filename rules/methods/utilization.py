@@ -154,7 +154,7 @@ def judge_empty_queue(case: RuleContext) -> RuleResult:
     seen = exact_reading(busiest, used.n)
     gpus = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
     if waiting[0] > case.limit("waiting"):
-        return _fine(case, seen, f"{waiting[0]:.2g} requests wait at each replica; {gpus}")
+        return _fine(case, seen, f"{number(waiting[0], '')} requests wait at each replica; {gpus}")
     if busiest >= case.limit("gpu_below"):
         return _fine(case, seen, f"no queue; {gpus}")
     idle = _idle(case, hours, busiest)

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from rules.plan.envelope import METRICS, concurrencies, interpolate, metric_value, monotone_envelope, sort_by_load
-from rules.plan.schema import Point, Slo, TierPlan
+from rules.plan.schema import LITTLES_LAW, Point, Slo, TierPlan
 
 SATURATED_GAIN = 0.05
 """Neighbouring points that differ by less in completed rps are one saturated stretch: rps cannot tell them apart."""
@@ -56,8 +56,8 @@ class OperatingPoint:
     """The highest load of one replica within the SLO (guide 8.3, steps 1 and 2).
 
     Without `knee_reached` no measured load broke the SLO, and both numbers are lower bounds. `limited_by` names the
-    metric that broke it first; None also where the plan gives the point by hand. `c_max` is None where the benchmark
-    gives no concurrencies. `given`: by hand or by production, with the bounds that the plan has (`low`, `high`).
+    metric that broke it first; None also where the plan gives the point by hand. `c_max` is None where the plan has
+    no concurrencies. `given`: by hand or by production, with the bounds that the plan has (`low`, `high`).
     """
 
     c_max: float | None
@@ -74,13 +74,16 @@ class Curve:
     """The uncensored points by rising load, as a monotone envelope; bin k lies between point k - 1 and point k.
 
     Bin 0 reaches from no load to the first point. `concurrencies` are requests in the system at each point, the
-    benchmark's own where `concurrency_given`, else estimated (`rules.plan.envelope.concurrencies`), or None.
+    benchmark's own where `concurrency_given`, else by Little's law: of mean latencies in an imported curve
+    (`is_littles_law`), else of medians (`rules.plan.envelope.concurrencies`), or None. At a fixed rate they are a
+    result and no load, and a slower server holds more requests; so they say "beyond" near the top only.
     """
 
     points: tuple[Point, ...]
     censored: tuple[Point, ...]
     concurrencies: tuple[float, ...] | None
     concurrency_given: bool
+    is_littles_law: bool
     loop: str | None
     gpu_utilization_kind: str | None
 
@@ -92,12 +95,14 @@ class Curve:
         ordered = sort_by_load(tier.curve)
         measured = tuple(point for point in ordered if not point.censored)
         tokens = tier.workload.generation_tokens if tier.workload else None
-        in_system, given = concurrencies(measured, (tokens.mean or tokens.p50) if tokens else None)
+        in_system, written = concurrencies(measured, (tokens.mean or tokens.p50) if tokens else None)
+        littles = written and tier.curve.measured is not None and tier.curve.measured.concurrency == LITTLES_LAW
         return cls(
             points=monotone_envelope(measured),
             censored=tuple(point for point in ordered if point.censored),
             concurrencies=in_system,
-            concurrency_given=given,
+            concurrency_given=written and not littles,
+            is_littles_law=littles,
             loop=tier.curve.loop,
             gpu_utilization_kind=tier.curve.gpu_utilization_kind,
         )
@@ -175,8 +180,9 @@ class Curve:
         index, knee_missed, metric = min(ends, key=lambda end: end[:2], default=highest)
         if index < 0:
             return None
+        is_known = self.concurrency_given or self.is_littles_law
         return OperatingPoint(
-            c_max=_at(self.concurrencies, index) if self.concurrencies and self.concurrency_given else None,
+            c_max=_at(self.concurrencies, index) if self.concurrencies and is_known else None,
             usable_rps=_at(tuple(point.completed_rps for point in self.points), index),
             limited_by=None if knee_missed else metric,
             knee_reached=not knee_missed,

@@ -154,6 +154,10 @@ class Point(_PlanSection):
         return None if self.output_tokens_per_second is None else self.output_tokens_per_second / self.completed_rps
 
 
+LITTLES_LAW: Literal["littles_law"] = "littles_law"
+"""Origin of a concurrency that no file gave: completed rps x mean latency (Little's law)."""
+
+
 class Provenance(_PlanSection):
     """What was benchmarked. Results without it cannot size a fleet (guide 8.2, "lock down your variables")."""
 
@@ -167,6 +171,9 @@ class Provenance(_PlanSection):
     kv_tokens: Count | None = Field(None, description="Tokens that the KV cache held by the engine's page.")
     prompt_tokens: TokenQuantiles | None = Field(None, description="Input length of the benchmark's requests.")
     generation_tokens: TokenQuantiles | None = Field(None, description="Output length of the benchmark's requests.")
+    concurrency: Literal["littles_law"] | None = Field(
+        None, description="littles_law: no file gave the points' concurrency; it is completed rps x mean latency."
+    )
     measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = Field(
         None, description="Day of the last run, UTC, in quotes: '2026-11-20'."
     )

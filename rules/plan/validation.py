@@ -106,12 +106,13 @@ def _problem(entry: Any, model: type[BaseModel]) -> str:
     if path[-1:] == ("[key]",):
         where = path_text(path[:-1])
         return f"{where}: a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
-    if path == ("schema",) and kind != "missing":
+    if path == ("schema",) and kind not in ("missing", "extra_forbidden"):
         return f"schema: must be 1, the version of plan this program reads, not {_named(value)}"
     if kind == "extra_forbidden":
         return f"{path_text(path)}: is not a key of a plan{_suggestion(path, model)}"
     words = _WORDS.get(kind)
-    said = words(value, entry.get("ctx", {})) if words else f"cannot be used as it is ({entry['msg']})"
+    said = _EMPTY if value is None and kind in _SCALARS else ""
+    said = said or words(value, entry.get("ctx", {})) if words else f"cannot be used as it is ({entry['msg']})"
     if kind == "string_type" and path[-1] == "deadline":
         said += ": YAML reads 18:00 as a number, so write it in quotes"
     if kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
@@ -162,6 +163,10 @@ _WORDS: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
     "model_type": lambda value, ctx: f"must be a mapping of keys to values, not {_named(value)}",
     "invalid_key": lambda value, ctx: "every key must be text",
 }
+
+
+_SCALARS = ("string_type", "float_type", "int_type", "bool_type")
+_EMPTY = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
 
 
 def _named(value: object) -> str:
@@ -284,7 +289,8 @@ def _missing_objective(path: Path, tier: Mapping[Any, Any]) -> Iterator[str]:
     slo, workload = tier.get("slo"), tier.get("workload")
     batch = isinstance(workload, Mapping) and workload.get("archetype") == "batch"
     if isinstance(slo, Mapping) and slo.get("ttft_p99_seconds") is None and not batch:
-        yield f"{path_text((*path, 'slo', 'ttft_p99_seconds'))}: is missing"
+        said = _EMPTY if "ttft_p99_seconds" in slo else "is missing"
+        yield f"{path_text((*path, 'slo', 'ttft_p99_seconds'))}: {said}"
     if isinstance(tier.get("batch"), Mapping) and not batch:
         yield f"{path_text((*path, 'batch'))}: is for workload.archetype: batch"
 

@@ -25,6 +25,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import Plan, TierPlan, plan_version
 from rules.replicas.starts import ReplicaStart
+from rules.telemetry.wording import format_count
 
 OUTAGE_SHARE, OUTAGE_HOUR, OUTAGE_SECONDS = 0.4, 2.0, 1.5 * HOUR
 """After this share of the time, in the night from this hour on, and for so long, sizewatch itself does not run."""
@@ -85,7 +86,7 @@ class HistorySimulation:
     def run(self, progress: Progress = lambda share: None) -> dict[str, Any]:
         """Fills, and returns the truth. `progress` is told what share of the weeks is done."""
         replicas = sum(story.replicas for story in self._stories)
-        began = f"sizewatch {VERSION} began to watch {replicas} targets"
+        began = f"sizewatch {VERSION} began to watch {format_count(replicas, 'target')}"
         self._say(TimelineEvent(t=self._begin, kind=TimelineKind.START, tier=None, replica=None, text=began))
         hour = self._begin
         while hour < self._end:

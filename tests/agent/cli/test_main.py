@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
@@ -26,7 +27,7 @@ PLAN = TESTS / "plans" / "cpu-small.yaml"
 PAGE = TESTS / "pages" / "vllm-0.33.0.prom"
 
 NAMES = tuple(command.name for command in main.COMMANDS)
-PARTS = ("plan check", "plan show", "plan schema", "plan import")
+PARTS = (*(f"plan {one.name}" for one in plan_command.SUBCOMMANDS), "dashboards push")
 
 
 def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -54,9 +55,9 @@ def test_every_command_has_help_that_says_what_it_is_for(words: str, capsys: pyt
     assert sentence.rstrip().endswith((".", "?"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *PARTS])
 def test_the_help_of_a_command_ends_with_its_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main.main([name, "--help"])
+    main.main([*name.split(), "--help"])
     last = capsys.readouterr().out.split("\n\n")[-1]
     assert last.startswith("Exit codes: 0 ")
     assert "; 2 " in last.replace("\n", " ")
@@ -105,6 +106,44 @@ def test_wrong_arguments_are_told_with_the_usage_and_end_with_2(
     assert out == ""
     assert err.startswith("usage: sizewatch")
     assert "error: " in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chek"], "there is no 'chek'; did you mean check?"),
+        (["plan", "improt"], "there is no 'improt'; did you mean import?"),
+        (["check", "--formt", "json"], "there is no option --formt; did you mean --format?"),
+        (["check", "--format", "jsno"], "there is no 'jsno'; did you mean json?"),
+        (["zzz"], "there is no 'zzz'; choose from init, run, demo, "),
+    ],
+)
+def test_a_misspelt_word_gets_a_suggestion(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["check"], ["plan", "import"]], ids=" ".join)
+def test_help_is_a_word_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main.main([*words, "--help"])
+    asked = capsys.readouterr()
+    assert main.main(["help", *words]) == 0
+    assert capsys.readouterr() == asked
+
+
+def test_json_stands_beside_every_format() -> None:
+    for command in main.COMMANDS:
+        parser = argparse.ArgumentParser()
+        command.function("add_arguments")(parser)
+        if "--format" in parser.format_help():
+            assert "--json " in parser.format_help(), command.name
+
+
+def test_json_is_the_same_as_format_json(capsys: pytest.CaptureFixture[str]) -> None:
+    main.main(["inspect", str(PAGE), "--format", "json"])
+    asked = capsys.readouterr().out
+    assert main.main(["inspect", str(PAGE), "--json"]) == 0
+    assert capsys.readouterr().out == asked
 
 
 MISTAKES = {
@@ -306,3 +345,33 @@ def test_a_command_is_loaded_only_when_it_is_asked_for() -> None:
     code = "import sys; from agent.cli import main; main.main(['plan', '--help']); print('agent.daemon.daemon' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_plan_given_as_configuration_is_called_one_and_the_reverse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["run", "-c"], ["check", "-c"]):
+        assert main.main([*words, str(PLAN)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith("is a sizing plan, not a configuration: name it in a configuration, as plan: FILE")
+    path = tmp_path / "sizewatch.yaml"
+    path.write_text("plan: plan.yaml\ntargets: []\n")
+    assert main.main(["plan", "check", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"sizewatch plan: {path}: is a configuration, not a sizing plan: give the plan that it names (plan:)"
+    path.write_text("schema: 1\n")
+    assert main.main(["run", "-c", str(path)]) == 2
+    assert "sizewatch.yaml:1: schema: is not a key of the configuration" in capsys.readouterr().err
+
+
+def test_an_unfilled_plan_names_the_lines_to_fill_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.yaml"
+    tier = "    model: m\n    engine: vllm\n    gpu:\n      product:\n      per_replica:\n    slo:\n      ttft_p99_seconds:\n"
+    path.write_text(f"schema: 1\ntiers:\n  t:\n{tier}")
+    assert main.main(["plan", "check", str(path)]) == 2
+    empty = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
+    assert capsys.readouterr().err.splitlines() == [
+        f"sizewatch plan: {path}:7: tiers.t.gpu.product: {empty}",
+        f"sizewatch plan: {path}:8: tiers.t.gpu.per_replica: {empty}",
+        f"sizewatch plan: {path}:10: tiers.t.slo.ttft_p99_seconds: {empty}",
+    ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,11 +18,13 @@ from typing import Any
 import pytest
 import recorded
 import yaml
-from paths import ROOT, TESTS
+from paths import ROOT, SHARED, TESTS
 
 from agent.cli import main
+from agent.cli.plan_import import ANSWERS
 from agent.config.files import load_plan
 from exporters.documents.plan_files import WRITTEN
+from rules.plan.curve import operating_point
 from rules.plan.schema import BenchmarkCurve, Point
 
 BENCH, PLANS = TESTS / "bench", TESTS / "plans"
@@ -97,7 +101,7 @@ def test_points_with_a_remark_carry_it_as_a_comment(capsys: Captured) -> None:
     assert (
         "# bench_c32.json: P99 of 192 requests is close to the slowest; the true P99 is above the slowest with a" in out
     )
-    assert "bench_c32.json: closed loop: TTFT P99 is that of the start burst, 32 of 192 requests" in err
+    assert "bench_c02.json and 4 more: closed loop: TTFT P99 is that of the start burst, 2 to 32 of 24 to 192" in err
     # What is so at every load is said once.
     run(*OPEN)
     out, err = capsys.readouterr()
@@ -234,7 +238,6 @@ def changed(folder: Path, **more: Any) -> Path:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'{"a": 1}', "is no benchmark result that sizewatch reads (vllm-bench, inference-perf, guidellm, aiperf)"),
         (b"", "is empty"),
         (b"\x00\xff\x00", ""),
         (CLOSED[0].read_bytes()[:500], "ends in the middle of its JSON: was it cut off?"),
@@ -356,10 +359,65 @@ def test_what_each_made_plan_can_support_is_told_by_its_check(capsys: Captured) 
     assert "PrefixHitDivergence" not in told["cpu-small-cached"]
 
 
+def test_a_folder_with_other_files_gives_its_results_and_a_remark_each(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "server.json").write_text('{"a": 1}')
+    (tmp_path / "notes.txt").write_text("a sweep of Monday")
+    assert run(*OPEN, tmp_path / "server.json", tmp_path / "notes.txt") == 0
+    out, err = capsys.readouterr()
+    assert len(yaml.safe_load(out)["curve"]["points"]) == 6
+    assert f"{tmp_path}/server.json: left out: it is no benchmark result that sizewatch reads (vllm-bench" in err
+    assert f"{tmp_path}/notes.txt: left out: it holds no object of keys and values" in err
+    said = refused(capsys, tmp_path / "server.json", tmp_path / "notes.txt")
+    assert said.startswith(f"{tmp_path}/server.json: is no benchmark result that sizewatch reads (vllm-bench")
+
+
+def test_a_mixed_folder_of_inference_perf_is_a_curve(capsys: Captured) -> None:
+    folder = SHARED / "bench" / "inference-perf" / "vllm" / "results"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here: a folder of the tool itself was NOT checked")
+    assert run(*sorted(folder.glob("*.json"))) == 0
+    out, err = capsys.readouterr()
+    assert len(yaml.safe_load(out)["curve"]["points"]) == 7
+    assert "stage_0_prometheus_metrics.json and 7 more: left out: it is the server's side of a stage" in err
+    assert "summary_lifecycle_metrics.json: left out: it is a summary of all stages" in err
+
+
+def test_remarks_that_differ_in_numbers_are_one_and_the_command_that_answers_them_is_printed(capsys: Captured) -> None:
+    run(*CLOSED[:5])
+    *remarks, again = capsys.readouterr().err.splitlines()
+    assert len(remarks) == 5
+    assert "bench_c01.json and 3 more: P99 of 16 to 64 requests is that of the slowest" in remarks[0]
+    assert again.startswith("sizewatch plan: run again with what is missing: sizewatch plan import ")
+    words = shlex.split(again.split("missing: sizewatch ")[1])
+    assert words == ["plan", "import", *map(str, CLOSED[:5]), *" ".join(ANSWERS.values()).split()]
+    run(*CLOSED[:5], "--measured", "engine_version=0.32")
+    assert "engine_version=RELEASE" not in capsys.readouterr().err
+
+
+def test_an_open_loop_has_its_c_max_by_littles_law(tmp_path: Path, capsys: Captured) -> None:
+    """bench_r8.json: 7.0 completed rps x the mean latency of its requests."""
+    plan = plan_with(tmp_path)
+    assert run(*OPEN, "--into", plan) == 0
+    assert " at C_max " in capsys.readouterr().out
+    tier = load_plan(plan).tiers["t"]
+    assert tier.curve is not None
+    for point, path in zip(tier.curve.points, OPEN, strict=True):
+        told = json.loads(path.read_text())
+        mean = (
+            math.fsum(told["latencies"]) / len(told["latencies"]) if "latencies" in told else told["mean_e2el_ms"] / 1e3
+        )
+        assert point.concurrency == pytest.approx(told["request_throughput"] * mean, rel=1e-3)
+    point = operating_point(tier)
+    assert point is not None
+    assert point.c_max is not None
+    assert main.main(["plan", "show", str(plan)]) == 0
+    assert "requests in the system (Little's law: rps x mean latency)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_every_field_of_a_point_that_is_measured_is_written(capsys: Captured) -> None:
     run(*CACHED, "--telemetry", CACHED[0].parent)
     written = set(yaml.safe_load(capsys.readouterr().out)["curve"]["points"][0])
-    left_out = {"concurrency", "censored", "gpu_utilization", "kv_utilization", "speculative_acceptance"}
+    left_out = {"censored", "gpu_utilization", "kv_utilization", "speculative_acceptance"}
     assert written == set(Point.model_fields) - left_out
 
 
@@ -449,9 +507,7 @@ def test_a_ttft_that_the_engine_does_not_confirm_stands_above_its_point_and_is_t
     assert run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent) == 0
     err = capsys.readouterr().err
     told = [line for line in err.splitlines() if "at the client and" in line]
-    assert [line.split(": ")[1].rpartition("/")[2] for line in told] == [
-        f"bench_{r}.json" for r in ("r3", "r4.5", "r6", "r7")
-    ]
+    assert [line.split(": ")[1].rpartition("/")[2] for line in told] == ["bench_r3.json and 3 more"]
     assert "# bench_r7.json: TTFT P99 is 188 ms at the client and 40 to 60 ms in the engine" in plan.read_text()
     # The curve keeps what the client measured.
     curve = load_plan(plan).tiers["t"].curve
@@ -476,6 +532,7 @@ def test_the_user_s_word_on_what_was_measured_is_written_and_wins(tmp_path: Path
         "max_num_seqs": 64,
         "prompt_tokens": {"mean": 80.01},
         "generation_tokens": {"mean": 43.99},
+        "concurrency": "littles_law",
         "measured_on": "2026-11-20",
     }
     assert "warning: tiers.t.curve.measured.tensor_parallel: was 2, the plan deploys 1: a curve of another" in out

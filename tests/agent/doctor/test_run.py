@@ -387,9 +387,9 @@ def test_the_text_has_a_line_a_finding_its_advice_and_a_last_line_for_the_whole(
     good = CheckResult(check="web", level=CheckLevel.OK, text="free")
     bad = CheckResult(check="data_dir", level=CheckLevel.FAIL, text="full", advice="free space")
     assert format_text((good, bad)) == (
-        "ok    web       free\n"
         "fail  data_dir  full\n"
         "                -> free space\n"
-        "not sound: 1 failing line, 0 warnings"
+        "ok    web       free\n"
+        "not sound: 1 failing line (data_dir), 0 warnings"
     )
     assert format_text((good,)).endswith("\nsound")

@@ -317,7 +317,10 @@ def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) ->
         (sends(b'[{"iter": 1}]\n'), "/prometheus/metrics"),
         (sends(b"<html></html>\n", "Content-Type: text/html; charset=utf-8"), "login"),
         (sends(b"\n<!doctype html>\n", "Content-Type: text/plain"), "login"),
-        (sends(PAGE, "Content-Type: application/octet-stream"), "'application/octet-stream'"),
+        (
+            sends(PAGE, "Content-Type: application/octet-stream"),
+            "metrics; a file server such as `python -m http.server` sends",
+        ),
         (sends(PAGE, "Content-Encoding: br"), "only gzip"),
     ],
 )

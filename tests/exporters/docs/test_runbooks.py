@@ -8,6 +8,7 @@ from html import unescape
 import pytest
 from paths import ROOT
 
+from agent.cli import main
 from exporters.docs import runbooks
 from exporters.docs.runbooks import (
     BLOCK,
@@ -19,7 +20,9 @@ from exporters.docs.runbooks import (
     block,
     fill_runbooks,
     markdown_html,
+    rules_text,
     runbook_page,
+    runbook_text,
     runbooks_page,
 )
 from rules.catalogue.registry import BY_NAME, RULES
@@ -213,3 +216,34 @@ def test_what_is_no_rule_has_no_page() -> None:
 )
 def test_markdown_becomes_escaped_html(text: str, html: str) -> None:
     assert markdown_html(text) == html
+
+
+def test_a_runbook_is_readable_on_a_terminal() -> None:
+    for rule in RULES:
+        text = runbook_text(rule.name, 80)
+        assert text.startswith(f"{rule.name}\n{rule.title}. Severity ")
+        assert all(part in text for part in PARTS)
+        assert not re.search(r"\*\*|\]\(|<!--|\|---", text)
+        # Words without a blank, such as queries, are not broken.
+        wide = [line for line in text.splitlines() if len(line) > 80]
+        assert all(line.startswith("    ") or len(max(line.split(), key=len)) > 20 for line in wide), wide
+        for name, threshold in rule.thresholds.items():
+            assert f"`{name}`  {threshold.value:g}" in " ".join(text.split("\n")), name
+
+
+def test_the_list_of_runbooks_has_every_rule_under_its_severity() -> None:
+    parts = rules_text(80).split("\n\n")[1:]
+    for severity, part in zip(LOUDNESS, parts, strict=True):
+        assert part.startswith(f"{severity.value}: ")
+        assert [line.split()[0] for line in part.splitlines() if line.startswith("  ")] == [
+            rule.name for rule in RULES if rule.loudness is severity
+        ]
+
+
+def test_explain_takes_any_case_and_suggests(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["explain", "kveviction"]) == 0
+    assert capsys.readouterr().out.startswith("KvEviction\n")
+    assert main.main(["explain", "KvEvicton"]) == 2
+    assert "there is no 'KvEvicton'; did you mean KvEviction?" in capsys.readouterr().err
+    assert main.main(["explain"]) == 0
+    assert "KvEviction " in capsys.readouterr().out

@@ -25,6 +25,7 @@ from status_samples import (
 )
 
 from exporters.render.svg_charts import draw_panel
+from exporters.status import page_trend
 from exporters.status.active_findings import (
     list_active_findings,
     list_active_incidents,
@@ -635,3 +636,11 @@ def explained_tier() -> TierStatus:
             )
         )
     return replace(tier, results=tuple(v for v, _ in pairs), findings=tuple(f for _, f in pairs))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("190", "190 running"), ("≥ 3", "≥ 3 running"), ("scrape failed", "running: scrape failed")],
+)
+def test_a_missing_level_is_a_reason_and_no_number(text: str, shown: str) -> None:
+    assert page_trend._named(text, "running") == shown

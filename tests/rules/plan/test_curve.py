@@ -83,10 +83,10 @@ def test_a_tighter_tpot_limit_ends_the_same_sweep_earlier() -> None:
     assert point.c_max == pytest.approx(8 + 0.29432 * 8, abs=0.001)
 
 
-def test_a_sweep_that_never_breaks_its_slo_gives_a_lower_bound_without_c_max() -> None:
+def test_a_sweep_that_never_breaks_its_slo_gives_lower_bounds() -> None:
     point = OPEN.usable(SLO)
     assert point is not None
-    assert (point.c_max, point.usable_rps, point.limited_by, point.knee_reached) == (None, 7.886, None, False)
+    assert (point.c_max, point.usable_rps, point.limited_by, point.knee_reached) == (5.055, 7.886, None, False)
 
 
 def test_itl_limits_only_where_it_is_given() -> None:
@@ -167,9 +167,17 @@ def test_throughput_that_falls_past_the_knee_stays_in_the_order_of_the_load() ->
 
 
 def test_littles_law_stands_in_for_concurrencies_that_were_not_given() -> None:
+    # An imported curve has completed rps x mean latency, and says so. It is no load that the generator held.
+    assert (OPEN.concurrency_given, OPEN.is_littles_law, OPEN.top_concurrency) == (False, True, 5.055)
     # 355.8 / 7.886 = 45.118 tokens; 0.04744 + 0.01262 x 44.118 = 0.60421 s in the system; x 7.886 = 4.7648.
-    assert not OPEN.concurrency_given
-    assert OPEN.top_concurrency == pytest.approx(4.7648, abs=0.0001)
+    written = tier_of("cpu-small-open").curve
+    assert written is not None
+    bare = [point.model_dump(exclude={"concurrency"}) for point in written.points]
+    by_medians = curve_with(*bare)
+    assert (by_medians.concurrency_given, by_medians.is_littles_law) == (False, False)
+    assert by_medians.top_concurrency == pytest.approx(4.7648, abs=0.0001)
+    assert (point := by_medians.usable(SLO)) is not None
+    assert point.c_max is None
     assert CLOSED.concurrency_given
     assert CLOSED.top_concurrency == 32
 
@@ -212,7 +220,7 @@ def test_in_a_saturated_stretch_the_requests_in_the_system_decide(
             OPEN,
             7.5,
             9,
-            "9 requests in the system are more than the benchmark's highest, 4.765 (estimated by Little's law)",
+            "9 requests in the system are more than the benchmark's highest, 5.055 (estimated by Little's law)",
         ),
     ],
 )

@@ -1,0 +1,43 @@
+"""Commands `sizewatch explain RULE` and `sizewatch completion bash|zsh|fish|man`: the program's own reference."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+
+from agent.cli import main
+from agent.cli.arguments import FINE
+from exporters.docs.completion import FORMATS
+from exporters.docs.runbooks import rules_text, runbook_text
+from rules.catalogue.registry import RULES
+
+WIDEST = 100
+
+
+def add_arguments_explain(parser: argparse.ArgumentParser) -> None:
+    names = {rule.name.casefold(): rule.name for rule in RULES}
+    parser.add_argument(
+        "rule",
+        nargs="?",
+        type=lambda text: names.get(text.casefold(), text),
+        choices=list(names.values()),
+        metavar="RULE",
+        help="name of a rule, which is also its alertname; without it all are listed",
+    )
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    print(rules_text(width) if options.rule is None else runbook_text(options.rule, width))
+    return FINE
+
+
+def add_arguments_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "format", choices=tuple(FORMATS), metavar="|".join(FORMATS), help="which shell, or the man page"
+    )
+
+
+def run_completion(options: argparse.Namespace) -> int:
+    print(FORMATS[options.format](main.parser()), end="")
+    return FINE
