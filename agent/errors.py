@@ -92,7 +92,7 @@ class ScrapeError(SizewatchError):
 
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "forecast": ("numpy", "lightgbm", "holidays", "dateutil", "tqdm"),
+    "forecast": ("numpy", "lightgbm", "holidays", "dateutil"),
     "report": ("jinja2", "apprise", "resvg_py"),
     "kubernetes": ("h2",),
     "lint": ("promql_parser",),

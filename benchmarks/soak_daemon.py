@@ -70,7 +70,6 @@ def main() -> int:
     set_up(loaded.config.logging)
     # Turns are due sooner than they can be over, on purpose, and each that is left out would be a line.
     logging.getLogger("agent.daemon.daemon").addFilter(lambda record: "left out" not in record.getMessage())
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)
     surroundings = DaemonOptions(
         assemble=lambda loaded, before: assemble(loaded, before, clock=clock),
         clock=clock,

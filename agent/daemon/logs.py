@@ -36,11 +36,10 @@ class _JsonLines(logging.Formatter):
 
 
 def set_up(options: Logging) -> None:
-    """Configure all loggers to write to stderr. The scheduler logs errors only."""
+    """Configure all loggers to write to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     text = _Lines("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonLines() if options.format == "json" else text)
     logging.basicConfig(level=options.level.upper(), handlers=[handler], force=True)
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)
     # At debug level urllib3 logs addresses with their query, which may hold a key.
     logging.getLogger("urllib3").setLevel(logging.INFO)

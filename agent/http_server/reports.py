@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.reporting import storage
-from exporters.status.page import ReportListing, list_page, page_policy
+
+if TYPE_CHECKING:
+    from exporters.status.page import ReportListing
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -63,6 +66,7 @@ def runbook_reply(path: str, etag: str) -> Reply:
     """Return the runbook at `path`, or the list. `etag` is what the client has already (If-None-Match)."""
     # Read on demand: its expressions and texts are no part of what an agent needs to work.
     from exporters.docs.runbooks import runbook_page, runbooks_page
+    from exporters.status.page import page_policy
 
     if path == RUNBOOKS:
         return _moved("runbooks/")
@@ -89,6 +93,8 @@ def report_reply(place: Path | None, path: str, etag: str) -> Reply:
 
 
 def _reply(place: Path, parts: list[str]) -> Reply:
+    from exporters.status.page import list_page, page_policy
+
     if parts == [""]:
         body = list_page(tuple(_listed(place)))
         headers = (("Content-Security-Policy", page_policy(body)),)
@@ -111,6 +117,8 @@ def _reply(place: Path, parts: list[str]) -> Reply:
 
 
 def _listed(place: Path) -> Iterator[ReportListing]:
+    from exporters.status.page import ReportListing
+
     for name in storage.names(place)[:MOST_LISTED]:
         headline, simulated = _told(place, name, storage.stamp(place, name))
         yield ReportListing(name=name, headline=headline, simulated=simulated, files=storage.files(place, name))
