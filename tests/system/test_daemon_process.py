@@ -54,7 +54,7 @@ def test_sigterm_ends_it_in_order_with_the_open_minute_booked_and_words_about_it
         started.send_signal(signal.SIGTERM)
         code, out, err = ended(started)
     assert (code, out) == (0, "")
-    assert 'watching="1 targets" interval_seconds=0.5 role=standalone' in err
+    assert 'watching="1 target" interval_seconds=0.5 role=standalone' in err
     assert f"status_page={url}" in err
     assert "stopped cycles=" in err
     assert "Traceback" not in err

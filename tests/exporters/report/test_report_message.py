@@ -7,7 +7,6 @@ import struct
 from dataclasses import replace
 
 import resvg_py
-from paths import ROOT
 from report_samples import hours, plan, reported
 
 from exporters.report import picture
@@ -86,8 +85,3 @@ def test_a_tier_without_traffic_has_a_picture_that_says_so() -> None:
     bare, _ = reported(plan(curve=None, workload=None), [], since=0.0, until=3600.0)
     assert "No chart: too little was seen" in picture.svg(bare)
     assert picture.png(bare)
-
-
-def test_the_fonts_are_part_of_the_package() -> None:
-    declared = (ROOT / "pyproject.toml").read_text()
-    assert '"fonts/*"' in declared
