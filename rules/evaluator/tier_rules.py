@@ -26,10 +26,10 @@ from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
 from rules.verdicts.context import (
     SEPARATE,
+    HeldWindows,
     RuleContext,
     TierWindows,
     read_plan_value,
-    seldom_scraped,
     too_many_holes,
     too_short,
 )
@@ -282,11 +282,12 @@ def evaluate_rule(
     Unknown where the windows span less than the rule needs. Where holes in them leave less, the result may be a violation
     or a gap, and never ok.
     """
+    held = binned if isinstance(binned, HeldWindows) else HeldWindows(binned)
     case = RuleContext(
         rule=rule,
         catalogue=BY_NAME,
         context=context,
-        binned=tuple(binned),
+        binned=held,
         now=now,
         period_seconds=period_seconds,
         fleet=fleet or {},
@@ -295,13 +296,12 @@ def evaluate_rule(
         starts=starts,
         releases=releases,
     )
-    short = too_short(rule, case.binned) if case.binned else ""
+    short = too_short(rule, held) if held else ""
     if short:
         interim = rule.interim(case) if rule.interim is not None else ""
         return case.unknown(Gap.TOO_FEW_REQUESTS, interim or short)
     result = ask(case)
-    holes = too_many_holes(rule, case.binned)
-    if holes and isinstance(result, Verdict) and result.status is Status.OK:
+    if isinstance(result, Verdict) and result.status is Status.OK and (holes := too_many_holes(rule, held)):
         return case.unknown(Gap.TOO_FEW_REQUESTS, holes)
     return result
 
@@ -319,7 +319,7 @@ def evaluate_tier_rules(
     `fleet` holds the minutes of all tiers, for rules that compare them. `kept` are cached results by rule.
     """
     rule_state = kept or {}
-    holds: dict[tuple[bool, float], tuple[BinnedWindow, ...]] = {}
+    holds: dict[tuple[bool, float], HeldWindows] = {}
     results = []
     compared = OF_EACH if context.serves_whole_requests else OF_EACH | EACH_POOL
     for rule in LIVE:
@@ -338,7 +338,7 @@ def evaluate_tier_rules(
 def _judged(
     rule: Rule,
     minutes: TierMinutes,
-    hold: tuple[BinnedWindow, ...],
+    hold: HeldWindows,
     context: TierContext,
     now: float,
     fleet: Mapping[str, TierWindows],
@@ -371,7 +371,7 @@ def _judged(
     )
     if not isinstance(result, Verdict):
         return result
-    if not seldom_scraped(hold):
+    if not hold.is_seldom_scraped:
         return explain.add_causes(result, context, hold)
     steps = len({windows.minute_of(one.window) for one in hold if one.window.covered_seconds > 0})
     if result.status is Status.OK and steps < SEPARATE:
@@ -391,5 +391,5 @@ def _may_exceed(result: Verdict) -> bool:
     return seen.high is None or seen.high > expected.high
 
 
-def _hold(all_slices: Sequence[BinnedWindow], rule: Rule, now: float) -> tuple[BinnedWindow, ...]:
-    return tuple(s for s in all_slices if s.window.end > now - rule.window_seconds)
+def _hold(all_slices: Sequence[BinnedWindow], rule: Rule, now: float) -> HeldWindows:
+    return HeldWindows(s for s in all_slices if s.window.end > now - rule.window_seconds)

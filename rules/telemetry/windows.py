@@ -232,7 +232,10 @@ def explain_missing(several: Sequence[Window], family: str) -> Gap:
 def sum_families(windows: Iterable[Window], families: Container[str]) -> Window:
     """Return the sum for some families; a family in parts (`family/part`) has all parts. Raise ValueError for no
     windows. Most rules read two of forty families, and a sum of all costs more than the evaluation."""
-    return sum_windows(select_families(window, families) for window in windows)
+    several = tuple(windows)
+    if len(several) < 2:
+        return sum_windows(select_families(window, families) for window in several)
+    return _sum(several, families)
 
 
 def select_families(window: Window, families: Container[str]) -> Window:
@@ -253,46 +256,56 @@ def sum_windows(windows: Iterable[Window]) -> Window:
         raise ValueError("no windows to add")
     if len(several) == 1:
         return several[0]
+    return _sum(several, None)
+
+
+def _sum(several: tuple[Window, ...], families: Container[str] | None) -> Window:
+    """Return the sum of two windows or more for some families, None for all."""
+    counters = _names((w.counters for w in several), families, in_parts=True)
+    parts = _names((w.histograms for w in several), families)
+    gauges = _names((w.gauges for w in several), families)
+    short = _names((w.short_seconds for w in several), families)
     return Window(
         start=min(w.start for w in several),
         end=max(w.end for w in several),
         expected_seconds=math.fsum(w.expected_seconds for w in several),
         covered_seconds=math.fsum(w.covered_seconds for w in several),
-        counters=_sum_numbers([w.counters for w in several]),
-        histograms=_sum_parts([w.histograms for w in several]),
-        gauges=_sum_gauges([w.gauges for w in several]),
-        short_seconds=_sum_short(several),
+        counters={f: math.fsum([w.counters[f] for w in several if f in w.counters]) for f in counters},
+        histograms={
+            f: histograms.sum_histograms(part for w in several for part in w.histograms.get(f, ())) for f in parts
+        },
+        gauges={f: _sum_gauge([w.gauges[f] for w in several if f in w.gauges]) for f in gauges},
+        short_seconds=_sum_short(several, {*counters, *parts, *short}, families),
         gaps=_worst_gaps([w.gaps for w in several]),
         sampled=frozenset().union(*(w.sampled for w in several)),
     )
 
 
-def _sum_numbers(mappings: list[Mapping[str, float]]) -> dict[str, float]:
-    names = sorted({name for mapping in mappings for name in mapping})
-    return {name: math.fsum(mapping[name] for mapping in mappings if name in mapping) for name in names}
+def _names(
+    mappings: Iterable[Mapping[str, object]], families: Container[str] | None, in_parts: bool = False
+) -> list[str]:
+    """Return the names of all mappings that belong to these families, sorted."""
+    names: set[str] = set().union(*mappings)
+    if families is None:
+        return sorted(names)
+    return sorted(name for name in names if name in families or (in_parts and stem(name) in families))
 
 
-def _sum_short(several: tuple[Window, ...]) -> dict[str, float]:
+def _sum_short(several: tuple[Window, ...], names: set[str], families: Container[str] | None) -> dict[str, float]:
     """Return the covered seconds without each family. A window that never had the family counts in full."""
-    families = sorted({f for w in several for f in (*w.counters, *w.histograms, *w.short_seconds)})
-    short = {f: math.fsum(_short_in(w, f) for w in several) for f in families}
-    return {f: seconds for f, seconds in short.items() if seconds > 0}
+    found = {}
+    for name in sorted(names):
+        is_told = families is None or name in families
+        seconds = math.fsum([_short_in(w, name, is_told) for w in several])
+        if seconds > 0:
+            found[name] = seconds
+    return found
 
 
-def _short_in(window: Window, family: str) -> float:
-    if family in window.short_seconds:
+def _short_in(window: Window, family: str, is_told: bool) -> float:
+    if is_told and family in window.short_seconds:
         return window.short_seconds[family]
     return 0.0 if family in window.counters or family in window.histograms else window.covered_seconds
-
-
-def _sum_parts(mappings: list[Mapping[str, tuple[Histogram, ...]]]) -> dict[str, tuple[Histogram, ...]]:
-    names = sorted({name for mapping in mappings for name in mapping})
-    return {name: histograms.sum_histograms(part for m in mappings for part in m.get(name, ())) for name in names}
-
-
-def _sum_gauges(mappings: list[Mapping[str, GaugeSum]]) -> dict[str, GaugeSum]:
-    names = sorted({name for mapping in mappings for name in mapping})
-    return {name: _sum_gauge([m[name] for m in mappings if name in m]) for name in names}
 
 
 def _sum_gauge(sums: list[GaugeSum]) -> GaugeSum:

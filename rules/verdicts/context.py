@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from rules.confidence import Certainty
@@ -71,13 +72,8 @@ class RuleContext:
     replicas: tuple[ReplicaState, ...] = ()
     others_answer: bool = False
     states: tuple[RuleState, ...] = ()
-    _late: tuple[float, float] = field(init=False, repr=False, compare=False, default=(math.inf, math.inf))
-    """When the last quarter begins, and the newest period: asked for by every replica of a tier."""
-
-    def __post_init__(self) -> None:
-        if self.binned:
-            begin = self.now - (self.now - min(s.window.start for s in self.binned)) / 4
-            object.__setattr__(self, "_late", (begin, max(self._period(s) for s in self.binned)))
+    _late: tuple[float, float] | None = field(init=False, repr=False, compare=False, default=None)
+    """When the last quarter begins, and the newest period: asked for by every replica of a tier, by few rules."""
 
     @property
     def subject(self) -> Subject:
@@ -127,6 +123,11 @@ class RuleContext:
 
     def last_quarter(self, binned: Sequence[BinnedWindow]) -> tuple[BinnedWindow, ...]:
         """Return the windows wholly in the last quarter of the hold; in a short hold those of its newest period."""
+        if self._late is None:
+            first = min((s.window.start for s in self.binned), default=math.inf)
+            newest = max(map(self._period, self.binned), default=math.inf)
+            object.__setattr__(self, "_late", (self.now - (self.now - first) / 4, newest))
+        assert self._late is not None
         begin, newest = self._late
         return tuple(s for s in binned if s.window.start >= begin or self._period(s) == newest)
 
@@ -303,16 +304,31 @@ def watched_seconds(binned: Iterable[BinnedWindow]) -> float:
     return math.fsum(min(seen, end - begin) for begin, end, seen in stretches)
 
 
-def too_short(rule: Rule, binned: Sequence[BinnedWindow]) -> str:
+class HeldWindows(tuple[BinnedWindow, ...]):
+    """Windows of a hold, with what every rule asks of them. Some forty rules share a hold of many thousand windows."""
+
+    @cached_property
+    def span_seconds(self) -> float:
+        """Return the time from the first start to the last end."""
+        return max((s.window.end for s in self), default=0.0) - min((s.window.start for s in self), default=0.0)
+
+    @cached_property
+    def watched_seconds(self) -> float:
+        return watched_seconds(self)
+
+    @cached_property
+    def is_seldom_scraped(self) -> bool:
+        return seldom_scraped(self)
+
+
+def too_short(rule: Rule, held: HeldWindows) -> str:
     """Return in words how far the windows fall short of the rule's minimum, or ""."""
-    span = max((s.window.end for s in binned), default=0.0) - min((s.window.start for s in binned), default=0.0)
-    return _needed(rule, span) if span < rule.minimum_seconds else ""
+    return _needed(rule, held.span_seconds) if held.span_seconds < rule.minimum_seconds else ""
 
 
-def too_many_holes(rule: Rule, binned: Sequence[BinnedWindow]) -> str:
+def too_many_holes(rule: Rule, held: HeldWindows) -> str:
     """Return in words how far the seen time falls short of the rule's minimum, or ""."""
-    seen = watched_seconds(binned)
-    return _needed(rule, seen) if seen < FULL_COVERAGE * rule.minimum_seconds else ""
+    return _needed(rule, held.watched_seconds) if held.watched_seconds < FULL_COVERAGE * rule.minimum_seconds else ""
 
 
 def _needed(rule: Rule, seconds: float) -> str:
