@@ -77,7 +77,13 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
     """
     metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in names.ALL]
     parsers = list(all_parsers(inputs.parser))
-    options = [f"{one.prog} {option}" for one in parsers for option in one._option_string_actions if len(option) > 2]
+    shared = set(inputs.parser._option_string_actions)
+    options = [
+        f"{one.prog} {option}"
+        for one in parsers
+        for option in one._option_string_actions
+        if len(option) > 2 and (one is inputs.parser or option not in shared)
+    ]
     found = {
         "commands": [*(one.prog for one in parsers), *options],
         "configuration": list(schema_keys(inputs.config_schema)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import recorded
 
@@ -15,7 +17,7 @@ def windows() -> tuple[Window, ...]:
     recording, _ = load(recorded.folder("specdecode"))
     reader = PageReader("vllm")
     pages = [reader.read(one.body, one.t) for one in scrapes(recording, []) if one.body is not None]
-    return tuple(diff_snapshots(before, after) for before, after in zip(pages[:40], pages[1:40], strict=False))
+    return tuple(diff_snapshots(before, after) for before, after in pairwise(pages[:40]))
 
 
 @pytest.mark.parametrize(
