@@ -59,7 +59,7 @@ BEGIN = 1_790_000_040.0
 HOUR = 60
 """Turns until the memory of an hour is full."""
 
-MOST_QUERIES, MOST_CPU_SECONDS, MOST_MIB = 40, 2.0, 300.0
+MOST_QUERIES, MOST_CPU_SECONDS, MOST_MIB = 40, 1.0, 300.0
 MOST_GROWTH_MIB = 1.0
 """Of resident memory over an hour of turns after the first: what is left of a slope when it is flat."""
 
