@@ -106,9 +106,11 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
 
     A comparison with the benchmark is explained by the binned windows on the curve, any other finding by all `binned`.
     """
+    if verdict.status not in FIRING:
+        return verdict
     rule = BY_NAME[verdict.rule]
     suspects = [row for row in SUSPECTS if row.explains(rule)]
-    if verdict.status not in FIRING or not suspects:
+    if not suspects:
         return verdict
     used = tuple(s for s in binned if s.bin is not None) if rule.method is judge_tail else tuple(binned)
     if not used:

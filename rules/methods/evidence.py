@@ -6,7 +6,7 @@ Buckets count only if they lie wholly on one side of a limit. The binomial distr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import wraps
@@ -17,7 +17,7 @@ from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram, Quantile
 from rules.telemetry.signals import Gap, Reading
-from rules.verdicts.context import SEPARATE, RuleContext
+from rules.verdicts.context import SEPARATE, HeldWindows, RuleContext
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
@@ -72,9 +72,9 @@ def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
     return "no longer in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {case.periods_word}"
 
 
-def group_by_replica(binned: Iterable[BinnedWindow]) -> dict[str | None, tuple[BinnedWindow, ...]]:
+def group_by_replica(binned: Iterable[BinnedWindow]) -> Mapping[str | None, tuple[BinnedWindow, ...]]:
     """Return the binned windows of each replica, in their order."""
-    return {name: tuple(group) for name, group in windows.group_by(binned, lambda one: one.replica).items()}
+    return (binned if isinstance(binned, HeldWindows) else HeldWindows(binned)).by_replica
 
 
 def sum_parts(binned: Iterable[BinnedWindow], family: str) -> tuple[Histogram, ...]:

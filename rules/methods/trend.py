@@ -74,8 +74,8 @@ def judge_queue(case: RuleContext) -> RuleResult:
     expected = range_reading(0.0, case.limit("waiting"), float(len(replicas)))
     grown = [trend for name, group in replicas.items() if (trend := _find_growth(case, name, group)) is not None]
     if not grown:
-        holes = [name for name, group in replicas.items() if not load_bins.thirds_seen(group, case.now)]
-        unseen = next((name for name in holes if (last[name] or 0.0) >= case.limit("waiting")), None)
+        waiting = [name for name in replicas if (last[name] or 0.0) >= case.limit("waiting")]
+        unseen = next((name for name in waiting if not load_bins.thirds_seen(replicas[name], case.now)), None)
         if unseen is not None:
             seen = part_seen(replicas[unseen], replicas[unseen])
             text = f"{last[unseen]:.1f} requests wait at {unseen or case.context.tier}; {seen}: too early to say if they grow"

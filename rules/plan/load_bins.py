@@ -343,8 +343,12 @@ def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str:
     busy queue fluctuates less.
     """
     thirds = _thirds(binned, now)
-    first, second, third = (mean_waiting(group) for group in thirds)
-    if first is None or second is None or third is None or third < max(QUEUE, 2 * first):
+    third = mean_waiting(thirds[2])
+    # Most replicas of a fleet have no queue: their other thirds need no sum.
+    if third is None or third < QUEUE:
+        return ""
+    first, second = mean_waiting(thirds[0]), mean_waiting(thirds[1])
+    if first is None or second is None or third < 2 * first:
         return ""
     more = [math.fsum(s.window.counters.get("in_system_change", 0.0) for s in group) for group in thirds]
     if not first < second < third or min(more) <= 0:
@@ -359,9 +363,10 @@ def thirds_seen(binned: Sequence[BinnedWindow], now: float) -> bool:
 
 def _thirds(binned: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindow]]:
     start = min((s.window.start for s in binned), default=now)
+    seconds = max(now - start, 1e-9)
     thirds: list[list[BinnedWindow]] = [[], [], []]
     for one in binned:
-        thirds[min(2, int((one.window.middle - start) / max(now - start, 1e-9) * 3))].append(one)
+        thirds[min(2, int((one.window.middle - start) / seconds * 3))].append(one)
     return thirds
 
 

@@ -230,15 +230,14 @@ def select_comparable(
     return BenchmarkComparison(case=case, curve=curve, binned=inside)
 
 
-def find_growing_queues(case: RuleContext) -> dict[str | None, str]:
+def find_growing_queues(case: RuleContext) -> Mapping[str | None, str]:
     """Return replicas whose queue grew over the whole hold, with the numbers. Sums over replicas or a week do not show
     it.
     """
     if case.period_seconds > MINUTE_SECONDS:
         return {}
-    replicas = windows.group_by((one for one in case.binned if one.replica is not None), lambda one: one.replica)
-    found = {name: load_bins.describe_growth(group, case.now) for name, group in replicas.items()}
-    return {name: text for name, text in found.items() if text}
+    held = case.binned if isinstance(case.binned, HeldWindows) else HeldWindows(case.binned)
+    return held.find_growing_queues(case.now)
 
 
 def _loaded_seconds(binned: Iterable[BinnedWindow]) -> float:
@@ -284,9 +283,13 @@ def _is_coarse(window: Window) -> bool:
 
 
 def _mostly(binned: Sequence[BinnedWindow], so: Callable[[Window], bool]) -> bool:
-    seen = [one.window for one in binned if one.window.covered_seconds > 0]
-    part = math.fsum(window.covered_seconds for window in seen if so(window))
-    return part > math.fsum(window.covered_seconds for window in seen) / 2
+    part = whole = 0.0
+    for one in binned:
+        seconds = one.window.covered_seconds
+        if seconds > 0:
+            whole += seconds
+            part += seconds if so(one.window) else 0.0
+    return part > whole / 2
 
 
 def watched_seconds(binned: Iterable[BinnedWindow]) -> float:
@@ -319,6 +322,22 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def is_seldom_scraped(self) -> bool:
         return seldom_scraped(self)
+
+    @cached_property
+    def by_replica(self) -> Mapping[str | None, tuple[BinnedWindow, ...]]:
+        """Return the windows of each replica, in their order."""
+        return {name: tuple(group) for name, group in windows.group_by(self, lambda one: one.replica).items()}
+
+    @cached_property
+    def _growing(self) -> dict[float, dict[str | None, str]]:
+        return {}
+
+    def find_growing_queues(self, now: float) -> Mapping[str | None, str]:
+        """Return the replicas whose queue grew over the whole hold up to `now` (unix seconds), with the numbers."""
+        if now not in self._growing:
+            found = {name: load_bins.describe_growth(group, now) for name, group in self.by_replica.items()}
+            self._growing[now] = {name: text for name, text in found.items() if text and name is not None}
+        return self._growing[now]
 
 
 def too_short(rule: Rule, held: HeldWindows) -> str:
