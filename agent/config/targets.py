@@ -24,12 +24,15 @@ from agent.config.values import (
     unknown_key_text,
 )
 from agent.durations import parse_duration
-from agent.http_client.transport import DEFAULT_MAX_BYTES, TargetOptions
+from agent.http_client.transport import TargetOptions
 from rules.engines.registry import ENGINES
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME
 from rules.plan.schema import Plan
 from rules.plan.validation import Path
+
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+"""Twelve times the largest page of an engine that we know. Thirty such pages at once fit into a node agent's memory."""
 
 
 class Connection(ConfigSection):
@@ -40,7 +43,7 @@ class Connection(ConfigSection):
     basic_auth: BasicAuth | None = None
     tls: TlsConfig | None = None
     max_page_bytes: Annotated[int, Field(ge=1024)] = Field(
-        DEFAULT_MAX_BYTES, description="A larger page, after decompression, is refused."
+        MAX_PAGE_BYTES, description="A larger page, after decompression, is refused."
     )
 
     def options(self, timeout_seconds: float) -> TargetOptions:

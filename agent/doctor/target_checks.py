@@ -50,7 +50,7 @@ ADVICE: Mapping[ScrapeFailure, str] = {
     ScrapeFailure.AUTH: "correct the target's bearer_token_file or basic_auth",
     ScrapeFailure.HTTP_STATUS: "correct the url, where it is right look at the engine; try it with: sizewatch inspect URL",
     ScrapeFailure.REDIRECT: "write the final address as url",
-    ScrapeFailure.TOO_LARGE: "raise max_page_bytes if the page is right",
+    ScrapeFailure.TOO_LARGE: "look at what the page holds; raise max_page_bytes only where its bytes are right",
     ScrapeFailure.CUT_OFF: "look at what stands between here and the engine (a proxy with a limit?)",
     ScrapeFailure.CONTENT_TYPE: "correct the url: this is not the engine's metrics page",
     ScrapeFailure.SYNTAX: "look at the page: sizewatch inspect URL; a proxy may have changed it",

@@ -30,6 +30,28 @@ _END = b"# EOF"
 # A line is forgotten after an absence of one to two times this many pages (30-60 min at a page every 15 s).
 _PAGES_KEPT = 120
 
+MOST_SERIES = 10_000
+"""Samples of a page. The largest page that we know, of TGI, has 1,900; each new one costs about 2.7 kB."""
+
+MOST_LINES = 20_000
+"""Lines of any kind: comments and blank lines cost memory too."""
+
+MOST_LINE_BYTES = 16_384
+"""The longest line that we know, of vLLM's configuration, has 1,153 bytes."""
+
+MOST_NEW_SERIES = 2_500
+"""New lines of a page after the first: above what a restart under another name brings."""
+
+MOST_LABEL = 256
+"""Characters of a label that is kept. Names in Kubernetes have at most 253."""
+
+MOST_MODELS = 64
+"""Models of a page: each is exported again with its own series."""
+
+MODEL_LABELS = frozenset({"model_name", "model", "model_id"})
+NAME_LISTS = frozenset({"running_lora_adapters", "waiting_lora_adapters"})
+"""Labels that list names, which are split before they are kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpositionSeries:
@@ -76,11 +98,12 @@ class SeriesReader:
     A series is kept if `wanted` accepts its sample name or its family name. A sample `vllm_x` finds its type under `#
     TYPE vllm:x`: prometheus_client 0.23 to 0.26 prints OpenMetrics pages that way.
 
-    A page above `max_series` samples is rejected. When the cache exceeds that size, only lines of the current page
-    stay.
+    A page above `max_series` samples or above the limits of this module is rejected. They hold a replica's memory well
+    below what deploy/ allows role `node` (128 MiB). When the cache exceeds `max_series`, only lines of the current
+    page stay.
     """
 
-    def __init__(self, wanted: Callable[[str], bool], max_series: int = 50_000) -> None:
+    def __init__(self, wanted: Callable[[str], bool], max_series: int = MOST_SERIES) -> None:
         self._wanted = wanted
         self._max_series = max_series
         self._recent: dict[bytes, Sample | Metadata] = {}
@@ -107,6 +130,9 @@ class SeriesReader:
         """Parse a page. Raise ScrapeError (syntax, duplicate, cut_off, too_large) and keep nothing of the page."""
         if not body.endswith(b"\n"):
             raise ScrapeError(ScrapeFailure.CUT_OFF, f"the page ends inside a line: {body[-60:]!r}")
+        count = body.count(b"\n")
+        if count > MOST_LINES:
+            raise _too_large(f"has {count} lines, more than {MOST_LINES}")
         lines = body.split(b"\n")
         lines.pop()
         layout = self._layout
@@ -120,9 +146,12 @@ class SeriesReader:
         _check_utf8(body)
         samples = sum(not line.startswith(b"#") for line in lines)
         if samples > self._max_series:
-            text = f"the page has {samples} samples, more than the {self._max_series} that max_series allows"
-            raise ScrapeError(ScrapeFailure.TOO_LARGE, text)
+            raise _too_large(f"has {samples} samples, more than {self._max_series}")
+        longest = max(map(len, lines), default=0)
+        if longest > MOST_LINE_BYTES:
+            raise _too_large(f"has a line of {longest} bytes, more than {MOST_LINE_BYTES}")
         openmetrics = self._is_openmetrics(lines)
+        self._check_new(lines)
         learned: dict[bytes, Sample | Metadata] = {}
         page = [self._line(line, number, openmetrics, learned) for number, line in enumerate(lines, 1)]
         layout = self._build_layout(page, openmetrics)
@@ -131,6 +160,15 @@ class SeriesReader:
         self._number = layout.number
         numbers = (line.value for line in compress(page, layout.is_sample))
         return layout, tuple(compress(numbers, layout.is_wanted))
+
+    def _check_new(self, lines: list[bytes]) -> None:
+        """Raise ScrapeError if a page after the first has too many new series."""
+        if self._layout is None:
+            return
+        heads = (line.rpartition(b" ") for line in lines if line and not line.startswith(b"#"))
+        new = sum((head + blank) not in self._recent and (head + blank) not in self._older for head, blank, _ in heads)
+        if new > MOST_NEW_SERIES:
+            raise _too_large(f"has {new} new series since the last page, more than {MOST_NEW_SERIES}")
 
     def _is_openmetrics(self, lines: list[bytes]) -> bool:
         if _END in lines[:-1]:
@@ -184,6 +222,7 @@ class SeriesReader:
         placing = FamilyLookup(families)
         choices: dict[str, bool] = {}
         first_lines: dict[ExpositionSeries, int] = {}
+        models: set[str] = set()
         is_wanted = []
         for number, line in enumerate(page, 1):
             if not isinstance(line.parsed, Sample):
@@ -196,6 +235,7 @@ class SeriesReader:
             is_wanted.append(wanted)
             if not wanted:
                 continue
+            _check_labels(line.parsed, number, models)
             if family in contradicted:
                 raise ScrapeError(
                     ScrapeFailure.SYNTAX,
@@ -240,6 +280,22 @@ def _repeated(layout: _Layout, body: bytes, lines: list[bytes]) -> tuple[float, 
         return tuple(compress(tuple(map(float, texts)), layout.is_wanted))
     except ValueError:
         return None
+
+
+def _check_labels(sample: Sample, number: int, models: set[str]) -> None:
+    """Raise ScrapeError for a label that is too long, or one model too many. Add its model to `models`."""
+    for name, text in sample.labels:
+        if len(text) > MOST_LABEL and name not in NAME_LISTS:
+            named = quote_external_text(name, 80)
+            raise _too_large(f"has a label {named} of {len(text)} characters in line {number}, more than {MOST_LABEL}")
+        if name in MODEL_LABELS:
+            models.add(text)
+            if len(models) > MOST_MODELS:
+                raise _too_large(f"names more than {MOST_MODELS} models")
+
+
+def _too_large(text: str) -> ScrapeError:
+    return ScrapeError(ScrapeFailure.TOO_LARGE, f"the page {text}")
 
 
 def _check_utf8(body: bytes) -> None:

@@ -13,6 +13,7 @@ from paths import TESTS
 from agent.config.config import Config
 from agent.config.files import load_plan, read_document
 from agent.config.load import find, load, parse_config
+from agent.config.targets import MAX_PAGE_BYTES
 from agent.errors import ConfigError, PlanError
 from agent.http_client.transport import TargetOptions
 from agent.scrape import scrapers
@@ -230,7 +231,7 @@ def test_a_target_and_an_interval_are_enough_and_the_rest_has_defaults() -> None
             tier="cpu-small",
             replica="127.0.0.1:8000",
             pool="mixed",
-            options=TargetOptions(url=TARGET["url"], timeout_seconds=5.0),
+            options=TargetOptions(url=TARGET["url"], timeout_seconds=5.0, max_bytes=MAX_PAGE_BYTES),
             gpus=("auto",),
         ),
     )

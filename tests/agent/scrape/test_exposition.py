@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from agent.errors import ScrapeError, ScrapeFailure
+from agent.scrape import exposition
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from exporters.render.text import one_line
 
@@ -488,3 +489,52 @@ def test_any_text_in_the_place_of_a_number_reads_as_in_the_library(text: str) ->
         assert refusal(reader, page).kind is ScrapeFailure.SYNTAX
     else:
         assert by_the_reader(reader.read(page.encode())) == expected
+
+
+def _page(*lines: str) -> bytes:
+    return "".join(f"{line}\n" for line in ("# TYPE vllm:num_requests_running gauge", *lines)).encode()
+
+
+def _running(**labels: str) -> str:
+    told = ",".join(f'{name}="{text}"' for name, text in labels.items())
+    return f"vllm:num_requests_running{{{told}}} 1.0"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (b"\n" * (exposition.MOST_LINES + 1), "20001 lines, more than 20000"),
+        (b"# a comment\n" * (exposition.MOST_LINES + 1), "20001 lines, more than 20000"),
+        (b"#" * (exposition.MOST_LINE_BYTES + 1) + b"\n", "a line of 16385 bytes, more than 16384"),
+        (_page(_running(model_name="m" * 257)), "a label model_name of 257 characters in line 2, more than 256"),
+        (_page(*(_running(model_name=f"m{n}") for n in range(65))), "names more than 64 models"),
+        (_page(*(_running(engine=f"{n}") for n in range(10_001))), "10001 samples, more than 10000"),
+    ],
+    ids=["blank lines", "comments", "long line", "long label", "models", "samples"],
+)
+def test_a_page_that_costs_more_than_it_tells_is_refused_and_the_next_is_read(page: bytes, text: str) -> None:
+    reader = SeriesReader(lambda name: name.startswith("vllm"))
+    good = _page(_running(model_name="m" * 256))
+    assert len(reader.read(good).series) == 1
+    known = reader.known_lines
+    with pytest.raises(ScrapeError) as error:
+        reader.read(page)
+    assert error.value.kind is ScrapeFailure.TOO_LARGE
+    assert text in str(error.value)
+    assert reader.known_lines == known
+    assert len(reader.read(good).series) == 1
+
+
+def test_a_page_may_not_bring_thousands_of_new_series_each_time() -> None:
+    reader = SeriesReader(lambda name: name.startswith("vllm"))
+    first = _page(*(_running(engine=f"a{n}") for n in range(5_000)))
+    assert len(reader.read(first).series) == 5_000
+    with pytest.raises(ScrapeError, match="2501 new series since the last page, more than 2500"):
+        reader.read(_page(*(_running(engine=f"b{n}") for n in range(2_501))))
+    assert len(reader.read(_page(*(_running(engine=f"b{n}") for n in range(2_500)))).series) == 2_500
+
+
+def test_a_list_of_adapters_may_be_longer_than_a_name() -> None:
+    reader = SeriesReader(lambda name: name.startswith("vllm"))
+    adapters = ",".join(f"adapter-{n}" for n in range(100))
+    assert len(reader.read(_page(_running(running_lora_adapters=adapters))).series) == 1
