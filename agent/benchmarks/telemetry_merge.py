@@ -249,6 +249,7 @@ def _whole(name: str, value: Reading, window: Window) -> float | str:
 _WHY_UNTOLD = {
     Gap.NOT_SCRAPED: "scrapes too far apart tell no mean over the run",
     Gap.CONTRADICTORY: "more requests finished in the run than it shows",
+    Gap.IMPOSSIBLE: "the engine tells numbers that cannot be",
 }
 
 

@@ -13,7 +13,14 @@ from exporters.prometheus_rules.rule_files import WATCHER_LABELS, Alert, Pairs, 
 from rules.telemetry.signals import Gap
 from rules.verdicts.rule import Severity
 
-NOT_SEEING: tuple[Gap, ...] = (Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.CONTRADICTORY, Gap.SCRAPE_FAILED)
+NOT_SEEING: tuple[Gap, ...] = (
+    Gap.NOT_SCRAPED,
+    Gap.STALE,
+    Gap.RESTARTED,
+    Gap.CONTRADICTORY,
+    Gap.IMPOSSIBLE,
+    Gap.SCRAPE_FAILED,
+)
 """Gap reasons that are a fault if they last. Other gaps leave nothing to evaluate: little traffic, no plan, a missing
 engine signal, or a load that LoadBeyondBenchmark reports.
 """

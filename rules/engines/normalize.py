@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rules.engines.layout import FamilyFault, HistogramSlots, SeriesLayout
 from rules.engines.table import LabelAggregation
-from rules.telemetry.families import PART_OF
+from rules.telemetry.families import MOST_OF_GAUGE, PART_OF
 from rules.telemetry.histograms import NO_GRID, Cumulative, check_cumulative
 from rules.telemetry.snapshots import Snapshot
 
@@ -28,6 +28,7 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
     contradictory = _contradictory(counters, faults)
     histograms = _histograms(layout, values, faults)
     gauges = _gauges(layout, values, faults) | _names(layout, values, t, faults)
+    impossible = _impossible(gauges, faults)
     born = [values[slot] for slot in layout.born if math.isfinite(values[slot])]
     ready = min(born) if born else None
     started = values[layout.start] if layout.start is not None else math.nan
@@ -39,11 +40,12 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
         ready_at=ready,
         counters={family: value for family, value in counters.items() if family not in contradictory},
         histograms=histograms,
-        gauges=gauges,
+        gauges={family: value for family, value in gauges.items() if family not in impossible},
         facts=_facts(layout, values),
         problems=tuple(f"{fault.family}: {fault.text}" for fault in faults),
         broken=frozenset(fault.family for fault in faults if not fault.doubtful),
         contradictory=contradictory,
+        impossible=impossible,
     )
 
 
@@ -141,6 +143,16 @@ def _gauges(layout: SeriesLayout, values: Sequence[float], faults: list[FamilyFa
         else:
             faults.append(FamilyFault(gauge.family, f"a gauge of {wrong}"))
     return gauges
+
+
+def _impossible(gauges: Mapping[str, float], faults: list[FamilyFault]) -> frozenset[str]:
+    """Return the gauges above what they can be."""
+    found = frozenset(family for family, value in gauges.items() if value > MOST_OF_GAUGE.get(family, math.inf))
+    faults += [
+        FamilyFault(family, f"a gauge of {gauges[family]:.3g}, which is more than {MOST_OF_GAUGE[family]:g}: cannot be")
+        for family in sorted(found)
+    ]
+    return found
 
 
 def _names(layout: SeriesLayout, values: Sequence[float], t: float, faults: list[FamilyFault]) -> dict[str, float]:

@@ -23,10 +23,11 @@ ONE_PAGE = "one page is no slope yet"
 NO_SLOPE = {
     Gap.NOT_SCRAPED: "the two pages are too far apart for a slope of the KV cache",
     Gap.CONTRADICTORY: "more requests finished than the gauges allow",
+    Gap.IMPOSSIBLE: "the engine tells numbers that cannot be",
 }
 """Reasons why two pages give no slope."""
 
-FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED})
+FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE})
 """Reasons that an operator can repair. The others are missing parts of plan, engine or traffic."""
 
 NAMED = 3

@@ -6,6 +6,7 @@ needs an engine table that yields it or a reader.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -211,3 +212,38 @@ BY_NAME = {family.name: family for family in FAMILIES}
 def stem(name: str) -> str:
     """Return the family of a labelled counter such as `spec_accepted_at_position/2`."""
     return name.partition("/")[0]
+
+
+MOST_RATIO = 1.05
+"""A ratio of two numbers that an engine reads one after the other may be a little above 1."""
+
+MOST_IN_SYSTEM = 1e7
+"""Requests in an engine: each takes memory, and a machine has some TB at most."""
+
+MOST_REQUESTS = 1e6
+"""Requests, or events of requests, that a replica counts in a second: each takes a front end a microsecond or more."""
+
+MOST_TOKENS = 1e10
+"""Tokens that a replica counts in a second. 72 GPUs of 1e16 FLOP/s reach 7e9 with a model of 50 million weights at two
+FLOP a weight and token."""
+
+MOST_OF_GAUGE: Mapping[str, float] = {
+    **{
+        family.name: MOST_RATIO
+        for family in FAMILIES
+        if family.kind is FamilyKind.GAUGE and family.export.endswith("_ratio") and not family.name.startswith("gpu_")
+    },
+    **dict.fromkeys(("requests_running", "requests_waiting", "requests_waiting_capacity"), MOST_IN_SYSTEM),
+}
+"""Largest possible value of an engine's gauge."""
+
+MOST_PER_SECOND: Mapping[str, float] = {
+    family.name: MOST_TOKENS if "tokens" in family.name else MOST_REQUESTS
+    for family in FAMILIES
+    if family.kind is FamilyKind.COUNTER
+    and (
+        "tokens" in family.name
+        or family.name.startswith(("requests_", "http_requests_", "preemptions", "engine_steps"))
+    )
+}
+"""Largest possible increase of an engine's counter in a second."""

@@ -101,6 +101,7 @@ def window_since_start(page: Snapshot) -> Window:
         counters=dict(page.counters),
         histograms=parts,
         gauges=gauges,
-        gaps=dict.fromkeys(sorted(page.contradictory), Gap.CONTRADICTORY),
+        gaps=dict.fromkeys(sorted(page.contradictory), Gap.CONTRADICTORY)
+        | dict.fromkeys(sorted(page.impossible), Gap.IMPOSSIBLE),
         sampled=page.sampled,
     )

@@ -25,6 +25,7 @@ class Gap(StrEnum):
     RESTARTED = "restarted"
     NOT_SCRAPED = "not_scraped"
     CONTRADICTORY = "contradictory"
+    IMPOSSIBLE = "impossible"
     SCRAPE_FAILED = "scrape_failed"
 
 

@@ -41,7 +41,8 @@ class Snapshot:
     `started_at` is the start of the counters (unix seconds, None if unknown). `ready_at` is the time when the engine
     made its metrics, which is when it became ready. `facts` are labels of info series. `pod` describes the page's pod,
     if it has one. `broken` are families that are absent because they were broken on this page. `contradictory` are
-    families that are absent because they contradict each other. `problems` gives the details.
+    families that are absent because they contradict each other, `impossible` because no engine can reach their values.
+    `problems` gives the details.
     """
 
     t: float
@@ -56,6 +57,7 @@ class Snapshot:
     problems: tuple[str, ...] = ()
     broken: frozenset[str] = frozenset()
     contradictory: frozenset[str] = frozenset()
+    impossible: frozenset[str] = frozenset()
     sampled: frozenset[str] = frozenset()
     pod: PodTimes | None = None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from rules.telemetry import histograms
-from rules.telemetry.families import stem
+from rules.telemetry.families import MOST_PER_SECOND, MOST_REQUESTS, stem
 from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, GaugeSum, sum_gauges
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import GAP_ORDER, Gap
@@ -132,8 +132,9 @@ def diff_snapshots(earlier: Snapshot, later: Snapshot) -> Window:
         return _told_restart(earlier, later)
     counters = {f: v - earlier.counters[f] for f, v in later.counters.items() if v >= earlier.counters.get(f, math.inf)}
     parts = _histogram_increases(earlier, later)
+    impossible = _drop_impossible(counters, parts, dt)
     gauges, untold = sum_gauges(earlier, later, counters, parts)
-    gaps = {**_absences(earlier, later, {*counters, *parts, *gauges, *untold}), **untold}
+    gaps = {**_absences(earlier, later, {*counters, *parts, *gauges, *untold}, impossible), **untold}
     short = {family: dt for family in gaps if family not in later.gauges and family not in earlier.gauges}
     if all(name in page.gauges for name in IN_SYSTEM for page in (earlier, later)):
         counters[NET_CHANGE] = math.fsum(later.gauges[name] - earlier.gauges[name] for name in IN_SYSTEM)
@@ -198,14 +199,30 @@ def _histogram_increases(earlier: Snapshot, later: Snapshot) -> dict[str, tuple[
     return parts
 
 
-def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str, Gap]:
+def _drop_impossible(counters: dict[str, float], parts: dict[str, tuple[Histogram, ...]], dt: float) -> frozenset[str]:
+    """Drop the increases above what an engine can reach in `dt` seconds. Return their families."""
+    seconds = max(dt, 1.0)
+    found = {f for f, value in counters.items() if value > MOST_PER_SECOND.get(stem(f), math.inf) * seconds}
+    found |= {f for f, several in parts.items() if any(part.n > MOST_REQUESTS * seconds for part in several)}
+    for family in found:
+        counters.pop(family, None)
+        parts.pop(family, None)
+    return frozenset(found)
+
+
+def _absences(
+    earlier: Snapshot, later: Snapshot, present: set[str], too_many: frozenset[str] = frozenset()
+) -> dict[str, Gap]:
     """Return the gaps of families on either page that are not in the window between them."""
     before = earlier.counters.keys() | earlier.histograms.keys() | earlier.gauges.keys()
     now = later.counters.keys() | later.histograms.keys() | later.gauges.keys()
     gaps: dict[str, Gap] = {}
     broken, contradictory = earlier.broken | later.broken, earlier.contradictory | later.contradictory
-    for family in sorted((before | now | broken | contradictory) - present):
-        if family in contradictory:
+    impossible = earlier.impossible | later.impossible | too_many
+    for family in sorted((before | now | broken | contradictory | impossible) - present):
+        if family in impossible:
+            gaps[family] = Gap.IMPOSSIBLE
+        elif family in contradictory:
             gaps[family] = Gap.CONTRADICTORY
         elif family in broken or family not in now:
             gaps[family] = Gap.SCRAPE_FAILED

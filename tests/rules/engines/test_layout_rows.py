@@ -75,12 +75,13 @@ def test_ranks_repeat_a_number_and_data_parallel_engines_add_up() -> None:
             source="toy_running",
             kind=FamilyKind.GAUGE,
             across=LabelAggregation.MEAN,
+            factor=0.01,
             since="1",
         ),
     )
     found = read(engine(*rows, repeats=("tp_rank",)), page)
     assert found.counters == {"prompt_tokens": 150}
-    assert found.gauges == {"requests_running": 8, "kv_utilization": 4}
+    assert found.gauges == {"requests_running": 8, "kv_utilization": 0.04}
     assert read(engine(*rows), page).counters == {"prompt_tokens": 299}
 
 

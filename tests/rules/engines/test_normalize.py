@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -360,3 +361,33 @@ def test_an_increase_of_hits_above_that_of_lookups_is_a_gap_though_the_sums_agre
     assert found == Missing(
         gap=Gap.CONTRADICTORY, text="30 prefix_hit_tokens of 10 prefix_queried_tokens (300%) cannot be"
     )
+
+
+def told(percent: float, running: float, tokens: float, t: float = START) -> Snapshot:
+    series = [
+        ("toy_running", {"rank": "0"}, running),
+        ("toy_kv_percent", {}, percent),
+        ("toy_queried_total", {}, tokens),
+    ]
+    layout = compile_layout([(name, labels) for name, labels, _ in series], CACHE)
+    return snapshot(layout, [value for _, _, value in series], t)
+
+
+def test_a_ratio_above_one_and_a_crowd_that_no_memory_holds_are_gaps_with_a_name_of_their_own() -> None:
+    page = told(1e13, 1e18, 100)
+    assert page.impossible == {"kv_utilization", "kv_utilization_max", "requests_running"}
+    assert page.gauges == {}
+    assert "kv_utilization: a gauge of 1e+11, which is more than 1.05: cannot be" in page.problems
+    later = diff_snapshots(page, told(50, 3, 200, START + 15))
+    assert {later.gaps[family] for family in page.impossible} == {Gap.IMPOSSIBLE}
+    assert later.counters["prefix_queried_tokens"] == 100
+    assert told(100, 3, 0).impossible == frozenset()
+
+
+def test_an_increase_that_no_engine_reaches_is_never_booked_and_the_next_page_counts_again() -> None:
+    pages = [told(1, 1, tokens, START + 15 * n) for n, tokens in enumerate((100.0, 5e18, 300.0, 400.0))]
+    jump, back, after = (diff_snapshots(*pair) for pair in pairwise(pages))
+    assert "prefix_queried_tokens" not in jump.counters
+    assert jump.gaps["prefix_queried_tokens"] is Gap.IMPOSSIBLE
+    assert "prefix_queried_tokens" not in back.counters
+    assert after.counters["prefix_queried_tokens"] == 100

@@ -154,7 +154,7 @@ def test_a_silence_of_the_agents_own_is_not_counted_as_time_without_an_answer() 
     assert too_long(replace(judged, unknown=replace(span, started_at=NOW - 9e5))).status is Status.WARNING
 
 
-FAULTS = (Gap.SCRAPE_FAILED, Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED)
+FAULTS = (Gap.SCRAPE_FAILED, Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE)
 
 
 @pytest.mark.parametrize("reason", FAULTS)
