@@ -152,7 +152,7 @@ def _source(
         gpus = earlier.gpus
     source = ScrapeSource(
         targets,
-        Scrapers(targets, clock=clock),
+        Scrapers(targets, clock=clock, turn_seconds=loaded.config.turn_seconds),
         gpus or GpuCollector(gpu_source or _gpu_source(loaded.config)),
         pods,
         clock,

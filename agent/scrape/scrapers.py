@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-import math
+import queue
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -33,7 +34,19 @@ from rules.engines.table import EngineTable
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
 MOST_THREADS = 32
-"""Maximum threads. Further targets wait for a free thread; a waiting thread costs about 50 kB."""
+"""Threads that scrape while targets answer. A waiting thread costs about 50 kB."""
+
+MOST_HUNG_THREADS = 1024
+"""Maximum threads while targets hang: each of these holds one until its deadline."""
+
+STALL_SECONDS = 0.25
+"""Seconds without an ended scrape after which further threads take the scrapes that wait."""
+
+FIRST_TURN_SECONDS = 3.0
+"""Seconds after which the first turn closes, so that hung targets delay no readiness."""
+
+CLOSING_SHARE = 0.8
+"""Part of the interval after which a turn closes. What still runs is taken up by the next one."""
 
 GRACE_SECONDS = 1.0
 """Seconds beyond a scrape's deadline. DNS lookups ignore the deadline: without a resolver they take half a minute."""
@@ -170,6 +183,8 @@ class _Scraper:
         self.process: tuple[float | None] | None = None
         self.backoff = Backoff()
         self.late: Future[_Fetched] | None = None
+        self.running: Future[_Fetched] | None = None
+        self.begun = 0.0
 
     def follow_process(self, page: Snapshot) -> Snapshot:
         """Ask for the release with the next scrape if the page is of another process than the last one.
@@ -205,59 +220,151 @@ StartedScrapes = Mapping[tuple[str, str], Future[_Fetched]]
 """Running scrapes of one cycle by (tier, replica)."""
 
 
+class _Threads:
+    """Threads for scrapes. As daemon threads they hold up no exit, which a hung name lookup otherwise would."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Future[_Fetched], Callable[[], _Fetched]] | None] = queue.SimpleQueue()
+        self._counting = threading.Lock()
+        self._idle = self.count = 0
+
+    def submit(self, fetch: Callable[[], _Fetched]) -> Future[_Fetched]:
+        scrape: Future[_Fetched] = Future()
+        if self._waiting.qsize() >= self._idle and self.count < MOST_THREADS:
+            self.grow(1)
+        self._waiting.put((scrape, fetch))
+        return scrape
+
+    def grow(self, more: int) -> None:
+        """Start up to `more` threads. Where the machine gives none, the present ones go on; raise RuntimeError without any."""
+        for _ in range(more):
+            with self._counting:
+                self.count += 1
+            try:
+                threading.Thread(target=self._work, name="scrape", daemon=True).start()
+            except (RuntimeError, MemoryError):
+                with self._counting:
+                    self.count -= 1
+                    if not self.count:
+                        raise
+                return
+
+    def relieve(self) -> None:
+        """Double the threads if scrapes wait for one."""
+        self.grow(min(self._waiting.qsize(), self.count, MOST_HUNG_THREADS - self.count))
+
+    def _work(self) -> None:
+        while True:
+            with self._counting:
+                if self.count > MOST_THREADS and self._waiting.empty():
+                    self.count -= 1
+                    return
+                self._idle += 1
+            job = self._waiting.get()
+            with self._counting:
+                self._idle -= 1
+                if job is None:
+                    self.count -= 1
+                    return
+            scrape, fetch = job
+            if scrape.set_running_or_notify_cancel():
+                scrape.set_result(fetch())
+
+    def stop(self) -> None:
+        """Let every thread end after its scrape."""
+        for _ in range(self.count):
+            self._waiting.put(None)
+
+
 class Scrapers:
-    """Scrapers of all targets of one daemon, for one thread. `clock` returns unix seconds."""
+    """Scrapers of all targets of one daemon, for one thread. `clock` returns unix seconds.
+
+    A turn of `turn_seconds` closes with what came until then. A scrape that still runs belongs to the next turn.
+    """
 
     def __init__(
         self,
         targets: Sequence[Target],
         clock: Callable[[], float] = time.time,
         fetcher: Callable[[TargetOptions], PageFetcher] = PageFetcher,
+        turn_seconds: float = float("inf"),
     ) -> None:
         self._clock = clock
+        self._turn_seconds = turn_seconds
+        self._interrupted = threading.Event()
         # The release is JSON, which a fetcher of pages refuses.
         self._fetch_json = partial(PageFetcher, accept=JSON) if fetcher is PageFetcher else fetcher
         self._scrapers = {t.key: _Scraper(t, fetcher(t.options)) for t in targets}
         self._cycles = 0
-        self._threads = min(MOST_THREADS, max(1, len(targets)))
-        self._pool = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="scrape")
+        self._threads = _Threads()
         self._started_at = 0.0
 
     def start_scrapes(self) -> StartedScrapes:
-        """Start the scrapes of a cycle without waiting."""
+        """Start the scrapes of a cycle without waiting: first those of targets that answered last time."""
         # Count cycles in place of time: a clock set back must not extend a backoff by hours.
         self._cycles += 1
         self._started_at = time.monotonic()
-        due = (
+        started = {key: scraper.running for key, scraper in self._scrapers.items() if scraper.running is not None}
+        due = [
             (key, scraper)
             for key, scraper in self._scrapers.items()
-            if scraper.backoff.is_due(self._cycles) and not scraper.is_late()
-        )
-        return {key: self._pool.submit(self._fetch, scraper) for key, scraper in due}
+            if key not in started and scraper.backoff.is_due(self._cycles) and not scraper.is_late()
+        ]
+        for key, scraper in sorted(due, key=lambda one: one[1].backoff.failures):
+            scraper.begun = time.monotonic()
+            scraper.running = started[key] = self._threads.submit(partial(self._fetch, scraper))
+        return started
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
-        """Return the result of every target after the last scrape has ended or timed out."""
-        free = max(1, self._threads - sum(scraper.is_late() for scraper in self._scrapers.values()))
-        rounds = math.ceil(len(started) / free)
-        return {
-            key: self._outcome(scraper, self._fetched(scraper, started[key], rounds))
-            if key in started
-            else ScrapeResult(t=self._clock(), seconds=0.0, snapshot=None, error=None)
-            for key, scraper in self._scrapers.items()
-        }
+        """Return the result of every target when the last scrape has ended or timed out, or when the turn closes.
 
-    def _fetched(self, scraper: _Scraper, scrape: Future[_Fetched], rounds: int) -> _Fetched:
-        """Return the fetched page, or a timeout. The limit is one deadline per round of scrapes in the thread pool."""
-        options = scraper.target.options
-        until = self._started_at + rounds * options.timeout_seconds + GRACE_SECONDS
-        try:
-            return scrape.result(max(0.0, until - time.monotonic()))
-        except TimeoutError:
-            if not scrape.cancel():
-                scraper.late = scrape
-            waited = time.monotonic() - self._started_at
-            text = f"{place_of(options.url)} gave no page in {waited:.0f} s: looking its host's name up takes longer than that"
-            return _Fetched(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
+        Without a result yet, snapshot and error of a target are None, as in a skipped cycle.
+        """
+        self._wait_for(started)
+        results = {}
+        for key, scraper in self._scrapers.items():
+            fetched = self._fetched(scraper, started[key]) if key in started else None
+            if fetched is None:
+                results[key] = ScrapeResult(t=self._clock(), seconds=0.0, snapshot=None, error=None)
+            else:
+                scraper.running = None
+                results[key] = self._outcome(scraper, fetched)
+        return results
+
+    def _wait_for(self, started: StartedScrapes) -> None:
+        seconds = CLOSING_SHARE * self._turn_seconds
+        closing = self._started_at + (min(FIRST_TURN_SECONDS, seconds) if self._cycles == 1 else seconds)
+        ends = {scrape: self._deadline(self._scrapers[key]) for key, scrape in started.items()}
+        while ends and not self._interrupted.is_set():
+            left = min(closing, max(ends.values())) - time.monotonic()
+            ended, _ = wait(ends, max(0.0, min(left, STALL_SECONDS)))
+            ends = {scrape: end for scrape, end in ends.items() if scrape not in ended}
+            if left <= 0:
+                return
+            if not ended:
+                self._threads.relieve()
+
+    def _deadline(self, scraper: _Scraper) -> float:
+        return scraper.begun + scraper.target.options.timeout_seconds + GRACE_SECONDS
+
+    def _fetched(self, scraper: _Scraper, scrape: Future[_Fetched]) -> _Fetched | None:
+        """Return the fetched page, a timeout after the deadline, or None while the scrape may still end in time."""
+        if scrape.done():
+            return scrape.result()
+        waited = time.monotonic() - scraper.begun
+        if time.monotonic() < self._deadline(scraper):
+            return None
+        text = f"{place_of(scraper.target.options.url)} gave no page in {waited:.0f} s: "
+        if scrape.cancel():
+            text += "it was not asked, because scrapes that hang hold every thread"
+        else:
+            scraper.late = scrape
+            text += "looking its host's name up takes longer than that"
+        return _Fetched(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
+
+    def interrupt(self) -> None:
+        """Close the present turn with what came. Any thread may call it, before `close`."""
+        self._interrupted.set()
 
     def _fetch(self, scraper: _Scraper) -> _Fetched:
         start = time.monotonic()
@@ -308,10 +415,13 @@ class Scrapers:
             return _defect("reading the page of", scraper.target, error)
 
     def close(self) -> None:
-        """Close the connections. A running fetch ends at its own deadline."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Close the connections. A running fetch ends at its own deadline, and holds up no exit."""
+        self._interrupted.set()
         for scraper in self._scrapers.values():
+            if scraper.running is not None:
+                scraper.running.cancel()
             scraper.fetcher.close()
+        self._threads.stop()
 
 
 def _defect(doing: str, target: Target, error: Exception) -> ScrapeError:

@@ -138,6 +138,10 @@ class ScrapeSource:
         if before.gpus is not self.gpus:
             before.gpus.close()
 
+    def interrupt(self) -> None:
+        """Close the present cycle with what came."""
+        self._scrapers.interrupt()
+
     def close(self) -> None:
         """Close the connections and the GPU library."""
         try:
