@@ -1,6 +1,7 @@
 """Errors that sizewatch reports to a user.
 
     SizewatchError
+    ├── StartError(text)               no thread or memory to start with
     ├── ConfigError(problems)          unusable configuration
     ├── PlanError(problems)            unusable sizing plan
     ├── RecordingError(path, text)     unreadable recorded folder or file
@@ -41,6 +42,10 @@ class SizewatchError(Exception):
 
 MOST_PROBLEMS = 1_000
 """Maximum number of reported problems per document. A file of the wrong type may have one per line."""
+
+
+class StartError(SizewatchError):
+    """The machine gives no thread or memory to begin with. A later start may succeed."""
 
 
 class _ProblemsError(SizewatchError):

@@ -5,17 +5,24 @@ from __future__ import annotations
 import argparse
 import ctypes
 import logging
+import os
 import resource
+import threading
 
 from agent.cli.arguments import add_config
 from agent.config.load import find, load
 from agent.daemon.daemon import Daemon
 from agent.daemon.logs import set_up
+from agent.errors import StartError
 
 _log = logging.getLogger(__name__)
 
 M_ARENA_MAX = -8
 """Parameter of glibc's mallopt (malloc.h)."""
+
+
+NO_START = 71
+"""Exit code (EX_OSERR of sysexits.h) of a start without threads or memory. The service manager tries again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +40,15 @@ def run(options: argparse.Namespace) -> int:
         _log.error("configuration mistake: %s", mistake)
     for warning in loaded.warnings:
         _log.warning("configuration warning: %s", warning)
-    Daemon(loaded).run()
+    try:
+        Daemon(loaded).run()
+    except StartError as error:
+        _log.error("%s", error)
+        logging.shutdown()
+        if any(not one.daemon for one in threading.enumerate() if one is not threading.main_thread()):
+            # A server that has started by half holds threads that nothing ends.
+            os._exit(NO_START)
+        return NO_START
     return 0
 
 

@@ -22,7 +22,7 @@ from agent.daemon.factory import Assemble, assemble
 from agent.daemon.logs import set_up
 from agent.daemon.schedule import UPKEEP_SECONDS, Schedule
 from agent.daemon.status_builder import StatusInputs
-from agent.errors import SizewatchError
+from agent.errors import SizewatchError, StartError
 from agent.files import MountedFiles
 from agent.http_server.options import WebOptions, options_of
 from agent.http_server.server import WebServer
@@ -44,6 +44,7 @@ class DaemonCounters:
     turns: int = 0
     overruns: int = 0
     errors: int = 0
+    failed_in_row: int = 0
     reloads: int = 0
     last_turn_seconds: float | None = None
     last_turn_at: float | None = None
@@ -158,13 +159,23 @@ class Daemon:
 
     def start(self) -> None:
         """Start the web server and the cycles. Raise SizewatchError with everything closed."""
-        with ExitStack() as undo:
-            if self.web is not None:
-                self.web.start()
-                undo.callback(self.web.stop)
-            self._assembly = self.surroundings.assemble(self.loaded, None)
-            undo.pop_all()
-        self._receive()
+        try:
+            with ExitStack() as undo:
+                if self.web is not None:
+                    undo.callback(self.web.stop)
+                    self.web.start()
+                self._assembly = self.surroundings.assemble(self.loaded, None)
+                undo.callback(lambda: self.assembly.close(self._clock()))
+                self._receive()
+                undo.callback(self._schedule.end)
+                self._schedule.begin(self._interval)
+                undo.pop_all()
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error) or "out of memory"
+            text = (
+                f"cannot start: {reason}; is a limit of memory (RLIMIT_AS, MemoryMax) or of threads (TasksMax) too low?"
+            )
+            raise StartError(text) from error
         _log.info(
             'started version=%s watching="%s" interval_seconds=%g role=%s%s',
             VERSION,
@@ -173,7 +184,6 @@ class Daemon:
             self.loaded.config.role,
             f" status_page={self.web.url}" if self.web is not None else "",
         )
-        self._schedule.begin(self._interval)
 
     def _receive(self) -> None:
         """Connect the web server to the active webhook and reports."""
@@ -203,6 +213,8 @@ class Daemon:
                 ends.callback(self.web.stop)
             ends.callback(lambda: self.assembly.close(self._clock()))
             ends.callback(self._schedule.end)
+            # Otherwise the end would wait for hung targets.
+            ends.callback(self.loop.interrupt)
             if self.assembly.forecasts is not None:
                 # Otherwise the end would wait for a running forecast.
                 ends.callback(self.assembly.forecasts.stop)
@@ -215,12 +227,14 @@ class Daemon:
         with self._turning:
             try:
                 self.loop.run_cycle()
+                self.counts.failed_in_row = 0
+                self.counts.last_turn_at = self._clock()
             except Exception:  # noqa: BLE001 - a defect costs one cycle, not the daemon; it is logged and counted
                 self.counts.errors += 1
+                self.counts.failed_in_row += 1
                 _log.exception("cycle failed")
             self.counts.turns += 1
             self.counts.last_turn_seconds = time.monotonic() - start
-            self.counts.last_turn_at = self._clock()
         self.surroundings.on_turn(self)
 
     def _upkeep(self) -> None:
@@ -309,6 +323,7 @@ class Daemon:
             overruns=counts.overruns,
             last_turn_seconds=counts.last_turn_seconds,
             last_turn_at=counts.last_turn_at,
+            failed_in_row=counts.failed_in_row,
             turn_errors=counts.errors + parts.loop.defects,
             scrape_failures=dict(parts.runtime.failures),
             history_trouble=history.error if history else None,

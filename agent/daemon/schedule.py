@@ -85,9 +85,17 @@ class Schedule:
         self._clock_offset = clock_offset()
 
     def begin(self, interval_seconds: float) -> None:
-        """Start, with a first cycle at once."""
-        self._set(interval_seconds)
-        self._timer.start()
+        """Start, with a first cycle at once. Raise RuntimeError if the machine gives no thread."""
+        # All threads are started here: a job that finds none later would be left out in silence.
+        together = threading.Barrier(len(self._jobs))
+        try:
+            for _ in self._jobs:
+                self._pool.submit(together.wait)
+            self._set(interval_seconds)
+            self._timer.start()
+        except (RuntimeError, MemoryError):
+            together.abort()
+            raise
 
     def change(self, interval_seconds: float) -> None:
         """Set another interval. The same interval keeps the grid."""

@@ -32,7 +32,7 @@ from agent.http_server.options import (
 from agent.http_server.reports import Reply, is_report, is_runbook, report_reply, runbook_reply
 from agent.http_server.reports import text_reply as _text
 from exporters.metrics import exposition
-from exporters.status.records import AgentStatus
+from exporters.status.records import AgentHealth, AgentStatus
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,9 @@ DRAINED_BYTES = MOST_BODY_BYTES
 
 DRAINED_SECONDS = 0.05
 """For what has not come until a worker takes the request up; mostly all has (`agent.http_server.connection_pool`)."""
+
+MOST_FAILED_TURNS = 3
+"""Failed turns in a row that make an agent ill: one may be an accident, and the next comes after an interval."""
 
 BODIES = frozenset({"GET", "HEAD"})
 
@@ -63,6 +66,8 @@ class Request:
     accept: str
     query: str
     stuck_after_seconds: float
+    up_seconds: float = 0.0
+    """Seconds since the start of the server."""
 
 
 def _refused(receiver: WebhookEndpoint, refusal: WebhookRejection) -> Reply:
@@ -85,7 +90,7 @@ MISDIRECTED = _text(
     "421 Misdirected Request",
     "this address answers to localhost; further names go under web.hosts, or ask for credentials",
 )
-NOT_YET = _text("503 Service Unavailable", "the first turn has not ended yet")
+NOT_YET = _text("503 Service Unavailable", "the first turn has not succeeded yet")
 
 
 def _metrics(status: AgentStatus | None, request: Request) -> Reply:
@@ -116,15 +121,24 @@ def _json(status: AgentStatus | None, request: Request) -> Reply:
 
 
 def _health(status: AgentStatus | None, request: Request) -> Reply:
-    """Ill when turns have stopped; that the first is still to come, or took an error, is no illness."""
-    last = status.health.last_turn_at if status is not None else None
-    if status is None or last is None or status.now - last <= request.stuck_after_seconds:
-        return _text("200 OK", "ok")
-    return _text("503 Service Unavailable", f"the last turn ended {status.now - last:.0f} s ago")
+    """Health is progress: ill when turns have stopped or fail, or when none has succeeded in time since the start."""
+    health = status.health if status is not None else AgentHealth()
+    ill = ""
+    if health.failed_in_row >= MOST_FAILED_TURNS:
+        ill = f"the last {health.failed_in_row} turns failed, the agent's log says why"
+    elif status is None or health.last_turn_at is None:
+        if request.up_seconds > request.stuck_after_seconds:
+            ill = f"no turn has succeeded in the {request.up_seconds:.0f} s since the start"
+    elif status.now - health.last_turn_at > request.stuck_after_seconds:
+        ill = f"the last turn ended {status.now - health.last_turn_at:.0f} s ago"
+    return _text("503 Service Unavailable", ill) if ill else _text("200 OK", "ok")
 
 
 def _ready(status: AgentStatus | None, request: Request) -> Reply:
-    return NOT_YET if status is None else _text("200 OK", "ready")
+    """Ready after a turn that succeeded, until too many in a row fail."""
+    if status is None or (status.health.failed_in_row and status.health.last_turn_at is None):
+        return NOT_YET
+    return _health(status, request) if status.health.failed_in_row >= MOST_FAILED_TURNS else _text("200 OK", "ready")
 
 
 ROUTES: Mapping[str, Callable[[AgentStatus | None, Request], Reply]] = {
@@ -155,6 +169,7 @@ class WebServer:
         self._counting, self._asking = threading.Lock(), threading.Lock()
         self._errors = self._refusals = 0
         self._asked_at = 0.0
+        self._begun_at = time.monotonic()
         self._receiver: WebhookEndpoint | None = None
         self._reports: Path | None = None
 
@@ -257,6 +272,7 @@ class WebServer:
             accept=environ.get("HTTP_ACCEPT", ""),
             query=environ.get("QUERY_STRING", ""),
             stuck_after_seconds=self._options.stuck_after_seconds,
+            up_seconds=time.monotonic() - self._begun_at,
         )
         return route(self._status(path), request)
 

@@ -47,6 +47,9 @@ class Source(Protocol):
     def inherit(self, before: Source) -> None:
         """Take over the state of the previous configuration's source, and close what does not continue."""
 
+    def interrupt(self) -> None:
+        """Let the present cycle close with what came. Any thread may call it."""
+
     def close(self) -> None:
         """Close connections and devices."""
 

@@ -111,6 +111,10 @@ class EvaluationLoop:
         self.evaluator.inherit(self.state, before.evaluator, before.state, keys)
         self.defects = before.defects
 
+    def interrupt(self) -> None:
+        """Let the present cycle close with what came. Any thread may call it, before `stop`."""
+        self.source.interrupt()
+
     def stop(self) -> None:
         """Stop in order: give the open minutes to the sinks, then close sinks and source."""
         with ExitStack() as ends:

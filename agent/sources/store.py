@@ -221,6 +221,9 @@ class StoreSource:
         if before.leading is not None and before.leading is not self.leading:
             before.leading.stop()
 
+    def interrupt(self) -> None:
+        """Do nothing: every query has a deadline of its own."""
+
     def close(self) -> None:
         """Give the lease back, last of all: the next leader must start only when this agent is silent."""
         if self.leading is not None:

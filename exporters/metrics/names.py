@@ -150,7 +150,9 @@ STATUS_PAGE = _gauge(
     "status_page_info", ("url",), "1; address of the status page for people, where the configuration gives one"
 )
 START_TIME = _gauge("start_time_seconds", (), "When this agent started, seconds since the epoch")
-LAST_TURN = _gauge("last_turn_timestamp_seconds", (), "When the last turn ended, seconds since the epoch")
+LAST_TURN = _gauge(
+    "last_turn_timestamp_seconds", (), "When the last turn that succeeded ended, seconds since the epoch"
+)
 TURNS = _counter("turns", (), "Turns of the agent's loop")
 TURN_OVERRUNS = _counter("turn_overruns", (), "Turns that were due while the one before them still ran")
 TURN_SECONDS = _gauge("turn_duration_seconds", (), "How long the last turn took")

@@ -105,6 +105,15 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     ),
     SelfMonitoringAlert(
         name="SizewatchDegraded",
+        reason="turn_errors",
+        expr=f"increase({names.TURN_ERRORS.name}_total[10m]) > 0",
+        hold_seconds=300,
+        summary="Turns of the agent on {{ $labels.instance }} meet unexpected errors",
+        description="{{ $value }} errors in ten minutes: verdicts may be missing.\n"
+        "Next: each error is in its log with a traceback; is its memory limit too low?",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
         reason="configuration",
         expr=f"{names.CONFIG_OK.name} == 0",
         hold_seconds=600,

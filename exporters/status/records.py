@@ -282,8 +282,8 @@ class ReportHealth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
     """Health of the agent. Counts are since its start. `history_trouble`, `config_trouble` and `gpu_problems` hold
-    sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle (unix seconds) and reveals a hung
-    loop.
+    sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle that succeeded (unix seconds).
+    `failed_in_row` cycles have failed since.
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost (minutes of a replica).
     `scrape_failures` counts by tier, replica and kind. The web server adds `web_*`. These are None if the feature is
@@ -293,6 +293,7 @@ class AgentHealth:
     turns: int = 0
     overruns: int = 0
     last_turn_at: float | None = None
+    failed_in_row: int = 0
     last_turn_seconds: float | None = None
     turn_errors: int = 0
     scrape_failures: Mapping[tuple[str, str, str], int] = field(default_factory=dict)

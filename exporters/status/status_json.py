@@ -32,7 +32,7 @@ from rules.plan.schema import plan_version
 
 SCHEMA = 1
 
-CYCLE_KEYS = ("turns", "overruns", "last_turn_at", "last_turn_seconds", "turn_errors")
+CYCLE_KEYS = ("turns", "overruns", "last_turn_at", "failed_in_row", "last_turn_seconds", "turn_errors")
 STATE_KEYS = ("history_trouble", "unbooked_minutes", "dropped_minutes", "config_reloads", "config_trouble")
 """Fields of `AgentHealth` that are keys of the JSON, before and after the failed scrapes."""
 

@@ -47,6 +47,23 @@ def running(job: Job) -> Iterator[Schedule]:
     plan.end()
 
 
+def test_a_start_without_threads_fails_and_can_be_ended(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
+    start, given = threading.Thread.start, [2]
+
+    def few(thread: threading.Thread) -> None:
+        if not given[0]:
+            raise RuntimeError("can't start new thread")
+        given[0] -= 1
+        start(thread)
+
+    plan = Schedule(job.turn, lambda: None, job.late.append, lambda: None)
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        plan.begin(INTERVAL)
+    plan.end()
+    assert not job.begun
+
+
 def test_reports_are_looked_after_at_once_and_again_each_minute_and_after_the_clock_was_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -211,6 +211,23 @@ def test_a_loop_whose_turns_have_stopped_is_ill() -> None:
         assert (status, body) == (503, b"the last turn ended 301 s ago\n")
 
 
+@pytest.mark.parametrize(("failed", "code"), [(1, 200), (2, 200), (3, 503)])
+def test_turns_that_all_fail_are_ill_and_never_ready(failed: int, code: int) -> None:
+    health = AgentHealth(turns=failed, failed_in_row=failed)
+    with serving(lambda: replace(STATUS, health=health)) as server:
+        assert ask(server, "/readyz")[0] == 503
+        status, _, body = ask(server, "/healthz")
+        assert status == code
+        assert code == 200 or body == b"the last 3 turns failed, the agent's log says why\n"
+
+
+def test_no_first_turn_in_time_is_ill() -> None:
+    with serving(lambda: None, stuck_after_seconds=0.0) as server:
+        status, _, body = ask(server, "/healthz")
+        assert status == 503
+        assert body.startswith(b"no turn has succeeded in the ")
+
+
 def test_a_page_that_cannot_be_made_is_told_in_the_log_and_counted_and_shows_no_traceback(caplog: Any) -> None:
     results: list[AgentStatus | Exception] = [RuntimeError("secret detail"), STATUS]
 

@@ -32,7 +32,8 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.errors import ScrapeFailure
 from agent.http_client.connection import PageFetcher
 from agent.http_client.transport import TargetOptions
-from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from agent.scrape import scrapers as scrapers_module
+from agent.scrape.scrapers import MOST_THREADS, ScrapeResult, Scrapers, Target
 
 TIMEOUT = 0.3
 
@@ -261,6 +262,79 @@ def test_more_targets_than_threads_are_all_scraped() -> None:
         turn = run_cycle(scrapers)
         scrapers.close()
     assert kinds(turn) == ["page"] * 40
+
+
+class Held:
+    """A fetcher that hangs until it is let go, or answers at once."""
+
+    def __init__(self, free: threading.Event, page: bytes) -> None:
+        self.free, self.page = free, page
+
+    def fetch(self) -> bytes:
+        self.free.wait(CEILING_SECONDS)
+        return self.page
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+@contextmanager
+def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
+    """Scrapers of `count` targets that hang, each before one that answers."""
+    free, at_once = threading.Event(), threading.Event()
+    at_once.set()
+
+    def fetcher(options: TargetOptions) -> Any:
+        return Held(free if "held" in options.url else at_once, pages()[0])
+
+    both = [
+        Target(tier="t", replica=f"{kind}{n}", pool="mixed", options=TargetOptions(url=f"http://{kind}{n}/metrics"))
+        for n in range(count)
+        for kind in ("held", "well")
+    ]
+    scrapers = Scrapers(both, fetcher=fetcher, turn_seconds=CEILING_SECONDS)
+    try:
+        yield scrapers, free
+    finally:
+        free.set()
+        scrapers.close()
+
+
+def test_more_hung_targets_than_threads_cost_the_healthy_ones_nothing() -> None:
+    with half_held(2 * MOST_THREADS) as (scrapers, free):
+        started = scrapers.start_scrapes()
+        closer = threading.Thread(
+            target=lambda: (
+                wait_for(lambda: all(s.done() for k, s in started.items() if "well" in k[1])) and scrapers.interrupt()
+            )
+        )
+        closer.start()
+        turn = scrapers.collect_results(started)
+        closer.join()
+        assert {key[1][:4]: kind for key, kind in zip(turn, kinds(turn), strict=True)} == {
+            "held": "left alone",
+            "well": "page",
+        }
+        assert kinds(turn).count("page") == 2 * MOST_THREADS
+        free.set()
+
+
+def test_a_scrape_that_runs_when_its_turn_closes_belongs_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrapers_module, "FIRST_TURN_SECONDS", 0.0)
+    with half_held(1) as (scrapers, free):
+        started = scrapers.start_scrapes()
+        assert wait_for(lambda: started["t", "well0"].done())
+        assert kinds(scrapers.collect_results(started)) == ["left alone", "page"]
+        free.set()
+        assert kinds(run_cycle(scrapers)) == ["page", "page"]
+
+
+def test_an_interrupted_turn_closes_with_what_came() -> None:
+    with half_held(1) as (scrapers, _):
+        started = scrapers.start_scrapes()
+        assert wait_for(lambda: started["t", "well0"].done())
+        scrapers.interrupt()
+        assert kinds(scrapers.collect_results(started)) == ["left alone", "page"]
 
 
 def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
