@@ -25,6 +25,10 @@ NO_START = 71
 """Exit code (EX_OSERR of sysexits.h) of a start without threads or memory. The service manager tries again."""
 
 
+STACK_BYTES = 1 << 20
+"""Address space of a thread's stack. The system's 8 MiB make 32 scrapes a quarter of a GiB under RLIMIT_AS."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--role", choices=("standalone", "node", "fleet"), help="instead of the configuration's role")
@@ -34,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
     # The memory holds secrets, so a core file on disk would hold them too.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _use_one_malloc_arena()
+    threading.stack_size(STACK_BYTES)
     loaded = load(find(options.config), role=options.role)
     set_up(loaded.config.logging)
     for mistake in loaded.grave:

@@ -19,8 +19,9 @@ from agent.config.config import Config
 from agent.doctor.check_result import CheckResult, fail, warn
 from agent.errors import ScrapeError
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
+from agent.http_client.connection import MOST_THREADS
 from agent.http_client.transport import TargetOptions, tls_of
-from agent.scrape.scrapers import MOST_THREADS, Target
+from agent.scrape.scrapers import Target
 from rules.telemetry.wording import format_count
 
 SOON_DAYS = 14.0

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from agent.errors import ScrapeError
 from agent.gpu.owners import PROC, PidFileError, read_pid
-from agent.http_client.connection import KeptConnection, PageFetcher
+from agent.http_client.connection import MOST_THREADS, KeptConnection, PageFetcher
 from agent.http_client.transport import HttpRequest, TargetOptions
-from agent.scrape.scrapers import MOST_THREADS, PageReader, Target
+from agent.scrape.scrapers import PageReader, Target
 from rules.telemetry.snapshots import Snapshot
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")

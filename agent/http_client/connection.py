@@ -7,11 +7,16 @@ contains them.
 from __future__ import annotations
 
 import os
+import queue
 import stat
+import threading
 import time
 import zlib
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import urllib3
 from urllib3 import BaseHTTPResponse
@@ -40,6 +45,12 @@ from agent.http_client.transport import (
 # A newer version lets prometheus_client rename `vllm:x` to `vllm_x`.
 METRICS = "text/plain;version=0.0.4"
 JSON = "application/json"
+MOST_THREADS = 32
+"""Threads that scrape while targets answer. A waiting thread costs about 50 kB."""
+
+MOST_HUNG_THREADS = 1024
+"""Maximum threads while targets hang: each of these holds one until its deadline."""
+
 MOST_TAIL = 8_192
 """Bytes of a truncated page that are searched for secrets before its end is quoted."""
 
@@ -248,3 +259,61 @@ def fetch_page(options: TargetOptions, accept: str = METRICS) -> bytes:
     """Fetch one page over a connection of its own. Raise ScrapeError."""
     with closing(PageFetcher(options, accept)) as fetcher:
         return fetcher.fetch()
+
+
+class FetchThreads:
+    """Threads for scrapes. As daemon threads they hold up no exit, which a hung name lookup otherwise would."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._counting = threading.Lock()
+        self._idle = self.count = 0
+        self._most = MOST_HUNG_THREADS
+
+    def submit(self, fetch: Callable[[], Any]) -> Future[Any]:
+        scrape: Future[Any] = Future()
+        if self._waiting.qsize() >= self._idle and self.count < min(MOST_THREADS, max(1, self._most)):
+            self.grow(1)
+        self._waiting.put((scrape, fetch))
+        return scrape
+
+    def grow(self, more: int) -> None:
+        """Start up to `more` threads. Where the machine gives none, the present ones go on; raise RuntimeError without any."""
+        for _ in range(more):
+            with self._counting:
+                self.count += 1
+            try:
+                threading.Thread(target=self._work, name="scrape", daemon=True).start()
+            except (RuntimeError, MemoryError):
+                with self._counting:
+                    self.count -= 1
+                    self._most = self.count
+                    if not self.count:
+                        raise
+                return
+
+    def relieve(self) -> None:
+        """Double the threads if scrapes wait for one."""
+        self.grow(min(self._waiting.qsize(), self.count, self._most - self.count))
+
+    def _work(self) -> None:
+        while True:
+            with self._counting:
+                if self.count > MOST_THREADS and self._waiting.empty():
+                    self.count -= 1
+                    return
+                self._idle += 1
+            job = self._waiting.get()
+            with self._counting:
+                self._idle -= 1
+                if job is None:
+                    self.count -= 1
+                    return
+            scrape, fetch = job
+            if scrape.set_running_or_notify_cancel():
+                scrape.set_result(fetch())
+
+    def stop(self) -> None:
+        """Let every thread end after its scrape."""
+        for _ in range(self.count):
+            self._waiting.put(None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import queue
 import re
 import threading
 import time
@@ -22,7 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import JSON, PageFetcher
+from agent.http_client.connection import JSON, FetchThreads, PageFetcher
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
 from agent.scrape.exposition import ParsedPage, SeriesReader
@@ -32,12 +31,6 @@ from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
-
-MOST_THREADS = 32
-"""Threads that scrape while targets answer. A waiting thread costs about 50 kB."""
-
-MOST_HUNG_THREADS = 1024
-"""Maximum threads while targets hang: each of these holds one until its deadline."""
 
 STALL_SECONDS = 0.25
 """Seconds without an ended scrape after which further threads take the scrapes that wait."""
@@ -220,62 +213,6 @@ StartedScrapes = Mapping[tuple[str, str], Future[_Fetched]]
 """Running scrapes of one cycle by (tier, replica)."""
 
 
-class _Threads:
-    """Threads for scrapes. As daemon threads they hold up no exit, which a hung name lookup otherwise would."""
-
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Future[_Fetched], Callable[[], _Fetched]] | None] = queue.SimpleQueue()
-        self._counting = threading.Lock()
-        self._idle = self.count = 0
-
-    def submit(self, fetch: Callable[[], _Fetched]) -> Future[_Fetched]:
-        scrape: Future[_Fetched] = Future()
-        if self._waiting.qsize() >= self._idle and self.count < MOST_THREADS:
-            self.grow(1)
-        self._waiting.put((scrape, fetch))
-        return scrape
-
-    def grow(self, more: int) -> None:
-        """Start up to `more` threads. Where the machine gives none, the present ones go on; raise RuntimeError without any."""
-        for _ in range(more):
-            with self._counting:
-                self.count += 1
-            try:
-                threading.Thread(target=self._work, name="scrape", daemon=True).start()
-            except (RuntimeError, MemoryError):
-                with self._counting:
-                    self.count -= 1
-                    if not self.count:
-                        raise
-                return
-
-    def relieve(self) -> None:
-        """Double the threads if scrapes wait for one."""
-        self.grow(min(self._waiting.qsize(), self.count, MOST_HUNG_THREADS - self.count))
-
-    def _work(self) -> None:
-        while True:
-            with self._counting:
-                if self.count > MOST_THREADS and self._waiting.empty():
-                    self.count -= 1
-                    return
-                self._idle += 1
-            job = self._waiting.get()
-            with self._counting:
-                self._idle -= 1
-                if job is None:
-                    self.count -= 1
-                    return
-            scrape, fetch = job
-            if scrape.set_running_or_notify_cancel():
-                scrape.set_result(fetch())
-
-    def stop(self) -> None:
-        """Let every thread end after its scrape."""
-        for _ in range(self.count):
-            self._waiting.put(None)
-
-
 class Scrapers:
     """Scrapers of all targets of one daemon, for one thread. `clock` returns unix seconds.
 
@@ -296,7 +233,7 @@ class Scrapers:
         self._fetch_json = partial(PageFetcher, accept=JSON) if fetcher is PageFetcher else fetcher
         self._scrapers = {t.key: _Scraper(t, fetcher(t.options)) for t in targets}
         self._cycles = 0
-        self._threads = _Threads()
+        self._threads = FetchThreads()
         self._started_at = 0.0
 
     def start_scrapes(self) -> StartedScrapes:

@@ -106,7 +106,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="turn_errors",
-        expr=f"increase({names.TURN_ERRORS.name}_total[10m]) > 0",
+        expr=f"increase({names.TURN_ERRORS.name}[10m]) > 0",
         hold_seconds=300,
         summary="Turns of the agent on {{ $labels.instance }} meet unexpected errors",
         description="{{ $value }} errors in ten minutes: verdicts may be missing.\n"

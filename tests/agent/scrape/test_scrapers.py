@@ -30,10 +30,10 @@ from engine_server import (
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.errors import ScrapeFailure
-from agent.http_client.connection import PageFetcher
+from agent.http_client.connection import MOST_THREADS, PageFetcher
 from agent.http_client.transport import TargetOptions
 from agent.scrape import scrapers as scrapers_module
-from agent.scrape.scrapers import MOST_THREADS, ScrapeResult, Scrapers, Target
+from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
 
 TIMEOUT = 0.3
 
