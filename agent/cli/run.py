@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         Daemon(loaded).run()
     except StartError as error:
-        _log.error("%s", error)
+        _log.error("start failed: %s", error)
         logging.shutdown()
         if any(not one.daemon for one in threading.enumerate() if one is not threading.main_thread()):
             # A server that has started by half holds threads that nothing ends.
