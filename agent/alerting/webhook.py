@@ -15,7 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent.http_server.credentials import Authenticator
 from agent.http_server.options import WEBHOOK_BYTES, WebhookRejection
@@ -27,10 +27,14 @@ MOST_PARTS = 20_000
 """Maximum number of brackets in one body. A real alert has three. A body with more is not parsed."""
 
 MOST_ALERTS = 1_000
+MOST_TRUNCATED = 1_000_000
 MOST_LABELS = 64
 LONGEST_NAME = 200
 LONGEST_VALUE = 1_000
 LONGEST_SUMMARY = 300
+LONGEST_LABELS = 4_096
+"""Characters of all labels of one alert: 5,000 of them wait at most."""
+
 LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 SUMMARIES = ("summary", "message", "title", "description")
 
@@ -59,8 +63,16 @@ class PayloadError(Exception):
     """Unusable body. The message quotes nothing of it."""
 
 
-def read(body: bytes, now: float) -> tuple[tuple[ExternalAlert, ...], int]:
-    """Return the external alerts of a body received at `now` (unix seconds), and the number of our own alerts.
+class Payload(NamedTuple):
+    """External alerts of a body, the number of our own, and of those that it or we left out for its size."""
+
+    alerts: tuple[ExternalAlert, ...]
+    own: int
+    left_out: int
+
+
+def read(body: bytes, now: float) -> Payload:
+    """Return the alerts of a body received at `now` (unix seconds), the first MOST_ALERTS of them.
 
     Raise PayloadError for an unusable body.
     """
@@ -78,11 +90,13 @@ def read(body: bytes, now: float) -> tuple[tuple[ExternalAlert, ...], int]:
     if data.get("version") != VERSION:
         raise PayloadError(f'version must be "{VERSION}"')
     alerts = data.get("alerts")
-    if not isinstance(alerts, list) or len(alerts) > MOST_ALERTS:
-        raise PayloadError(f"alerts must be a list of at most {MOST_ALERTS}")
-    found = [_alert(alert, f"alerts[{place}]", now) for place, alert in enumerate(alerts)]
+    if not isinstance(alerts, list):
+        raise PayloadError("alerts must be a list")
+    found = [_alert(alert, f"alerts[{place}]", now) for place, alert in enumerate(alerts[:MOST_ALERTS])]
+    truncated = data.get("truncatedAlerts")
+    missing = truncated if type(truncated) is int and 0 < truncated < MOST_TRUNCATED else 0
     foreign = tuple(alert for alert in found if OURS not in alert.labels)
-    return foreign, len(found) - len(foreign)
+    return Payload(foreign, len(found) - len(foreign), len(alerts[MOST_ALERTS:]) + missing)
 
 
 def _alert(data: Any, place: str, now: float) -> ExternalAlert:
@@ -92,6 +106,8 @@ def _alert(data: Any, place: str, now: float) -> ExternalAlert:
     if status not in ("firing", "resolved"):
         raise PayloadError(f"{place}.status must be firing or resolved")
     labels = _texts(data.get("labels"), f"{place}.labels")
+    if sum(len(name) + len(text) for name, text in labels.items()) > LONGEST_LABELS:
+        raise PayloadError(f"{place}.labels have more than {LONGEST_LABELS} characters")
     annotations = _texts(data.get("annotations", {}), f"{place}.annotations")
     name = labels.get("alertname", "")
     if not name or len(name) > LONGEST_NAME:
@@ -204,14 +220,14 @@ class WebhookReceiver:
     def take(self, body: bytes) -> WebhookRejection | None:
         """Queue the alerts of a body for the next cycle. Return the reason if the body is refused."""
         try:
-            alerts, own = read(body, self._clock())
+            alerts, own, missing = read(body, self._clock())
         except PayloadError as error:
             return self._reject("payload", f"the payload cannot be used: {error}")
         with self._lock:
             if self._successor is None:
                 room = max(0, MOST_WAITING - len(self._waiting))
                 self._waiting.extend(alerts[:room])
-                self._left_out += len(alerts[room:])
+                self._left_out += len(alerts[room:]) + missing
                 self._taken += 1
                 self._own += own
                 return None

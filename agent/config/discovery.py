@@ -67,7 +67,9 @@ class PodTier(ConfigSection):
 
     tier: Name = Field(description="Tier of the plan.")
     labels: dict[Text, Annotated[str, Field(max_length=63)]] = Field({}, description="Labels that the pod has.")
-    namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field((), description="One of these.")
+    namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field(
+        (), description="One of these. A pod that names the tier itself must be in one too."
+    )
 
 
 class KubernetesApiConfig(ConfigSection):

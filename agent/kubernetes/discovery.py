@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from agent.config.discovery import Kubernetes, PodTier
 from agent.config.values import unknown_key_text
 from agent.kubernetes.pods import LWS, Pod, Port
+from exporters.render.text import quote_external_text
 from rules.engines.registry import ENGINES
 from rules.plan.schema import TierPlan
 
@@ -31,6 +32,11 @@ PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.am
 _TIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NOISE = frozenset({"nvidia", "amd", "shared"})
 """Parts of a product name that do not identify hardware: the maker, and sharing by the device plugin."""
+
+METADATA_SERVICES = frozenset(
+    map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
+)
+"""Metadata services outside the link-local range: AWS by IPv6, Alibaba Cloud, Azure's wire server, Oracle Cloud."""
 
 Key = tuple[str, str]
 
@@ -110,13 +116,22 @@ def _is_candidate(pod: Pod, keys: Kubernetes) -> bool:
 
 
 def discover(
-    pods: Iterable[Pod], keys: Kubernetes, known: TierCandidates, taken: Container[Key] = ()
+    pods: Iterable[Pod],
+    keys: Kubernetes,
+    known: TierCandidates,
+    taken: Container[Key] = (),
+    incumbents: Container[str] = (),
 ) -> DiscoveryResult:
-    """Return the targets, workers and excluded pods by name. `taken` are the targets of the configuration file."""
+    """Return the targets, workers and excluded pods. `taken` are the targets of the configuration file.
+
+    Of two pods of one name, a present target stays (`incumbents` are their uids), else the older one counts.
+    """
     targets: dict[Key, DiscoveredReplica] = {}
     workers: list[Worker] = []
     left_out: list[ExcludedPod] = []
-    for pod in sorted(pods, key=lambda one: (one.ending, one.namespace, one.name)):
+    for pod in sorted(
+        pods, key=lambda one: (one.ending, one.uid not in incumbents, one.created_at, one.namespace, one.name)
+    ):
         if pod.is_finished or not _is_candidate(pod, keys) or pod.own.get("scrape") == "false":
             continue
         url = ""
@@ -184,8 +199,8 @@ def _host(pod: Pod) -> str:
     except ValueError:
         raise AmbiguousTierError("its address is no IP address") from None
     mapped = (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
-    if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified:
-        # A cloud's metadata service is at 169.254.169.254. A forged pod status must not lead there.
+    if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified or mapped in METADATA_SERVICES:
+        # A forged pod status must not lead to a cloud's metadata service, most at 169.254.169.254.
         raise AmbiguousTierError("its address is none that a pod has")
     return f"[{address}]" if address.version == 6 else str(address)
 
@@ -255,6 +270,11 @@ def _tier_by_label(pod: Pod, known: TierCandidates) -> str | None:
     if not _TIER_NAME.fullmatch(named):
         raise AmbiguousTierError(
             "its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)"
+        )
+    allowed = [entry.namespaces for entry in known.entries if entry.tier == named]
+    if allowed and all(allowed) and not any(pod.namespace in some for some in allowed):
+        raise AmbiguousTierError(
+            f"its namespace is none of those that discovery.kubernetes.tiers allows for {quote_external_text(named, 80)}"
         )
     mapped = {entry.tier for entry in known.entries}
     if known.tiers is not None and named not in known.tiers and named not in mapped:

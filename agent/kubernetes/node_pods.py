@@ -111,7 +111,8 @@ class NodePods:
             models=self._found.models,
         )
         pods = self._watch.snapshot().pods
-        now = discover(pods.values(), self.keys, known, taken)
+        incumbents = {one.pod.uid for one in self._discovered.targets}
+        now = discover(pods.values(), self.keys, known, taken, incumbents)
         self._discovered = self._with_going(now, {uid for uid, pod in pods.items() if not pod.is_finished})
         return self._discovered
 

@@ -65,6 +65,8 @@ class Pod:
     restarts: int = 0
     waiting: str = ""
     times: PodTimes = field(default_factory=PodTimes)
+    created_at: float = 0.0
+    """Unix seconds by the API server, which no pod can choose."""
 
     @property
     def is_finished(self) -> bool:
@@ -116,6 +118,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         restarts=_whole(state.get("restartCount")),
         waiting=truncate_value(_mapping(_mapping(state.get("state")).get("waiting")).get("reason"), 64),
         times=times,
+        created_at=_seconds(meta.get("creationTimestamp")) or 0.0,
     )
 
 

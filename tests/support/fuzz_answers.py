@@ -130,7 +130,7 @@ _READ = (*(_read_engines, _read_own, _read_sums, _read_gpus, _read_engine_sums, 
 
 
 def run_webhook(data: bytes) -> None:
-    alerts, own = read(data, NOW)
+    alerts, own, _ = read(data, NOW)
     assert own >= 0
     for one in alerts:
         bounded_words((one.name, one.summary, *(f"{key}={value[:900]}" for key, value in one.labels)))

@@ -65,40 +65,48 @@ def body(*alerts: Any, **changes: Any) -> bytes:
 
 
 def test_a_message_of_alertmanager_is_read() -> None:
-    (found,), own = read(body(), NOW)
+    (found,), own, _ = read(body(), NOW)
     assert own == 0
     assert (found.name, found.summary) == ("QueueBacklog", "m1 has 9 waiting")
     assert dict(found.labels) == ALERT["labels"]
     assert found.started_at == pytest.approx(1_789_999_826.258)
     assert found.ended_at is None
     resolved = ALERT | {"status": "resolved", "endsAt": "2026-09-21T14:11:26.258Z"}
-    (over,), _ = read(body(resolved), NOW)
+    (over,), *_ = read(body(resolved), NOW)
     assert over.ended_at == pytest.approx(found.started_at + 60)
     assert over.identity == found.identity
 
 
 def test_what_we_sent_ourselves_is_dropped() -> None:
     ours = ALERT | {"labels": {"alertname": "KvCacheCascade", "source": "sizewatch"}}
-    found, own = read(body(ours, ALERT, ours), NOW)
+    found, own, _ = read(body(ours, ALERT, ours), NOW)
     assert ([one.name for one in found], own) == (["QueueBacklog"], 2)
 
 
 @pytest.mark.parametrize("starts", ["0001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "1900-01-01T00:00:00+00:00"])
 def test_a_start_that_cannot_be_is_the_arrival(starts: str) -> None:
-    (found,), _ = read(body(ALERT | {"startsAt": starts}), NOW)
+    (found,), *_ = read(body(ALERT | {"startsAt": starts}), NOW)
     assert found.started_at == NOW
 
 
 def test_an_end_before_the_start_is_the_start() -> None:
-    (found,), _ = read(body(ALERT | {"status": "resolved", "endsAt": "2020-01-01T00:00:00Z"}), NOW)
+    (found,), *_ = read(body(ALERT | {"status": "resolved", "endsAt": "2020-01-01T00:00:00Z"}), NOW)
     assert found.ended_at == found.started_at
 
 
 def test_what_is_shown_is_one_printable_line_of_a_bounded_length() -> None:
     strange = {"summary": "a\n\x1b[31mb\ud800" + "x" * 5000}
-    (found,), _ = read(body(ALERT | {"annotations": strange}), NOW)
+    (found,), *_ = read(body(ALERT | {"annotations": strange}), NOW)
     assert found.summary.startswith("a [31mb?xxx")
     assert len(found.summary) == webhook.LONGEST_SUMMARY
+
+
+def test_of_a_message_with_too_many_alerts_the_first_are_taken_and_the_rest_is_counted() -> None:
+    many = [ALERT | {"labels": {**ALERT["labels"], "n": str(n)}} for n in range(1002)]
+    found = read(body(*many, truncatedAlerts=7), NOW)
+    assert (len(found.alerts), found.own, found.left_out) == (1000, 0, 2 + 7)
+    assert dict(found.alerts[-1].labels)["n"] == "999"
+    assert read(body(truncatedAlerts="many"), NOW).left_out == 0
 
 
 WRONG: tuple[tuple[bytes, str], ...] = (
@@ -114,7 +122,10 @@ WRONG: tuple[tuple[bytes, str], ...] = (
     (body(version=4), 'version must be "4"'),
     (body(alerts={}), "alerts must be a list"),
     (body(alerts=None), "alerts must be a list"),
-    (body(*[{}] * 1001), "alerts must be a list of at most 1000"),
+    (
+        body(ALERT | {"labels": {"alertname": "x", **{f"l{n}": "y" * 900 for n in range(5)}}}),
+        "more than 4096 characters",
+    ),
     (body("x"), "alerts[0] must be an object"),
     (body(ALERT, ALERT | {"status": "maybe"}), "alerts[1].status must be"),
     (body(ALERT | {"status": ["firing"]}), "alerts[0].status must be"),

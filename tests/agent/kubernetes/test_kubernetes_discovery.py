@@ -169,6 +169,34 @@ def test_two_pods_of_one_name_and_one_that_is_a_target_already_are_told() -> Non
     ]
 
 
+def test_a_pod_of_the_same_name_elsewhere_never_displaces_the_one_that_is_watched() -> None:
+    old, new = pod("vllm-0", uid="old", namespace="prod"), pod("vllm-0", uid="new", namespace="dev")
+    old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    new["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    assert [one.pod.place for one in found(new, old).targets] == ["prod/vllm-0"]
+    known = TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER),))
+    stays = discover([read(old), read(new)], keys(), known, incumbents={"new"})
+    assert [one.pod.place for one in stays.targets] == ["dev/vllm-0"]
+
+
+def test_a_pod_names_its_tier_only_in_a_namespace_that_the_tier_allows() -> None:
+    known = TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER, namespaces=("prod",)),))
+    named = {**ON, "sizewatch.io/tier": TIER}
+    assert found(pod("a", annotations=named, namespace="prod"), known=known).targets
+    said = only(found(pod("a", annotations=named, namespace="dev"), known=known))
+    assert said == f"its namespace is none of those that discovery.kubernetes.tiers allows for {TIER}"
+    anywhere = TierCandidates(tiers=PLAN.tiers, entries=(*known.entries, PodTier(tier=TIER)))
+    assert found(pod("a", annotations=named, namespace="dev"), known=anywhere).targets
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "::ffff:192.0.0.192"],
+)
+def test_no_address_of_a_metadata_service_is_asked(address: str) -> None:
+    assert only(found(pod("a", annotations=ON, address=address))) == "its address is none that a pod has"
+
+
 def test_a_new_pod_takes_the_place_of_one_of_its_name_that_ends() -> None:
     old = pod("a", uid="old", namespace="x")
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
