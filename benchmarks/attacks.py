@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import importlib
 import json
 import os
@@ -172,7 +173,7 @@ def metrics(world: World) -> dict[str, float]:
     try:
         with urllib.request.urlopen(world.own + "/metrics", timeout=5) as page:
             lines = page.read().decode().splitlines()
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return {}
     return {
         name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))

@@ -52,7 +52,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "run",
         "the daemon: watch targets, judge them against the plan, serve the status page",
-        ("0 ended by SIGTERM or SIGINT",),
+        ("0 ended by SIGTERM or SIGINT", "71 no threads or memory to start with"),
         output="log",
     ),
     Command(
