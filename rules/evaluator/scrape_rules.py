@@ -41,10 +41,14 @@ def evaluate_replica_rules(
 
     `others_answer`: the tier is served, so a replica that never answered may be a new one.
     """
-    base = RuleContext(
-        rule=REPLICA_RULES[0], catalogue=BY_NAME, context=context, now=now, replica=replica, others_answer=others_answer
+    # Not `replace`, which costs three times as much: a fleet evaluates these rules thousands of times a turn.
+    cases = (
+        RuleContext(
+            rule=rule, catalogue=BY_NAME, context=context, now=now, replica=replica, others_answer=others_answer
+        )
+        for rule in REPLICA_RULES
     )
-    return tuple(_explained(replace(base, rule=rule), context, recent) for rule in REPLICA_RULES)
+    return tuple(_explained(case, context, recent) for case in cases)
 
 
 def evaluate_tier_availability(
