@@ -21,9 +21,13 @@ from agent.history import reader
 from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob, JobRunner
 from agent.worker.process import ONE_THREAD
+from rules.telemetry.windows import HOUR_SECONDS
 
 RARELY = (50_000, 20, 100)
 """Garbage collector thresholds: windows of weeks hold no cycles, and default thresholds cost a seventh of the time."""
+
+
+FIRST_HOUR = "the history is younger than an hour, and reports are of full hours from then on"
 
 
 class ReportOutputError(SizewatchError):
@@ -67,14 +71,19 @@ def run(options: argparse.Namespace) -> int:
     print(found.headline)
     for tier in found.tiers:
         print(f"  {tier.verdict}")
-    used = found.until - found.since
-    instead = f" (not {duration_text(options.since)}: a report is of full hours, at least 1 and at most 13 weeks)"
-    span = duration_text(used) + ("" if options.since == used else instead)
-    print(f"{', '.join(files)} of the last {span} in {options.out}")
+    print(f"{', '.join(files)} of the last {describe_span(found.until - found.since, options.since)} in {options.out}")
     arrived = not options.deliver or _deliver(loaded, options.out.absolute())
     if not arrived:
         return FINDING
     return FINE if any(tier.quality.hours_seen > 0 for tier in found.tiers) else CANNOT_JUDGE
+
+
+def describe_span(used: float, asked: float) -> str:
+    """Return the report's length, and why it is not the one asked for. Both are in seconds."""
+    if used == asked:
+        return duration_text(used)
+    limits = "a report is of full hours, at least 1 and at most 13 weeks"
+    return f"{duration_text(used)} (not {duration_text(asked)}: {FIRST_HOUR if used < HOUR_SECONDS else limits})"
 
 
 def _deliver(loaded: LoadedConfig, out: Path) -> bool:

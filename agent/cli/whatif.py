@@ -17,7 +17,7 @@ from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_for
 from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, plan_versions, select_tier
 from agent.durations import duration_text
 from agent.history import reader
-from agent.history.daily_queries import Material, material, measured_views
+from agent.history.daily_queries import Material, choose_period, material, measured_views
 from agent.history.store import HistoryStore
 from exporters.documents.what_if import other_text, whatif_text
 from exporters.documents.what_if_json import SCHEMA, whatif_json
@@ -27,7 +27,6 @@ from rules.what_if.answer import ChangedWhatIf, WhatIfQuestion, answer_change, a
 from rules.what_if.limits import PoolsWhatIf, answer_pools
 from rules.what_if.variations import Change
 
-HOUR_SECONDS, LONGEST_SECONDS = 3600.0, 91 * 86_400.0
 MOST_INSTANCES, MOST_RPS = 100_000, 1e7
 SCALES = (0.1, 10.0)
 """Valid prompt factors. Beyond them the workload is another one, for which this curve does not hold."""
@@ -141,12 +140,10 @@ def run(options: argparse.Namespace) -> int:
 def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tuple[Material, str]:
     """Return the tier's data from the history, and the notice of simulated data."""
     path = history_path(loaded, "ask")
-    # Full hours: for weeks, the history keeps load bins of a tier per hour only.
-    until = now // HOUR_SECONDS * HOUR_SECONDS
-    span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with HistoryStore.open_reader(path) as store:
         reader.print_simulated_notice(store)
         versions = plan_versions(loaded)
+        since, until = choose_period(store, (tier,), seconds, now)
         context = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, versions, until)[tier]
-        found = material(store, context, versions.get(tier, ""), until - span, until)
+        found = material(store, context, versions.get(tier, ""), since, until)
         return found, reader.simulated_notice(store)

@@ -21,15 +21,33 @@ from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
-from rules.telemetry.windows import HOUR_SECONDS, Window
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import RuleResult
 from rules.what_if.variations import PromptVariation, find_prompt_variation
 
 DAY_SECONDS = 86_400.0
 
+LONGEST_SECONDS = 91 * DAY_SECONDS
+"""Maximum length of a period in seconds: the history keeps hours no longer (`agent.history.schema`)."""
+
 RELEASES_SECONDS = 28 * DAY_SECONDS
 """Age in seconds of the events that tell which releases ran."""
+
+
+def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: float) -> tuple[float, float]:
+    """Return [since, until) of a report or a what-if at `now`, in unix seconds: full hours, at least one.
+
+    The history keeps load bins by the hour. In the first hour of all tiers there is no full one, so the period ends with
+    the last full minute. Raises HistoryError.
+    """
+    hour = now // HOUR_SECONDS * HOUR_SECONDS
+    span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
+    names = tuple(tiers)
+    is_first_hour = not any(store.plan_versions(tier, hour - LONGEST_SECONDS, hour) for tier in names) and any(
+        store.plan_versions(tier, hour, now) for tier in names
+    )
+    return (hour, now // MINUTE_SECONDS * MINUTE_SECONDS) if is_first_hour else (hour - span, hour)
 
 
 def evaluate_days(store: Reader, context: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:

@@ -37,9 +37,6 @@ from rules.resize.tier_move import add_tier_moves
 from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.verdict import RuleResult
 
-LONGEST_SECONDS = 91 * 86_400.0
-"""Maximum length of a report in seconds: the history keeps hours no longer (`agent.history.schema`)."""
-
 JUDGED_SECONDS = RECENT_SECONDS
 """Maximum span in seconds of the rules that compare with the benchmark. Older problems are no reason to re-size now."""
 
@@ -236,15 +233,14 @@ def load_report_inputs(
 ) -> ReportInputs:
     """Return the inputs of a report over the last `seconds` before `now`. Raise ConfigError or HistoryError."""
     path = history_path(loaded, "report on")
-    # Round to full hours: the history keeps no shorter parts of load bins for weeks.
-    until = now // HOUR_SECONDS * HOUR_SECONDS
-    span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
+    contexts = build_tier_contexts(loaded)
     with HistoryStore.open_reader(path) as store:
+        since, until = daily_queries.choose_period(store, contexts, seconds, now)
         asked = ReportQuery(
-            contexts=build_tier_contexts(loaded),
+            contexts=contexts,
             versions=plan_versions(loaded),
             plan=loaded.plan,
-            since=until - span,
+            since=since,
             until=until,
             zone=loaded.config.forecast.zone,
             version=VERSION,

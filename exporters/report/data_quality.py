@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from exporters.render.text import format_duration, format_local
 from exporters.report.inputs import TierPast
 from exporters.report.period_records import QualityPart, UnknownPeriod
-from exporters.report.wording import instant
+from exporters.report.wording import instant, seen_words
 from rules.evaluator.timeline import TimelineKind, join_releases
 from rules.plan.schema import plan_version
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
@@ -56,7 +56,7 @@ def _remarks(past: TierPast, zone: str) -> Iterator[str]:
         yield _vanished(past, zone)
         return
     if known < NEARLY * hours:
-        yield f"Only {known:.0f} of {hours:.0f} hours were seen{_longest_hole(seen, zone)}."
+        yield f"Only {seen_words(known, hours)} were seen{_longest_hole(seen, zone)}."
     began, last = _new_since(past), _gone_since(seen)
     if began is not None:
         yield (
@@ -93,7 +93,7 @@ def quality_summary(past: TierPast, zone: str) -> str:
     if began is not None:
         said.append(f"new since {instant(began, zone)}")
     if known < NEARLY * hours:
-        said.append(f"seen for {known:.0f} of {hours:.0f} hours only")
+        said.append(f"seen for {seen_words(known, hours)} only")
     if (changed := _plan_changed(past)) is not None:
         said.append(f"under another plan until {instant(changed, zone)}")
     return ", ".join(said)

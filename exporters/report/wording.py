@@ -149,9 +149,9 @@ def instant(t: float, zone: str = "UTC") -> str:
 
 def period(found: Report) -> str:
     """Return the period and the time of creation of the report."""
-    days = (found.until - found.since) / 86400
+    length = days_words((found.until - found.since) / 86_400.0)
     return (
-        f"{instant(found.since, found.zone)} to {instant(found.until, found.zone)} ({days:.3g} days); "
+        f"{instant(found.since, found.zone)} to {instant(found.until, found.zone)} ({length}); "
         f"made by sizewatch {found.version} at {instant(found.made_at, found.zone)}."
     )
 
@@ -328,10 +328,15 @@ def blind_lines(part: QualityPart) -> Iterator[str]:
 
 def coverage_sentence(part: QualityPart) -> str:
     """Return the seen share of the period and of its replicas."""
-    text = f"{part.hours_seen:.0f} of {part.hours:.0f} hours were seen"
+    text = f"{seen_words(part.hours_seen, part.hours)} were seen"
     return (
         f"{text}." if part.coverage is None else f"{text}, and in them {part.coverage:.1%} of the time of all replicas."
     )
+
+
+def seen_words(seen: float, hours: float) -> str:
+    """Return "5 of 7 hours", and "12 of 20 minutes" of a period below an hour."""
+    return f"{seen:.0f} of {hours:.0f} hours" if hours >= 1 else f"{seen * 60:.0f} of {hours * 60:.0f} minutes"
 
 
 def days_words(days: float) -> str:

@@ -15,6 +15,7 @@ from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, finding
 from report_servers import webhook
 
 from agent.cli import main
+from agent.cli.report import describe_span
 from agent.config.load import find, load
 from agent.history.reader import KEPT, NOTE
 from agent.history.store import HistoryStore
@@ -205,6 +206,33 @@ def test_a_time_that_is_no_full_hours_is_told_with_the_one_that_was_taken(
     config = configured(tmp_path, recent(2))
     assert main.main(["report", "-c", str(config), "--since", since, "--out", str(tmp_path / "out")]) == 0
     assert said in capsys.readouterr().out
+
+
+def first_hour(minutes: float) -> list[Window]:
+    """The first minutes of an hour; nothing was seen before."""
+    (one,) = hours(1)
+    return [replace(one, end=one.start + minutes * 60)]
+
+
+def test_the_first_hour_of_a_history_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
+    config = configured(tmp_path, first_hour(20))
+    inputs = load_report_inputs(load(find(str(config))), WEEK, START + 20 * 60 + 7)
+    assert (inputs.since, inputs.until) == (START, START + 20 * 60)
+    found = report(inputs)[0].tiers[0]
+    assert found.quality.hours_seen == pytest.approx(1 / 3)
+    assert found.workload.requests == day_and_night(0) * HOUR
+
+
+def test_one_full_hour_ends_the_report_and_the_next_hour_waits(tmp_path: Path) -> None:
+    config = configured(tmp_path, hours(2))
+    inputs = load_report_inputs(load(find(str(config))), HOUR, START + HOUR + 20 * 60)
+    assert (inputs.since, inputs.until) == (START, START + HOUR)
+
+
+def test_a_report_of_the_first_hour_says_why_it_is_short() -> None:
+    assert describe_span(1200.0, HOUR) == (
+        "20m (not 1h: the history is younger than an hour, and reports are of full hours from then on)"
+    )
 
 
 def test_a_longer_time_than_is_kept_is_one_of_thirteen_weeks(tmp_path: Path) -> None:
