@@ -22,6 +22,8 @@ def parse_duration(text: str) -> float:
     found = re.fullmatch(PATTERN.strip("^$"), text, re.ASCII)
     if found is None:
         shown = text if len(text) <= 40 else f"{text[:37]}..."
+        if re.fullmatch(r"[0-9]{10,}(\.[0-9]*)?(ms|s|m|h|d|w)", text, re.ASCII):
+            raise ValueError(f"must have at most 9 digits before its unit, not '{shown}'")
         raise ValueError(f"must be {EXPECTED}, not '{shown}'")
     unit = found[2]
     return round(float(text.removesuffix(unit)) * UNITS_SECONDS[unit], 6)

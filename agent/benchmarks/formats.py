@@ -58,10 +58,12 @@ def _text(path: Path) -> str:
         text = body.decode("utf-8-sig")
     except FileNotFoundError:
         raise BenchmarkError(path, "there is no such file") from None
+    except IsADirectoryError:
+        raise NotAResultError(path, "is a folder") from None
     except OSError as error:
         raise BenchmarkError(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BenchmarkError(path, "is not a text file in UTF-8") from None
+        raise NotAResultError(path, "is not a text file in UTF-8") from None
     if not text.strip():
         raise BenchmarkError(path, "is empty")
     return text

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,6 +49,10 @@ class Parser(argparse.ArgumentParser):
             default=argparse.SUPPRESS,
             help="do not show long output in $PAGER (default less), which is done on a terminal only",
         )
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse swallows the error of a full disk, and exits with 0.
+        (file or sys.stderr).write(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -5,6 +5,7 @@ simulated fleet with simulated weeks replaces the recordings.
 from __future__ import annotations
 
 import argparse
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -85,6 +86,8 @@ def run(options: argparse.Namespace) -> int:
     # The narrator prints findings; the log would repeat them.
     set_up(Logging(level="error"))
     with ExitStack() as ends:
+        # SIGTERM ends it as Ctrl-C does: the folder is deleted. The daemon has a handler of its own while it runs.
+        ends.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         # Entered first and left last: the folder is deleted after its last writer has ended.
         folder = options.out or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
         show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder, ends)

@@ -14,7 +14,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Literal, NamedTuple
 
 from agent.cli.arguments import BAD_INPUT, CANNOT_JUDGE, FINE, Parser, exit_codes_text, normalize_arguments, sentence
@@ -63,12 +63,12 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "check",
-        "step 13: does production confirm the benchmark?",
+        "does production confirm the benchmark?",
         ("0 it does, as far as it could be judged", "1 in some tier it does not", "3 no tier could be judged"),
     ),
     Command(
         "replay",
-        "the same judgement over a recording, or over the past of a Prometheus-compatible store",
+        "evaluate a recording or the past of a Prometheus-compatible store",
         (
             "0 nothing was found",
             "1 something was found",
@@ -116,7 +116,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "doctor",
-        "is this installation sound? what to do, line by line",
+        "check this installation and print advice",
         (
             "0 sound, perhaps with warnings",
             "1 at least one line fails",
@@ -145,7 +145,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "backtest",
-        "how well would the traffic have been forecast, beside the methods that anyone would try first?",
+        "backtest the forecaster against naive baselines",
         ("0 the table was printed",),
     ),
     Command(
@@ -176,7 +176,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "render",
-        "write the generated files of a checkout anew: schemas and tables of the documentation",
+        "regenerate the files of a checkout: schemas, rules, dashboards and tables of the documentation",
         ("0 written, or nothing to write", "1 with --check: a file differs"),
     ),
 )
@@ -213,6 +213,9 @@ def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stderr is None:
+        # argparse would print errors to stdout.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal cannot show is no reason to fail.
         sys.stdout.reconfigure(errors="replace")
@@ -296,5 +299,7 @@ def _unwritable(error: OSError, code: int) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return code
-    print(f"sizewatch: the output cannot be written: {error.strerror}", file=sys.stderr)
+    # Where stderr is full too, the exit code is all that is left to tell.
+    with suppress(OSError):
+        print(f"sizewatch: the output cannot be written: {error.strerror}", file=sys.stderr, flush=True)
     return BAD_INPUT

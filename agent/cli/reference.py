@@ -8,14 +8,14 @@ import shutil
 from agent.cli import main
 from agent.cli.arguments import FINE
 from exporters.docs.completion import FORMATS
-from exporters.docs.runbooks import rules_text, runbook_text
+from exporters.docs.runbooks import SELF_ALERTS, rules_text, runbook_text, self_alert_text
 from rules.catalogue.registry import RULES
 
 WIDEST = 100
 
 
 def add_arguments_explain(parser: argparse.ArgumentParser) -> None:
-    names = {rule.name.casefold(): rule.name for rule in RULES}
+    names = {name.casefold(): name for name in (*(rule.name for rule in RULES), *SELF_ALERTS)}
     parser.add_argument(
         "rule",
         nargs="?",
@@ -28,7 +28,10 @@ def add_arguments_explain(parser: argparse.ArgumentParser) -> None:
 
 def run_explain(options: argparse.Namespace) -> int:
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
-    print(rules_text(width) if options.rule is None else runbook_text(options.rule, width))
+    if options.rule is None:
+        print(rules_text(width))
+    else:
+        print((self_alert_text if options.rule in SELF_ALERTS else runbook_text)(options.rule, width))
     return FINE
 
 

@@ -202,7 +202,7 @@ def _alerting(config: Config, clock: Callable[[], float]) -> AlertingService | N
 
 def _forecasts(config: Config, before: Assembly | None) -> ForecastService | None:
     """Return the forecast service, that of the previous configuration if any. Each request holds all its parameters."""
-    if config.history_path is None or not config.forecast.enabled or _lacks("forecast", before):
+    if config.history_path is None or not config.forecast.enabled or _lacks("forecast", config, before):
         return None
     if before is not None and before.forecasts is not None:
         return before.forecasts
@@ -211,17 +211,18 @@ def _forecasts(config: Config, before: Assembly | None) -> ForecastService | Non
     return ForecastService()
 
 
-def _lacks(extra: str, before: Assembly | None) -> bool:
-    """Return whether the libraries of an extra are missing. Log it once: the rest works."""
+def _lacks(extra: str, config: Config, before: Assembly | None) -> bool:
+    """Return whether the libraries of an extra are missing. Log it once: the rest works, and role node has no extras."""
     missing = find_missing(extra)
     if missing and before is None:
-        _log.warning("%s off error=%s", extra, missing)
+        level = logging.INFO if config.role == "node" else logging.WARNING
+        _log.log(level, '%s off error="%s"', extra, missing)
     return missing is not None
 
 
 def _reports(config: Config, before: Assembly | None) -> ReportService | None:
     """Return the report service, that of the previous configuration if the data directory is the same."""
-    if config.report_folder is None or _lacks("report", before):
+    if config.report_folder is None or _lacks("report", config, before):
         return None
     assert config.data_dir is not None
     folder = Path(config.data_dir).absolute()

@@ -72,6 +72,8 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
         data = files.parse_yaml(_index(index))
     except FileNotFoundError:
         raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?") from None
+    except NotADirectoryError:
+        raise RecordingError(str(folder), "is a file; a recording is a folder with recording.yaml") from None
     except RecursionError:
         raise RecordingError(str(index), "is nested too deeply") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

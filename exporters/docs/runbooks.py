@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from exporters.prometheus_rules.self_monitoring import ROWS, SelfMonitoringAlert
 from exporters.render.text import format_duration, wrap
 from exporters.status.page import style
 from rules.catalogue.registry import RULES, upstream_rules
@@ -25,6 +26,13 @@ CAUSES = re.compile(r"<!-- generated: causes -->\n(.*?)<!-- end -->", re.DOTALL)
 
 CHECKOUT = Path(__file__).resolve().parents[2] / "docs" / "runbooks.md"
 """The runbooks where sizewatch runs from a checkout. A wheel has a copy beside this module."""
+
+SELF_ALERTS: Mapping[str, tuple[SelfMonitoringAlert, ...]] = {
+    name: tuple(row for row in ROWS if row.name == name)
+    for name in dict.fromkeys(row.name for row in ROWS)
+    if name not in {rule.name for rule in RULES}
+}
+"""Alerts about sizewatch itself by name. They are no rules."""
 
 METHOD_TEXTS: Mapping[str, str] = {
     "judge_tail": "the share of requests slower than the benchmark allows at equal load",
@@ -182,6 +190,21 @@ def runbook_text(name: str, width: int) -> str:
     for words, names in _links(rule):
         lines += wrap(f"{words}: {', '.join(names)}.", then="  ", width=width)
     return "\n".join((*lines, *_lines(_sections().get(name, ""), width)))
+
+
+def self_alert_text(name: str, width: int) -> str:
+    """Return what an alert about sizewatch itself means, by reason, for a terminal of so many columns."""
+    lines = [name, *wrap("Alert about sizewatch itself: Prometheus raises it, no rule judges it.", width=width)]
+    for row in SELF_ALERTS[name]:
+        reason = f"{row.reason}: " if row.reason else ""
+        lines += ["", *wrap(f"{reason}{_plain(row.summary)}.", width=width)]
+        lines += [line for part in _plain(row.description).splitlines() for line in wrap(part, "  ", "  ", width=width)]
+    return "\n".join(lines)
+
+
+def _plain(template: str) -> str:
+    """Return an annotation with <instance> for the label of that name, and <value> for the value."""
+    return re.sub(r"\{\{ \$(?:labels\.)?(\w+)[^}]*\}\}", r"<\1>", template)
 
 
 def rules_text(width: int) -> str:

@@ -26,6 +26,8 @@ HEADS = {
     Status.UNKNOWN: "cannot be judged",
 }
 
+NO_BENCHMARK = "other limits are broken; the plan has no benchmark to confirm"
+
 
 def check_text(
     tiers: Iterable[Step13], since_words: str, asked_seconds: float, incidents: Sequence[Incident] = ()
@@ -39,7 +41,10 @@ def check_text(
 
 def result_words(one: Step13) -> str:
     """Return the result in words: a confirmation, a difference, or why there is none yet."""
-    return learning_words(one.seen_seconds) if one.is_learning else HEADS[one.status]
+    if one.is_learning:
+        return learning_words(one.seen_seconds)
+    # Without a curve there is no bin.
+    return HEADS[one.status] if one.bins or one.status not in FIRING else NO_BENCHMARK
 
 
 def headline(one: Step13) -> str:

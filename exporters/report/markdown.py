@@ -247,7 +247,8 @@ def _questions(tier: TierReport) -> Iterator[str]:
 
 def _proposal(tier: TierReport) -> Iterator[str]:
     one = tier.proposal
-    yield f"**{w.PROPOSED[one.kind]}**{f' ({one.certainty})' if one.certainty else ''}: {one.sentence}."
+    yield f"**{one.sentence}**{f' ({one.certainty})' if one.certainty else ''}."
+    yield from (f"- lacking: {text}" for text in w.lacking(one))
     yield from (f"- {text}" for text in one.evidence)
     yield from (f"- but: {text}" for text in one.against)
     if one.changes:

@@ -7,7 +7,7 @@ its rules in the history. Thresholds come from the catalogue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exporters.render.text import format_duration
 from exporters.report.findings import total_duration
@@ -30,6 +30,8 @@ from rules.verdicts.verdict import FIRING, SEVERITY, Unknown, Verdict
 
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
 
+
+NO_SLO = "no SLO in the plan"
 
 UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", certainty="", sentence="no rule judges it")
 
@@ -58,13 +60,16 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     elif seen.total is not None and BY_NAME[row.key].how is SignalKind.QUANTILE:
         observed = merge_bins(seen, row.key, seen.total)
     judged = judge_row(row.rules, past)
-    if not judged.rule and isinstance(observed, Missing):
+    if isinstance(observed, Missing) and (not judged.rule or judged.status == "unknown"):
         # An unmeasured signal never fires, but it is not healthy.
         judged = _judged("", "unknown", "", observed.text or observed.gap.value.replace("_", " "))
+    target = row.target(seen.context)
+    if target == NO_SLO and not judged.rule and judged.status == "ok":
+        judged = replace(UNJUDGED, sentence="not judged without an SLO")
     return MonitoredValue(
         key=row.key,
         title=row.title,
-        target=row.target(seen.context),
+        target=target,
         unit=row.unit,
         observed=as_number(observed),
         before=as_number(before),
@@ -144,7 +149,7 @@ def _words(text: str) -> Callable[[TierContext], str]:
 def _slo(name: str, unit: str = "seconds") -> Callable[[TierContext], str]:
     def target(context: TierContext) -> str:
         limit = getattr(context.plan.slo, name) if context.plan else None
-        return f"SLO {number(limit, unit)}" if limit is not None else "no SLO in the plan"
+        return f"SLO {number(limit, unit)}" if limit is not None else NO_SLO
 
     return target
 

@@ -16,6 +16,7 @@ from exporters.report.records import (
     GuardrailRow,
     MonitoredValue,
     PrewarmPart,
+    ProposalPart,
     Report,
     ReportNumber,
     TierReport,
@@ -161,6 +162,11 @@ def verdict_words(status: str, certainty: str) -> str:
     return f"{said}, {certainty}" if certainty else said
 
 
+def lacking(one: ProposalPart) -> tuple[str, ...]:
+    """Return what a proposal lacks; nothing where that is one thing, for the sentence names it."""
+    return one.needed if len(one.needed) > 1 else ()
+
+
 def next_step(found: Report) -> str:
     lacking = ", ".join(one.tier for one in found.tiers if one.proposal.kind == ProposalKind.NONE)
     refuted = ", ".join(one.tier for one in found.tiers if one.curve.benchmark_refuted)
@@ -172,7 +178,8 @@ def next_step(found: Report) -> str:
         return NEXT
     if lacking:
         return (
-            f"What to do: the plan stays as it is; see to what a recommendation lacks ({lacking}), then report again."
+            f"What to do: the plan stays as it is. What is lacking for {lacking} stands under its proposal; "
+            "then report again."
         )
     return NOTHING_TO_DO
 
@@ -199,7 +206,8 @@ def main_rows(tier: TierReport) -> list[MonitoredValue]:
 
 def calm_rows(tier: TierReport) -> list[MonitoredValue]:
     """Return the judged rows whose sentence is not in the table."""
-    return [row for row in tier.monitoring if row.rules and (row.observed.gap or row.status not in TOLD)]
+    judged = (row for row in tier.monitoring if row.status != "not_judged")
+    return [row for row in judged if row.rules and (row.observed.gap or row.status not in TOLD)]
 
 
 def unseen_line(tier: TierReport) -> str:

@@ -31,6 +31,7 @@ from exporters.status.page_tables import reports, timeline
 from exporters.status.page_tier import HEADS, card
 from exporters.status.records import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth
 from exporters.status.tier_overview import Headline, headline, list_incidents, summarize_tier, worst_first
+from rules.telemetry.wording import format_count
 from rules.verdicts.verdict import FIRING, Status
 
 REFRESH_SECONDS = 5
@@ -199,7 +200,7 @@ def _foot(status: AgentStatus) -> str:
         else "no cycle yet",
         f"{failures} failed scrapes{_by_kind(status)}",
         *_asked(health.store),
-        f"{sum(alert.resolved_at is None for alert in status.alerts)} alerts firing",
+        f"{format_count(sum(alert.resolved_at is None for alert in status.alerts), 'alert')} firing",
         *(f"{one.alertmanager} has {one.firing} of them{_last(one, status.now)}" for one in health.alertmanagers),
     ]
     items = "".join(f"<li>{escape(text)}</li>" for text in said)

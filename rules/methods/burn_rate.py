@@ -185,7 +185,7 @@ def explain_no_rung(case: RuleContext, promise: Promise) -> RuleResult:
         return case.unknown(Gap.NO_TRAFFIC, f"no requests in the last {format_span(first.long_seconds)}")
     needed = FULL_COVERAGE * first.short_seconds
     if first.long.seconds < needed:
-        return case.unknown(Gap.TOO_FEW_REQUESTS, f"{first.long.seconds:.0f} s seen, {needed:.0f} s are needed")
+        return case.unknown(Gap.TOO_FEW_REQUESTS, f"{math.floor(first.long.seconds)} s seen, {needed:.0f} s are needed")
     return case.too_few_requests(
         first.long.n, case.limit("minimum_requests"), f" in the last {format_span(first.long_seconds)}"
     )

@@ -190,9 +190,15 @@ def _proposal(
     now = plan.fleet.instances if plan and plan.fleet else (round(seen.observed_replicas) or None)
     lacking = _lacking(seen, plan, workload, usable)
     if lacking or plan is None or usable is None or size is None or now is None:
-        text = "No recommendation: " + "; ".join(lacking or ("no replica was seen",))
+        lacking = lacking or ("no replica was seen",)
+        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         return Proposal(
-            kind=ProposalKind.NONE, certainty=Certainty.LIKELY, now=now, replicas=None, sentence=text, needed=lacking
+            kind=ProposalKind.NONE,
+            certainty=Certainty.LIKELY,
+            now=now,
+            replicas=None,
+            sentence=f"No recommendation yet: {lacking[0]}{more}",
+            needed=lacking,
         )
     evidence = _evidence(seen, workload, usable, size, plan)
     if size.replicas > now:
@@ -212,16 +218,16 @@ def _lacking(
     found = []
     if hours < TO_GROW_SECONDS / 3600:
         found.append(
-            f"{hours:.1f} hours were seen; {TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas, "
-            f"{TO_SHRINK_SECONDS / 3600:.0f} for fewer"
+            f"{hours:.1f} hours were seen, {TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas and "
+            f"{TO_SHRINK_SECONDS / 3600:.0f} to propose fewer"
         )
     silent = seen.until - max((hour.end for hour in seen.hours), default=seen.until)
     if silent >= GONE_SECONDS:
         found.append(f"nothing was seen of it in the last {silent / 3600:.0f} hours")
     if workload.requests < CERTAIN_REQUESTS:
-        found.append(f"{workload.requests:,.0f} requests were seen; {CERTAIN_REQUESTS} are needed")
+        found.append(f"{workload.requests:,.0f} requests were seen, {CERTAIN_REQUESTS} are needed")
     if workload.peak_rps is None:
-        found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes; {SEPARATE} are needed")
+        found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes, {SEPARATE} are needed")
     if plan is None:
         found.append("the tier has no plan")
     elif not seen.context.serves_whole_requests:

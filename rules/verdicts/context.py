@@ -351,7 +351,8 @@ def too_many_holes(rule: Rule, held: HeldWindows) -> str:
 
 
 def _needed(rule: Rule, seconds: float) -> str:
-    return f"{seconds:.0f} s seen, {rule.minimum_seconds:.0f} s are needed"
+    # Rounded down: 59.9995 s are not the 60 s that are needed.
+    return f"{math.floor(seconds)} s seen, {rule.minimum_seconds:.0f} s are needed"
 
 
 def part_seen(part: Iterable[BinnedWindow], whole: Iterable[BinnedWindow]) -> str:

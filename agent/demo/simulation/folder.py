@@ -72,6 +72,18 @@ def fill(
     end = end // QUARTER * QUARTER
     begin = end - seconds // QUARTER * QUARTER
     plan = load_plan(PLAN)
+    try:
+        return _fill(folder, plan, begin, end, seed, progress, fine_seconds)
+    except BaseException:
+        # The folder was empty. Half a history would be in the way of the next try.
+        for path in folder.iterdir():
+            path.unlink()
+        raise
+
+
+def _fill(
+    folder: Path, plan: Plan, begin: float, end: float, seed: int, progress: Progress, fine_seconds: float
+) -> SimulatedHistory:
     with HistoryStore(folder / HISTORY) as store:
         about = {"text": NOTE, "seed": seed, "begin": begin, "end": end}
         store.keep(KEPT, json.dumps(about))

@@ -317,16 +317,39 @@ def test_a_finding_stays_a_finding_when_its_reader_goes_away() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")
-def test_output_that_cannot_be_written_is_told_in_one_line() -> None:
-    done = shell("sizewatch plan schema > /dev/full")
+@pytest.mark.parametrize("words", ["plan schema", "--help", "--version", "help plan"])
+def test_output_that_cannot_be_written_is_told_in_one_line(words: str) -> None:
+    done = shell(f"sizewatch {words} > /dev/full")
     assert done.returncode == 2
     assert done.stderr == "sizewatch: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")
+def test_errors_that_cannot_be_written_either_are_no_finding() -> None:
+    assert shell("sizewatch plan schema > /dev/full 2> /dev/full").returncode == 2
+
+
+def test_without_standard_error_the_usage_is_not_put_into_the_output() -> None:
+    done = shell("sizewatch chek 2>&-")
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_a_terminal_without_unicode_gets_the_plan_drawn_all_the_same() -> None:
     done = shell(f"sizewatch plan show {PLAN}", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert "cpu-small" in done.stdout
+
+
+def test_an_alert_about_sizewatch_itself_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["explain", "agentdown"]) == 0
+    told = capsys.readouterr().out
+    assert "no_turns: The agent on <instance> answers and does not work." in told
+    assert "{{" not in told
+
+
+def test_a_file_in_the_place_of_a_recording_is_told_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["replay", str(PLAN), "--plan", str(PLAN)]) == 2
+    assert f"{PLAN}: is a file; a recording is a folder with recording.yaml" in capsys.readouterr().err
 
 
 def test_closed_standard_output_is_no_defect() -> None:

@@ -239,7 +239,6 @@ def changed(folder: Path, **more: Any) -> Path:
     ("content", "said"),
     [
         (b"", "is empty"),
-        (b"\x00\xff\x00", ""),
         (CLOSED[0].read_bytes()[:500], "ends in the middle of its JSON: was it cut off?"),
         ({"completed": 0, "failed": 16}, "is of a failed run: none of 16 requests succeeded"),
         ({"p99_ttft_ms": 1}, "contradicts itself: ttft_p99_seconds: must be at least ttft_p50_seconds"),
@@ -362,11 +361,16 @@ def test_what_each_made_plan_can_support_is_told_by_its_check(capsys: Captured) 
 def test_a_folder_with_other_files_gives_its_results_and_a_remark_each(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "server.json").write_text('{"a": 1}')
     (tmp_path / "notes.txt").write_text("a sweep of Monday")
-    assert run(*OPEN, tmp_path / "server.json", tmp_path / "notes.txt") == 0
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    others = [tmp_path / name for name in ("server.json", "notes.txt", "folder.json", "binary.json")]
+    assert run(*OPEN, *others) == 0
     out, err = capsys.readouterr()
     assert len(yaml.safe_load(out)["curve"]["points"]) == 6
     assert f"{tmp_path}/server.json: left out: it is no benchmark result that sizewatch reads (vllm-bench" in err
     assert f"{tmp_path}/notes.txt: left out: it holds no object of keys and values" in err
+    assert f"{tmp_path}/folder.json: left out: it is a folder" in err
+    assert f"{tmp_path}/binary.json: left out: it is not a text file in UTF-8" in err
     said = refused(capsys, tmp_path / "server.json", tmp_path / "notes.txt")
     assert said.startswith(f"{tmp_path}/server.json: is no benchmark result that sizewatch reads (vllm-bench")
 

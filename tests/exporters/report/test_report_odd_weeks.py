@@ -52,7 +52,8 @@ def test_a_week_without_data_proposes_nothing_and_says_why_everywhere() -> None:
     found, tier = of([])
     assert found.headline == "No recommendation for t."
     assert says(
-        found, "What to do: the plan stays as it is; see to what a recommendation lacks (t), then report again."
+        found,
+        "What to do: the plan stays as it is. What is lacking for t stands under its proposal; then report again.",
     )
     assert says(found, "t: nothing was seen in this time, so nothing is known and nothing is proposed.")
     assert says(
@@ -79,7 +80,7 @@ def test_half_a_week_that_needs_more_replicas_proposes_them() -> None:
 def test_a_few_hours_propose_nothing_at_all() -> None:
     _, tier = of(hours(20, rps=lambda n: 90.0, first=148))
     assert tier.proposal.kind == "no_recommendation"
-    assert tier.proposal.needed[0].startswith("20.0 hours were seen; 22 are needed to propose more replicas")
+    assert tier.proposal.needed[0].startswith("20.0 hours were seen, 22 are needed to propose more replicas")
 
 
 def test_a_tier_that_vanished_before_the_week_is_asked_after() -> None:

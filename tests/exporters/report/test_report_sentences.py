@@ -6,13 +6,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from report_samples import DAY, START, hour, hours, plan, reported
+from report_samples import DAY, START, finding, hour, hours, plan, reported
 
+from exporters.documents.check import NO_BENCHMARK, result_words
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
+from exporters.report.monitoring import NO_SLO
 from exporters.report.period_records import UnknownPeriod
 from exporters.report.records import GuardrailRow, Report
 from exporters.report.wording import BOUNDS, blind_lines, fit_words
+from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import UnknownSpan
 from rules.verdicts.verdict import Subject
@@ -29,6 +32,36 @@ def test_what_no_rule_judges_is_not_called_as_it_should_be(found: Report) -> Non
     assert {row.status for row in unjudged} == {"not_judged"}
     line = next(one for one in report_markdown(found).splitlines() if one.startswith("| TTFT P50 |"))
     assert "as it should be" not in line
+
+
+def test_a_row_without_an_slo_is_not_called_as_it_should_be() -> None:
+    measured = [
+        replace(one, histograms={**one.histograms, "e2e_seconds": one.histograms["ttft_seconds"]}) for one in hours(24)
+    ]
+    tier = reported(plan(), measured)[0].tiers[0]
+    row = next(one for one in tier.monitoring if one.key == "e2e_p99_seconds")
+    assert (row.target, row.observed.gap, row.status) == (NO_SLO, "", "not_judged")
+
+
+def test_a_row_says_one_reason_why_nothing_is_known_of_it(found: Report) -> None:
+    for row in found.tiers[0].monitoring:
+        if row.observed.gap and row.status == "unknown":
+            assert row.sentence.startswith(row.observed.text or row.observed.gap.replace("_", " ")), row.key
+
+
+def test_a_few_hours_list_what_is_lacking_once() -> None:
+    report = reported(plan(), hours(1, rps=lambda n: 0.01))[0]
+    (tier,) = report.tiers
+    assert tier.proposal.sentence == f"No recommendation yet: {tier.proposal.needed[0]}, and 2 more"
+    for text in (report_markdown(report), report_html(report)):
+        assert text.count(tier.proposal.needed[1]) == 1
+
+
+def test_without_a_benchmark_none_is_refuted(found: Report) -> None:
+    broken = Step13(
+        tier="t", results=(finding("KvEviction", 0, 1).worst,), requests=1.0, highest_rps=None, usable_rps=None
+    )
+    assert result_words(broken) == NO_BENCHMARK
 
 
 def test_the_cost_in_the_monitoring_table_has_its_currency(found: Report) -> None:

@@ -236,6 +236,15 @@ def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("history.db", "mine")]
 
 
+def test_a_filling_that_was_ended_leaves_an_empty_folder(tmp_path: Path) -> None:
+    def end(share: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path / "new", seconds=14 * DAY, end=END, progress=end)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_the_history_says_that_it_is_simulated_and_the_files_beside_it_too(
     filled: tuple[Path, SimulatedHistory],
 ) -> None:
