@@ -78,7 +78,7 @@ class StatusCollector(Collector):
 
 
 def _empty(metric: ExportedMetric) -> Printed:
-    return Printed(metric.name.removesuffix("_total"), metric.text, metric.kind.value)
+    return Printed(metric.name.removesuffix("_total"), metric.text, metric.type)
 
 
 def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:
