@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.line_limits import LineLimits
+from agent.http_client.line_limits import MOST_LINES, LineLimits
 from agent.scrape.exposition_lines import (
     UNTYPED,
     ExpositionLine,
@@ -107,8 +107,9 @@ class SeriesReader:
         """Parse a page. Raise ScrapeError (syntax, duplicate, cut_off, too_large) and keep nothing of the page."""
         if not body.endswith(b"\n"):
             raise ScrapeError(ScrapeFailure.CUT_OFF, f"the page ends inside a line: {body[-60:]!r}")
-        LineLimits().check(body)
-        lines = body.split(b"\n")
+        lines = body.split(b"\n", MOST_LINES + 1)
+        if len(lines) > MOST_LINES + 1:
+            raise _too_large(f"has more than {MOST_LINES} lines")
         lines.pop()
         layout = self._layout
         values = None if layout is None else layout.read_values(body, lines)
@@ -119,6 +120,7 @@ class SeriesReader:
         return ParsedPage(layout.series, values, layout.families, layout.derived)
 
     def _read_unknown(self, body: bytes, lines: list[bytes]) -> tuple[PageLayout, tuple[float, ...]]:
+        LineLimits().check(body)
         _check_utf8(body)
         openmetrics = self._is_openmetrics(lines)
         prefixes = prefixes_of(lines)
