@@ -36,6 +36,12 @@ _PAGES_KEPT = 120
 MOST_SERIES = 10_000
 """Samples of a page. The largest page that we know, of TGI, has 1,900; each new one costs about 2.7 kB."""
 
+USUAL_SERIES = 2_500
+"""A page of so many series is always read."""
+
+MOST_ALL_SERIES = 30_000
+"""Series of all pages that differ, above which no page of more than USUAL_SERIES is read. Each costs about 1 kB."""
+
 MOST_NEW_SERIES = 2_500
 """New lines of a page after the first: above what a restart under another name brings."""
 
@@ -140,6 +146,8 @@ class SeriesReader:
         samples = sum(not line.startswith(b"#") for line in lines)
         if samples > self._max_series:
             raise _too_large(f"has {samples} samples, more than {self._max_series}")
+        if samples > USUAL_SERIES and samples + _POOL.count_series() > MOST_ALL_SERIES:
+            raise _too_large(f"has {samples} samples, and all pages together would have more than {MOST_ALL_SERIES}")
         known = (*self._known(), _POOL.known_lines(self._wanted, openmetrics))
         self._check_new(prefixes)
         learned: dict[bytes, Sample | Metadata] = {}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from agent.scrape.exposition_lines import NUMBER_BYTES, Metadata, Sample
 
@@ -86,6 +86,11 @@ class LayoutPool:
     def __init__(self) -> None:
         self._layouts: WeakValueDictionary[object, PageLayout] = WeakValueDictionary()
         self._newest: WeakValueDictionary[object, PageLayout] = WeakValueDictionary()
+        self._all: WeakSet[PageLayout] = WeakSet()
+
+    def count_series(self) -> int:
+        """Return the series of all layouts in use, each layout counted once."""
+        return sum(len(layout.is_wanted) for layout in self._all)
 
     def find(self, wanted: Wanted, prefixes: tuple[bytes, ...]) -> PageLayout | None:
         """Return the layout of these lines, of which `wanted` selects."""
@@ -97,7 +102,8 @@ class LayoutPool:
         return newest.lines if newest is not None else {}
 
     def add(self, wanted: Wanted, layout: PageLayout) -> None:
-        """Let other readers use the layout, if it can be read again with other numbers."""
+        """Count the layout. Let other readers use it, if it can be read again with other numbers."""
+        self._all.add(layout)
         if layout.repeatable:
             self._layouts[wanted, layout.prefixes] = layout
             self._newest[wanted, layout.openmetrics] = layout

@@ -19,7 +19,7 @@ from agent.http_client.line_limits import MOST_LINE_BYTES, MOST_LINES
 from agent.scrape import exposition
 from agent.scrape.exposition import ParsedPage, SeriesReader
 from agent.scrape.exposition_lines import ExpositionLine
-from agent.scrape.page_layout import ExpositionSeries, prefixes_of
+from agent.scrape.page_layout import ExpositionSeries, LayoutPool, prefixes_of
 from exporters.render.text import one_line
 
 PAGES = TESTS / "pages"
@@ -374,6 +374,26 @@ def test_what_only_a_reader_of_the_past_knew_is_parsed_again() -> None:
     del reader
     gc.collect()
     assert exposition._POOL.find(everything, prefixes) is None
+
+
+def test_many_large_pages_do_not_take_the_memory_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "_POOL", LayoutPool())
+    monkeypatch.setattr(exposition, "MOST_ALL_SERIES", 50)
+    monkeypatch.setattr(exposition, "USUAL_SERIES", 10)
+
+    def page(target: int, series: int) -> str:
+        return "".join(f'x{{target="{target}",n="{n}"}} 1\n' for n in range(series))
+
+    readers = [SeriesReader(everything) for _ in range(4)]
+    for target in (0, 1):
+        readers[target].read(page(target, 20).encode())
+    assert "all pages together would have more than 50" in refusal(readers[2], page(2, 20)).text
+    assert len(readers[3].read(page(3, 10).encode()).series) == 10
+    # The same page at another target costs nothing, and the room of a target that left is free again.
+    assert len(readers[2].read(page(0, 20).encode()).series) == 20
+    del readers[:2]
+    gc.collect()
+    assert len(readers[1].read(page(2, 20).encode()).series) == 20
 
 
 def test_a_known_layout_counts_against_the_limits_of_each_reader() -> None:
