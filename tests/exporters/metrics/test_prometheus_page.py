@@ -2,6 +2,7 @@
 
 import math
 import subprocess
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -321,6 +322,23 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
             [promtool, "check", "metrics"], input=body, capture_output=True, timeout=CEILING_SECONDS
         )
         assert (checked.returncode, checked.stderr.decode()) == (0, "")
+
+
+@pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
+def test_a_page_takes_little_more_memory_than_its_bytes_twice(accept: str) -> None:
+    status = alone(full_replica())
+    many = tuple(replace(full_replica(), name=f"r{n}") for n in range(30))
+    status = replace(status, tiers=(replace(status.tiers[0], replicas=many),))
+    render(status, accept)
+    tracemalloc.start()
+    try:
+        body, _ = render(status, accept)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * len(body)
+    assert accept == PLAIN or body.endswith(b"# EOF\n")
+    assert body.count(b"# EOF\n") == (accept != PLAIN)
 
 
 def test_promtool_finds_nothing_wrong_with_any_metric_that_a_role_may_print() -> None:
