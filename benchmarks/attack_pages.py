@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
-from itertools import count
+from collections.abc import Callable, Iterable
+from itertools import cycle
 from typing import Any
 
 from attacks import Attack, World, answer
 
 GZIP = {"Content-Encoding": "gzip"}
 MiB = 1 << 20
+DISTINCT_PAGES = 40
+"""Pages whose series are new; they come again after ten minutes, when a refused page is long forgotten."""
 
 
 def _hostile(
-    page: Callable[[World], Callable[[BaseHTTPRequestHandler], None]],
+    pages: Callable[[bytes], Iterable[bytes]],
 ) -> Callable[[World], list[dict[str, Any]]]:
-    return lambda world: [world.target("/hostile", page(world))]
+    """Return a target that gives these pages in turn, made of a healthy one. They are packed here, before the attack begins:
+    packing 300 MB costs seconds of CPU, which would lengthen the daemon's turns."""
+
+    def targets(world: World) -> list[dict[str, Any]]:
+        packed = cycle([gzip.compress(page, 1) for page in pages(world.bodies[0])])
+        return [world.target("/hostile", lambda handler: answer(handler, next(packed), GZIP))]
+
+    return targets
 
 
-def _long_label(characters: int) -> Callable[[World], Callable[[BaseHTTPRequestHandler], None]]:
-    def page(world: World) -> Callable[[BaseHTTPRequestHandler], None]:
-        name = b'model_name="' + b"m" * characters
-        return lambda handler: answer(handler, gzip.compress(world.body().replace(b'model_name="', name), 1), GZIP)
-
-    return page
+def _long_label(characters: int) -> Callable[[bytes], Iterable[bytes]]:
+    name = b'model_name="' + b"m" * characters
+    return lambda body: (body.replace(b'model_name="', name),)
 
 
-def _more(lines: Callable[[int], bytes]) -> Callable[[World], Callable[[BaseHTTPRequestHandler], None]]:
-    """The healthy page with further lines, which may differ from page to page."""
-    number = count()
-    return lambda world: lambda handler: answer(handler, gzip.compress(world.body() + lines(next(number)), 1), GZIP)
-
-
-def _new_series(number: int) -> bytes:
-    lines = (b'vllm:num_requests_running{engine="0",model_name="m%d-%d"} 1.0\n' % (number, n) for n in range(49_000))
-    return b"".join(lines)
+def _new_series(body: bytes) -> Iterable[bytes]:
+    for number in range(DISTINCT_PAGES):
+        lines = (
+            b'vllm:num_requests_running{engine="0",model_name="m%d-%d"} 1.0\n' % (number, n) for n in range(49_000)
+        )
+        yield body + b"".join(lines)
 
 
 ATTACKS = (
@@ -45,12 +47,12 @@ ATTACKS = (
     Attack(
         name="page-blank-lines",
         text="16 MB of blank lines in 16 kB",
-        targets=_hostile(_more(lambda n: b"\n" * (15 * MiB))),
+        targets=_hostile(lambda body: (body + b"\n" * (15 * MiB),)),
     ),
     Attack(
         name="page-comments",
         text="1.2 million comment lines",
-        targets=_hostile(_more(lambda n: b"# a comment\n" * 1_200_000)),
+        targets=_hostile(lambda body: (body + b"# a comment\n" * 1_200_000,)),
     ),
-    Attack(name="page-new-series", text="49,000 new series on every page", targets=_hostile(_more(_new_series))),
+    Attack(name="page-new-series", text="49,000 new series on every page", targets=_hostile(_new_series)),
 )

@@ -42,6 +42,8 @@ from scrape import pages
 
 LIMIT_MIB = 128
 """`resources.limits.memory` of deploy/kubernetes/base/node/daemonset.yaml."""
+SHIPPED_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2"}
+"""`env` of the same file."""
 HEALTHY_TARGETS = 4
 INTERVAL_SECONDS = 15
 HEALTH_SECONDS = 1.0
@@ -229,7 +231,8 @@ def run_attack(attack: Attack, minutes: float, root: Path) -> dict[str, Any]:
         log = (folder / "log").open("wb")
         command = [sys.executable, "-m", "agent", "run", "-c", str(folder / "sizewatch.yaml"), "--role", "node"]
         begin = time.monotonic()
-        process = subprocess.Popen(command, cwd=root, stdout=log, stderr=log, preexec_fn=enter)
+        environment = os.environ | SHIPPED_ENVIRONMENT
+        process = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=log, preexec_fn=enter)
         world.process = process
         if attack.act is not None:
             threading.Thread(target=attack.act, args=(world,), daemon=True).start()

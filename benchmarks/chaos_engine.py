@@ -8,8 +8,9 @@ here too.
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -98,6 +99,31 @@ def back_in_time(handler: Handler) -> None:
     handler.give(first or b"")
 
 
+def _more(lines: Callable[[int], bytes]) -> Act:
+    """The page with further lines, by the number of the request."""
+
+    def act(handler: Handler) -> None:
+        engine = _engine(handler)
+        handler.give(engine.page() + lines(engine.asked))
+
+    return act
+
+
+def long_label(handler: Handler) -> None:
+    handler.give(_engine(handler).page().replace(b'model_name="', b'model_name="' + b"m" * 70_000))
+
+
+def impossible_numbers(handler: Handler) -> None:
+    """A cache that is full a billion times over, and more requests than anybody has sent."""
+    page = IMPOSSIBLE_GAUGE.sub(rb"\1 1e9", _engine(handler).page())
+    handler.give(IMPOSSIBLE_COUNTER.sub(rb"\1 5e18", page))
+
+
+IMPOSSIBLE_GAUGE = re.compile(rb"(?m)^(vllm:\w*cache_usage_perc\{.*\}) \S+$")
+IMPOSSIBLE_COUNTER = re.compile(rb"(?m)^(vllm:request_success_total\{.*\}) \S+$")
+
+NEW_SERIES = 3_000
+
 ACTS: Mapping[str, Act] = {
     "hangs": address.hangs,
     "hangs_mid_page": lambda handler: address.hangs_mid(handler, _engine(handler).page()),
@@ -112,6 +138,15 @@ ACTS: Mapping[str, Act] = {
     "redirect": address.redirects,
     "huge": address.huge,
     "every_series_twice": twice,
+    "long_label": long_label,
+    "blank_lines": _more(lambda asked: b"\n" * 1_000_000),
+    "comment_lines": _more(lambda asked: b"# a comment\n" * 150_000),
+    "new_series": _more(
+        lambda asked: b"".join(
+            b'vllm:num_requests_running{engine="%d-%d"} 1.0\n' % (asked, n) for n in range(NEW_SERIES)
+        )
+    ),
+    "impossible_numbers": impossible_numbers,
     "flaps": flaps,
     "back_in_time": back_in_time,
     "other_version": address.says(200, OTHER_VERSION.read_bytes()),

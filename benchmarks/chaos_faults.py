@@ -63,8 +63,15 @@ def _fewer_requests(before: Metrics, now: Metrics) -> bool:
     return total(now, name, VICTIM) >= total(before, name, VICTIM)
 
 
+def _no_leap(before: Metrics, now: Metrics) -> bool:
+    """What cannot be is a gap: the sums of the agent neither leap nor fall."""
+    name = "sizewatch_requests_finished_total"
+    return total(before, name, VICTIM) <= total(now, name, VICTIM) < total(before, name, VICTIM) + 1e6
+
+
 SHOWN_OTHERWISE: Mapping[str, tuple[Shows, str]] = {
     "back_in_time": (_fewer_requests, "sizewatch_requests_finished_total (does not fall)"),
+    "impossible_numbers": (_no_leap, "sizewatch_requests_finished_total (does not leap)"),
     "other_version": (_newer_version, "sizewatch_replica_info"),
     "other_engine": (_newer_version, "sizewatch_replica_info"),
 }

@@ -11,6 +11,7 @@ from functools import lru_cache
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
 from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.gpu_limits import drop_impossible
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
 
@@ -127,16 +128,18 @@ class SeriesColumns:
     def gpus(self, place: int, t: float) -> tuple[GpuReadout, ...]:
         """Return the GPU readouts of that page."""
         return tuple(
-            GpuReadout(
-                t=t,
-                gpu=gpu,
-                index=None,
-                product=self._products.get(gpu, ""),
-                counters={f: c[place] for f, gauge, c in several if not gauge and math.isfinite(c[place])},
-                gauges={f: c[place] for f, gauge, c in several if gauge and math.isfinite(c[place])},
-                gaps={},
-                sampled=frozenset(f for f, _, _ in several if f == "gpu_utilization_sampled"),
-                pids=(),
+            drop_impossible(
+                GpuReadout(
+                    t=t,
+                    gpu=gpu,
+                    index=None,
+                    product=self._products.get(gpu, ""),
+                    counters={f: c[place] for f, gauge, c in several if not gauge and math.isfinite(c[place])},
+                    gauges={f: c[place] for f, gauge, c in several if gauge and math.isfinite(c[place])},
+                    gaps={},
+                    sampled=frozenset(f for f, _, _ in several if f == "gpu_utilization_sampled"),
+                    pids=(),
+                )
             )
             for gpu, several in sorted(self._of_gpus.items())
         )

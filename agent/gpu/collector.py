@@ -15,6 +15,7 @@ from agent.scrape.exposition import ParsedPage, SeriesReader
 from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.telemetry import gpu_windows
+from rules.telemetry.gpu_limits import drop_impossible
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 
@@ -105,7 +106,7 @@ class GpuCollector:
             text = f"defect in sizewatch while reading GPUs: {type(error).__name__}"
             return GpuReadings(windows={}, problems=(text,))
         found: dict[str, Window] = {}
-        for readout in readouts:
+        for readout in map(drop_impossible, readouts):
             before = self.latest.get(readout.gpu)
             window = gpu_windows.diff_readouts(before, readout) if before is not None else None
             if window is not None:

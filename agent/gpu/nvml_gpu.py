@@ -26,6 +26,7 @@ from agent.gpu.nvml_device import (
 from agent.gpu.nvml_faults import add_faults
 from agent.gpu.nvml_health import GpuHealthSums
 from agent.gpu.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum
+from rules.telemetry.gpu_limits import Impossible
 from rules.telemetry.snapshots import GpuReadout
 
 BUSY = ("gpu_busy_seconds", "gpu_busy_covered_seconds")
@@ -158,7 +159,8 @@ def _measured(name: str, metric: Any, device: NvmlDevice) -> float | str:
         return float(metric.value * 2**20)
     ratio = metric.value / 100.0
     if not 0.0 <= ratio <= LARGEST_RATIO:  # also false for NaN
-        return f"{metric.value:g} % active was given by {device.product} (driver {device.driver})"
+        text = f"{metric.value:g} % active was given by {device.product} (driver {device.driver})"
+        return text if math.isnan(ratio) else Impossible(text)
     return float(min(ratio, 1.0))
 
 

@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -32,6 +32,7 @@ from agent.http_client.error_text import (
     unmistakable,
     wrong_content,
 )
+from agent.http_client.line_limits import LineLimits
 from agent.http_client.transport import (
     HttpRequest,
     HttpTransport,
@@ -46,10 +47,16 @@ from agent.http_client.transport import (
 METRICS = "text/plain;version=0.0.4"
 JSON = "application/json"
 MOST_THREADS = 32
-"""Threads that scrape while targets answer. A waiting thread costs about 50 kB."""
+"""Threads that scrape while targets answer. A waiting thread costs about 35 kB, its connection included."""
 
-MOST_HUNG_THREADS = 1024
+MOST_HUNG_THREADS = 256
 """Maximum threads while targets hang: each of these holds one until its deadline."""
+
+MOST_RETRY_THREADS = 64
+"""Further threads, for targets that hung last time. With a timeout of 10 s these ask 192 targets in two cycles of 15 s."""
+
+PART_BYTES = 65_536
+"""Bytes of a body that are read and decompressed at once: all of a usual page."""
 
 MOST_TAIL = 8_192
 """Bytes of a truncated page that are searched for secrets before its end is quoted."""
@@ -110,11 +117,23 @@ class KeptConnection:
                 if not (kept and closed_by_peer(error)):
                     raise self._translated(error, reading=False) from error
 
-    def body(self, response: BaseHTTPResponse) -> bytes:
-        """Return the complete, decompressed body. The connection can then serve another request."""
-        body = self._decoded(self._received(response), response.headers.get("Content-Encoding", ""))
+    def body(self, response: BaseHTTPResponse, check: Callable[[bytes], None] | None = None) -> bytes:
+        """Return the complete, decompressed body. The connection can then serve another request.
+
+        `check` sees each decompressed part when it arrives, and may raise ScrapeError: nothing more is read then.
+        """
+        most = PART_BYTES if check is not None else self._options.max_bytes + 1
+        received = self._received(response, most)
+        parts, size = [], 0
+        for part in self._decoded(received, response.headers.get("Content-Encoding", ""), most):
+            size += len(part)
+            if size > self._options.max_bytes:
+                raise self._too_large()
+            if check is not None:
+                check(part)
+            parts.append(part)
         self._kept = True
-        return body
+        return b"".join(parts)
 
     def redact_reply(self, reply: str) -> str:
         """Remove all secrets from a response text. Redact before truncation: half a secret is not recognised."""
@@ -145,10 +164,10 @@ class KeptConnection:
     def _translated(self, error: Exception, *, reading: bool) -> ScrapeError:
         return translate_http_error(error, self._place, self._options.timeout_seconds, self._what, reading=reading)
 
-    def _received(self, response: BaseHTTPResponse) -> bytes:
-        limit = self._options.max_bytes
+    def _received(self, response: BaseHTTPResponse, most: int) -> Iterator[bytes]:
+        """Yield the body as it is sent, in parts of at most so many bytes."""
         announced = response.length_remaining
-        if announced is not None and announced > limit:
+        if announced is not None and announced > self._options.max_bytes:
             raise self._too_large()
         # With an unknown framing http.client reads until the connection ends, wherever that is.
         framed = response.headers.get("Transfer-Encoding", "identity")
@@ -158,37 +177,50 @@ class KeptConnection:
             )
         if announced is None and "Content-Length" in response.headers and framed.lower() != "chunked":
             raise self.truncation_error("the length that it announces is no number")
-        try:
-            body: bytes = response.read(limit + 1, decode_content=False)
-        except urllib3.exceptions.HTTPError as error:
-            raise self._translated(error, reading=True) from error
-        except ValueError as error:
-            # http.client accepts any integer as the length of a chunk.
-            raise self.truncation_error("a chunk of it has a length that is none") from error
-        if len(body) > limit:
-            raise self._too_large()
+        size, more = 0, True
+        while more:
+            try:
+                part = response.read(most, decode_content=False)
+            except urllib3.exceptions.HTTPError as error:
+                raise self._translated(error, reading=True) from error
+            except ValueError as error:
+                # http.client accepts any integer as the length of a chunk.
+                raise self.truncation_error("a chunk of it has a length that is none") from error
+            more = len(part) == most
+            size += len(part)
+            if size > self._options.max_bytes:
+                raise self._too_large()
+            yield part
         if response.length_remaining:
-            raise self.truncation_error(f"{len(body)} of {announced} announced bytes arrived")
-        return body
+            raise self.truncation_error(f"{size} of {announced} announced bytes arrived")
 
-    def _decoded(self, body: bytes, encoding: str) -> bytes:
+    def _decoded(self, received: Iterator[bytes], encoding: str, most: int) -> Iterator[bytes]:
+        """Yield the decompressed body in parts of at most so many bytes."""
         if encoding.strip().lower() in ("", "identity"):
-            return body
+            yield from received
+            return
         if encoding.strip().lower() not in ("gzip", "x-gzip"):
             text = f"{self._place} sent Content-Encoding {self.redact_reply(encoding)[:40]!r}; only gzip is asked for"
             raise ScrapeError(ScrapeFailure.CONTENT_TYPE, text)
-        limit = self._options.max_bytes
         # Not urllib3's decoder: it takes a truncated stream for a complete one.
         unzip = zlib.decompressobj(_GZIP)
-        try:
-            page = unzip.decompress(body, limit + 1)
-        except zlib.error as error:
-            raise self.truncation_error(f"its gzip does not unpack ({error})") from error
-        if len(page) > limit:
-            raise self._too_large()
+        for packed in received:
+            if unzip.eof and packed:
+                raise self._unended()
+            more = True
+            while more:
+                try:
+                    part = unzip.decompress(packed, most)
+                except zlib.error as error:
+                    raise self.truncation_error(f"its gzip does not unpack ({error})") from error
+                yield part
+                packed = unzip.unconsumed_tail
+                more = not unzip.eof and (bool(packed) or len(part) == most)
         if not unzip.eof or unzip.unused_data:
-            raise self.truncation_error(f"its gzip stream does not end with the {self._what}")
-        return page
+            raise self._unended()
+
+    def _unended(self) -> ScrapeError:
+        return self.truncation_error(f"its gzip stream does not end with the {self._what}")
 
     def _too_large(self) -> ScrapeError:
         text = f"{self._place} sends more than {self._options.max_bytes} bytes; if that is right, raise max_bytes"
@@ -242,11 +274,16 @@ class PageFetcher:
         # Check twice: a wrong type is not worth reading, and a wrong page may have the right type.
         if self._accept == METRICS and (wrong := wrong_content(self._place, content_type)):
             raise wrong
-        body = connection.redact_page(connection.body(response))
         if self._accept != METRICS:
-            return body
-        if wrong := wrong_content(self._place, content_type, body[:100]):
-            raise wrong
+            return connection.redact_page(connection.body(response))
+        limits = LineLimits()
+
+        def check(part: bytes) -> None:
+            if not limits.begun and (wrong := wrong_content(self._place, content_type, part[:100])):
+                raise wrong
+            limits.check(part)
+
+        body = connection.redact_page(connection.body(response, check))
         if not body.endswith(b"\n"):
             tail = connection.redact_reply(body[-MOST_TAIL:].decode("utf-8", "replace"))[-60:]
             raise connection.truncation_error(f"the page ends inside a line: {tail!r}" if body else "the page is empty")
@@ -264,11 +301,11 @@ def fetch_page(options: TargetOptions, accept: str = METRICS) -> bytes:
 class FetchThreads:
     """Threads for scrapes. As daemon threads they hold up no exit, which a hung name lookup otherwise would."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_HUNG_THREADS) -> None:
         self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._counting = threading.Lock()
         self._idle = self.count = 0
-        self._most = MOST_HUNG_THREADS
+        self._most = most
 
     def submit(self, fetch: Callable[[], Any]) -> Future[Any]:
         scrape: Future[Any] = Future()

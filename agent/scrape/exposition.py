@@ -1,20 +1,22 @@
 """Reader of the exposition pages of one target, with a cache of known lines.
 
-Only the first page is slow. If a page repeats the last page's lines with other numbers, `_repeated` reads it without
-looking at single lines. Otherwise `_read_lines` looks up every line, and keeps what it learned if the page is good.
-`agent.scrape.exposition_lines` parses each new line once and finds the type of a sample. The caller checks values
-(falling buckets, counts that disagree). No engine is special here. A new page format starts in `_is_openmetrics`.
+Only the first page is slow. If a page repeats the last page's lines with other numbers, its layout reads it without
+looking at single lines. If it repeats those of another target, that layout is taken over. Otherwise `_read_lines` looks
+up every line, and keeps what it learned if the page is good. `agent.scrape.exposition_lines` parses each new line once
+and finds the type of a sample. The caller checks values (falling buckets, counts that disagree). No engine is special
+here. A new page format starts in `_is_openmetrics`.
 """
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
 from typing import Any
 
 from agent.errors import ScrapeError, ScrapeFailure
+from agent.http_client.line_limits import MOST_LINES, LineLimits
 from agent.scrape.exposition_lines import (
-    NUMBER_BYTES,
     UNTYPED,
     ExpositionLine,
     FamilyLookup,
@@ -24,6 +26,7 @@ from agent.scrape.exposition_lines import (
     parse_line,
     split_number,
 )
+from agent.scrape.page_layout import ExpositionSeries, KnownLines, LayoutPool, PageLayout, Wanted, prefixes_of
 from exporters.render.text import quote_external_text
 
 _END = b"# EOF"
@@ -33,11 +36,11 @@ _PAGES_KEPT = 120
 MOST_SERIES = 10_000
 """Samples of a page. The largest page that we know, of TGI, has 1,900; each new one costs about 2.7 kB."""
 
-MOST_LINES = 20_000
-"""Lines of any kind: comments and blank lines cost memory too."""
+USUAL_SERIES = 2_500
+"""A page of so many series is always read."""
 
-MOST_LINE_BYTES = 16_384
-"""The longest line that we know, of vLLM's configuration, has 1,153 bytes."""
+MOST_ALL_SERIES = 30_000
+"""Series of all pages that differ, above which no page of more than USUAL_SERIES is read. Each costs about 1 kB."""
 
 MOST_NEW_SERIES = 2_500
 """New lines of a page after the first: above what a restart under another name brings."""
@@ -52,44 +55,23 @@ MODEL_LABELS = frozenset({"model_name", "model", "model_id"})
 NAME_LISTS = frozenset({"running_lora_adapters", "waiting_lora_adapters"})
 """Labels that list names, which are split before they are kept."""
 
-
-@dataclass(frozen=True, slots=True)
-class ExpositionSeries:
-    """Series: the sample name as printed, labels sorted by name, and the type from its TYPE line."""
-
-    name: str
-    labels: tuple[tuple[str, str], ...]
-    type: str
+_POOL = LayoutPool()
+_UNKNOWN_PAGES = threading.Lock()
+"""Held while a page of an unknown layout is read: a hundred first pages at once must not take the memory of a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPage:
     """Selected series of one page in page order, with their values in parallel.
 
-    `families` maps every family of the page to its type. `layout` changes only when `series` differs from the previous
-    page. Data derived from `series` stays valid until then.
+    `families` maps every family of the page to its type. `series` is another object only when it differs from that of
+    the previous page. `derived` holds what readers worked out from these series, of this target or of another.
     """
 
     series: tuple[ExpositionSeries, ...]
     values: tuple[float, ...]
     families: Mapping[str, str]
-    layout: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """Content of a page without its numbers. Tuples have an item per line, `is_wanted` an item per sample line."""
-
-    prefixes: tuple[bytes, ...]
-    is_sample: tuple[bool, ...]
-    is_other: tuple[bool, ...]
-    is_wanted: tuple[bool, ...]
-    fixed_bytes: int
-    repeatable: bool
-    openmetrics: bool
-    series: tuple[ExpositionSeries, ...]
-    families: Mapping[str, str]
-    number: int
+    derived: dict[object, Any]
 
 
 class SeriesReader:
@@ -103,70 +85,87 @@ class SeriesReader:
     page stay.
     """
 
-    def __init__(self, wanted: Callable[[str], bool], max_series: int = MOST_SERIES) -> None:
+    def __init__(self, wanted: Wanted, max_series: int = MOST_SERIES) -> None:
         self._wanted = wanted
         self._max_series = max_series
-        self._recent: dict[bytes, Sample | Metadata] = {}
-        self._older: dict[bytes, Sample | Metadata] = {}
+        # Lines that are not on the present page, by the time of their last absence.
+        self._recent: KnownLines = {}
+        self._older: KnownLines = {}
         self._pages = 0
-        self._number = 0
-        self._layout: _Layout | None = None
+        self._layout: PageLayout | None = None
 
     @property
     def known_lines(self) -> int:
         """Return the number of cached lines, including unselected lines."""
-        return len(self._recent.keys() | self._older.keys())
+        present = self._layout.lines if self._layout is not None else {}
+        return len(present.keys() | self._recent.keys() | self._older.keys())
 
     @property
     def state(self) -> object:
         """Return the cache state, to restore it if the caller rejects the page."""
-        return self._recent, self._older, self._layout, self._number
+        return self._recent, self._older, self._layout
 
     @state.setter
     def state(self, before: Any) -> None:
-        self._recent, self._older, self._layout, self._number = before
+        self._recent, self._older, self._layout = before
 
     def read(self, body: bytes) -> ParsedPage:
         """Parse a page. Raise ScrapeError (syntax, duplicate, cut_off, too_large) and keep nothing of the page."""
         if not body.endswith(b"\n"):
             raise ScrapeError(ScrapeFailure.CUT_OFF, f"the page ends inside a line: {body[-60:]!r}")
-        count = body.count(b"\n")
-        if count > MOST_LINES:
-            raise _too_large(f"has {count} lines, more than {MOST_LINES}")
-        lines = body.split(b"\n")
+        lines = body.split(b"\n", MOST_LINES + 1)
+        if len(lines) > MOST_LINES + 1:
+            raise _too_large(f"has more than {MOST_LINES} lines")
         lines.pop()
         layout = self._layout
-        values = None if layout is None else _repeated(layout, body, lines)
+        values = None if layout is None else layout.read_values(body, lines)
         if layout is None or values is None:
-            layout, values = self._read_lines(body, lines)
+            with _UNKNOWN_PAGES:
+                layout, values = self._read_unknown(body, lines)
         self._forget(layout)
-        return ParsedPage(layout.series, values, layout.families, layout.number)
+        return ParsedPage(layout.series, values, layout.families, layout.derived)
 
-    def _read_lines(self, body: bytes, lines: list[bytes]) -> tuple[_Layout, tuple[float, ...]]:
+    def _read_unknown(self, body: bytes, lines: list[bytes]) -> tuple[PageLayout, tuple[float, ...]]:
+        LineLimits().check(body)
         _check_utf8(body)
+        openmetrics = self._is_openmetrics(lines)
+        prefixes = prefixes_of(lines)
+        layout = _POOL.find(self._wanted, prefixes)
+        values = None
+        if layout is not None and len(layout.is_wanted) <= self._max_series:
+            values = layout.read_values(body, lines)
+        if layout is None or values is None:
+            layout, values = self._read_lines(lines, prefixes, openmetrics)
+            _POOL.add(self._wanted, layout)
+        self._replace_layout(layout)
+        return layout, values
+
+    def _read_lines(
+        self, lines: list[bytes], prefixes: tuple[bytes, ...], openmetrics: bool
+    ) -> tuple[PageLayout, tuple[float, ...]]:
         samples = sum(not line.startswith(b"#") for line in lines)
         if samples > self._max_series:
             raise _too_large(f"has {samples} samples, more than {self._max_series}")
-        longest = max(map(len, lines), default=0)
-        if longest > MOST_LINE_BYTES:
-            raise _too_large(f"has a line of {longest} bytes, more than {MOST_LINE_BYTES}")
-        openmetrics = self._is_openmetrics(lines)
-        self._check_new(lines)
+        if samples > USUAL_SERIES and samples + _POOL.count_series() > MOST_ALL_SERIES:
+            raise _too_large(f"has {samples} samples, and all pages together would have more than {MOST_ALL_SERIES}")
+        known = (*self._known(), _POOL.known_lines(self._wanted, openmetrics))
+        self._check_new(prefixes)
         learned: dict[bytes, Sample | Metadata] = {}
-        page = [self._line(line, number, openmetrics, learned) for number, line in enumerate(lines, 1)]
-        layout = self._build_layout(page, openmetrics)
-        self._recent.update(learned)
-        self._layout = layout
-        self._number = layout.number
+        page = [self._line(line, number, openmetrics, known, learned) for number, line in enumerate(lines, 1)]
+        layout = self._build_layout(page, openmetrics, learned)
         numbers = (line.value for line in compress(page, layout.is_sample))
         return layout, tuple(compress(numbers, layout.is_wanted))
 
-    def _check_new(self, lines: list[bytes]) -> None:
+    def _known(self) -> tuple[KnownLines, ...]:
+        return (self._layout.lines if self._layout is not None else {}, self._recent, self._older)
+
+    def _check_new(self, prefixes: tuple[bytes, ...]) -> None:
         """Raise ScrapeError if a page after the first has too many new series."""
         if self._layout is None:
             return
-        heads = (line.rpartition(b" ") for line in lines if line and not line.startswith(b"#"))
-        new = sum((head + blank) not in self._recent and (head + blank) not in self._older for head, blank, _ in heads)
+        present, recent, older = self._known()
+        heads = (prefix for prefix in prefixes if prefix and not prefix.startswith(b"#"))
+        new = sum(head not in present and head not in recent and head not in older for head in heads)
         if new > MOST_NEW_SERIES:
             raise _too_large(f"has {new} new series since the last page, more than {MOST_NEW_SERIES}")
 
@@ -183,11 +182,18 @@ class SeriesReader:
         return openmetrics
 
     def _line(
-        self, line: bytes, number: int, openmetrics: bool, learned: dict[bytes, Sample | Metadata]
+        self,
+        line: bytes,
+        number: int,
+        openmetrics: bool,
+        known: tuple[KnownLines, ...],
+        learned: dict[bytes, Sample | Metadata],
     ) -> ExpositionLine:
         fixed = not line or line.startswith(b"#")
         key, value = (line, 0.0) if fixed else split_number(line)
-        parsed = None if value is None else self._recent.get(key) or self._older.get(key) or learned.get(key)
+        parsed = learned.get(key) if value is not None else None
+        if value is not None and parsed is None:
+            parsed = next((parsed for lines in known if (parsed := lines.get(key)) is not None), None)
         if parsed is None or value is None:
             read = parse_line(line, number, openmetrics=openmetrics)
             if read.reusable and fixed == isinstance(read.parsed, Metadata):
@@ -196,14 +202,15 @@ class SeriesReader:
         learned[key] = parsed
         return ExpositionLine(key, parsed, value, True)
 
-    def _build_layout(self, page: list[ExpositionLine], openmetrics: bool) -> _Layout:
+    def _build_layout(self, page: list[ExpositionLine], openmetrics: bool, lines: KnownLines) -> PageLayout:
         families, contradicted = declared_families(line.parsed for line in page)
         is_wanted, series = self._select_samples(page, families, contradicted)
         last = self._layout
         same = last is not None and last.series == series
         is_sample = tuple(isinstance(line.parsed, Sample) for line in page)
-        return _Layout(
+        return PageLayout(
             prefixes=tuple(line.prefix for line in page),
+            lines=lines,
             is_sample=is_sample,
             is_other=tuple(not sample for sample in is_sample),
             is_wanted=is_wanted,
@@ -212,7 +219,7 @@ class SeriesReader:
             openmetrics=openmetrics,
             series=last.series if last is not None and same else series,
             families=MappingProxyType(families),
-            number=self._number if same else self._number + 1,
+            derived=last.derived if last is not None and same and last.families == families else {},
         )
 
     def _select_samples(
@@ -249,37 +256,19 @@ class SeriesReader:
         families.update((name, UNTYPED) for name in placing.unplaced)
         return tuple(is_wanted), tuple(first_lines)
 
-    def _forget(self, layout: _Layout) -> None:
+    def _replace_layout(self, layout: PageLayout) -> None:
+        """Use another layout. Remember the lines of the one before: series come and go."""
+        if self._layout is not None:
+            gone = {prefix: parsed for prefix, parsed in self._layout.lines.items() if prefix not in layout.lines}
+            self._recent = {**self._recent, **gone}
+        self._layout = layout
+
+    def _forget(self, layout: PageLayout) -> None:
         self._pages += 1
-        crowded = len(self._recent) + len(self._older) > self._max_series
-        if not crowded and self._pages < _PAGES_KEPT:
-            return
-        self._pages = 0
-        self._older = {} if crowded else self._recent
-        current = ((prefix, self._recent.get(prefix)) for prefix in layout.prefixes)
-        self._recent = {prefix: parsed for prefix, parsed in current if parsed is not None}
-
-
-def _repeated(layout: _Layout, body: bytes, lines: list[bytes]) -> tuple[float, ...] | None:
-    """Return the selected values if only plain numbers differ from the last page, else None.
-
-    Every line loses its known prefix. Fixed lines must then be empty, and the other lines must be numbers. Together
-    they must have the bytes of the page minus the fixed bytes. A line with another prefix stays whole and breaks that
-    sum.
-    """
-    if not layout.repeatable or len(lines) != len(layout.prefixes):
-        return None
-    rests = list(map(bytes.removeprefix, lines, layout.prefixes))
-    if any(compress(rests, layout.is_other)):
-        return None
-    texts = tuple(compress(rests, layout.is_sample))
-    numbers = b"".join(texts)
-    if len(numbers) != len(body) - layout.fixed_bytes or numbers.translate(None, NUMBER_BYTES):
-        return None
-    try:
-        return tuple(compress(tuple(map(float, texts)), layout.is_wanted))
-    except ValueError:
-        return None
+        if len(layout.lines) + len(self._recent) + len(self._older) > self._max_series:
+            self._recent, self._older, self._pages = {}, {}, 0
+        elif self._pages >= _PAGES_KEPT:
+            self._recent, self._older, self._pages = {}, self._recent, 0
 
 
 def _check_labels(sample: Sample, number: int, models: set[str]) -> None:

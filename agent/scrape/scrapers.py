@@ -15,16 +15,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import JSON, FetchThreads, PageFetcher
+from agent.http_client.connection import JSON, MOST_RETRY_THREADS, FetchThreads, PageFetcher
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
 from agent.scrape.exposition import ParsedPage, SeriesReader
+from agent.scrape.page_layout import ExpositionSeries
 from rules.engines.coverage import FamilyUse, explain_families, version_range
 from rules.engines.layout import SeriesLayout, compile_layout, is_mapped_name
 from rules.engines.normalize import snapshot
@@ -63,6 +64,13 @@ OTHERS: Mapping[str, str] = {
 _log = logging.getLogger(__name__)
 
 
+@cache
+def _wanted_names(engine: str | None) -> Callable[[str], bool]:
+    """Return the filter of sample names of an engine, of all without a name. One object each: layouts are shared by it."""
+    engines = tuple(e for e in ENGINES if engine in (None, e.name))
+    return lambda name: is_mapped_name(name, engines)
+
+
 class PageReader:
     """Reader of the pages of one target. `engine` is its configured name; without it the engine is detected.
 
@@ -73,16 +81,16 @@ class PageReader:
         self._version = version or ""
         self._engines = tuple(e for e in ENGINES if engine in (None, e.name))
         self._configured = engine
-        self._series = SeriesReader(lambda name: is_mapped_name(name, self._engines))
+        self._series = SeriesReader(_wanted_names(engine))
         self._layout: SeriesLayout | None = None
-        self._layout_id: int | None = None
+        self._compiled: tuple[ExpositionSeries, ...] | None = None
         self._families: Mapping[str, str] = {}
 
     def read(self, body: bytes, t: float) -> Snapshot:
         """Parse the page at `t` (unix seconds). Raise ScrapeError: syntax, duplicate, cut_off or inconsistent."""
         before = self._series.state
         parsed = self._series.read(body)
-        if self._layout is None or parsed.layout != self._layout_id:
+        if self._layout is None or parsed.series is not self._compiled:
             try:
                 self._compile(parsed)
             except ScrapeError:
@@ -95,7 +103,7 @@ class PageReader:
     def set_version(self, version: str) -> None:
         """Use another release from the next page on; "" if it is not known."""
         if version != self._version:
-            self._version, self._layout_id = version, None
+            self._version, self._compiled = version, None
 
     @property
     def engine(self) -> EngineTable:
@@ -116,12 +124,16 @@ class PageReader:
 
     def _compile(self, parsed: ParsedPage) -> None:
         """Compile the layout of a set of series, and the release range that its families imply."""
-        names = [(series.name, dict(series.labels)) for series in parsed.series]
-        engine = self._recognise(names, parsed.families)
-        layout = compile_layout(names, engine)
-        facts = {**layout.facts, "engine_versions": version_range(engine, parsed.families)}
-        facts |= {ENGINE_VERSION: self._version} if self._version else {}
-        self._layout, self._layout_id = replace(layout, facts=facts), parsed.layout
+        layout = parsed.derived.get(self._configured)
+        if layout is None:
+            names = [(series.name, dict(series.labels)) for series in parsed.series]
+            engine = self._recognise(names, parsed.families)
+            layout = compile_layout(names, engine)
+            facts = {**layout.facts, "engine_versions": version_range(engine, parsed.families)}
+            layout = parsed.derived[self._configured] = replace(layout, facts=facts)
+        if self._version:
+            layout = replace(layout, facts={**layout.facts, ENGINE_VERSION: self._version})
+        self._layout, self._compiled = layout, parsed.series
         self._families = parsed.families
 
     def _recognise(self, names: list[tuple[str, dict[str, str]]], families: Iterable[str]) -> EngineTable:
@@ -175,9 +187,11 @@ class _Scraper:
         self.version_url = ""
         self.process: tuple[float | None] | None = None
         self.backoff = Backoff()
-        self.late: Future[_Fetched] | None = None
-        self.running: Future[_Fetched] | None = None
+        self.late: Future[ScrapeResult] | None = None
+        self.running: Future[ScrapeResult] | None = None
         self.begun = 0.0
+        self.parsing = False
+        self.hung = False
 
     def follow_process(self, page: Snapshot) -> Snapshot:
         """Ask for the release with the next scrape if the page is of another process than the last one.
@@ -197,19 +211,33 @@ class _Scraper:
         facts = {name: text for name, text in page.facts.items() if name != ENGINE_VERSION}
         return replace(page, facts=facts | ({ENGINE_VERSION: configured} if configured and not told else {}))
 
+    def record(self, result: ScrapeResult, cycle: int) -> None:
+        """Remember whether the target failed in a cycle, and whether it hung."""
+        error = result.error
+        self.backoff = Backoff() if error is None else self.backoff.record_failure(cycle, 1.0)
+        self.hung = error is not None and error.kind is ScrapeFailure.TIMEOUT
+
+    def describe_progress(self) -> str:
+        """Return what a scrape that still runs does. Only a name is looked up."""
+        host = urlsplit(self.target.options.url).hostname or ""
+        if self.parsing:
+            return "parsing its page"
+        return "connecting or reading" if _is_address(host) else "looking its host's name up, or connecting,"
+
     def is_late(self) -> bool:
         """Return whether a timed-out scrape still runs. It occupies the connection."""
         return self.late is not None and not self.late.done()
 
 
-class _Fetched(NamedTuple):
-    t: float
-    seconds: float
-    body: bytes | ScrapeError
-    version: str = ""
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
-StartedScrapes = Mapping[tuple[str, str], Future[_Fetched]]
+StartedScrapes = Mapping[tuple[str, str], Future[ScrapeResult]]
 """Running scrapes of one cycle by (tier, replica)."""
 
 
@@ -234,6 +262,8 @@ class Scrapers:
         self._scrapers = {t.key: _Scraper(t, fetcher(t.options)) for t in targets}
         self._cycles = 0
         self._threads = FetchThreads()
+        # A target that hung hangs again, most likely: it must not take the thread of a healthy one.
+        self._retries = FetchThreads(MOST_RETRY_THREADS)
         self._started_at = 0.0
 
     def start_scrapes(self) -> StartedScrapes:
@@ -249,7 +279,8 @@ class Scrapers:
         ]
         for key, scraper in sorted(due, key=lambda one: one[1].backoff.failures):
             scraper.begun = time.monotonic()
-            scraper.running = started[key] = self._threads.submit(partial(self._fetch, scraper))
+            threads = self._retries if scraper.hung else self._threads
+            scraper.running = started[key] = threads.submit(partial(self._scrape, scraper))
         return started
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
@@ -260,12 +291,13 @@ class Scrapers:
         self._wait_for(started)
         results = {}
         for key, scraper in self._scrapers.items():
-            fetched = self._fetched(scraper, started[key]) if key in started else None
-            if fetched is None:
+            result = self._result(scraper, started[key]) if key in started else None
+            if result is None:
                 results[key] = ScrapeResult(t=self._clock(), seconds=0.0, snapshot=None, error=None)
             else:
                 scraper.running = None
-                results[key] = self._outcome(scraper, fetched)
+                scraper.record(result, self._cycles)
+                results[key] = result
         return results
 
     def _wait_for(self, started: StartedScrapes) -> None:
@@ -280,12 +312,13 @@ class Scrapers:
                 return
             if not ended:
                 self._threads.relieve()
+                self._retries.relieve()
 
     def _deadline(self, scraper: _Scraper) -> float:
         return scraper.begun + scraper.target.options.timeout_seconds + GRACE_SECONDS
 
-    def _fetched(self, scraper: _Scraper, scrape: Future[_Fetched]) -> _Fetched | None:
-        """Return the fetched page, a timeout after the deadline, or None while the scrape may still end in time."""
+    def _result(self, scraper: _Scraper, scrape: Future[ScrapeResult]) -> ScrapeResult | None:
+        """Return the result, a timeout after the deadline, or None while the scrape may still end in time."""
         if scrape.done():
             return scrape.result()
         waited = time.monotonic() - scraper.begun
@@ -296,24 +329,34 @@ class Scrapers:
             text += "it was not asked, because scrapes that hang hold every thread"
         else:
             scraper.late = scrape
-            text += "looking its host's name up takes longer than that"
-        return _Fetched(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
+            text += f"{scraper.describe_progress()} takes longer than that"
+        return _failed(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
 
     def interrupt(self) -> None:
         """Close the present turn with what came. Any thread may call it, before `close`."""
         self._interrupted.set()
 
-    def _fetch(self, scraper: _Scraper) -> _Fetched:
+    def _scrape(self, scraper: _Scraper) -> ScrapeResult:
+        """Fetch and parse the page of a target, in a thread of its own: a page that is slow to parse is late, as any."""
+        scraper.parsing = False
         start = time.monotonic()
         try:
-            body: bytes | ScrapeError = scraper.fetcher.fetch()
+            body = scraper.fetcher.fetch()
         except ScrapeError as error:
-            body = error
+            return _failed(self._clock(), time.monotonic() - start, error)
         except Exception as error:  # noqa: BLE001 - a defect at one target must not stop the others
-            body = _defect("scraping", scraper.target, error)
+            return _failed(self._clock(), time.monotonic() - start, _defect("scraping", scraper.target, error))
         t, seconds = self._clock(), time.monotonic() - start
-        asked = isinstance(body, bytes) and scraper.version_url
-        return _Fetched(t, seconds, body, self._fetch_version(scraper) if asked else "")
+        if scraper.version_url and (version := self._fetch_version(scraper)):
+            scraper.reader.set_version(version)
+        scraper.parsing = True
+        try:
+            page = scraper.follow_process(scraper.reader.read(body, t))
+        except ScrapeError as error:
+            return _failed(t, seconds, error)
+        except Exception as error:  # noqa: BLE001 - a defect in one page must not stop the other targets
+            return _failed(t, seconds, _defect("reading the page of", scraper.target, error))
+        return ScrapeResult(t=t, seconds=seconds, snapshot=page, error=None)
 
     def _fetch_version(self, scraper: _Scraper) -> str:
         """Return the release that the engine tells, or "": the path may be missing behind a proxy, which is no error."""
@@ -330,27 +373,6 @@ class Scrapers:
         version = told.get("version") if isinstance(told, dict) else None
         return version if isinstance(version, str) and VERSION.fullmatch(version) else ""
 
-    def _outcome(self, scraper: _Scraper, fetched: _Fetched) -> ScrapeResult:
-        read = self._read(scraper, fetched)
-        if isinstance(read, ScrapeError):
-            scraper.backoff = scraper.backoff.record_failure(self._cycles, 1.0)
-            return ScrapeResult(t=fetched.t, seconds=fetched.seconds, snapshot=None, error=read)
-        scraper.backoff = Backoff()
-        return ScrapeResult(t=fetched.t, seconds=fetched.seconds, snapshot=read, error=None)
-
-    def _read(self, scraper: _Scraper, fetched: _Fetched) -> Snapshot | ScrapeError:
-        if isinstance(fetched.body, ScrapeError):
-            return fetched.body
-        if fetched.version:
-            scraper.reader.set_version(fetched.version)
-        try:
-            page = scraper.reader.read(fetched.body, fetched.t)
-            return scraper.follow_process(page)
-        except ScrapeError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - a defect in one page must not stop the other targets
-            return _defect("reading the page of", scraper.target, error)
-
     def close(self) -> None:
         """Close the connections. A running fetch ends at its own deadline, and holds up no exit."""
         self._interrupted.set()
@@ -359,6 +381,11 @@ class Scrapers:
                 scraper.running.cancel()
             scraper.fetcher.close()
         self._threads.stop()
+        self._retries.stop()
+
+
+def _failed(t: float, seconds: float, error: ScrapeError) -> ScrapeResult:
+    return ScrapeResult(t=t, seconds=seconds, snapshot=None, error=error)
 
 
 def _defect(doing: str, target: Target, error: Exception) -> ScrapeError:

@@ -69,7 +69,7 @@ def _family(family: Family) -> tuple[str, ...]:
 
 
 def _own(metric: names.ExportedMetric) -> tuple[str, ...]:
-    return f"`{metric.name}`", metric.kind.value, _labels(metric), metric.text
+    return f"`{metric.name}`", metric.type, _labels(metric), metric.text
 
 
 def _labels(metric: names.ExportedMetric) -> str:

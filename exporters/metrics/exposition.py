@@ -25,14 +25,16 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.snapshots import GPU_NAMES
 
 OPENMETRICS = "application/openmetrics-text"
+END = b"# EOF\n"
 
 
 def render(status: AgentStatus, accept: str) -> tuple[bytes, str]:
     """Return the page and its content type. Use OpenMetrics 1.0.0 if `accept` prefers it, else text 0.0.4."""
     page = StatusCollector(status)
     if _prefers_openmetrics(accept):
-        return openmetrics.generate_latest(page, version="1.0.0"), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
-    return exposition.generate_latest(page), exposition.CONTENT_TYPE_PLAIN_0_0_4
+        parts = (openmetrics.generate_latest(one, version="1.0.0") for one in page.single())  # type: ignore[no-untyped-call]
+        return b"".join((*(part.removesuffix(END) for part in parts), END)), openmetrics.CONTENT_TYPE_LATEST
+    return b"".join(exposition.generate_latest(one) for one in page.single()), exposition.CONTENT_TYPE_PLAIN_0_0_4
 
 
 def _prefers_openmetrics(accept: str) -> bool:
@@ -59,6 +61,10 @@ class StatusCollector(Collector):
     def __init__(self, status: AgentStatus) -> None:
         self._status = status
 
+    def single(self) -> Iterator[Collector]:
+        """Yield a collector for each metric: the library keeps every line of what it prints at once."""
+        return map(_SingleMetric, self.collect())
+
     def collect(self) -> Iterator[Printed]:
         """Yield engine and GPU families first, then sizewatch's own metrics."""
         exported = (tier for tier in self._status.tiers if tier.export_scope is not ExportScope.WHOLE_TIER)
@@ -77,8 +83,16 @@ class StatusCollector(Collector):
                 yield printed
 
 
+class _SingleMetric(Collector):
+    def __init__(self, metric: Printed) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Printed]:
+        yield self._metric
+
+
 def _empty(metric: ExportedMetric) -> Printed:
-    return Printed(metric.name.removesuffix("_total"), metric.text, metric.kind.value)
+    return Printed(metric.name.removesuffix("_total"), metric.text, metric.type)
 
 
 def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:

@@ -38,6 +38,11 @@ class ExportedMetric:
     labels: tuple[str, ...]
     text: str
 
+    @property
+    def type(self) -> str:
+        """Return the type of the TYPE line: series with a quantile are a summary, although they rise and fall as gauges."""
+        return "summary" if QUANTILE in self.labels else self.kind.value
+
 
 def _family(family: Family) -> ExportedMetric:
     labels = OF_GPU if family.name in GPU_NAMES else OF_ENGINE

@@ -18,7 +18,18 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from rules.gpu_sources.devices import BY_CODE, FAULTS, Device, code, label, pod_of, readout, sort_by_index, whole_number
+from rules.gpu_sources.devices import (
+    BY_CODE,
+    FAULTS,
+    Device,
+    code,
+    label,
+    no_codes,
+    pod_of,
+    readout,
+    sort_by_index,
+    whole_number,
+)
 from rules.gpu_sources.exporter import MEAN, MIB, Field, GpuExporter, GpuExporterPage, Sample, Ticks
 from rules.telemetry.snapshots import LINKS
 
@@ -223,7 +234,8 @@ def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
         if SINCE_AFID in labels:
             afids.setdefault(key, set())
         if name == AFID:
-            afids.setdefault(key, set()).update({f"afid-{code(value)}"} if _blank(None, value) is None else ())
+            known = _blank(None, value) is None and no_codes((value,)) is None
+            afids.setdefault(key, set()).update({f"afid-{code(value)}"} if known else ())
         elif name in WHOLE and _split(labels):
             split.add(key)
         elif name in _READ:

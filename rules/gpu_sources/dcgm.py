@@ -13,7 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from rules.gpu_sources.devices import BY_CODE, FAULTS, Device, code, label, pod_of, readout, sort_by_index, whole_number
+from rules.gpu_sources.devices import (
+    BY_CODE,
+    FAULTS,
+    Device,
+    code,
+    label,
+    no_codes,
+    pod_of,
+    readout,
+    sort_by_index,
+    whole_number,
+)
 from rules.gpu_sources.exporter import MIB, Field, GpuExporter, GpuExporterPage, Sample
 
 IGNORED: tuple[tuple[str, str], ...] = (
@@ -230,6 +241,8 @@ def _codes(device: Device) -> frozenset[str] | str:
     known = [value for value, _ in series if _blank(None, value) is None]
     if not known:
         return f"{XID} is {_blank(None, series[0][0])}"
+    if (odd := no_codes(known)) is not None:
+        return odd
     return frozenset(f"xid-{code(value)}" for value in known if value != 0)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rules.gpu_sources.exporter import MEAN, Field, GpuExporterPage, Ticks
+from rules.telemetry.gpu_limits import MOST_CODE, Impossible, check_level, drop_impossible
 from rules.telemetry.snapshots import GPU_NAMES, GpuReadout
 
 RATIO_SLACK = 0.01
@@ -74,7 +75,7 @@ class Device:
         if row.ours not in RATIOS:
             return ours
         if not 0.0 <= ours <= 1.0 + RATIO_SLACK:
-            return f"{row.theirs} is {found:g}, which is no share of time"
+            return Impossible(f"{row.theirs} is {found:g}, which is no share of time")
         return min(ours, 1.0)
 
 
@@ -98,8 +99,8 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
                 absent = absent - {row.ours} if on_page else absent | {row.ours}
             continue
         values = counters if GPU_NAMES[row.ours].kind == "counter" else gauges
-        if (odd := _impossible(value, values is counters)) is not None:
-            gaps[row.ours] = f"{row.theirs} gives {odd}"
+        if (odd := _impossible(value, values is counters) or check_level(row.ours, value)) is not None:
+            gaps[row.ours] = Impossible(f"{row.theirs} gives {odd}")
             continue
         gaps.pop(row.ours, None)
         values[row.ours] = value
@@ -107,13 +108,13 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
             sampled.add(row.ours)
     for name, found in more.items():
         values = counters if GPU_NAMES[name].kind == "counter" else gauges
-        odd = found if isinstance(found, str) else _impossible(found, values is counters)
-        if odd is not None:
+        reason = found if isinstance(found, str) else _impossible(found, values is counters)
+        if reason is not None:
             values.pop(name, None)
-            gaps[name] = odd
+            gaps[name] = reason
         elif not isinstance(found, str):
             values[name] = found
-    return GpuReadout(
+    whole = GpuReadout(
         t=t,
         gpu=device.gpu,
         index=device.index,
@@ -125,13 +126,14 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
         pids=tuple(sorted(device.pids)),
         pods=tuple(sorted(device.pods)),
     )
+    return drop_impossible(whole)
 
 
-def _impossible(value: float, counts: bool) -> str | None:
+def _impossible(value: float, counts: bool) -> Impossible | None:
     """Return why a value in our unit is impossible: not finite, or a negative count."""
     if not math.isfinite(value):
-        return "a number larger than any"
-    return f"{value:g}, which no count can be" if counts and value < 0 else None
+        return Impossible("a number larger than any")
+    return Impossible(f"{value:g}, which no count can be") if counts and value < 0 else None
 
 
 def sort_by_index(devices: Iterable[Device]) -> list[Device]:
@@ -162,6 +164,17 @@ def code(value: float) -> str:
     """Return a numeric code without the decimal point."""
     return f"{value:.0f}"
 
+
+def no_codes(values: Iterable[float]) -> Impossible | None:
+    """Return why these cannot be codes of faults, or None."""
+    odd = next((value for value in values if not (0 <= value <= MOST_CODE and value == int(value))), None)
+    return None if odd is None else Impossible(f"{odd:.3g} is no code of a fault")
+
+
+MOST_CODES = 64
+"""Distinct codes that are counted for a GPU: each is a series of its own for good."""
+
+OTHER_CODES = "other"
 
 FAULTS, BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 COVERED = "gpu_throttled_covered_seconds"
@@ -215,6 +228,8 @@ def _count_faults(gpu: _Gpu, codes: frozenset[str] | None) -> None:
     if codes is None:
         codes = gpu.codes or frozenset()
     for code in sorted(codes - (codes if gpu.codes is None else gpu.codes)):
+        if code not in gpu.events and len(gpu.events) >= MOST_CODES:
+            code = OTHER_CODES
         gpu.events[code] = gpu.events.get(code, 0.0) + 1.0
     gpu.codes = codes
 

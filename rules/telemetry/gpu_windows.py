@@ -16,6 +16,7 @@ from types import MappingProxyType
 from rules.telemetry import windows
 from rules.telemetry.families import stem
 from rules.telemetry.gauges import GAUGE_HOLD_SECONDS, GaugeSum
+from rules.telemetry.gpu_limits import Impossible, find_impossible_increases
 from rules.telemetry.reading_methods import gap_for_empty_family, mean_level, ratio, replica_rate
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import LINKS, GpuReadout
@@ -52,7 +53,8 @@ ACTIVITY = frozenset(
 def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
     """Return the window of one GPU between two readouts. Return None if time did not advance.
 
-    A counter that fell was reset (driver reload, another reader) and becomes a gap. A fault code missing from the
+    A counter that fell was reset (driver reload, another reader) and becomes a gap. So does one that grew faster than any
+    GPU can (`rules.telemetry.gpu_limits`). A fault code missing from the
     earlier readout counts from zero if that readout reported no faults for it.
     """
     dt = later.t - earlier.t
@@ -60,6 +62,8 @@ def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
         return None
     before = {**_codes_not_yet_seen(earlier, later), **earlier.counters}
     counters = {f: v - before[f] for f, v in later.counters.items() if v >= before.get(f, math.inf)}
+    impossible = find_impossible_increases(counters, dt)
+    counters = {family: value for family, value in counters.items() if family not in impossible}
     for seconds, covered in COVERED.items():
         if seconds not in later.counters and any(family in counters for family in covered):
             counters[seconds] = dt
@@ -77,11 +81,16 @@ def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
         covered_seconds=0.0,
         counters=counters,
         gauges=gauges,
-        gaps=dict.fromkeys(later.gaps, Gap.NOT_EXPOSED)
+        gaps={name: _gap(text) for name, text in later.gaps.items()}
         | dict.fromkeys(fell, Gap.RESTARTED)
+        | dict.fromkeys(impossible, Gap.IMPOSSIBLE)
         | dict.fromkeys(unseen, Gap.NOT_SCRAPED),
         sampled=later.sampled,
     )
+
+
+def _gap(text: str) -> Gap:
+    return Gap.IMPOSSIBLE if isinstance(text, Impossible) else Gap.NOT_EXPOSED
 
 
 def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, float]:

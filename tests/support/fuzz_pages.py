@@ -89,7 +89,7 @@ def _all_engine_pages() -> Iterator[bytes]:
     yield from (thinned(path.read_bytes()) for path in sorted(SHARED.glob("**/*.prom")))
 
 
-def _gpu_pages() -> Iterator[bytes]:
+def gpu_pages() -> Iterator[bytes]:
     yield from (path.read_bytes() for path in sorted((HERE / "gpu_exporter_pages").glob("*.prom")))
     yield DCGM_PAGE.encode()
     for name in ("*gpu_exporter*.prom", "dcgm*.prom", "amd*.prom"):
@@ -234,7 +234,7 @@ def _chosen(pages: Iterable[bytes], choices: int) -> Iterator[bytes]:
 
 def _of_their_exporter() -> Iterator[bytes]:
     for place in range(len(EXPORTERS)):
-        yield from (bytes([place]) + page for page in _gpu_pages())
+        yield from (bytes([place]) + page for page in gpu_pages())
 
 
 _PAGE = (

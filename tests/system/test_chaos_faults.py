@@ -41,7 +41,26 @@ def is_garbage(handler: Handler) -> None:
     give(handler, bytes(range(256)) * 16 + b"\n")
 
 
-MISBEHAVIOURS = (answers_500, cuts_off, hangs, hangs_mid_page, is_garbage, is_html, is_strange, redirects)
+def has_a_long_label(handler: Handler) -> None:
+    give(handler, handler.server.pages[0].replace(b'model_name="', b'model_name="' + b"m" * 70_000))
+
+
+def has_blank_lines(handler: Handler) -> None:
+    give(handler, handler.server.pages[0] + b"\n" * 1_000_000)
+
+
+def has_comment_lines(handler: Handler) -> None:
+    give(handler, handler.server.pages[0] + b"# a comment\n" * 150_000)
+
+
+def has_series_without_end(handler: Handler) -> None:
+    asked = len(handler.server.asked)
+    series = (b'vllm:num_requests_running{engine="%d-%d"} 1.0\n' % (asked, n) for n in range(10_001))
+    give(handler, handler.server.pages[0] + b"".join(series))
+
+
+EXPENSIVE = (has_a_long_label, has_blank_lines, has_comment_lines, has_series_without_end)
+MISBEHAVIOURS = (answers_500, cuts_off, hangs, hangs_mid_page, is_garbage, is_html, is_strange, redirects, *EXPENSIVE)
 
 
 @pytest.mark.parametrize("act", MISBEHAVIOURS, ids=lambda act: act.__name__)

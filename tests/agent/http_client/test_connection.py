@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -17,7 +18,8 @@ import urllib3
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
-from agent.http_client.connection import PageFetcher
+from agent.http_client import connection as connection_module
+from agent.http_client.connection import PART_BYTES, KeptConnection, PageFetcher
 from agent.http_client.error_text import closed_by_peer, translate_http_error
 from agent.http_client.transport import TargetOptions
 
@@ -405,6 +407,56 @@ def test_a_bomb_is_refused_without_being_unpacked(serve: Serve) -> None:
     bomb = b"".join(pack.compress(b"x 1\n" * 2**18) for _ in range(64)) + pack.flush()
     error = failure(serve(sends(bomb, "Content-Encoding: gzip")).url, max_bytes=2**20)
     assert error.kind is ScrapeFailure.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (b"\n" * 2**24, "more than 20000 lines"),
+        (b"#" * 2**24 + b"\n", "a line of more than 16384 bytes"),
+        (b"<" + b"\n" * 2**24, "an HTML page"),
+    ],
+    ids=["blank lines", "one line", "a web page"],
+)
+def test_a_page_with_too_many_or_too_long_lines_is_unpacked_no_further(
+    serve: Serve, page: bytes, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[int] = []
+    unpack = KeptConnection._decoded
+
+    def counted(*all_: Any) -> Iterator[bytes]:
+        for part in unpack(*all_):
+            unpacked.append(len(part))
+            yield part
+
+    monkeypatch.setattr(KeptConnection, "_decoded", counted)
+    error = failure(serve(sends(gzip.compress(page), "Content-Encoding: gzip")).url, max_bytes=2**25)
+    assert text in error.text
+    assert sum(unpacked) <= PART_BYTES
+
+
+@pytest.mark.parametrize("part_bytes", [1, 7, 64, 1 << 16])
+@pytest.mark.parametrize("headers", [(), ("Content-Encoding: gzip",)], ids=["plain", "gzip"])
+def test_a_page_that_arrives_in_parts_is_whole(
+    serve: Serve, part_bytes: int, headers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "PART_BYTES", part_bytes)
+    body = PAGE + b"".join(b"# a comment %d\n" % n for n in range(50))
+    server = serve(sends(gzip.compress(body) if headers else body, *headers))
+    fetcher = PageFetcher(TargetOptions(url=server.url))
+    assert [fetcher.fetch() for _ in range(2)] == [body] * 2
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("part_bytes", [1, 16, 64])
+@pytest.mark.parametrize(
+    "packed", [gzip.compress(PAGE)[:-9], gzip.compress(PAGE) + b"more"], ids=["cut", "followed by more"]
+)
+def test_a_page_that_arrives_in_parts_and_does_not_unpack_whole_is_cut_off(
+    serve: Serve, part_bytes: int, packed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "PART_BYTES", part_bytes)
+    assert failure(serve(sends(packed, "Content-Encoding: gzip")).url).kind is ScrapeFailure.CUT_OFF
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The reader says of every page what prometheus_client says of it, or nothing."""
 
+import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -14,8 +15,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from agent.errors import ScrapeError, ScrapeFailure
+from agent.http_client.line_limits import MOST_LINE_BYTES, MOST_LINES
 from agent.scrape import exposition
-from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
+from agent.scrape.exposition import ParsedPage, SeriesReader
+from agent.scrape.exposition_lines import ExpositionLine
+from agent.scrape.page_layout import ExpositionSeries, LayoutPool, prefixes_of
 from exporters.render.text import one_line
 
 PAGES = TESTS / "pages"
@@ -91,7 +95,6 @@ def check_against_the_library(text: str) -> None:
     assert by_the_reader(first) == expected
     assert by_the_reader(again) == expected
     assert again.series is first.series
-    assert again.layout == first.layout
     reader.read(b"other 1\n# EOF\n" if text.endswith("# EOF\n") else b"other 1\n")
     assert by_the_reader(reader.read(text.encode())) == expected
 
@@ -168,7 +171,7 @@ def test_a_new_type_on_the_same_lines_is_a_new_layout() -> None:
     gauge = reader.read(b"# TYPE busy counter\nbusy 1\n")
     counter = reader.read(b"# TYPE busy gauge\nbusy 1\n")
     assert (types(gauge), types(counter)) == ({"busy": "counter"}, {"busy": "gauge"})
-    assert counter.layout != gauge.layout
+    assert counter.series is not gauge.series
 
 
 def test_a_family_of_two_types_is_refused_where_it_is_wanted() -> None:
@@ -182,9 +185,9 @@ def test_the_layout_stays_while_only_numbers_and_help_texts_change() -> None:
     first = reader.read(b"# HELP x One.\n# TYPE x gauge\nx 1\n")
     second = reader.read(b"# HELP x One.\n# TYPE x gauge\nx -2.5e3\n")
     third = reader.read(b"# HELP x Another text.\n# TYPE x gauge\nx 3\n")
-    assert first.layout == second.layout == third.layout
+    assert first.series is second.series is third.series
     assert [page.values for page in (first, second, third)] == [(1.0,), (-2500.0,), (3.0,)]
-    assert reader.read(b"# TYPE x gauge\nx 3\ny 4\n").layout != first.layout
+    assert reader.read(b"# TYPE x gauge\nx 3\ny 4\n").series is not first.series
 
 
 def test_another_type_line_of_the_same_length_is_not_overlooked() -> None:
@@ -214,12 +217,6 @@ def test_a_number_alone_is_not_taken_for_the_series_that_stood_in_its_line() -> 
     reader = SeriesReader(everything)
     reader.read(b"x 1\ny 1\n")
     assert refusal(reader, "x 1\n7\n").kind is ScrapeFailure.SYNTAX
-
-
-def test_a_layout_number_never_comes_back_for_other_series() -> None:
-    reader = SeriesReader(everything)
-    pages = (b"a 1\n", b"b 1\n", b"a 1\n# EOF\n", b"c 1\n# EOF\n", b"a 1\n# EOF\n")
-    assert len({reader.read(page).layout for page in pages}) == len(pages)
 
 
 def test_label_values_with_escapes_blanks_braces_and_commas_come_out_whole() -> None:
@@ -336,7 +333,8 @@ def test_nothing_of_a_refused_page_is_kept() -> None:
     refusal(reader, "other 1\nnew{ 1\n")
     assert reader.known_lines == known
     after = reader.read(b"x 2\n")
-    assert (after.layout, after.values) == (before.layout, (2.0,))
+    assert after.series is before.series
+    assert after.values == (2.0,)
 
 
 def test_an_openmetrics_page_cut_between_two_lines_is_noticed_when_the_last_one_was_whole() -> None:
@@ -344,6 +342,68 @@ def test_an_openmetrics_page_cut_between_two_lines_is_noticed_when_the_last_one_
     reader.read(b"x 1\ny 1\n# EOF\n")
     assert refusal(reader, "x 1\n").kind is ScrapeFailure.CUT_OFF
     assert reader.read(b"x 1\n").values == (1.0,)
+
+
+@pytest.mark.parametrize("change", [b"", b"new 1\n"], ids=["the same lines", "a further line"])
+def test_what_one_reader_knows_no_other_parses_again(change: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    parse = exposition.parse_line
+
+    def counted(line: bytes, number: int, *, openmetrics: bool) -> ExpositionLine:
+        parsed.append(line)
+        return parse(line, number, openmetrics=openmetrics)
+
+    monkeypatch.setattr(exposition, "parse_line", counted)
+    first, second = SeriesReader(everything), SeriesReader(everything)
+    page = b'# TYPE shared gauge\nshared{reader="a"} 1\nshared{reader="b"} 2\n'
+    one = first.read(page)
+    assert len(parsed) == 3
+    two = second.read(page.replace(b" 2\n", b" 5\n") + change)
+    assert len(parsed) == 3 + bool(change)
+    assert by_the_reader(two) == by_the_library((page.replace(b" 2\n", b" 5\n") + change).decode())
+    assert (two.series is one.series) == (not change)
+
+
+def test_what_only_a_reader_of_the_past_knew_is_parsed_again() -> None:
+    """The pool keeps no layout alive: pods come and go."""
+    page = b'leaving{pod="a"} 1\n'
+    reader = SeriesReader(everything)
+    reader.read(page)
+    prefixes = prefixes_of(page.splitlines())
+    assert exposition._POOL.find(everything, prefixes) is not None
+    del reader
+    gc.collect()
+    assert exposition._POOL.find(everything, prefixes) is None
+
+
+def test_many_large_pages_do_not_take_the_memory_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "_POOL", LayoutPool())
+    monkeypatch.setattr(exposition, "MOST_ALL_SERIES", 50)
+    monkeypatch.setattr(exposition, "USUAL_SERIES", 10)
+
+    def page(target: int, series: int) -> str:
+        return "".join(f'x{{target="{target}",n="{n}"}} 1\n' for n in range(series))
+
+    readers = [SeriesReader(everything) for _ in range(4)]
+    for target in (0, 1):
+        readers[target].read(page(target, 20).encode())
+    assert "all pages together would have more than 50" in refusal(readers[2], page(2, 20)).text
+    assert len(readers[3].read(page(3, 10).encode()).series) == 10
+    # The same page at another target costs nothing, and the room of a target that left is free again.
+    assert len(readers[2].read(page(0, 20).encode()).series) == 20
+    del readers[:2]
+    gc.collect()
+    assert len(readers[1].read(page(2, 20).encode()).series) == 20
+
+
+def test_a_known_layout_counts_against_the_limits_of_each_reader() -> None:
+    page = "a 1\nb 1\nc 1\nd 1\n"
+    wide = SeriesReader(everything)
+    wide.read(page.encode())
+    assert "4 samples" in refusal(SeriesReader(everything, max_series=3), page).text
+    other = SeriesReader(everything)
+    other.read(b"a 1\n# EOF\n")
+    assert refusal(other, page).kind is ScrapeFailure.CUT_OFF
 
 
 def test_the_formats_do_not_share_what_they_know() -> None:
@@ -503,9 +563,9 @@ def _running(**labels: str) -> str:
 @pytest.mark.parametrize(
     ("page", "text"),
     [
-        (b"\n" * (exposition.MOST_LINES + 1), "20001 lines, more than 20000"),
-        (b"# a comment\n" * (exposition.MOST_LINES + 1), "20001 lines, more than 20000"),
-        (b"#" * (exposition.MOST_LINE_BYTES + 1) + b"\n", "a line of 16385 bytes, more than 16384"),
+        (b"\n" * (MOST_LINES + 1), "more than 20000 lines"),
+        (b"# a comment\n" * (MOST_LINES + 1), "more than 20000 lines"),
+        (b"#" * (MOST_LINE_BYTES + 1) + b"\n", "a line of more than 16384 bytes"),
         (_page(_running(model_name="m" * 257)), "a label model_name of 257 characters in line 2, more than 256"),
         (_page(*(_running(model_name=f"m{n}") for n in range(65))), "names more than 64 models"),
         (_page(*(_running(engine=f"{n}") for n in range(10_001))), "10001 samples, more than 10000"),

@@ -30,10 +30,10 @@ from engine_server import (
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.errors import ScrapeFailure
-from agent.http_client.connection import MOST_THREADS, PageFetcher
+from agent.http_client.connection import MOST_THREADS, FetchThreads, PageFetcher
 from agent.http_client.transport import TargetOptions
 from agent.scrape import scrapers as scrapers_module
-from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 
 TIMEOUT = 0.3
 
@@ -327,6 +327,70 @@ def test_a_scrape_that_runs_when_its_turn_closes_belongs_to_the_next(monkeypatch
         assert kinds(scrapers.collect_results(started)) == ["left alone", "page"]
         free.set()
         assert kinds(run_cycle(scrapers)) == ["page", "page"]
+
+
+def test_a_page_that_is_slow_to_parse_costs_its_own_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, read = threading.Event(), PageReader.read
+    slow: list[PageReader] = []
+
+    def read_slowly(reader: PageReader, body: bytes, t: float) -> Any:
+        if reader in slow:
+            free.wait(CEILING_SECONDS)
+        return read(reader, body, t)
+
+    monkeypatch.setattr(PageReader, "read", read_slowly)
+    monkeypatch.setattr(scrapers_module, "GRACE_SECONDS", 0.0)
+    with engines(2) as served:
+        scrapers = Scrapers(targets(served, {0}))
+        slow.append(scrapers._scrapers["t", "r0"].reader)
+        turn = run_cycle(scrapers)
+        assert kinds(turn) == ["timeout", "page"]
+        error = turn["t", "r0"].error
+        assert error is not None
+        assert "parsing its page takes longer" in error.text
+        free.set()
+        assert wait_for(lambda: kinds(run_cycle(scrapers)) == ["page", "page"])
+        scrapers.close()
+
+
+def test_an_address_is_not_said_to_be_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrapers_module, "GRACE_SECONDS", 0.0)
+    free = threading.Event()
+    hosts = {"127.0.0.1": "connecting or reading", "[::1]": "connecting or reading", "a.example": "host's name up"}
+    held = [
+        Target(tier="t", replica=host, pool="", options=TargetOptions(url=f"http://{host}/m", timeout_seconds=TIMEOUT))
+        for host in hosts
+    ]
+    scrapers = Scrapers(held, fetcher=lambda options: Held(free, pages()[0]))  # type: ignore[arg-type, return-value]
+    turn = run_cycle(scrapers)
+    free.set()
+    scrapers.close()
+    for host, words in hosts.items():
+        error = turn["t", host].error
+        assert error is not None
+        assert words in error.text
+        assert ("name" in error.text) == (host == "a.example")
+
+
+def test_targets_that_hung_take_no_thread_of_the_others() -> None:
+    """As many as there are threads hang again, and the healthy ones stand behind them."""
+    with half_held(4) as (scrapers, _):
+        for scraper in scrapers._scrapers.values():
+            scraper.hung = scraper.target.replica.startswith("held")
+        scrapers._threads = FetchThreads(2)
+        scrapers._retries = FetchThreads(2)
+        started = scrapers.start_scrapes()
+        assert wait_for(lambda: all(s.done() for k, s in started.items() if "well" in k[1]))
+        scrapers.interrupt()
+        assert kinds(scrapers.collect_results(started)).count("page") == 4
+
+
+def test_a_target_that_hung_is_asked_by_the_threads_for_retries() -> None:
+    with scraping(2, {0}) as (_, scrapers):
+        assert kinds(run_cycle(scrapers)) == ["timeout", "page"]
+        assert [one.hung for one in scrapers._scrapers.values()] == [True, False]
+        scrapers.start_scrapes()
+        assert scrapers._retries.count == 1
 
 
 def test_an_interrupted_turn_closes_with_what_came() -> None:

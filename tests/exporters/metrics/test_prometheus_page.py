@@ -2,13 +2,17 @@
 
 import math
 import subprocess
-from collections.abc import Mapping
+import tracemalloc
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import exposition
+from prometheus_client.metrics_core import Metric as Printed
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
 from status_samples import NOW, TTFT_EDGES, agent_status, gpus, log_normal, planned_tier, replica, unplanned_tier
 from tools import tool
 from waiting import CEILING_SECONDS
@@ -318,6 +322,46 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
             [promtool, "check", "metrics"], input=body, capture_output=True, timeout=CEILING_SECONDS
         )
         assert (checked.returncode, checked.stderr.decode()) == (0, "")
+
+
+@pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
+def test_a_page_takes_little_more_memory_than_its_bytes_twice(accept: str) -> None:
+    status = alone(full_replica())
+    many = tuple(replace(full_replica(), name=f"r{n}") for n in range(30))
+    status = replace(status, tiers=(replace(status.tiers[0], replicas=many),))
+    render(status, accept)
+    tracemalloc.start()
+    try:
+        body, _ = render(status, accept)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * len(body)
+    assert accept == PLAIN or body.endswith(b"# EOF\n")
+    assert body.count(b"# EOF\n") == (accept != PLAIN)
+
+
+def test_promtool_finds_nothing_wrong_with_any_metric_that_a_role_may_print() -> None:
+    class Everything(Collector):
+        def collect(self) -> Iterator[Printed]:
+            for metric in (*names.FAMILY.values(), *names.OWN):
+                printed = Printed(metric.name.removesuffix("_total"), metric.text, metric.type)
+                labels = dict.fromkeys(metric.labels, "0.5")
+                if metric.kind is FamilyKind.HISTOGRAM:
+                    printed.add_sample(f"{metric.name}_bucket", {**labels, "le": "+Inf"}, 1.0)
+                    printed.add_sample(f"{metric.name}_sum", labels, 1.0)
+                    printed.add_sample(f"{metric.name}_count", labels, 1.0)
+                else:
+                    printed.add_sample(metric.name, labels, 1.0)
+                yield printed
+
+    checked = subprocess.run(
+        [tool("promtool"), "check", "metrics"],
+        input=exposition.generate_latest(Everything()),
+        capture_output=True,
+        timeout=CEILING_SECONDS,
+    )
+    assert (checked.returncode, checked.stderr.decode()) == (0, "")
 
 
 def found(rule: str, ago: float, replica: str | None = None, lasted: float | None = None, **changes: Any) -> Finding:
