@@ -29,6 +29,7 @@ from agent.fleet.engine_sums import ReleaseGroup, part_sums, replica_windows
 from agent.fleet.sums import COUNTED, GROUP, LEVEL_NAMES, LEVELS, PART, SUMS, WHAT, group_sums, replica_parts
 from agent.http_server.credentials import Authenticator
 from agent.http_server.options import WEBHOOK, WebOptions
+from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import _event
 from agent.kubernetes.discovery import TierCandidates, describe_excluded_pods, discover
@@ -143,7 +144,7 @@ def _server() -> tuple[WebServer, WebhookReceiver]:
     from status_samples import agent_status
 
     receiver, status = WebhookReceiver(Authenticator((TOKEN,)), bucket=TokenBucket(1e9, 1e9)), agent_status()
-    server = WebServer(WebOptions(port=0, timeout_seconds=2.0), lambda: status)
+    server = WebServer(WebOptions(port=0, timeout_seconds=2.0), lambda: status, TurnProgress)
     server.receive(receiver)
     reports = Path(tempfile.mkdtemp())
     (reports / "2026-01-05").mkdir()
