@@ -27,7 +27,7 @@ from cheroot.server import HeaderReader, HTTPConnection, HTTPRequest
 
 from agent.http_server.connection_pool import NOTHING, READ, WRITE, ConnectionPool
 from agent.http_server.options import WebOptions
-from agent.http_server.reply import SERVER_NAME, busy_reply, encode_reply
+from agent.http_server.reply import SERVER_NAME, busy_reply, encode_reply, text_reply
 from agent.http_server.request_head import find_head_end
 from agent.http_server.tls import TlsAdapter
 
@@ -68,6 +68,11 @@ class Admission:
 
 Admit = Callable[[bytes, bool], Admission]
 """Function from a head, and whether the client's certificate was verified, to an admission. It must not wait."""
+
+
+def refuse(status: str, text: str) -> Admission:
+    """Return the refusal of a request that has no head."""
+    return Admission(answer=encode_reply(text_reply(status, text)))
 
 
 class _HeldSocket:
@@ -187,18 +192,23 @@ class _Connection(HTTPConnection):
             if not data and not held:
                 raise ConnectionAbortedError("it asked for nothing")
             if not data:
+                self._admission = self._admission or refuse("400 Bad Request", "the head is incomplete")
                 break
             held += data
         if self._admission is not None and self._admission.answer is not None:
             self._leave_with(self._admission.answer)
 
     def _missing_bytes(self) -> int:
-        """How many bytes more are to be waited for, at most. A head beyond the limit is for cheroot to refuse."""
+        """How many bytes more are to be waited for, at most."""
         held = self._held.held
         if self._admission is None:
             end = find_head_end(held)
             if not end:
-                return max(0, int(self.server.max_request_header_size) + 1 - len(held))
+                missing = int(self.server.max_request_header_size) + 1 - len(held)
+                if missing <= 0:
+                    status = "413 Content Too Large" if b"\n" in held else "414 URI Too Long"
+                    self._admission = refuse(status, "the head is too long")
+                return max(0, missing)
             self._admission = self.server.admit(
                 bytes(held[:end]), (self.ssl_env or {}).get(CLIENT_VERIFIED) == "SUCCESS"
             )

@@ -116,10 +116,11 @@ def hanging(server: WebServer, monkeypatch: pytest.MonkeyPatch, number: int) -> 
 
     monkeypatch.setattr(web, "ROUTES", {**ROUTES, "/hang": hang})
     asking = [threading.Thread(target=ask, args=(server, "/hang")) for _ in range(number)]
-    for one in asking:
-        one.start()
+    asking[0].start()
     try:
         assert begun.acquire(timeout=CEILING_SECONDS)
+        for one in asking[1:]:
+            one.start()
         assert wait_for(lambda: server._server.requests.qsize == number - 1)
         yield
     finally:
@@ -143,6 +144,14 @@ def test_probes_and_refusals_need_no_worker(monkeypatch: pytest.MonkeyPatch) -> 
         assert raw(server, b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n")[9:12] == b"400"
         status, headers, _ = ask(server, "/metrics")
         assert (status, headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n X: folded\r\n", b"GET / HTTP/1.1\r\n X: " + b"x" * 20_000])
+def test_a_head_without_an_end_is_refused_and_no_worker_reads_it(data: bytes) -> None:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS) as client:
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100)[9:12] == (b"400" if len(data) < 16_384 else b"413")
 
 
 def posting(length: int, more: str = "") -> bytes:
@@ -282,7 +291,10 @@ def test_a_known_password_is_let_in_whatever_else_is_checked(gate: Authenticator
         assert gate.admits(ADA, "10.0.0.0")
 
 
-def test_a_password_that_cannot_be_checked_now_gets_503_and_not_401(tmp_path: Path) -> None:
+def test_a_password_that_cannot_be_checked_now_gets_503_and_not_401(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "BUSY_SECONDS", CEILING_SECONDS)
     file = tmp_path / "users"
     file.write_text(users_line("ada", b"secret"))
     with serving(basic_auth_users_file=str(file)) as server:
