@@ -284,7 +284,8 @@ class HttpServer(wsgi.Server):
             numthreads=options.threads,
             max=options.threads,
             server_name=SERVER_NAME,
-            request_queue_size=options.waiting,
+            # The system drops a client that finds no place here; it tries again only a second later.
+            request_queue_size=options.most_guests,
             accepted_queue_size=options.waiting,
             # The pool's thread hands over and must not wait for a place; who finds none is told 503.
             accepted_queue_timeout=0,

@@ -200,6 +200,25 @@ def test_of_long_bodies_only_so_many_are_with_the_workers(monkeypatch: pytest.Mo
     assert not server._server._long
 
 
+def test_a_crowd_that_comes_at_once_waits_to_be_accepted() -> None:
+    """Without a place the system would drop it, and it would try again only a second later."""
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def wait() -> TurnProgress:
+        begun.set()
+        goes_on.wait()
+        return TurnProgress(seconds_since_turn=1.0)
+
+    with serving(progress=wait) as server:
+        try:
+            with silent(server, 1, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+                assert begun.wait(CEILING_SECONDS)
+                with silent(server, 100) as crowd:
+                    assert len(crowd) == 100
+        finally:
+            goes_on.set()
+
+
 def test_waiting_connections_leave_most_descriptors_to_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (64, 4096))
     with serving() as server:
