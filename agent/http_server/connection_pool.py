@@ -83,7 +83,7 @@ class ConnectionPool:
     """Holds `most` guests and `most_bytes` of theirs; with more, those that have waited longest have to leave. A guest whose
     address has too many takes the place of the oldest idle one of that address.
 
-    `start`, `stop_accepting` and `stop` may be called once each.
+    `start` and `stop` may be called once each.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -95,7 +95,6 @@ class ConnectionPool:
         self._open = True
         self._listening: socket.socket | None = None
         self._accept: Accept = lambda listening: None
-        self._accepting = False
         self._accept_again_at = self._log_again_at = 0.0
         self._accept_errors = 0
         self._selector = selectors.DefaultSelector()
@@ -105,7 +104,7 @@ class ConnectionPool:
 
     def start(self, listening: socket.socket | None = None, accept: Accept = lambda listening: None) -> None:
         """Start the thread. It closes the listening socket in the end."""
-        self._listening, self._accept, self._accepting = listening, accept, listening is not None
+        self._listening, self._accept = listening, accept
         self._thread.start()
 
     def enter(self, guest: PendingConnection) -> None:
@@ -116,13 +115,6 @@ class ConnectionPool:
                 self._wake()
                 return
         guest.dismissed()
-
-    def stop_accepting(self) -> None:
-        """Close the listening socket soon. The guests stay."""
-        self._accepting = False
-        with self._lock:
-            if self._open:
-                self._wake()
 
     def stop(self) -> None:
         """Dismisses everybody."""
@@ -158,16 +150,10 @@ class ConnectionPool:
         self._shut()
 
     def _listen(self) -> None:
-        """Watch the listening socket where that is due, and close it after the end of accepting."""
-        if self._listening is None:
+        """Watch the listening socket, but not during a pause."""
+        if self._listening is None or self._listening in self._selector.get_map():
             return
-        watched = self._listening in self._selector.get_map()
-        if not self._accepting:
-            if watched:
-                self._selector.unregister(self._listening)
-            self._listening.close()
-            self._listening = None
-        elif not watched and self._accept_again_at <= time.monotonic():
+        if self._accept_again_at <= time.monotonic():
             self._selector.register(self._listening, READ)
 
     def _accept_several(self) -> None:

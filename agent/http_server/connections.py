@@ -6,6 +6,7 @@ until its answer is sent: a worker reads what is there. A connection carries one
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -361,14 +362,14 @@ class HttpServer(wsgi.Server):
                 del self._open[conn.origin]
 
     def stop(self) -> None:
-        """Closes the port and ends the workers after what they are at."""
-        self.pool.stop_accepting()
-        # The pool closes it; cheroot would first connect to it.
+        """Closes the port and ends the workers after what they are at. Requests without a worker are left."""
+        self.pool.stop()
+        # The pool has closed it; cheroot would first connect to it.
         self.socket = None
-        try:
-            super().stop()
-        finally:
-            self.pool.stop()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.requests.get(block=False).dismissed()
+        super().stop()
 
     @staticmethod
     def bind_socket(socket_: socket.socket, bind_addr: Any) -> socket.socket:

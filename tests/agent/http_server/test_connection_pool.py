@@ -329,6 +329,7 @@ def test_without_descriptors_accepting_pauses_and_one_guest_makes_room(
         assert wait_for(lambda: visitor.left)
         assert len(tried) == 2
         for count in (3, 4):
+            assert wait_for(lambda: room._accept_again_at > 0.0)
             room._accept_again_at = 0.0
             room._wake()
             assert wait_for(lambda count=count: len(tried) == count)

@@ -130,6 +130,27 @@ def test_stopping_is_a_matter_of_moments() -> None:
         assert not stopping.is_alive()
 
 
+def test_stopping_waits_for_no_request_that_has_no_worker() -> None:
+    hangs, goes_on, asked = threading.Event(), threading.Event(), []
+
+    def source() -> AgentStatus:
+        hangs.set()
+        goes_on.wait()
+        asked.append(1)
+        return STATUS
+
+    with serving(source, threads=1) as server, silent(server, 1, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        assert hangs.wait(CEILING_SECONDS)
+        with silent(server, 5, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n") as waiting:
+            assert wait_for(lambda: server._server.requests.qsize == 5)
+            stopping = threading.Thread(target=server.stop)
+            stopping.start()
+            assert [one.recv(1) for one in waiting] == [b""] * 5
+            goes_on.set()
+            stopping.join(CEILING_SECONDS)
+    assert asked == [1]
+
+
 def test_head_tells_the_headers_without_the_page(plain: WebServer) -> None:
     status, headers, body = ask(plain, "/metrics", method="HEAD")
     assert (status, body) == (200, b"")
