@@ -64,6 +64,8 @@ class World:
         self.begin = time.monotonic()
         self.reads: dict[str, list[float]] = {}
         self.pages: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
+        self.headers: dict[str, str] = {}
+        """What the harness sends with its own requests; credentials."""
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.over = threading.Event()
@@ -173,7 +175,8 @@ def cgroup(mib: int) -> Iterator[Path | None]:
 def metrics(world: World) -> dict[str, float]:
     """The daemon's own page; empty while it gives none."""
     try:
-        with urllib.request.urlopen(world.own + "/metrics", timeout=5) as page:
+        asked = urllib.request.Request(world.own + "/metrics", headers=world.headers)
+        with urllib.request.urlopen(asked, timeout=5) as page:
             lines = page.read().decode().splitlines()
     except (OSError, ValueError, http.client.HTTPException):
         return {}

@@ -25,6 +25,7 @@ from agent.daemon.status_builder import StatusInputs
 from agent.errors import SizewatchError, StartError
 from agent.files import MountedFiles
 from agent.http_server.options import WebOptions, options_of
+from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
@@ -48,6 +49,8 @@ class DaemonCounters:
     reloads: int = 0
     last_turn_seconds: float | None = None
     last_turn_at: float | None = None
+    succeeded_at: float | None = None
+    """End of the last cycle that succeeded, in seconds of time.monotonic."""
     config_trouble: str | None = None
 
 
@@ -80,7 +83,7 @@ class Daemon:
         self.counts = DaemonCounters()
         self.loaded = loaded
         listen = self.surroundings.web(loaded)
-        self.web = WebServer(listen, self.status) if listen is not None else None
+        self.web = WebServer(listen, self.status, self.progress) if listen is not None else None
         self._clock = self.surroundings.clock
         self._started_at = self._clock()
         # Held by a cycle and by upkeep while they run. A configuration change waits for both.
@@ -229,6 +232,7 @@ class Daemon:
                 self.loop.run_cycle()
                 self.counts.failed_in_row = 0
                 self.counts.last_turn_at = self._clock()
+                self.counts.succeeded_at = time.monotonic()
             except Exception:  # noqa: BLE001 - a defect costs one cycle, not the daemon; it is logged and counted
                 self.counts.errors += 1
                 self.counts.failed_in_row += 1
@@ -314,6 +318,12 @@ class Daemon:
         parts = self.assembly
         with parts.loop.memory:
             return status_builder.status(parts.loop, parts.runtime, self._facts(parts), self._clock())
+
+    def progress(self) -> TurnProgress:
+        """Return what /healthz needs. It waits for no cycle."""
+        at = self.counts.succeeded_at
+        since = time.monotonic() - at if at is not None else None
+        return TurnProgress(seconds_since_turn=since, failed_in_row=self.counts.failed_in_row)
 
     def _facts(self, parts: Assembly) -> StatusInputs:
         counts, history, alerting = self.counts, parts.history, parts.alerting

@@ -19,9 +19,9 @@ from agent.doctor.check_result import CheckLevel, CheckResult, fail, ok, warn
 from agent.doctor.machine import DataFolderProbe
 from agent.errors import ConfigError
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
-from agent.http_server.connections import TlsAdapter
 from agent.http_server.credentials import read_gate
 from agent.http_server.options import WebOptions, options_of
+from agent.http_server.tls import TlsAdapter
 from agent.version import VERSION
 from exporters.metrics import names
 

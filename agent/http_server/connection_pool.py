@@ -1,28 +1,55 @@
 """Pool of connections that wait for their clients, before a request and during an answer.
 
-One thread waits for all of them, so slow clients hold no worker. The count of missing bytes is an estimate: HTTP is
-parsed by cheroot.
+One thread accepts connections and waits for all of them, so slow clients hold no worker.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-import re
 import selectors
+import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 READ, WRITE, NOTHING = selectors.EVENT_READ, selectors.EVENT_WRITE, 0
+
+ACCEPTED_AT_ONCE = 32
+"""Connections accepted in a row. The connections that wait get their turn in between."""
+
+PAUSE_SECONDS = 0.25
+"""Pause of accepting, in seconds, after the process or the system had nothing left for a connection."""
+
+LOG_SECONDS = 60.0
+"""Interval of the log message about such errors, in seconds."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _log = logging.getLogger(__name__)
 
 
 class PendingConnection(Protocol):
-    """Who waits. Every method is called by the room's thread alone."""
+    """Who waits. Every method is called by the pool's thread alone."""
 
     def fileno(self) -> int: ...
+
+    @property
+    def origin(self) -> str:
+        """Address that it counts for."""
+        ...
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether its address has more connections than one may have."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its request is still incomplete."""
+        ...
 
     @property
     def ends_at(self) -> float:
@@ -48,9 +75,16 @@ class PendingConnection(Protocol):
         ...
 
 
+Accept = Callable[[socket.socket], PendingConnection | None]
+"""Function that accepts a connection of a listening socket. It returns None for a client that is gone, and raises OSError."""
+
+
 class ConnectionPool:
-    """Holds `most` guests and `most_bytes` of theirs; with more, those that have waited longest have to leave. `start` and `stop`
-    may be called once each."""
+    """Holds `most` guests and `most_bytes` of theirs; with more, those that have waited longest have to leave. A guest whose
+    address has too many takes the place of the oldest idle one of that address.
+
+    `start` and `stop` may be called once each.
+    """
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -59,12 +93,18 @@ class ConnectionPool:
         self._newcomers: list[PendingConnection] = []
         self._lock = threading.Lock()
         self._open = True
+        self._listening: socket.socket | None = None
+        self._accept: Accept = lambda listening: None
+        self._accept_again_at = self._log_again_at = 0.0
+        self._accept_errors = 0
         self._selector = selectors.DefaultSelector()
         self._waking, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._waking, READ)
-        self._thread = threading.Thread(target=self._run, name="web-room", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="web-pool", daemon=True)
 
-    def start(self) -> None:
+    def start(self, listening: socket.socket | None = None, accept: Accept = lambda listening: None) -> None:
+        """Start the thread. It closes the listening socket in the end."""
+        self._listening, self._accept = listening, accept
         self._thread.start()
 
     def enter(self, guest: PendingConnection) -> None:
@@ -97,8 +137,11 @@ class ConnectionPool:
 
     def _run(self) -> None:
         while self._open:
+            self._listen()
             for key, _ in self._selector.select(self._seconds()):
-                if key.data is None:
+                if key.fileobj is self._listening:
+                    self._accept_several()
+                elif key.data is None:
                     os.read(self._waking, 4096)
                 elif key.data in self._guests:
                     self._step(key.data)
@@ -106,9 +149,60 @@ class ConnectionPool:
             self._end()
         self._shut()
 
+    def _listen(self) -> None:
+        """Watch the listening socket, but not during a pause."""
+        if self._listening is None or self._listening in self._selector.get_map():
+            return
+        if self._accept_again_at <= time.monotonic():
+            self._selector.register(self._listening, READ)
+
+    def _accept_several(self) -> None:
+        assert self._listening is not None
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                guest = self._accept(self._listening)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    _log.debug('client disconnected error="%s"', error)
+                    continue
+                self._pause(error)
+                return
+            if guest is not None:
+                self._take(guest)
+
+    def _pause(self, error: OSError) -> None:
+        """Accept nothing for a moment: the socket stays readable and would be tried without end. One guest makes room."""
+        assert self._listening is not None
+        self._selector.unregister(self._listening)
+        now = time.monotonic()
+        self._accept_again_at = now + PAUSE_SECONDS
+        self._accept_errors += 1
+        if self._guests:
+            self._leave(next(iter(self._guests))).dismissed()
+        if self._log_again_at <= now:
+            _log.warning('accept failed count=%d error="%s"', self._accept_errors, error.strerror)
+            self._log_again_at, self._accept_errors = now + LOG_SECONDS, 0
+
     def _seconds(self) -> float | None:
         ends = [guest.ends_at for guest in self._guests]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
+        now = time.monotonic()
+        if self._listening is not None and self._accept_again_at > now:
+            ends.append(self._accept_again_at)
+        return max(0.0, min(ends) - now) if ends else None
+
+    def _take(self, guest: PendingConnection) -> None:
+        if guest.is_crowded:
+            own = [one for one in self._guests if one.origin == guest.origin]
+            if not own:
+                _log.debug("refused connection address=%s", guest.origin)
+                guest.dismissed()
+                return
+            # Guests are in order of arrival, and `min` returns the first of equals.
+            self._leave(min(own, key=lambda one: not one.is_idle)).dismissed()
+        self._guests[guest] = NOTHING
+        self._step(guest)
 
     def _admit(self) -> None:
         with self._lock:
@@ -163,32 +257,7 @@ class ConnectionPool:
         for guest in (*newcomers, *map(self._leave, list(self._guests))):
             guest.dismissed()
         self._selector.close()
+        if self._listening is not None:
+            self._listening.close()
         os.close(self._waking)
         os.close(self._woken)
-
-
-MOST_BODY_BYTES = 65_536
-"""Of a body that is waited for: a sender that is refused then learns why. A longer one its worker reads, once it may be sent."""
-
-_END = re.compile(rb"\r?\n\r?\n")
-_LENGTH = re.compile(rb"\ncontent-length[ \t]*:[ \t]*([0-9]{1,12})[ \t]*(?=\r?\n)", re.IGNORECASE)
-_EXPECTS = re.compile(rb"\nexpect[ \t]*:", re.IGNORECASE)
-
-
-def is_head_complete(held: bytes | bytearray) -> bool:
-    """Return whether the line is there that ends a request's head."""
-    return _END.search(held) is not None
-
-
-def missing(held: bytes | bytearray, most_head_bytes: int, most_body_bytes: int) -> int:
-    """Return how many bytes more are to be waited for, at most; 0: none. A head or a body beyond the limits is there
-    as soon as that is
-    known, and so is the head of a client that sends its body only once it is told to."""
-    end = _END.search(held)
-    if end is None:
-        return max(0, most_head_bytes + 1 - len(held))
-    head = bytes(held[: end.end()])
-    length = max((int(found) for found in _LENGTH.findall(head)), default=0)
-    if length > most_body_bytes or _EXPECTS.search(head):
-        return 0
-    return max(0, end.end() + min(length, MOST_BODY_BYTES) - len(held))

@@ -41,6 +41,9 @@ BUSY_SECONDS = 2.0
 MOST_WAITING = 2
 """Passwords that wait; a flood of wrong ones must not hold every thread of the web server."""
 
+MOST_OF_ONE_ADDRESS = 2
+"""Passwords of one address that are hashed or wait. Of one user at one address it is one at a time."""
+
 _LINE = re.compile(
     r"(?P<name>[^:]+):\$scrypt\$ln=(?P<ln>[0-9]{1,2}),r=(?P<r>[0-9]{1,2}),p=(?P<p>[0-9]{1,2})\$(?P<salt>[^$]+)\$(?P<hash>[^$]+)"
 )
@@ -94,6 +97,10 @@ def users_line(name: str, password: bytes) -> str:
     return f"{name}:$scrypt$ln={made.ln},r={made.r},p={made.p}${_text(made.salt)}${_text(made.hash)}"
 
 
+class PasswordCheckError(Exception):
+    """Password that could not be checked now: others are before it."""
+
+
 class Authenticator:
     """Who is let in. Without tokens and users, everybody."""
 
@@ -102,8 +109,9 @@ class Authenticator:
         self._users = dict(users or {})
         self._key = secrets.token_bytes(32)
         self._known: dict[str, bytes] = {}
-        self._hashing = threading.Lock()
-        self._places = threading.BoundedSemaphore(1 + MOST_WAITING)
+        self._hashing, self._counting = threading.Lock(), threading.Lock()
+        self._checks: list[tuple[str, str, bytes]] = []
+        """Address, user and proof of the passwords that are hashed or wait."""
 
     @property
     def open(self) -> bool:
@@ -115,58 +123,82 @@ class Authenticator:
         found = ['Basic realm="sizewatch", charset="UTF-8"'] if self._users else []
         return (*found, *(['Bearer realm="sizewatch"'] if self._tokens else []))
 
-    def admits(self, authorization: str) -> bool:
-        """Return whether the Authorization header (as WSGI gives it, bytes as Latin-1) lets its sender in."""
+    def admits(self, authorization: str, address: str = "") -> bool:
+        """Return whether the Authorization header (as WSGI gives it, bytes as Latin-1) lets its sender in.
+
+        Raise PasswordCheckError for a password that cannot be checked now.
+        """
+        known, login = self.knows(authorization), _login(authorization)
+        return bool(known) if known is not None or login is None else self._password(*login, address)
+
+    def knows(self, authorization: str) -> bool | None:
+        """Return the same without waiting, or None for a password that must be hashed."""
         if self.open:
             return True
         scheme, _, given = authorization.partition(" ")
         if scheme.lower() == "bearer":
             return self._token(given.strip().encode("latin-1", "replace"))
-        return scheme.lower() == "basic" and self._password(given.strip())
+        login = _login(authorization)
+        if login is None or not self._users:
+            return False
+        return True if self._is_known(*login) else None
 
     def _token(self, given: bytes) -> bool:
         digest = hashlib.sha256(given).digest()
         matches = [hmac.compare_digest(digest, token) for token in self._tokens]
         return any(matches)
 
-    def _password(self, given: str) -> bool:
-        """By the hash, which is slow; a password that was right once is remembered under a key of this process."""
-        try:
-            name, colon, password = base64.b64decode(given, validate=True).partition(b":")
-            user = name.decode()
-        except (binascii.Error, ValueError):
-            return False
-        if not colon or not self._users:
-            return False
-        proof = hmac.digest(self._key, name + b"\0" + password, "sha256")
-        if hmac.compare_digest(self._known.get(user, b""), proof):
-            return True
-        if not self._places.acquire(blocking=False):
-            return False
-        try:
-            return self._hashed(user, password, proof)
-        finally:
-            self._places.release()
+    def _proof(self, user: str, password: bytes) -> bytes:
+        """A password that was right once is remembered under a key of this process."""
+        return hmac.digest(self._key, user.encode() + b"\0" + password, "sha256")
 
-    def _hashed(self, user: str, password: bytes, proof: bytes) -> bool:
-        """By the hash itself, one at a time; who waited may find the answer of its twin."""
-        if not self._hashing.acquire(timeout=BUSY_SECONDS):
-            return False
+    def _is_known(self, user: str, password: bytes) -> bool:
+        return hmac.compare_digest(self._known.get(user, b""), self._proof(user, password))
+
+    def _password(self, user: str, password: bytes, address: str) -> bool:
+        """By the hash, which is slow: one at a time, and who waited may find the answer of its twin."""
+        check = (address, user, self._proof(user, password))
+        with self._counting:
+            of_address = [one for one in self._checks if one[0] == address]
+            # The same password again is no further guess.
+            others = any(one[1] == user and one != check for one in of_address)
+            if others or len(of_address) >= MOST_OF_ONE_ADDRESS or len(self._checks) > MOST_WAITING:
+                raise PasswordCheckError("other passwords are being checked")
+            self._checks.append(check)
         try:
-            if hmac.compare_digest(self._known.get(user, b""), proof):
-                return True
-            right = self._users.get(user, self._like(user)).fits(password) and user in self._users
-            if right:
-                self._known[user] = proof
-            return right
+            if not self._hashing.acquire(timeout=BUSY_SECONDS):
+                raise PasswordCheckError("other passwords are being checked")
+            try:
+                return self._is_known(user, password) or self._hashed(user, password)
+            finally:
+                self._hashing.release()
         finally:
-            self._hashing.release()
+            with self._counting:
+                self._checks.remove(check)
+
+    def _hashed(self, user: str, password: bytes) -> bool:
+        right = self._users.get(user, self._like(user)).fits(password) and user in self._users
+        if right:
+            self._known[user] = self._proof(user, password)
+        return right
 
     def _like(self, name: str) -> PasswordHash:
         """The hash that an unknown name is compared with: always the same user's, so that it takes as long as some user's does,
         whatever their hashes cost."""
         several = tuple(self._users.values())
         return several[int.from_bytes(hmac.digest(self._key, name.encode(), "sha256")) % len(several)]
+
+
+def _login(authorization: str) -> tuple[str, bytes] | None:
+    """Return user and password of an Authorization header, None where it has none."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(given.strip(), validate=True).partition(b":")
+        return (name.decode(), password) if colon else None
+    except (binascii.Error, ValueError):
+        return None
 
 
 def read_gate(options: WebOptions) -> Authenticator:

@@ -17,6 +17,7 @@ from agent.config.config import Web
 from agent.config.weaknesses import is_loopback
 
 HEALTH = "/healthz"
+READY = "/readyz"
 WEBHOOK = "/webhook/alertmanager"
 WEBHOOK_BYTES = 1024 * 1024
 """The longest body that the webhook reads; other paths read none."""

@@ -10,33 +10,15 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.http_server.reply import Reply, text_reply
 from agent.reporting import storage
 
 if TYPE_CHECKING:
     from exporters.status.page import ReportListing
-
-TEXT = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What a route answers; its `headers` take the place of those of every answer."""
-
-    status: str
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-def text_reply(status: str, text: str) -> Reply:
-    """A line for people."""
-    return Reply(status=status, content_type=TEXT, body=f"{text}\n".encode())
-
 
 REPORTS = "/reports"
 RUNBOOKS = "/runbooks"

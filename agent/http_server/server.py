@@ -6,7 +6,6 @@ ROUTES. A client never gets a traceback.
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import threading
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ConfigError
-from agent.http_server.connection_pool import MOST_BODY_BYTES
-from agent.http_server.connections import CLIENT_VERIFIED, HURRY, HttpServer, TlsAdapter
-from agent.http_server.credentials import read_gate
+from agent.http_server.connections import CLIENT_VERIFIED, Admission, HttpServer, origin
+from agent.http_server.credentials import PasswordCheckError, read_gate
 from agent.http_server.options import (
     HEALTH,
+    READY,
     WEBHOOK,
     WEBHOOK_BYTES,
     WebhookEndpoint,
@@ -29,34 +28,27 @@ from agent.http_server.options import (
     WebOptions,
     is_wrong_host,
 )
-from agent.http_server.reports import Reply, is_report, is_runbook, report_reply, runbook_reply
-from agent.http_server.reports import text_reply as _text
+from agent.http_server.probes import NOT_YET, TurnProgress, health_reply, ready_reply
+from agent.http_server.reply import Reply, busy_reply, encode_reply, finish_reply
+from agent.http_server.reply import text_reply as _text
+from agent.http_server.reports import is_report, is_runbook, report_reply, runbook_reply
+from agent.http_server.request_head import RequestHead, RequestHeadError, parse_head
+from agent.http_server.tls import TlsAdapter
 from exporters.metrics import exposition
-from exporters.status.records import AgentHealth, AgentStatus
+from exporters.status.records import AgentStatus
 
 _log = logging.getLogger(__name__)
 
-COMPRESSED_FROM_BYTES = 2_048
-DRAINED_BYTES = MOST_BODY_BYTES
-"""What is read of the body of a webhook that is refused: a real sender then learns why."""
+REFUSED_BODY_BYTES = 65_536
+"""What is received of the body of a request that is refused: a real sender then learns why."""
 
-DRAINED_SECONDS = 0.05
-"""For what has not come until a worker takes the request up; mostly all has (`agent.http_server.connection_pool`)."""
-
-MOST_FAILED_TURNS = 3
-"""Failed turns in a row that make an agent ill: one may be an accident, and the next comes after an interval."""
+RECEIVER = "sizewatch.receiver"
+"""In a request's environment: the receiver that has admitted its alerts. No header can set it."""
 
 BODIES = frozenset({"GET", "HEAD"})
 
-HEADERS: tuple[tuple[str, str], ...] = (
-    ("Cache-Control", "no-store"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Referrer-Policy", "no-referrer"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("X-Frame-Options", "DENY"),
-)
-
 Source = Callable[[], AgentStatus | None]
+Progress = Callable[[], TurnProgress]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,32 +57,25 @@ class Request:
 
     accept: str
     query: str
-    stuck_after_seconds: float
-    up_seconds: float = 0.0
-    """Seconds since the start of the server."""
 
 
 def _refused(receiver: WebhookEndpoint, refusal: WebhookRejection) -> Reply:
     """What a sender of alerts is told."""
-    reply = _text(refusal.status, refusal.text)
-    if refusal.reason != "credentials":
-        return reply
-    return replace(reply, headers=tuple(("WWW-Authenticate", challenge) for challenge in receiver.challenges))
+    challenges = receiver.challenges if refusal.reason == "credentials" else ()
+    return _text(refusal.status, refusal.text, *(("WWW-Authenticate", one) for one in challenges))
 
 
 class StatusUnavailableError(Exception):
-    """The agent does not say how it is: the turn that must end first takes too long. `seconds`: how long already."""
+    """The agent does not say how it is: the turn that must end first takes too long."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"no answer from the agent's loop for {seconds:.0f} s")
-        self.seconds = seconds
 
 
 MISDIRECTED = _text(
     "421 Misdirected Request",
     "this address answers to localhost; further names go under web.hosts, or ask for credentials",
 )
-NOT_YET = _text("503 Service Unavailable", "the first turn has not succeeded yet")
 
 
 def _metrics(status: AgentStatus | None, request: Request) -> Reply:
@@ -120,34 +105,29 @@ def _json(status: AgentStatus | None, request: Request) -> Reply:
     return Reply(status="200 OK", content_type="application/json", body=body)
 
 
-def _health(status: AgentStatus | None, request: Request) -> Reply:
-    """Health is progress: ill when turns have stopped or fail, or when none has succeeded in time since the start."""
-    health = status.health if status is not None else AgentHealth()
-    ill = ""
-    if health.failed_in_row >= MOST_FAILED_TURNS:
-        ill = f"the last {health.failed_in_row} turns failed, the agent's log says why"
-    elif status is None or health.last_turn_at is None:
-        if request.up_seconds > request.stuck_after_seconds:
-            ill = f"no turn has succeeded in the {request.up_seconds:.0f} s since the start"
-    elif status.now - health.last_turn_at > request.stuck_after_seconds:
-        ill = f"the last turn ended {status.now - health.last_turn_at:.0f} s ago"
-    return _text("503 Service Unavailable", ill) if ill else _text("200 OK", "ok")
-
-
-def _ready(status: AgentStatus | None, request: Request) -> Reply:
-    """Ready after a turn that succeeded, until too many in a row fail."""
-    if status is None or (status.health.failed_in_row and status.health.last_turn_at is None):
-        return NOT_YET
-    return _health(status, request) if status.health.failed_in_row >= MOST_FAILED_TURNS else _text("200 OK", "ready")
-
-
 ROUTES: Mapping[str, Callable[[AgentStatus | None, Request], Reply]] = {
     "/": _page,
     "/metrics": _metrics,
     "/api/status": _json,
-    HEALTH: _health,
-    "/readyz": _ready,
 }
+PROBES = {HEALTH: health_reply, READY: ready_reply}
+"""Answered by the thread that waits for connections, when no worker is free too."""
+
+
+def is_page(path: str) -> bool:
+    """Return whether there is a page at this path."""
+    return is_report(path) or is_runbook(path) or path in ROUTES or path in PROBES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What decides whether a request is answered."""
+
+    method: str
+    path: str
+    authorization: str
+    host: str
+    verified: bool
 
 
 class WebServer:
@@ -156,16 +136,17 @@ class WebServer:
     Raises ConfigError for files that cannot be used, and on `start` for an address that cannot be listened on.
     """
 
-    def __init__(self, options: WebOptions, source: Source) -> None:
+    def __init__(self, options: WebOptions, source: Source, progress: Progress) -> None:
         self._options = options
         self._source = source
+        self._progress = progress
         self._gate = read_gate(options)
         self._tls = None
         if options.cert_file:
             key_file = options.key_file or options.cert_file
             self._tls = TlsAdapter(options.cert_file, key_file, options.client_ca_file, options.min_version)
-        self._server = HttpServer(options, self._application, self._tls)
-        self._thread: threading.Thread | None = None
+        self._server = HttpServer(options, self._application, self._admit, self._tls)
+        self._started = False
         self._counting, self._asking = threading.Lock(), threading.Lock()
         self._errors = self._refusals = 0
         self._asked_at = 0.0
@@ -191,14 +172,12 @@ class WebServer:
             # cheroot wraps the system's words: "No socket could be created -- (... [Errno 98] Address already in use)".
             reason = str(error).rpartition("] ")[2].rstrip(")").lower()
             raise ConfigError((f"web.listen: cannot listen on {where}: {reason}",)) from error
-        self._thread = threading.Thread(target=self._server.serve, name="web", daemon=True)
-        self._thread.start()
+        self._started = True
 
     def stop(self) -> None:
         """Closes the port and waits for requests under way."""
-        if self._thread is not None:
+        if self._started:
             self._server.stop()
-            self._thread.join(timeout=5)
 
     def reload(self) -> None:
         """Reads tokens, users and certificate again. Raises ConfigError and keeps what it has where one is wrong."""
@@ -216,19 +195,83 @@ class WebServer:
         """Weekly reports of this folder from now on; None serves none."""
         self._reports = folder
 
+    def _admit(self, data: bytes, verified: bool) -> Admission:
+        """Decide about a request by its head alone. The pool's thread calls this and must not wait."""
+        try:
+            head = parse_head(data)
+        except RequestHeadError as error:
+            return Admission(answer=encode_reply(_text(error.status, str(error))))
+        most = self._server.max_request_body_size
+        if head.body_bytes > most:
+            text = f"a body of more than {most} bytes is not read"
+            return Admission(answer=encode_reply(_text("413 Content Too Large", text), head.method))
+        reply, receiver = self._judge(head, verified)
+        if receiver is not None:
+            environ = {RECEIVER: receiver}
+            return Admission(body_bytes=head.body_bytes, continues=head.expects_continue, environ=environ)
+        # A sender that waits to be told sends nothing.
+        body_bytes = 0 if head.expects_continue else min(head.body_bytes, REFUSED_BODY_BYTES)
+        return Admission(answer=encode_reply(reply, head.method) if reply else None, body_bytes=body_bytes)
+
+    def _judge(self, head: RequestHead, verified: bool) -> tuple[Reply | None, WebhookEndpoint | None]:
+        """Return the answer to a request that needs no worker, or the receiver that takes its alerts."""
+        authorization = head.headers.get("authorization", "")
+        asked = _Asked(
+            method=head.method,
+            path=head.path,
+            authorization=authorization,
+            host=head.headers.get("host", ""),
+            verified=verified,
+        )
+        receiver = self._receiver
+        if head.path == WEBHOOK and receiver is not None:
+            if (refusal := self._refuse_certificate(asked)) is not None:
+                return refusal, None
+            if head.method != "POST":
+                return _text("405 Method Not Allowed", "only POST", ("Allow", "POST")), None
+            rejection = receiver.refuses(
+                authorization,
+                head.headers.get("content-type", ""),
+                head.headers.get("content-encoding", ""),
+                head.headers.get("content-length", ""),
+            )
+            return (_refused(receiver, rejection), None) if rejection is not None else (None, receiver)
+        known = self._gate.knows(authorization)
+        refusal = self._refuse(asked, lambda: known is not False)
+        if refusal is None and head.path in PROBES and (known or head.path in self._options.open_paths):
+            return self._probe(head.path), None
+        return refusal, None
+
+    def _probe(self, path: str) -> Reply:
+        up_seconds = time.monotonic() - self._begun_at
+        return PROBES[path](self._progress(), up_seconds, self._options.stuck_after_seconds)
+
+    def _refuse_certificate(self, asked: _Asked) -> Reply | None:
+        if asked.path in self._options.open_paths or not self._options.client_ca_file or asked.verified:
+            return None
+        self._count(refusals=1)
+        return _text("403 Forbidden", "a client certificate is needed")
+
+    def _refuse(self, asked: _Asked, has_credentials: Callable[[], bool]) -> Reply | None:
+        """Return why a page is not shown, or None."""
+        closed = asked.path not in self._options.open_paths
+        if (refusal := self._refuse_certificate(asked)) is not None:
+            return refusal
+        if closed and not has_credentials():
+            self._count(refusals=1)
+            challenges = (("WWW-Authenticate", one) for one in self._gate.challenges)
+            return _text("401 Unauthorized", "credentials are needed", *challenges)
+        if asked.method not in BODIES:
+            return _text("405 Method Not Allowed", "only GET and HEAD", ("Allow", "GET, HEAD"))
+        if closed and is_page(asked.path) and self._gate.open and is_wrong_host(self._options, asked.host):
+            self._count(refusals=1)
+            return MISDIRECTED
+        return None
+
     def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         reply = self._reply(environ)
-        body = reply.body
-        own = {name for name, _ in reply.headers}
-        everywhere = [(name, value) for name, value in HEADERS if name not in own]
-        headers = [("Content-Type", reply.content_type), *everywhere, *reply.headers]
-        if len(body) >= COMPRESSED_FROM_BYTES and not reply.content_type.startswith("image/"):
-            headers.append(("Vary", "Accept, Accept-Encoding"))
-            if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
-                # The fastest level: a page of metrics shrinks to a tenth, and this machine has better things to do.
-                body = gzip.compress(body, compresslevel=1, mtime=0)
-                headers.append(("Content-Encoding", "gzip"))
-        start_response(reply.status, [*headers, ("Content-Length", str(len(body)))])
+        headers, body = finish_reply(reply, environ.get("HTTP_ACCEPT_ENCODING", ""))
+        start_response(reply.status, headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     def _reply(self, environ: dict[str, Any]) -> Reply:
@@ -236,6 +279,8 @@ class WebServer:
             return self._routed(environ)
         except StatusUnavailableError as error:
             return _text("503 Service Unavailable", str(error))
+        except PasswordCheckError as error:
+            return busy_reply(str(error))
         except Exception:  # noqa: BLE001 - a page that fails is told in the log and counted; the server goes on
             self._count(errors=1)
             _log.exception("%s failed", environ.get("PATH_INFO", ""))
@@ -243,86 +288,45 @@ class WebServer:
 
     def _routed(self, environ: dict[str, Any]) -> Reply:
         path = environ.get("PATH_INFO", "")
-        closed = path not in self._options.open_paths
-        if closed and self._options.client_ca_file and environ.get(CLIENT_VERIFIED) != "SUCCESS":
-            self._count(refusals=1)
-            self._drain(environ)
-            return _text("403 Forbidden", "a client certificate is needed")
-        if path == WEBHOOK and self._receiver is not None:
-            return self._webhook(self._receiver, environ)
-        if closed and not self._gate.admits(environ.get("HTTP_AUTHORIZATION", "")):
-            self._count(refusals=1)
-            challenges = tuple(("WWW-Authenticate", challenge) for challenge in self._gate.challenges)
-            return replace(_text("401 Unauthorized", "credentials are needed"), headers=challenges)
-        if environ["REQUEST_METHOD"] not in BODIES:
-            self._drain(environ)
-            return replace(_text("405 Method Not Allowed", "only GET and HEAD"), headers=(("Allow", "GET, HEAD"),))
-        known = is_report(path) or is_runbook(path) or path in ROUTES
-        if known and closed and self._gate.open and is_wrong_host(self._options, environ.get("HTTP_HOST", "")):
-            self._count(refusals=1)
-            return MISDIRECTED
+        receiver: WebhookEndpoint | None = environ.get(RECEIVER)
+        if receiver is not None:
+            return self._webhook(receiver, environ)
+        asked = _Asked(
+            method=environ["REQUEST_METHOD"],
+            path=path,
+            authorization=environ.get("HTTP_AUTHORIZATION", ""),
+            host=environ.get("HTTP_HOST", ""),
+            verified=environ.get(CLIENT_VERIFIED) == "SUCCESS",
+        )
+        address = origin(environ.get("REMOTE_ADDR", ""))
+        refusal = self._refuse(asked, lambda: self._gate.admits(asked.authorization, address))
+        if refusal is not None:
+            return refusal
         if is_report(path):
             return report_reply(self._reports, path, environ.get("HTTP_IF_NONE_MATCH", ""))
         if is_runbook(path):
             return runbook_reply(path, environ.get("HTTP_IF_NONE_MATCH", ""))
+        if path in PROBES:
+            return self._probe(path)
         route = ROUTES.get(path)
         if route is None:
-            return _text("404 Not Found", f"there are {', '.join(ROUTES)}")
-        request = Request(
-            accept=environ.get("HTTP_ACCEPT", ""),
-            query=environ.get("QUERY_STRING", ""),
-            stuck_after_seconds=self._options.stuck_after_seconds,
-            up_seconds=time.monotonic() - self._begun_at,
-        )
-        return route(self._status(path), request)
+            return _text("404 Not Found", f"there are {', '.join((*ROUTES, *PROBES))}")
+        request = Request(accept=environ.get("HTTP_ACCEPT", ""), query=environ.get("QUERY_STRING", ""))
+        return route(self._status(), request)
 
     def _webhook(self, receiver: WebhookEndpoint, environ: dict[str, Any]) -> Reply:
-        """Alerts of others; the receiver's own credentials count here, and nowhere else."""
-        if environ["REQUEST_METHOD"] != "POST":
-            self._drain(environ)
-            return replace(_text("405 Method Not Allowed", "only POST"), headers=(("Allow", "POST"),))
-        length = environ.get("CONTENT_LENGTH", "")
-        refusal = receiver.refuses(
-            environ.get("HTTP_AUTHORIZATION", ""),
-            environ.get("CONTENT_TYPE", ""),
-            environ.get("HTTP_CONTENT_ENCODING", ""),
-            length,
-        )
-        if refusal is not None:
-            self._drain(environ, DRAINED_BYTES)
-            return _refused(receiver, refusal)
-        try:
-            body = environ["wsgi.input"].read(int(length))
-        except ValueError:
-            # A length and chunks at once, and the chunks are none.
-            return _text("400 Bad Request", "the body is not framed as HTTP says")
-        except OSError:
-            return _text("408 Request Timeout", "the body did not come in time")
-        if len(body) < int(length):
+        """Alerts of others, which the receiver has admitted by their head."""
+        length = int(environ["CONTENT_LENGTH"])
+        body = environ["wsgi.input"].read(length)
+        if len(body) < length:
             return _text("400 Bad Request", "the body ended before its announced length")
-        refusal = receiver.take(body)
-        return _refused(receiver, refusal) if refusal is not None else _text("200 OK", "ok")
+        rejection = receiver.take(body)
+        return _refused(receiver, rejection) if rejection is not None else _text("200 OK", "ok")
 
-    def _drain(self, environ: dict[str, Any], most: int = 0) -> None:
-        """A body that was sent is read, within the limit, so that the answer is not lost with the connection. Of one that was
-        announced and did not come nobody is told."""
-        length = environ.get("CONTENT_LENGTH", "")
-        if not length.isdecimal():
-            return
-        environ[HURRY](DRAINED_SECONDS)
-        try:
-            environ["wsgi.input"].read(min(int(length), most or self._options.max_body_bytes))
-        except (OSError, ValueError) as error:
-            # A length and chunks at once, and the chunks are none.
-            _log.debug('unreadable body of a refused request error="%s"', error)
-
-    def _status(self, path: str) -> AgentStatus | None:
+    def _status(self) -> AgentStatus | None:
         """The source's status with our own counts. One asks at a time: a loop that hangs must hang one thread, not all."""
         if not self._asking.acquire(timeout=self._options.busy_seconds):
-            seconds = time.monotonic() - self._asked_at
-            if path == HEALTH and seconds <= self._options.stuck_after_seconds:
-                return None
-            raise StatusUnavailableError(seconds)
+            raise StatusUnavailableError(time.monotonic() - self._asked_at)
         try:
             self._asked_at = time.monotonic()
             status = self._source()

@@ -29,6 +29,7 @@ from agent.fleet.engine_sums import ReleaseGroup, part_sums, replica_windows
 from agent.fleet.sums import COUNTED, GROUP, LEVEL_NAMES, LEVELS, PART, SUMS, WHAT, group_sums, replica_parts
 from agent.http_server.credentials import Authenticator
 from agent.http_server.options import WEBHOOK, WebOptions
+from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import _event
 from agent.kubernetes.discovery import TierCandidates, describe_excluded_pods, discover
@@ -143,7 +144,7 @@ def _server() -> tuple[WebServer, WebhookReceiver]:
     from status_samples import agent_status
 
     receiver, status = WebhookReceiver(Authenticator((TOKEN,)), bucket=TokenBucket(1e9, 1e9)), agent_status()
-    server = WebServer(WebOptions(port=0, timeout_seconds=2.0), lambda: status)
+    server = WebServer(WebOptions(port=0, timeout_seconds=2.0), lambda: status, TurnProgress)
     server.receive(receiver)
     reports = Path(tempfile.mkdtemp())
     (reports / "2026-01-05").mkdir()
@@ -331,7 +332,11 @@ def _requests() -> Iterator[bytes]:
     ):
         yield b"GET " + path + b' HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: W/"a"\r\nConnection: close\r\n\r\n'
     yield b"HEAD /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\nGET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
-    yield head.encode() + b"Expect: 100-continue\r\nContent-Length: 9999999\r\n\r\n"
+    for length in (9_999_999, 70_000, len(body)):
+        yield head.encode() + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n%b" % (length, body)
+    yield b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip;q=0, *;q=0.5\r\n\r\n"
+    for host in (b"", b"Host: a\r\nHost: a\r\n", b"Host : a\r\n", b"Host: [::1]:9095\r\n"):
+        yield b"GET /healthz HTTP/1.1\r\n" + host + b"\r\n"
     yield b"GET /?a=%00&b=%ff HTTP/1.0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
@@ -370,6 +375,7 @@ def pod_resources_seeds() -> Iterator[bytes]:
 
 
 HTTP_WORDS = (
+    *(b"Host: a\r\n", b"Host : a\r\n", b" :", b"Accept-Encoding: gzip;q=0\r\n", b";q=0.5", b", *", b"HTTP/1.0\r\n"),
     *(b"\r\n", b"\r\n\r\n", b"\n", b"Content-Length: 5\r\n", b"Content-Length: -1\r\n", b"Content-Length: \xb2\r\n"),
     *(
         b"Transfer-Encoding: chunked\r\n",
@@ -438,7 +444,10 @@ TARGETS = (
         run=run_request,
         seeds=_requests,
         words=HTTP_WORDS,
-        reads=("agent.http_server.server", "agent.http_server.connections", "agent.alerting.webhook"),
+        reads=(
+            *("agent.http_server.server", "agent.http_server.connections", "agent.http_server.request_head"),
+            "agent.alerting.webhook",
+        ),
     ),
     Target(
         name="kubernetes",

@@ -232,11 +232,11 @@ def test_the_numbers_of_the_history_are_those_of_the_program() -> None:
 
 
 def test_the_paths_of_the_web_server_are_all_told() -> None:
-    section = "Pages of the agent"
+    section, paths = "Pages of the agent", {**server.ROUTES, **server.PROBES}
     assert [row[0].strip("`") for row in rows("web-pages.md", section)] == [
-        path for path in ("/", "/api/status", "/metrics", "/healthz", "/readyz") if path in server.ROUTES
+        path for path in ("/", "/api/status", "/metrics", "/healthz", "/readyz") if path in paths
     ]
-    assert len(rows("web-pages.md", section)) == len(server.ROUTES)
+    assert len(rows("web-pages.md", section)) == len(paths)
     assert f"{SHORTEST_TOKEN} characters or more" in PAGES["web-pages.md"]
 
 

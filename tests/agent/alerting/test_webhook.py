@@ -25,6 +25,7 @@ from agent.errors import ConfigError
 from agent.history.store import HistoryStore
 from agent.http_server.credentials import Authenticator, token_gate
 from agent.http_server.options import WEBHOOK, WEBHOOK_BYTES, WebOptions
+from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from exporters.alertmanager.payload import timestamp
 
@@ -209,7 +210,8 @@ def test_what_comes_while_the_configuration_changes_reaches_the_new_one() -> Non
 @contextmanager
 def serving() -> Iterator[tuple[WebServer, WebhookReceiver]]:
     status = agent_status()
-    server, receiver = WebServer(WebOptions(port=0), lambda: status), WebhookReceiver(Authenticator((TOKEN,)))
+    server = WebServer(WebOptions(port=0), lambda: status, TurnProgress)
+    receiver = WebhookReceiver(Authenticator((TOKEN,)))
     server.receive(receiver)
     server.start()
     try:
@@ -269,7 +271,7 @@ def test_a_refusal_says_what_it_wants() -> None:
 def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_path: Path) -> None:
     (tmp_path / "readers").write_text("a-token-of-the-readers")
     status = agent_status()
-    server = WebServer(WebOptions(port=0, bearer_token_file=str(tmp_path / "readers")), lambda: status)
+    server = WebServer(WebOptions(port=0, bearer_token_file=str(tmp_path / "readers")), lambda: status, TurnProgress)
     server.receive(WebhookReceiver(Authenticator((TOKEN,))))
     server.start()
     try:

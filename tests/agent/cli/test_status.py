@@ -14,6 +14,7 @@ from status_samples import agent_status, fine_tier, fleet_status
 
 from agent.cli.main import main
 from agent.http_server.options import WebOptions
+from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from exporters.status.records import AgentStatus
 from exporters.status.status_json import status_json
@@ -21,7 +22,7 @@ from exporters.status.status_json import status_json
 
 @contextmanager
 def serving(status: AgentStatus, **options: object) -> Iterator[WebServer]:
-    server = WebServer(WebOptions(port=0, **options), lambda: status)  # type: ignore[arg-type]
+    server = WebServer(WebOptions(port=0, **options), lambda: status, TurnProgress)  # type: ignore[arg-type]
     server.start()
     try:
         yield server

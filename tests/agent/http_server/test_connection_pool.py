@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,11 @@ from status_samples import agent_status
 from test_server import ask, issue, raw, serving, trusting
 from waiting import CEILING_SECONDS, wait_for
 
+from agent.http_server import connection_pool
 from agent.http_server import server as web
-from agent.http_server.connection_pool import MOST_BODY_BYTES, NOTHING, READ, ConnectionPool, missing
+from agent.http_server.connection_pool import NOTHING, READ, ConnectionPool, PendingConnection
 from agent.http_server.connections import origin
-from agent.http_server.reports import text_reply
+from agent.http_server.reply import text_reply
 from agent.http_server.server import WebServer
 
 CROWD = tuple(f"127.0.0.{number}" for number in range(2, 10))
@@ -95,7 +97,7 @@ def test_a_crowd_that_reads_no_answer_delays_nobody(monkeypatch: pytest.MonkeyPa
         with crowd(server, b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n", receive_buffer=2048):
             assert answered(server)
             assert len(ask(server, "/long")[2]) == len(long.body)
-            room = server._server.room
+            room = server._server.pool
             # What is kept for those who do not read has its limit.
             assert wait_for(lambda: sum(guest.weight for guest in list(room._guests)) <= room._most_bytes)
         assert wait_for(lambda: not server._server._open)
@@ -165,35 +167,14 @@ def test_of_an_ipv6_network_every_address_is_the_same_client() -> None:
     assert origin("None") == "None"
 
 
-@pytest.mark.parametrize(
-    ("held", "expected"),
-    [
-        (b"", 101),
-        (b"GET / HTTP/1.1\r\n", 85),
-        (b"x" * 200, 0),
-        (b"GET / HTTP/1.1\r\n\r\n", 0),
-        (b"GET / HTTP/1.1\n\n", 0),
-        (b"POST / HTTP/1.1\r\nContent-Length: 7\r\n\r\nab", 5),
-        (b"POST / HTTP/1.1\r\ncontent-length:7\r\nContent-Length: 9\r\n\r\n", 9),
-        (b"POST / HTTP/1.1\r\nContent-Length: 5001\r\n\r\n", 0),
-        (b"POST / HTTP/1.1\r\nContent-Length: 7\r\nExpect: 100-continue\r\n\r\n", 0),
-        (b"POST / HTTP/1.1\r\nContent-Length: -7\r\n\r\n", 0),
-    ],
-)
-def test_as_many_bytes_are_waited_for_as_an_answer_needs(held: bytes, expected: int) -> None:
-    assert missing(held, 100, 5_000) == expected
-
-
-def test_of_a_long_body_its_beginning_is_waited_for() -> None:
-    head = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"
-    assert missing(head, 16_384, 2**20) == MOST_BODY_BYTES
-
-
 @dataclass(eq=False)
 class _Guest:
     """One that waits for ever, on a socket that nobody writes to."""
 
     weight: int = 1
+    origin: str = "10.0.0.7"
+    is_crowded: bool = False
+    is_idle: bool = True
     ends_at: float = field(default_factory=lambda: time.monotonic() + 3600)
     left: list[str] = field(default_factory=list)
     pair: tuple[socket.socket, socket.socket] = field(default_factory=socket.socketpair)
@@ -226,15 +207,20 @@ class _Guest:
 @pytest.fixture(name="room")
 def _room() -> Iterator[ConnectionPool]:
     room = ConnectionPool(most=3, most_bytes=100)
-    room.start()
     yield room
     room.stop()
 
 
-def test_the_one_that_has_waited_longest_leaves_a_full_room(room: ConnectionPool) -> None:
+@pytest.fixture(name="open_room")
+def _open_room(room: ConnectionPool) -> ConnectionPool:
+    room.start()
+    return room
+
+
+def test_the_one_that_has_waited_longest_leaves_a_full_room(open_room: ConnectionPool) -> None:
     guests = [_Guest() for _ in range(4)]
     for one in guests:
-        room.enter(one)
+        open_room.enter(one)
     assert wait_for(lambda: guests[0].left)
     assert [one.left for one in guests] == [["dismissed"], [], [], []]
     guests[2].pair[1].send(b"x")
@@ -242,13 +228,13 @@ def test_the_one_that_has_waited_longest_leaves_a_full_room(room: ConnectionPool
     assert guests[2].left == ["served"]
 
 
-def test_bytes_fill_a_room_too_and_a_single_guest_may_have_as_many_as_it_likes(room: ConnectionPool) -> None:
+def test_bytes_fill_a_room_too_and_a_single_guest_may_have_as_many_as_it_likes(open_room: ConnectionPool) -> None:
     first, second, third = _Guest(weight=1_000), _Guest(weight=60), _Guest(weight=30)
-    room.enter(first)
+    open_room.enter(first)
     time.sleep(0.05)
     assert first.left == []
-    room.enter(second)
-    room.enter(third)
+    open_room.enter(second)
+    open_room.enter(third)
     assert wait_for(lambda: first.left)
     time.sleep(0.05)
     assert (first.left, second.left, third.left) == (["dismissed"], [], [])
@@ -270,14 +256,85 @@ def test_whose_time_is_over_leaves_and_so_does_everybody_at_the_end() -> None:
 
 
 def test_a_defect_with_one_guest_costs_the_others_nothing(
-    room: ConnectionPool, caplog: pytest.LogCaptureFixture
+    open_room: ConnectionPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     ill, well = _Guest(), _Guest()
-    room.enter(ill)
-    room.enter(well)
+    open_room.enter(ill)
+    open_room.enter(well)
     ill.pair[1].send(b"!")
     assert wait_for(lambda: ill.left)
     well.pair[1].send(b"x")
     assert wait_for(lambda: well.left)
     assert (ill.left, well.left) == (["dismissed"], ["served"])
     assert "closed a connection after an unexpected error" in caplog.text
+
+
+def test_of_a_crowded_address_the_oldest_idle_guest_makes_room(room: ConnectionPool) -> None:
+    busy, idle = _Guest(is_idle=False), _Guest()
+    stranger, newcomer, last = (
+        _Guest(origin="10.0.0.8"),
+        _Guest(is_crowded=True),
+        _Guest(is_crowded=True, origin="10.0.0.9"),
+    )
+    coming = iter((stranger, busy, idle, newcomer, last))
+    with accepting(room, lambda listening: next(coming), 5):
+        assert wait_for(lambda: last.left)
+        # One whose address has no guest here is refused: all its connections are with the workers.
+        assert [one.left for one in (stranger, busy, idle, newcomer, last)] == [
+            [],
+            [],
+            ["dismissed"],
+            [],
+            ["dismissed"],
+        ]
+
+
+@contextmanager
+def accepting(
+    room: ConnectionPool, accept: Callable[[socket.socket], PendingConnection | None], number: int
+) -> Iterator[None]:
+    """The room listens, and so many clients have connected."""
+
+    def accept_one(listening: socket.socket) -> PendingConnection | None:
+        sock, _ = listening.accept()
+        sock.close()
+        return accept(listening)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as clients:
+        listening.setblocking(False)
+        for _ in range(number):
+            clients.enter_context(socket.create_connection(listening.getsockname(), CEILING_SECONDS))
+        room.start(listening, accept_one)
+        yield
+
+
+def test_without_descriptors_accepting_pauses_and_one_guest_makes_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection_pool, "PAUSE_SECONDS", 3600.0)
+    room, first, later = ConnectionPool(most=3, most_bytes=100), _Guest(), _Guest()
+    tried: list[int] = []
+
+    def accept(listening: socket.socket) -> PendingConnection:
+        tried.append(1)
+        if len(tried) in (2, 3):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return first if len(tried) == 1 else later
+
+    with accepting(room, accept, 4):
+        assert wait_for(lambda: first.left)
+        # The waiting clients are not tried again before the pause is over, whatever else happens.
+        visitor = _Guest(ends_at=0.0)
+        room.enter(visitor)
+        assert wait_for(lambda: visitor.left)
+        assert len(tried) == 2
+        for count in (3, 4):
+            assert wait_for(lambda: room._accept_again_at > 0.0)
+            room._accept_again_at = 0.0
+            room._wake()
+            assert wait_for(lambda count=count: len(tried) == count)
+        assert [one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG] == [
+            'accept failed count=1 error="Too many open files"'
+        ]
+        assert later.left == []
+        room.stop()

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,22 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.config.config import Web
 from agent.errors import ConfigError
 from agent.http_server.options import WebOptions, options_of
-from agent.http_server.server import ROUTES, WebServer
-from exporters.status.records import AgentHealth, AgentStatus
+from agent.http_server.probes import TurnProgress
+from agent.http_server.server import PROBES, ROUTES, WebServer
+from exporters.status.records import AgentStatus
 
 STATUS = agent_status()
+WELL = TurnProgress(seconds_since_turn=4.0)
 TOKEN = "an-honest-token-of-32-characters"
 
 
 @contextmanager
-def serving(source: Callable[[], AgentStatus | None] = lambda: STATUS, **options: Any) -> Iterator[WebServer]:
-    server = WebServer(WebOptions(port=0, **options), source)
+def serving(
+    source: Callable[[], AgentStatus | None] = lambda: STATUS,
+    progress: Callable[[], TurnProgress] = lambda: WELL,
+    **options: Any,
+) -> Iterator[WebServer]:
+    server = WebServer(WebOptions(port=0, **options), source, progress)
     server.start()
     try:
         yield server
@@ -90,7 +95,7 @@ def test_every_route_answers_with_its_type_and_the_security_headers(
     assert headers["x-frame-options"] == "DENY"
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cache-control"] == "no-store"
-    assert path in ROUTES
+    assert path in {**ROUTES, **PROBES}
 
 
 def test_the_page_allows_its_own_style_and_nothing_else(plain: WebServer) -> None:
@@ -123,6 +128,27 @@ def test_stopping_is_a_matter_of_moments() -> None:
         stopping.join(CEILING_SECONDS)
         # Nobody is waited for, not even one that has begun.
         assert not stopping.is_alive()
+
+
+def test_stopping_waits_for_no_request_that_has_no_worker() -> None:
+    hangs, goes_on, asked = threading.Event(), threading.Event(), []
+
+    def source() -> AgentStatus:
+        hangs.set()
+        goes_on.wait()
+        asked.append(1)
+        return STATUS
+
+    with serving(source, threads=1) as server, silent(server, 1, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        assert hangs.wait(CEILING_SECONDS)
+        with silent(server, 5, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n") as waiting:
+            assert wait_for(lambda: server._server.requests.qsize == 5)
+            stopping = threading.Thread(target=server.stop)
+            stopping.start()
+            assert [one.recv(1) for one in waiting] == [b""] * 5
+            goes_on.set()
+            stopping.join(CEILING_SECONDS)
+    assert asked == [1]
 
 
 def test_head_tells_the_headers_without_the_page(plain: WebServer) -> None:
@@ -195,7 +221,7 @@ def test_every_address_of_the_machine_is_listened_on_when_told_so() -> None:
 
 
 def test_before_the_first_turn_it_lives_and_is_not_ready() -> None:
-    with serving(lambda: None) as server:
+    with serving(lambda: None, TurnProgress) as server:
         assert ask(server, "/healthz")[0] == 200
         for path in ("/readyz", "/metrics", "/api/status"):
             assert ask(server, path)[0] == 503
@@ -205,16 +231,15 @@ def test_before_the_first_turn_it_lives_and_is_not_ready() -> None:
 
 
 def test_a_loop_whose_turns_have_stopped_is_ill() -> None:
-    late = replace(STATUS, health=AgentHealth(last_turn_at=NOW - 301))
-    with serving(lambda: late) as server:
-        status, _, body = ask(server, "/healthz")
-        assert (status, body) == (503, b"the last turn ended 301 s ago\n")
+    with serving(progress=lambda: TurnProgress(seconds_since_turn=301.0)) as server:
+        for path in ("/healthz", "/readyz"):
+            status, _, body = ask(server, path)
+            assert (status, body) == (503, b"the last turn ended 301 s ago\n")
 
 
 @pytest.mark.parametrize(("failed", "code"), [(1, 200), (2, 200), (3, 503)])
 def test_turns_that_all_fail_are_ill_and_never_ready(failed: int, code: int) -> None:
-    health = AgentHealth(turns=failed, failed_in_row=failed)
-    with serving(lambda: replace(STATUS, health=health)) as server:
+    with serving(progress=lambda: TurnProgress(failed_in_row=failed)) as server:
         assert ask(server, "/readyz")[0] == 503
         status, _, body = ask(server, "/healthz")
         assert status == code
@@ -222,7 +247,7 @@ def test_turns_that_all_fail_are_ill_and_never_ready(failed: int, code: int) -> 
 
 
 def test_no_first_turn_in_time_is_ill() -> None:
-    with serving(lambda: None, stuck_after_seconds=0.0) as server:
+    with serving(lambda: None, TurnProgress, stuck_after_seconds=0.0) as server:
         status, _, body = ask(server, "/healthz")
         assert status == 503
         assert body.startswith(b"no turn has succeeded in the ")
@@ -253,22 +278,20 @@ def test_a_loop_that_hangs_costs_one_thread_and_the_others_say_so() -> None:
     def source() -> AgentStatus:
         hangs.set()
         goes_on.wait()
-        return replace(STATUS, health=AgentHealth(last_turn_at=NOW))
+        return STATUS
 
-    with serving(source, busy_seconds=0.05, stuck_after_seconds=3600.0) as server:
+    with serving(source, busy_seconds=0.05) as server:
         first = threading.Thread(target=ask, args=(server, "/metrics"))
         first.start()
         assert hangs.wait(CEILING_SECONDS)
-        assert ask(server, "/healthz")[0] == 200
-        for path in ("/", "/metrics", "/api/status", "/readyz"):
+        # The probes wait for no loop.
+        assert [ask(server, path)[0] for path in PROBES] == [200, 200]
+        for path in ROUTES:
             status, _, body = ask(server, path)
             assert (status, body[:32]) == (503, b"no answer from the agent's loop ")
-        server._options = replace(server._options, stuck_after_seconds=0.0)
-        assert ask(server, "/healthz")[0] == 503
-        server._options = replace(server._options, stuck_after_seconds=3600.0)
         goes_on.set()
         first.join()
-        assert ask(server, "/healthz")[0] == 200
+        assert ask(server, "/metrics")[0] == 200
 
 
 @contextmanager
@@ -319,7 +342,7 @@ def drip(client: socket.socket, until: float) -> None:
 
 def test_a_port_that_is_taken_is_told_with_its_key() -> None:
     with serving() as server:
-        second = WebServer(WebOptions(port=server.port), lambda: STATUS)
+        second = WebServer(WebOptions(port=server.port), lambda: STATUS, lambda: WELL)
         with pytest.raises(ConfigError, match=rf"web.listen: cannot listen on 127.0.0.1:{server.port}: .*in use"):
             second.start()
 
@@ -356,7 +379,7 @@ def test_over_tls_everything_is_served_and_the_certificate_is_the_given_one(
     certificate, key = issue(authority, tmp_path)
     with serving(cert_file=certificate, key_file=key) as server:
         assert server.url.startswith("https://127.0.0.1:")
-        for path in ROUTES:
+        for path in (*ROUTES, *PROBES):
             assert ask(server, path, tls=trusting(authority))[0] == 200
         with pytest.raises(ssl.SSLCertVerificationError):
             ask(server, "/", tls=ssl.create_default_context())
@@ -398,9 +421,11 @@ def test_a_certificate_that_cannot_be_used_stops_the_start(authority: trustme.CA
     certificate, _ = issue(authority, tmp_path)
     _, other_key = issue(authority, tmp_path, "other")
     with pytest.raises(ConfigError, match=r"web.tls: .* cannot be used"):
-        WebServer(WebOptions(port=0, cert_file=certificate, key_file=other_key), lambda: STATUS)
+        WebServer(WebOptions(port=0, cert_file=certificate, key_file=other_key), lambda: STATUS, lambda: WELL)
     with pytest.raises(ConfigError, match=r"web.tls: .* cannot be used: No such file"):
-        WebServer(WebOptions(port=0, cert_file=str(tmp_path / "none.pem"), key_file=other_key), lambda: STATUS)
+        WebServer(
+            WebOptions(port=0, cert_file=str(tmp_path / "none.pem"), key_file=other_key), lambda: STATUS, lambda: WELL
+        )
 
 
 def test_bytes_that_are_no_tls_leave_every_worker_alive(authority: trustme.CA, tmp_path: Path) -> None:
@@ -418,7 +443,7 @@ def test_credentials_are_asked_for_everywhere_but_on_the_health_page(tmp_path: P
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     with serving(bearer_token_file=str(file)) as server:
-        for path in (*ROUTES, "/nothing"):
+        for path in (*ROUTES, *PROBES, "/nothing"):
             status, headers, body = ask(server, path)
             assert status == (200 if path == "/healthz" else 401), path
             assert ask(server, path, Authorization=f"Bearer {TOKEN}")[0] == (404 if path == "/nothing" else 200)
@@ -427,7 +452,7 @@ def test_credentials_are_asked_for_everywhere_but_on_the_health_page(tmp_path: P
         assert ask(server, f"/metrics?token={TOKEN}")[0] == 401
         assert ask(server, "/metrics", method="POST")[0] == 401
         page = ask(server, "/metrics", Authorization=f"Bearer {TOKEN}")[2]
-        assert f"\nsizewatch_web_refusals_total {len(ROUTES) + 2:.1f}\n".encode() in page
+        assert f"\nsizewatch_web_refusals_total {len(ROUTES) + len(PROBES) + 2:.1f}\n".encode() in page
 
 
 def test_the_health_page_too_can_be_put_behind_credentials(tmp_path: Path) -> None:

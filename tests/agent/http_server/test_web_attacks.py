@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
+import resource
 import socket
 import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,9 +22,14 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.alerting.webhook import WebhookReceiver
 from agent.errors import ConfigError
-from agent.http_server.credentials import Authenticator, hash_password
+from agent.http_server import credentials
+from agent.http_server import server as web
+from agent.http_server.connections import LONG_BYTES, MOST_LONG
+from agent.http_server.credentials import Authenticator, PasswordCheckError, hash_password, users_line
 from agent.http_server.options import WEBHOOK, WebOptions
-from agent.http_server.server import ROUTES, WebServer
+from agent.http_server.probes import TurnProgress
+from agent.http_server.reply import Reply, text_reply
+from agent.http_server.server import PROBES, ROUTES, WebServer
 
 
 @pytest.fixture(name="server", scope="module")
@@ -70,15 +78,21 @@ def test_many_headers_are_refused_as_one_long_one_is(server: WebServer) -> None:
 
 
 def test_a_crowd_of_half_requests_from_one_address_leaves_the_others_their_turn() -> None:
-    """One address may hold so many connections; its own further ones are hung up on, those of others answered."""
+    """A further connection of an address with many takes the place of its oldest idle one, and of nobody else's."""
     patient = {"head_seconds": 3600.0, "timeout_seconds": 3600.0}
-    with serving(threads=2, most_of_one_address=4, **patient) as server, silent(server, 4, b"GET / HT"):
-        assert wait_for(lambda: sum(server._server._open.values()) == 4)
-        assert hung_up(server)
-        place, elsewhere = ("127.0.0.1", server.port), ("127.0.0.2", 0)
-        with socket.create_connection(place, timeout=CEILING_SECONDS, source_address=elsewhere) as other:
-            other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert other.recv(100).startswith(b"HTTP/1.1 200")
+    with (
+        serving(threads=2, most_of_one_address=4, **patient) as server,
+        socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS, ("127.0.0.2", 0)) as other,
+        silent(server, 4, b"GET / HT") as crowd,
+    ):
+        assert wait_for(lambda: server._server._open == {"127.0.0.1": 4, "127.0.0.2": 1})
+        assert ask(server, "/healthz")[0] == 200
+        assert crowd[0].recv(100) == b""
+        assert ask(server, "/metrics")[0] == 200
+        # There was room again: nobody else had to go.
+        assert wait_for(lambda: server._server._open == {"127.0.0.1": 3, "127.0.0.2": 1})
+        other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert other.recv(100).startswith(b"HTTP/1.1 200")
     assert not server._server._open
 
 
@@ -90,12 +104,128 @@ def _status(server: WebServer) -> int:
         return 0
 
 
-def hung_up(server: WebServer) -> bool:
+@contextmanager
+def hanging(server: WebServer, monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[None]:
+    """So many requests that are with the workers and get no answer."""
+    goes_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def hang(status: object, request: object) -> Reply:
+        begun.release()
+        goes_on.wait()
+        return text_reply("200 OK", "at last")
+
+    monkeypatch.setattr(web, "ROUTES", {**ROUTES, "/hang": hang})
+    asking = [threading.Thread(target=ask, args=(server, "/hang")) for _ in range(number)]
+    asking[0].start()
     try:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) as further:
-            return further.recv(100) == b""
-    except ConnectionResetError:
-        return True
+        assert begun.acquire(timeout=CEILING_SECONDS)
+        for one in asking[1:]:
+            one.start()
+        assert wait_for(lambda: server._server.requests.qsize == number - 1)
+        yield
+    finally:
+        goes_on.set()
+        for one in asking:
+            one.join(CEILING_SECONDS)
+
+
+EXPECT = b"Expect: 100-continue\r\nContent-Length: 4000\r\n\r\n"
+
+
+def test_probes_and_refusals_need_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(threads=1, waiting=1) as server, hanging(server, monkeypatch, 2):
+        server.receive(WebhookReceiver(Authenticator((TOKEN,))))
+        for path in PROBES:
+            assert ask(server, path)[0] == 200
+            assert ask(server, path, "HEAD")[::2] == (200, b"")
+        # A body is neither asked for nor waited for where the credentials are missing.
+        assert raw(server, f"POST {WEBHOOK} HTTP/1.1\r\nHost: localhost\r\n".encode() + EXPECT)[9:12] == b"401"
+        assert raw(server, HEAD + EXPECT)[9:12] == b"405"
+        assert raw(server, b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n")[9:12] == b"400"
+        status, headers, _ = ask(server, "/metrics")
+        assert (status, headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n X: folded\r\n", b"GET / HTTP/1.1\r\n X: " + b"x" * 20_000])
+def test_a_head_without_an_end_is_refused_and_no_worker_reads_it(data: bytes) -> None:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS) as client:
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100)[9:12] == (b"400" if len(data) < 16_384 else b"413")
+
+
+def posting(length: int, more: str = "") -> bytes:
+    return (
+        f"POST {WEBHOOK} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {length}\r\n{more}\r\n"
+    ).encode()
+
+
+MESSAGE = b'{"version": "4", "alerts": []}'
+
+
+def test_long_bodies_that_come_slowly_hold_no_worker() -> None:
+    length = 500_000
+    with serving(threads=1, head_seconds=3600.0, timeout_seconds=3600.0, busy_seconds=3600.0) as server:
+        server.receive(WebhookReceiver(Authenticator((TOKEN,))))
+        with silent(server, 8, posting(length) + b" " * 70_000) as senders:
+            assert wait_for(lambda: sum(one.weight for one in list(server._server.pool._guests)) > 8 * 70_000)
+            assert ask(server, "/metrics")[0] == 200
+            senders[3].sendall(b" " * (length - 70_000 - len(MESSAGE)) + MESSAGE)
+            assert senders[3].recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_sender_that_waits_to_be_told_is_told_once_its_token_is_right() -> None:
+    with serving() as server:
+        server.receive(WebhookReceiver(Authenticator((TOKEN,))))
+        with socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS) as sender:
+            sender.sendall(posting(len(MESSAGE), "Expect: 100-continue\r\n"))
+            assert sender.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            sender.sendall(MESSAGE)
+            found = b"".join(iter(lambda: sender.recv(4096), b""))
+        assert found.startswith(b"HTTP/1.1 200")
+        assert found.count(b"HTTP/1.1") == 1
+
+
+def test_of_long_bodies_only_so_many_are_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    length = 2 * LONG_BYTES
+    with serving(threads=1) as server, hanging(server, monkeypatch, 1):
+        server.receive(WebhookReceiver(Authenticator((TOKEN,))))
+        with silent(server, MOST_LONG, posting(length) + b" " * (length - len(MESSAGE)) + MESSAGE):
+            assert wait_for(lambda: server._server.requests.qsize == MOST_LONG)
+            found = raw(server, posting(length) + b" " * length)
+            assert found.startswith(b"HTTP/1.1 503")
+            assert b"\r\nRetry-After: 1\r\n" in found
+            assert len(server._server._long) == MOST_LONG
+    assert not server._server._long
+
+
+def test_a_crowd_that_comes_at_once_waits_to_be_accepted() -> None:
+    """Without a place the system would drop it, and it would try again only a second later."""
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def wait() -> TurnProgress:
+        begun.set()
+        goes_on.wait()
+        return TurnProgress(seconds_since_turn=1.0)
+
+    with serving(progress=wait) as server:
+        try:
+            with silent(server, 1, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+                assert begun.wait(CEILING_SECONDS)
+                with silent(server, 100) as crowd:
+                    assert len(crowd) == 100
+        finally:
+            goes_on.set()
+
+
+def test_waiting_connections_leave_most_descriptors_to_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (64, 4096))
+    with serving() as server:
+        assert server._server.pool._most == 16
+    monkeypatch.setattr("resource.getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with serving() as server:
+        assert server._server.pool._most == WebOptions().most_guests
 
 
 def test_a_head_that_is_not_there_in_time_is_not_waited_for_as_long_as_an_answer() -> None:
@@ -114,19 +244,83 @@ def test_an_answer_may_take_longer_than_a_head() -> None:
         assert wait_for(lambda: _status(server) == 200)
 
 
-def test_a_flood_of_wrong_passwords_holds_three_threads_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Authenticator(users={"ada": hash_password(b"secret", b"0123456789abcdef")})
-    gate._hashing.acquire()
-    waiting = [threading.Thread(target=gate.admits, args=("Basic YWRhOmd1ZXNz",), daemon=True) for _ in range(3)]
-    for one in waiting:
-        one.start()
-    assert wait_for(lambda: gate._places._value == 0)  # type: ignore[attr-defined]
-    # The places are taken for as long as the one that hashes does: whoever waited would wait for ever.
-    assert not gate.admits("Basic YWRhOmd1ZXNz")
-    gate._hashing.release()
-    for one in waiting:
+def login(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+ADA, EVE = login("ada", "secret"), login("eve", "guess")
+
+
+@contextmanager
+def checking(gate: Authenticator, checks: Iterable[tuple[str, str]]) -> Iterator[None]:
+    """Passwords with their addresses that are being checked."""
+    asking = [threading.Thread(target=gate.admits, args=one) for one in checks]
+    with gate._hashing:
+        for one in asking:
+            one.start()
+        assert wait_for(lambda: len(gate._checks) == len(asking))
+        yield
+    for one in asking:
         one.join(CEILING_SECONDS)
-    assert gate.admits("Basic YWRhOnNlY3JldA==")
+
+
+@pytest.fixture(name="gate")
+def _gate(monkeypatch: pytest.MonkeyPatch) -> Authenticator:
+    monkeypatch.setattr(credentials, "BUSY_SECONDS", CEILING_SECONDS)
+    return Authenticator(users={"ada": hash_password(b"secret", b"0123456789abcdef")})
+
+
+def test_a_flood_of_wrong_passwords_holds_three_threads_at_most(gate: Authenticator) -> None:
+    with checking(gate, ((EVE, f"10.0.0.{number}") for number in range(3))), pytest.raises(PasswordCheckError):
+        gate.admits(ADA, "10.0.0.7")
+    assert gate.admits(ADA, "10.0.0.7")
+
+
+def test_wrong_passwords_of_one_address_leave_another_its_check(gate: Authenticator) -> None:
+    with checking(gate, ((EVE, "10.0.0.1"), (login("mallory", "guess"), "10.0.0.1"))):
+        with pytest.raises(PasswordCheckError):
+            gate.admits(login("trent", "guess"), "10.0.0.1")
+        found: list[bool] = []
+        other = threading.Thread(target=lambda: found.append(gate.admits(ADA, "10.0.0.2")))
+        other.start()
+        assert wait_for(lambda: len(gate._checks) == 3)
+    other.join(CEILING_SECONDS)
+    assert found == [True]
+
+
+def test_wrong_passwords_of_one_user_leave_another_user_of_the_address_its_check(gate: Authenticator) -> None:
+    with checking(gate, ((EVE, "10.0.0.1"),)):
+        with pytest.raises(PasswordCheckError):
+            gate.admits(login("eve", "another guess"), "10.0.0.1")
+        found: list[bool] = []
+        other = threading.Thread(target=lambda: found.append(gate.admits(ADA, "10.0.0.1")))
+        other.start()
+        assert wait_for(lambda: len(gate._checks) == 2)
+    other.join(CEILING_SECONDS)
+    assert found == [True]
+    # The same password twice is no second guess.
+    with checking(gate, ((EVE, "10.0.0.1"), (EVE, "10.0.0.1"))):
+        pass
+
+
+def test_a_known_password_is_let_in_whatever_else_is_checked(gate: Authenticator) -> None:
+    assert gate.admits(ADA)
+    with checking(gate, ((EVE, f"10.0.0.{number}") for number in range(3))):
+        assert gate.knows(ADA)
+        assert gate.admits(ADA, "10.0.0.0")
+
+
+def test_a_password_that_cannot_be_checked_now_gets_503_and_not_401(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "BUSY_SECONDS", CEILING_SECONDS)
+    file = tmp_path / "users"
+    file.write_text(users_line("ada", b"secret"))
+    with serving(basic_auth_users_file=str(file)) as server:
+        with checking(server._gate, ((EVE, f"10.0.0.{number}") for number in range(3))):
+            status, headers, _ = ask(server, "/metrics", Authorization=ADA)
+            assert (status, headers["retry-after"]) == (503, "1")
+        assert wait_for(lambda: ask(server, "/metrics", Authorization=ADA)[0] == 200)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +352,7 @@ def test_where_credentials_are_asked_for_the_name_does_not_matter(tmp_path: Path
 
 def test_another_origin_is_allowed_nothing(server: WebServer) -> None:
     for method in ("GET", "OPTIONS", "POST"):
-        for path in (*ROUTES, WEBHOOK, "/reports/", "/runbooks/TierDown"):
+        for path in (*ROUTES, *PROBES, WEBHOOK, "/reports/", "/runbooks/TierDown"):
             headers = ask(server, path, method, Origin="https://evil.example", Access_Control_Request_Method="GET")[1]
             assert not [name for name in headers if name.startswith("access-control-")]
             assert headers["cross-origin-resource-policy"] == "same-origin"
@@ -213,7 +407,7 @@ def test_with_a_client_ca_only_its_certificates_read_and_the_health_page_asks_fo
     with serving(cert_file=certificate, key_file=key, client_ca_file=str(ca)) as server:
         server.receive(WebhookReceiver(Authenticator((TOKEN,))))
         nobody, reader = client(authority, None, tmp_path), client(authority, readers, tmp_path)
-        for path in ROUTES:
+        for path in (*ROUTES, *PROBES):
             assert ask(server, path, tls=reader)[0] == 200
             assert ask(server, path, tls=nobody)[0] == (200 if path == "/healthz" else 403)
         assert ask(server, "/reports/", tls=nobody)[0] == 403
@@ -274,7 +468,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_at_the_terminal(
     words = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", str(locked), "-passout", "pass:secret"]
     subprocess.run(words, check=True, capture_output=True, timeout=CEILING_SECONDS)
     with pytest.raises(ConfigError, match=r"web.tls: .*locked.key cannot be used"):
-        WebServer(WebOptions(port=0, cert_file=certificate, key_file=str(locked)), agent_status)
+        WebServer(WebOptions(port=0, cert_file=certificate, key_file=str(locked)), agent_status, TurnProgress)
 
 
 def test_a_variable_that_a_parent_left_does_not_decide_where_is_listened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from tools import tool
 from waiting import CEILING_SECONDS
 
 from agent.http_server.options import WebOptions
+from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from exporters.status.page import render_page
 
@@ -23,7 +24,7 @@ MEASURE = (
 
 @pytest.fixture(name="url")
 def running_page() -> Iterator[str]:
-    server = WebServer(WebOptions(port=0), agent_status)
+    server = WebServer(WebOptions(port=0), agent_status, TurnProgress)
     server.start()
     yield server.url
     server.stop()
