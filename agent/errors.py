@@ -18,6 +18,8 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
+from rules.problems import cap_problems
+
 
 class ScrapeFailure(StrEnum):
     """Reason of a failed scrape: one word, used as a metric label."""
@@ -40,10 +42,6 @@ class SizewatchError(Exception):
     """Any error that sizewatch reports. Every other exception is a defect."""
 
 
-MOST_PROBLEMS = 1_000
-"""Maximum number of reported problems per document. A file of the wrong type may have one per line."""
-
-
 class StartError(SizewatchError):
     """The machine gives no thread or memory to begin with. A later start may succeed."""
 
@@ -52,8 +50,7 @@ class _ProblemsError(SizewatchError):
     """All problems of one document. Each begins with its path in the document."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
-        if len(problems) > MOST_PROBLEMS:
-            problems = (*problems[:MOST_PROBLEMS], f"{len(problems) - MOST_PROBLEMS} further problems are not told")
+        problems = cap_problems(problems)
         super().__init__("\n".join(problems))
         self.problems = problems
 

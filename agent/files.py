@@ -1,4 +1,4 @@
-"""Safe file access: creation of output files, the lock of the data directory, and changes of mounted files.
+"""Safe file access: creation of output files, and the lock of the data directory.
 
 Output files get minimal rights under any umask and never follow a link. Paths from the command line open normally.
 """
@@ -6,10 +6,8 @@ Output files get minimal rights under any umask and never follow a link. Paths f
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,8 +39,9 @@ LOCKS = Path("/proc/locks")
 class DataDir:
     """Data directory, locked by this daemon until `close`. `named` is the configuration file for error messages.
 
-    Two daemons on one history would count every minute twice. The kernel releases the lock when the process ends; the
-    lock file stays. Raise ConfigError if the directory is not writable or another daemon holds it.
+    Two daemons on one history would count every minute twice. The lock file names the holder; the directory itself is
+    locked as well, because somebody may delete the file. The kernel releases both when the process ends; the file stays.
+    Raise ConfigError if the directory is not writable or another daemon holds it.
     """
 
     def __init__(self, folder: Path, named: Path) -> None:
@@ -51,21 +50,32 @@ class DataDir:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
+            self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileExistsError, NotADirectoryError) as error:
             raise self._problem("is, or lies in, a file; name a folder") from error
         except OSError as error:
             raise self._problem(f"cannot be written ({error.strerror}); make it writable, or name another") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock_directory()
         except OSError as error:
             holding = _process(self._lock)
-            os.close(self._lock)
+            self.close()
             if isinstance(error, BlockingIOError):
                 raise self._problem(
                     f"is in use by another sizewatch{holding}; stop that one, or name another"
                 ) from error
             raise self._problem(f"cannot be locked ({error.strerror}); it must be on a local disk") from error
         self._name_holder()
+
+    def _lock_directory(self) -> None:
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            # NFS locks files only.
+            _log.warning('directory not locked, only its file folder=%s error="%s"', self._folder, error.strerror)
 
     def _name_holder(self) -> None:
         """Write the process id to the lock file. A full disk costs only the id: the lock needs no space."""
@@ -79,7 +89,8 @@ class DataDir:
         return ConfigError((f"{self._named}: data_dir: {self._folder} {text}",))
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the locks."""
+        os.close(self._directory)
         os.close(self._lock)
 
 
@@ -108,59 +119,3 @@ def holder(folder: Path) -> str:
     # Number, FLOCK, ADVISORY, WRITE, process, device:inode. On some file systems the device differs from stat.
     held = any(row[1] == "FLOCK" and row[4] == pid and row[5].endswith(f":{inode}") for row in rows if len(row) > 5)
     return pid if held else ""
-
-
-MARK = "..data"
-
-Stamp = tuple[int, int, int, str]
-
-
-class MountedFiles:
-    """Files of one configuration that Kubernetes mounts from a ConfigMap or Secret.
-
-    The kubelet writes a new folder and moves the link `..data` to it (atomic writer). So all files change at once and
-    none is partial. Other files are ignored: users reload those with SIGHUP. `changed` is cheap without a new mount.
-    """
-
-    def __init__(self, paths: Iterable[Path]) -> None:
-        self._known: dict[Path, tuple[Stamp, str]] = {}
-        self.follow(paths)
-
-    def follow(self, paths: Iterable[Path]) -> None:
-        """Set the files to watch. New files start with their present contents, known files keep their last seen
-        contents."""
-        stamps = {path: _stamp(path) for path in paths}
-        self._known = {
-            path: self._known.get(path) or (stamp, _digest(path)) for path, stamp in stamps.items() if stamp is not None
-        }
-
-    def changed(self) -> bool:
-        """Return whether any file has new contents since the last call. Each change is reported once."""
-        found = False
-        for path, (before, digest) in list(self._known.items()):
-            stamp = _stamp(path)
-            # During a remount the file is absent and the contents read before stay valid.
-            if stamp is None or stamp == before:
-                continue
-            now = _digest(path)
-            self._known[path] = stamp, now
-            found = found or now != digest
-        return found
-
-
-def _stamp(path: Path) -> Stamp | None:
-    """Return the stamp of a mounted file. Return None if the file is missing or not mounted by Kubernetes."""
-    try:
-        if not (path.parent / MARK).is_symlink():
-            return None
-        seen = path.stat()
-        return seen.st_mtime_ns, seen.st_ino, seen.st_size, os.path.realpath(path)
-    except OSError:
-        return None
-
-
-def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -83,10 +84,14 @@ class PostResult:
 
 
 class AlertmanagerClient:
-    """Client of one Alertmanager. Each round opens a new connection, so renewed secrets take effect at once."""
+    """Client of one Alertmanager. Each round opens a new connection, so renewed secrets take effect at once.
+
+    While their files are unusable, those of an earlier round stay in use.
+    """
 
     def __init__(self, options: TargetOptions) -> None:
         self._options = options
+        self._credentials: tuple[ssl.SSLContext | None, dict[str, str]] | None = None
         self.place = place_of(options.url).removesuffix(PATH)
 
     def round(self, alerts: Sequence[AlertPayload], suspects: frozenset[str] = frozenset()) -> PostResult:
@@ -98,10 +103,12 @@ class AlertmanagerClient:
         done = PostResult()
         deadline = time.monotonic() + ROUND_SECONDS
         try:
-            transport = HttpTransport(tls_of(self._options), self._options.server_name)
-            headers = authorization(self._options)
+            self._credentials = tls_of(self._options), authorization(self._options)
         except SizewatchError as error:
-            raise DeliveryError(str(error)) from error
+            if self._credentials is None:
+                raise DeliveryError(str(error)) from error
+        tls, headers = self._credentials
+        transport = HttpTransport(tls, self._options.server_name)
         good = [one for one in alerts if one.title not in suspects]
         batches = [good[place : place + BATCH] for place in range(0, len(good), BATCH)]
         batches += [[one] for one in alerts if one.title in suspects]

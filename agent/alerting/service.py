@@ -15,8 +15,9 @@ from dataclasses import replace
 from agent.alerting.delivery import PATH, AlertDelivery, AlertmanagerClient
 from agent.alerting.webhook import WebhookReceiver
 from agent.config.alerting import AlertingConfig as Keys
+from agent.config.alerting import WebhookConfig
 from agent.config.targets import default_replica
-from agent.http_server.credentials import token_gate
+from agent.http_server.credentials import Authenticator, token_gate
 from agent.pipeline.interfaces import Source
 from agent.scrape.scrapers import Target
 from exporters.alertmanager.payload import AlertPayload, present
@@ -108,6 +109,10 @@ class ExternalAlertStore:
             self.left_out += 1
 
 
+def _read_gate(keys: WebhookConfig) -> Authenticator:
+    return token_gate("alerting.receiver.bearer_token_file", keys.bearer_token_file)
+
+
 def _key(alert: ExternalAlert) -> Key:
     return alert.identity, alert.started_at
 
@@ -135,10 +140,14 @@ class AlertingService:
         )
         self.receiver: WebhookReceiver | None = None
         if keys.receiver is not None:
-            gate = token_gate("alerting.receiver.bearer_token_file", keys.receiver.bearer_token_file)
-            self.receiver = WebhookReceiver(gate, clock)
+            self.receiver = WebhookReceiver(_read_gate(keys.receiver), clock)
         self.foreign = ExternalAlertStore()
         self._alerts: tuple[IncidentAlert, ...] = ()
+
+    def reload(self) -> None:
+        """Read the receiver's tokens again. Raise ConfigError for an unusable file; the tokens before stay valid."""
+        if self.receiver is not None and self._keys.receiver is not None:
+            self.receiver.change_gate(_read_gate(self._keys.receiver))
 
     def take_over(self, before: AlertingService | None) -> None:
         """Take over the state of the previous configuration. Threads with unchanged posts continue, others end."""

@@ -201,6 +201,10 @@ class WebhookReceiver:
     def challenges(self) -> tuple[str, ...]:
         return self._gate.challenges
 
+    def change_gate(self, gate: Authenticator) -> None:
+        """Ask for other tokens from the next request on."""
+        self._gate = gate
+
     def refuses(
         self, authorization: str, content_type: str, content_encoding: str, length: str
     ) -> WebhookRejection | None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from agent.http_client.transport import TargetOptions
 
 FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
+
+NO_RESOURCES = 71
+"""Exit code (EX_OSERR of sysexits.h) without threads or memory. The service manager tries again."""
 WEEK_SECONDS = 604_800.0
 
 _BACK = re.compile(f"-{PATTERN.strip('^$')}", re.ASCII)

@@ -17,7 +17,16 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, Literal, NamedTuple
 
-from agent.cli.arguments import BAD_INPUT, CANNOT_JUDGE, FINE, Parser, exit_codes_text, normalize_arguments, sentence
+from agent.cli.arguments import (
+    BAD_INPUT,
+    CANNOT_JUDGE,
+    FINE,
+    NO_RESOURCES,
+    Parser,
+    exit_codes_text,
+    normalize_arguments,
+    sentence,
+)
 from agent.cli.terminal import Session, terminal_session
 from agent.errors import SizewatchError, explain_missing_module
 from agent.version import VERSION
@@ -197,7 +206,8 @@ def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
         prog="sizewatch",
         description="Tells whether an LLM serving fleet is still the size that was planned.",
         epilog="`sizewatch help COMMAND` explains a command. Exit codes: 0 fine, 1 a finding, 2 bad input or "
-        "configuration, 3 could not judge, 70 a defect of sizewatch itself, 130 ended by Ctrl-C.",
+        "configuration, 3 could not judge, 70 a defect of sizewatch itself, 71 out of memory, "
+        "130 ended by Ctrl-C.",
     )
     top.add_argument("--version", action="version", version=f"sizewatch {VERSION}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -251,6 +261,9 @@ def _guarded(words: list[str], name: str, session: Session) -> int:
         if error.errno in UNWRITABLE:
             return _unwritable(error, FINE)
         return _defect(name)
+    except MemoryError:
+        _complain(name, "out of memory; is a limit of memory (RLIMIT_AS, MemoryMax) too low?")
+        return NO_RESOURCES
     except Exception:  # noqa: BLE001 - any other exception is a defect; it must not look like a finding
         return _defect(name)
 

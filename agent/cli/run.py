@@ -9,7 +9,7 @@ import os
 import resource
 import threading
 
-from agent.cli.arguments import add_config
+from agent.cli.arguments import NO_RESOURCES, add_config
 from agent.config.load import find, load
 from agent.daemon.daemon import Daemon
 from agent.daemon.logs import set_up
@@ -19,10 +19,6 @@ _log = logging.getLogger(__name__)
 
 M_ARENA_MAX = -8
 """Parameter of glibc's mallopt (malloc.h)."""
-
-
-NO_START = 71
-"""Exit code (EX_OSERR of sysexits.h) of a start without threads or memory. The service manager tries again."""
 
 
 STACK_BYTES = 1 << 20
@@ -52,8 +48,8 @@ def run(options: argparse.Namespace) -> int:
         logging.shutdown()
         if any(not one.daemon for one in threading.enumerate() if one is not threading.main_thread()):
             # A server that has started by half holds threads that nothing ends.
-            os._exit(NO_START)
-        return NO_START
+            os._exit(NO_RESOURCES)
+        return NO_RESOURCES
     return 0
 
 

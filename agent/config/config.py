@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeGuard
 
@@ -41,6 +42,7 @@ from agent.scrape import scrapers
 from rules.catalogue.registry import BY_NAME
 from rules.plan.schema import Plan
 from rules.plan.validation import Path as KeyPath
+from rules.problems import MOST_PROBLEMS
 from rules.verdicts.rule import Rule
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
@@ -161,13 +163,13 @@ class Config(ConfigSection):
     @classmethod
     def _add_contradictions(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         """Report contradictions together with the problems of single values."""
-        details = [
-            error_detail(path, text) for path, text in find_contradictions(data, (info.context or {}).get("plan"))
-        ]
+        found = find_contradictions(data, (info.context or {}).get("plan"))
+        # More than is told is not worth its memory: a file of the wrong type has thousands.
+        details = [error_detail(path, text) for path, text in islice(found, MOST_PROBLEMS + 1)]
         try:
             config = handler(data)
         except ValidationError as error:
-            details = [*map(repeat_detail, error.errors(include_url=False)), *details]
+            details = [*map(repeat_detail, error.errors(include_url=False)[: MOST_PROBLEMS + 1]), *details]
         if details:
             raise ValidationError.from_exception_data(cls.__name__, details)
         return config
@@ -226,7 +228,7 @@ def find_unknown_tiers(data: Mapping[str, Any], plan: Plan | None) -> Found:
     pods = as_mapping(as_mapping(data.get("discovery")).get("kubernetes"))
     entries = pods.get("tiers")
     served += [str(as_mapping(one).get("tier")) for one in (entries if isinstance(entries, list | tuple) else ())]
-    tiers = tuple(dict.fromkeys([*served, *(plan.tiers if plan else ())]))
+    tiers = dict.fromkeys([*served, *(plan.tiers if plan else ())])
     # An unusable plan has its own problems and unknown tiers. Without a plan, pods name their tiers.
     complete = plan is not None or not (data.get("plan") or pods)
     costs = as_mapping(as_mapping(data.get("forecast")).get("late_request_cost"))
@@ -236,7 +238,7 @@ def find_unknown_tiers(data: Mapping[str, Any], plan: Plan | None) -> Found:
     ):
         for tier in named if complete else ():
             if tier not in tiers:
-                yield (*path, str(tier)), unknown_key_text(str(tier), tiers, "a tier of targets or plan")
+                yield (*path, str(tier)), unknown_key_text(str(tier), tuple(tiers), "a tier of targets or plan")
 
 
 def find_wrong_thresholds(data: Mapping[str, Any]) -> Found:

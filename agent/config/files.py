@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,8 @@ from rules.plan.validation import path_text
 
 _BRACKETS = re.compile(r"[\[\]{}]")
 
-MAX_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 1024 * 1024
+"""Maximum size of a file: a ConfigMap holds no more. YAML takes 60 times as much memory, a node agent has 128 MiB."""
 
 _LONGEST_PATH = 500
 
@@ -32,11 +34,54 @@ _LONGEST_PATH = 500
 _QUOTED = re.compile(r"'(?!\\?[^']'|<[a-z ]+>')[^']*'|\"[^\"]{2,}\"")
 
 MOST_VALUES = 1_000_000
-"""Maximum number of values with aliases expanded. A plan of a hundred tiers with curves has some 20,000."""
+"""Maximum number of values with aliases expanded, for results and recordings."""
 
+MOST_CONFIG_VALUES = 100_000
+"""The same for a configuration or plan. A plan of a hundred tiers with curves has some 20,000."""
 
 MOST_DEEP = 200
-"""Maximum nesting of brackets. PyYAML's time grows with its square, and a plan has three levels."""
+"""Maximum nesting. PyYAML's time grows with the square of open brackets, and a plan has three levels."""
+
+_DEEPEST_LINE = 20
+"""Nesting down to which lines are kept. Paths of deeper values would take more memory than the file."""
+
+
+class _Mark:
+    """Place in a YAML text. PyYAML's has further fields: with two of each value they are half of the memory."""
+
+    __slots__ = ("column", "index", "line")
+
+    def __init__(self, index: int, line: int, column: int) -> None:
+        self.index = index
+        self.line = line
+        self.column = column
+
+    def __str__(self) -> str:
+        return f"line {self.line + 1}, column {self.column + 1}"
+
+
+class _Loader(yaml.SafeLoader):
+    """Loader that ends early for too many or too deeply nested values, and keeps no more of a node than its begin."""
+
+    def __init__(self, text: str, most: int) -> None:
+        super().__init__(text)
+        self._left, self._most, self._depth = most, most, 0
+
+    def get_mark(self) -> Any:
+        return _Mark(self.index, self.line, self.column)
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._left -= 1
+        if self._left < 0:
+            raise YamlValueError(f"says more than {self._most} values")
+        if self._depth > MOST_DEEP:
+            raise RecursionError(f"more than {MOST_DEEP} levels")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None:
+            node.end_mark = None
+        return node
 
 
 def _check_depth(text: str) -> None:
@@ -48,7 +93,9 @@ def _check_depth(text: str) -> None:
             raise RecursionError(f"more than {MOST_DEEP} brackets are open at once")
 
 
-def parse_yaml(text: str, examine: Callable[[yaml.Node], None] = lambda root: None) -> Any:
+def parse_yaml(
+    text: str, examine: Callable[[yaml.Node], None] = lambda root: None, most_values: int = MOST_VALUES
+) -> Any:
     """Return one document as `yaml.safe_load` does. `examine` gets its root node first.
 
     Raise YAMLError, also for impossible dates and numbers, or RecursionError.
@@ -57,12 +104,12 @@ def parse_yaml(text: str, examine: Callable[[yaml.Node], None] = lambda root: No
     loader = None
     try:
         # Not the C parser: a file of brackets overflows its stack and ends the process.
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text, most_values)
         root = loader.get_single_node()
         if root is None:
             return None
-        if _count_values(root, {}) > MOST_VALUES:
-            raise YamlValueError(f"says more than {MOST_VALUES} values once its aliases (*name) are written out")
+        if _count_values(root, {}) > most_values:
+            raise YamlValueError(f"says more than {most_values} values once its aliases (*name) are written out")
         examine(root)
         return loader.construct_document(root)
     except (ValueError, OverflowError) as error:
@@ -86,7 +133,7 @@ def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 class YamlValueError(yaml.YAMLError):
-    """Document with an impossible value, or more than MOST_VALUES values."""
+    """Document with an impossible value, or too many values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +170,11 @@ def read_document(path: Path) -> Document:
     """Read the file at `path`. Report all errors in the document's problems and never raise."""
     name = _shown(path)
     try:
-        if path.stat().st_size > MAX_BYTES:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             return _unreadable(name, f"is larger than {MAX_BYTES} bytes: is this the right file?")
-        text = path.read_text(encoding="utf-8-sig")
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         return _unreadable(name, "there is no such file")
     except OSError as error:
@@ -213,7 +262,7 @@ def _yaml(name: str, text: str) -> Document:
     twice: list[str] = []
     try:
         # The walk runs first: the constructor writes merged keys (<<) into the nodes, where they look like duplicates.
-        data = parse_yaml(text, lambda root: twice.extend(_walk(root, (), lines, set())))
+        data = parse_yaml(text, lambda root: twice.extend(_walk(root, (), lines, set())), MOST_CONFIG_VALUES)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = _QUOTED.sub("something", error.problem or error.context or "it cannot be parsed")
@@ -229,7 +278,7 @@ def _yaml(name: str, text: str) -> Document:
 
 def _walk(node: Any, path: tuple[str | int, ...], lines: dict[str, int], seen: set[int]) -> Iterator[str]:
     """Fill `lines` and yield duplicate keys. A part used in several places has the lines of its first use."""
-    if id(node) in seen:
+    if id(node) in seen or len(path) > _DEEPEST_LINE:
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
@@ -249,15 +298,20 @@ def _walk(node: Any, path: tuple[str | int, ...], lines: dict[str, int], seen: s
         yield from _walk(value, (*path, name), lines, seen)
 
 
+def repeated_keys(pairs: list[tuple[str, Any]], found: Mapping[str, Any]) -> list[str]:
+    """Return the keys that stand in `pairs` more than once. `found` is the dict of the pairs."""
+    if len(found) == len(pairs):
+        return []
+    return [key for key, number in Counter(key for key, _ in pairs).items() if number > 1]
+
+
 def _json(name: str, text: str) -> Document:
     twice: list[str] = []
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        twice.extend(
-            f"{name}: {path_text((key,))}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1
-        )
-        return dict(pairs)
+        found = dict(pairs)
+        twice.extend(f"{name}: {path_text((key,))}: is given twice" for key in repeated_keys(pairs, found))
+        return found
 
     try:
         data = json.loads(text, object_pairs_hook=mapping)

@@ -159,13 +159,15 @@ def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
     planned = dict(loaded.plan.tiers) if loaded.plan else {}
     engines = {tier: source.engine for tier, source in loaded.config.tiers.items()}
     engines |= {target.tier: target.engine for target in loaded.config.targets}
+    pools: dict[str, dict[str, str]] = {}
+    for target in loaded.config.targets:
+        pools.setdefault(target.tier, {})[target.name] = target.pool
     contexts = {}
     for name in sorted(planned.keys() | engines.keys()):
         tier = planned.get(name)
         engine = engines.get(name) or (tier.engine if tier else None)
-        pools = {target.name: target.pool for target in loaded.config.targets if target.tier == name}
         contexts[name] = build_tier_context(
-            name, tier, itl_comparable(engine), loaded.config.thresholds.get(name), pools
+            name, tier, itl_comparable(engine), loaded.config.thresholds.get(name), pools.get(name, {})
         )
     return contexts
 

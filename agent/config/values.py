@@ -32,9 +32,13 @@ from exporters.render.text import one_line
 from rules.plan import validation
 from rules.plan.validation import Path as KeyPath
 from rules.plan.validation import path_text
+from rules.problems import cap_problems
 
 WORDS = "words"
 """Error type for messages that are already complete sentences."""
+
+MOST_COMPARED = 100
+"""Maximum number of known names that an unknown name is compared with. Its message names no more either."""
 
 Found = Iterator[tuple[KeyPath, str]]
 """Contradictions: path and problem text."""
@@ -58,7 +62,7 @@ def printable(text: str) -> str:
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
     """Return every problem: first those of single values in the order of the schema's keys, then contradictions."""
-    return tuple(printable(_problem(entry, model)) for entry in error.errors(include_url=False))
+    return cap_problems(printable(_problem(entry, model)) for entry in error.errors(include_url=False))
 
 
 def _problem(entry: Any, model: type[BaseModel]) -> str:
@@ -87,8 +91,11 @@ def repeat_detail(entry: Any) -> InitErrorDetails:
 
 def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:
     """Return the problem text for an unknown `name`, with the closest or all known names."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"is not {what}; did you mean {close[0]}?" if close else f"is not {what}; known: {', '.join(known)}"
+    close = difflib.get_close_matches(name, known[:MOST_COMPARED], n=1)
+    if close:
+        return f"is not {what}; did you mean {close[0]}?"
+    more = f" and {len(known) - MOST_COMPARED} more" if len(known) > MOST_COMPARED else ""
+    return f"is not {what}; known: {', '.join(known[:MOST_COMPARED])}{more}"
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
@@ -252,12 +259,14 @@ def _gpus(value: object) -> object:
         return value
     if not isinstance(value, list | tuple) or not value:
         raise validation_error("must be auto or a list of GPUs, by UUID or index")
+    seen: set[str | int] = set()
     for place, gpu in enumerate(value):
         is_index = type(gpu) is int and 0 <= gpu < 1024
         if not is_index and not (isinstance(gpu, str) and re.fullmatch(r"[A-Za-z0-9][\w.:/#-]*", gpu)):
             raise validation_error(f"[{place}] is neither an index nor a UUID; `nvidia-smi -L` lists both")
-        if gpu in value[:place]:
+        if gpu in seen:
             raise validation_error(f"[{place}] names GPU {gpu} again")
+        seen.add(gpu)
     return tuple(value)
 
 

@@ -15,16 +15,17 @@ from agent.config.targets import default_replica
 from agent.config.values import unknown_key_text
 from agent.http_client.error_text import secret_parameters
 from rules.plan.schema import Plan
+from rules.problems import cap_problems
 
 
 def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
     """Return every grave mistake, in the order of MISTAKES: a target is watched under a wrong description."""
-    return tuple(text for check in MISTAKES for text in check(config, plan))
+    return cap_problems(text for check in MISTAKES for text in check(config, plan))
 
 
 def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
     """Return every weakness, in the order of CHECKS."""
-    return tuple(text for check in CHECKS for text in check(config, plan))
+    return cap_problems(text for check in CHECKS for text in check(config, plan))
 
 
 def is_loopback(host: str) -> bool:

@@ -10,48 +10,40 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from agent.config.load import LoadedConfig, load
 from agent.daemon import status_builder
+from agent.daemon.agent_health import DaemonCounters
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
+from agent.daemon.followed_files import FollowedFiles, find_broken_files, mounted_files, secret_files
 from agent.daemon.logs import set_up
+from agent.daemon.reload import join_problems, prepare_in_thread
 from agent.daemon.schedule import UPKEEP_SECONDS, Schedule
 from agent.daemon.status_builder import StatusInputs
-from agent.errors import SizewatchError, StartError
-from agent.files import MountedFiles
+from agent.errors import ConfigError, SizewatchError, StartError
 from agent.http_server.options import WebOptions, options_of
-from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.version import VERSION
-from exporters.status.records import AgentHealth, AgentStatus
+from exporters.status.records import AgentStatus
 
 CLOCK_SECONDS = 5.0
 """Interval of the clock check in seconds."""
 
+LOCK_SECONDS = 0.2
+"""Interval in seconds at which a wait for a cycle looks whether the daemon stops."""
+
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class DaemonCounters:
-    """Daemon counters since its start."""
-
-    turns: int = 0
-    overruns: int = 0
-    errors: int = 0
-    failed_in_row: int = 0
-    reloads: int = 0
-    last_turn_seconds: float | None = None
-    last_turn_at: float | None = None
-    succeeded_at: float | None = None
-    """End of the last cycle that succeeded, in seconds of time.monotonic."""
-    config_trouble: str | None = None
+class _StoppingError(Exception):
+    """Wait that ended because the daemon stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +74,10 @@ class Daemon:
         self.surroundings = surroundings or DaemonOptions()
         self.counts = DaemonCounters()
         self.loaded = loaded
+        # The web server keeps the addresses and file names that it was started with.
+        self._started_with = loaded.config
         listen = self.surroundings.web(loaded)
-        self.web = WebServer(listen, self.status, self.progress) if listen is not None else None
+        self.web = WebServer(listen, self.status, self.counts.progress) if listen is not None else None
         self._clock = self.surroundings.clock
         self._started_at = self._clock()
         # Held by a cycle and by upkeep while they run. A configuration change waits for both.
@@ -95,7 +89,9 @@ class Daemon:
             self._turn, self._upkeep, self._late, self._forecast, self._report, speed=self.surroundings.speed
         )
         self._assembly: Assembly | None = None
-        self._files = MountedFiles(_files(loaded))
+        self._mounted = FollowedFiles(mounted_files(loaded))
+        self._secrets = FollowedFiles(secret_files(loaded.config))
+        self._prepared: Future[tuple[LoadedConfig, Assembly]] | None = None
 
     @property
     def loop(self) -> EvaluationLoop:
@@ -124,8 +120,11 @@ class Daemon:
             try:
                 self.surroundings.on_start(self)
                 while not self._stopping:
-                    self._wait()
+                    with suppress(_StoppingError):
+                        self._wait()
             finally:
+                if self._prepared is not None:
+                    _log.warning("configuration reload abandoned, stopping")
                 self.close()
 
     def _wait(self) -> None:
@@ -133,28 +132,68 @@ class Daemon:
             self._wake.get(timeout=CLOCK_SECONDS)
         except queue.Empty:
             self._schedule.check_clock_jump()
-            self._look_around()
-        if self._reloading and not self._stopping:
+            if self._prepared is None:
+                self._look_around()
+        if self._prepared is not None and self._prepared.done():
+            prepared, self._prepared = self._prepared, None
+            self._take_new_configuration(prepared)
+        if self._reloading and self._prepared is None and not self._stopping:
             self._reloading = False
-            self._take_new_configuration()
+            self._prepared = prepare_in_thread(self._prepare_configuration, lambda: self._wake.put(None))
+
+    @contextmanager
+    def _hold(self, *locks: threading.Lock) -> Iterator[None]:
+        """Hold locks that cycles or upkeep may keep for long. Raise _StoppingError if the daemon stops before."""
+        with ExitStack() as held:
+            for lock in locks:
+                while not lock.acquire(timeout=LOCK_SECONDS):
+                    if self._stopping:
+                        raise _StoppingError
+                held.callback(lock.release)
+            yield
 
     def _look_around(self) -> None:
-        """Reload after a change of a mounted file, and update targets after a change of pods."""
-        if self.surroundings.reloads and self._files.changed():
+        """Take up changes of mounted files, of secrets and of pods."""
+        if self.surroundings.reloads and self._mounted.changed():
             _log.info("mounted file changed, reloading configuration")
             self._reloading = True
             return
         try:
+            changed = self.surroundings.reloads and self._secrets.changed()
+            if changed or self.counts.secret_trouble:
+                self._read_secrets()
+            # A broken secret may be what the configuration was refused for.
+            self._reloading = self._reloading or bool(changed and self.counts.config_trouble)
             if self.assembly.has_pod_changes(self.loaded):
                 self._change_pods()
+        except _StoppingError:
+            raise
         except Exception:  # noqa: BLE001 - a defect costs this check, not the daemon
             self.counts.errors += 1
-            _log.exception("pod discovery update failed, retry in %.0f s", CLOCK_SECONDS)
+            _log.exception("update of secrets or pods failed, retry in %.0f s", CLOCK_SECONDS)
+
+    def _read_secrets(self) -> None:
+        """Read secrets and certificates again. What a file cannot give keeps its value before, and is reported."""
+        alerting = self.assembly.alerting
+        problems: list[str] = []
+        for reload in (self.web and self.web.reload, alerting and alerting.reload):
+            try:
+                if reload:
+                    reload()
+            except ConfigError as error:
+                problems += error.problems
+        problems += find_broken_files(self.loaded.config)
+        before, trouble = self.counts.secret_trouble, "; ".join(problems) or None
+        self.counts.secret_trouble = trouble
+        if trouble is None:
+            _log.info("secrets reloaded")
+        elif trouble != before:
+            _log.error('secrets not reloaded, previous in use error="%s"', trouble)
 
     def _change_pods(self) -> None:
-        with self._keeping:
+        with self._hold(self._keeping):
             assembly = self.surroundings.assemble(self.loaded, self._assembly)
-        with self._keeping, self._turning:
+        with self._hold(self._keeping, self._turning):
             assembly.inherit_state(self.assembly, self._clock(), pods_only=True)
             self._assembly = assembly
             self._receive()
@@ -242,7 +281,7 @@ class Daemon:
         self.surroundings.on_turn(self)
 
     def _upkeep(self) -> None:
-        with self._keeping:
+        with suppress(_StoppingError), self._hold(self._keeping):
             try:
                 self.assembly.upkeep(self._clock())
                 self.assembly.seal(self._clock(), lambda: self._stopping)
@@ -270,16 +309,20 @@ class Daemon:
         self.counts.overruns += 1
         _log.warning('cycle left out reason="%s"', why)
 
-    def _take_new_configuration(self) -> None:
-        """Reload the configuration. An unusable one changes nothing; it is logged and counted."""
+    def _prepare_configuration(self) -> tuple[LoadedConfig, Assembly]:
+        """Load the configuration and its parts beside the cycles. Raise SizewatchError for an unusable one."""
+        fresh = load(self.loaded.path, role=self.loaded.given_role)
+        if self.web is not None:
+            self.web.reload()
+        with self._hold(self._keeping):
+            return fresh, self.surroundings.assemble(fresh, self._assembly)
+
+    def _take_new_configuration(self, prepared: Future[tuple[LoadedConfig, Assembly]]) -> None:
+        """Change to a configuration. An unusable one changes nothing; it is logged and counted."""
         try:
-            fresh = load(self.loaded.path, role=self.loaded.given_role)
-            if self.web is not None:
-                self.web.reload()
-            with self._keeping:
-                assembly = self.surroundings.assemble(fresh, self._assembly)
+            fresh, assembly = prepared.result()
         except SizewatchError as error:
-            self.counts.config_trouble = "; ".join(str(error).splitlines())
+            self.counts.config_trouble = join_problems(error)
             _log.error(
                 'configuration reload failed, previous configuration active error="%s"', self.counts.config_trouble
             )
@@ -289,12 +332,13 @@ class Daemon:
             self.counts.config_trouble = f"defect in sizewatch: {type(error).__name__}, see its log"
             _log.exception("configuration reload failed, previous configuration active")
             return
-        self._files.follow(_files(fresh))
+        self._mounted.follow(mounted_files(fresh))
+        self._secrets.follow([*secret_files(self._started_with.web), *secret_files(fresh.config)])
         self._change_to(fresh, assembly)
 
     def _change_to(self, fresh: LoadedConfig, assembly: Assembly) -> None:
         before = self.loaded
-        with self._keeping, self._turning:
+        with self._hold(self._keeping, self._turning):
             assembly.inherit_state(self.assembly, self._clock())
             self._assembly, self.loaded = assembly, fresh
             self._receive()
@@ -319,40 +363,12 @@ class Daemon:
         with parts.loop.memory:
             return status_builder.status(parts.loop, parts.runtime, self._facts(parts), self._clock())
 
-    def progress(self) -> TurnProgress:
-        """Return what /healthz needs. It waits for no cycle."""
-        at = self.counts.succeeded_at
-        since = time.monotonic() - at if at is not None else None
-        return TurnProgress(seconds_since_turn=since, failed_in_row=self.counts.failed_in_row)
-
     def _facts(self, parts: Assembly) -> StatusInputs:
-        counts, history, alerting = self.counts, parts.history, parts.alerting
-        posting, webhook = alerting.health() if alerting is not None else ((), None)
-        health = AgentHealth(
-            turns=counts.turns,
-            overruns=counts.overruns,
-            last_turn_seconds=counts.last_turn_seconds,
-            last_turn_at=counts.last_turn_at,
-            failed_in_row=counts.failed_in_row,
-            turn_errors=counts.errors + parts.loop.defects,
-            scrape_failures=dict(parts.runtime.failures),
-            history_trouble=history.error if history else None,
-            unbooked_minutes=len(history.buffer) if history else 0,
-            dropped_minutes=history.buffer.dropped if history else 0,
-            config_reloads=counts.reloads,
-            config_trouble=counts.config_trouble,
-            gpu_problems=parts.runtime.gpu_problems,
-            alertmanagers=posting,
-            webhook=webhook,
-            forecasting=parts.forecasts.health() if parts.forecasts is not None else None,
-            reporting=parts.reports.health(parts.loaded, self._clock()) if parts.reports is not None else None,
-            store=parts.loop.source.store_health(),
-            discovery=parts.pods.health() if parts.pods is not None else None,
-        )
+        alerting = parts.alerting
         return StatusInputs(
             role=parts.loaded.config.role,
             started_at=self._started_at,
-            health=health,
+            health=self.counts.health(parts, self._clock),
             simulated=self.surroundings.simulated,
             workers=parts.workers(),
             external_alerts=alerting.foreign.alerts if alerting is not None else (),
@@ -361,10 +377,6 @@ class Daemon:
             no_forecasts=parts.no_forecasts,
             external_url=(parts.loaded.config.alerting.external_url or "").rstrip("/"),
         )
-
-
-def _files(loaded: LoadedConfig) -> tuple[Path, ...]:
-    return (loaded.path, *((Path(loaded.config.plan),) if loaded.config.plan else ()))
 
 
 def _handler(act: Callable[[], None]) -> Callable[[int, object], None]:

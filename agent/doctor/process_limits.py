@@ -11,13 +11,12 @@ import os
 import resource
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from agent.config.load import LoadedConfig
+from agent.config.named_files import named_files
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.files import LOCK_FILE
 from agent.forecasting.service import FORECAST_MEMORY_BYTES
@@ -178,7 +177,7 @@ class PermissionsProbe:
 def probe_permissions(loaded: LoadedConfig) -> PermissionsProbe:
     """Read the permissions of the files in the configuration and of the history."""
     config = loaded.config
-    named = dict.fromkeys(_named(config, "", PUBLIC))
+    named = dict.fromkeys(named_files(config, PUBLIC))
     steering = [("the configuration", str(loaded.path)), *([("plan", config.plan)] if config.plan else [])]
     seen = PermissionsProbe(
         secrets=tuple((key, path) for key, path in named if _mode(path) & 0o004),
@@ -226,30 +225,12 @@ def check_permissions(seen: PermissionsProbe, _: LoadedConfig) -> Iterator[Check
 
 def check_special_files(loaded: LoadedConfig) -> tuple[CheckResult, ...]:
     """Report each file that is a pipe, a folder or a device: reading it may block for ever."""
-    named = dict.fromkeys(_named(loaded.config, "", OF_NOBODY))
+    named = dict.fromkeys(named_files(loaded.config, OF_NOBODY))
     odd = [(key, path) for key, path in named if _mode(path) and not stat.S_ISREG(_mode(path))]
     return tuple(
         fail("config", f"{key}: {path} is no file", "name a file there; then more can be looked at")
         for key, path in odd
     )
-
-
-def _named(part: object, place: str, public: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield the key and the path of every file in the configuration, except for public keys."""
-    if isinstance(part, BaseModel):
-        part = {name: getattr(part, name) for name in type(part).model_fields}
-    if isinstance(part, Mapping):
-        for name, value in part.items():
-            here = f"{place}.{name}" if place else str(name)
-            if isinstance(value, str) and str(name).endswith("_file") and name not in public:
-                yield here, value
-            elif isinstance(value, Mapping) and str(name).endswith("_files"):
-                yield from ((f"{here}.{header}", file) for header, file in value.items())
-            else:
-                yield from _named(value, here, public)
-    elif isinstance(part, tuple | list):
-        for number, value in enumerate(part):
-            yield from _named(value, f"{place}[{number}]", public)
 
 
 def _mode(path: Path | str) -> int:

@@ -89,7 +89,23 @@ class KeptConnection:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     def load_if_changed(self) -> bool:
-        """Read the files at the first call and after a change. Return whether `headers` are new."""
+        """Read the files at the first call and after a change. Return whether `headers` are new.
+
+        If a changed file is unusable, the contents before stay in use; the daemon reports it (`agent.daemon.followed_files`).
+        """
+        try:
+            stamps = self._stamps()
+            if self._loaded == stamps:
+                return False
+            self._load()
+        except ScrapeError:
+            if self._loaded is None:
+                raise
+            return False
+        self._loaded = stamps
+        return True
+
+    def _stamps(self) -> tuple[tuple[int, int, int], ...]:
         stamps = []
         for field, path, kind in self._files:
             try:
@@ -100,11 +116,7 @@ class KeptConnection:
                 # Reading a pipe could block without end.
                 raise ScrapeError(kind, f"{field} {path}: is no file")
             stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
-        if self._loaded == tuple(stamps):
-            return False
-        self._load()
-        self._loaded = tuple(stamps)
-        return True
+        return tuple(stamps)
 
     def send(self, request: HttpRequest, deadline: float) -> BaseHTTPResponse:
         """Return status and headers. The body can be read until `deadline` (of time.monotonic)."""
@@ -154,7 +166,8 @@ class KeptConnection:
     def _load(self) -> None:
         transport = HttpTransport(tls_of(self._options), self._options.server_name)
         headers = {name: header_secret(f"header {name}", path) for name, path in self._header_files}
-        self.headers = headers | authorization(self._options)
+        headers |= authorization(self._options)
+        self.headers = headers
         values = self.headers.values()
         self._secrets = tuple(map(str.encode, secrets_of(values, self._options.url)))
         self._unmistakable = tuple(map(str.encode, unmistakable(values, self._options.url)))

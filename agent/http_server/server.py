@@ -180,11 +180,19 @@ class WebServer:
             self._server.stop()
 
     def reload(self) -> None:
-        """Reads tokens, users and certificate again. Raises ConfigError and keeps what it has where one is wrong."""
-        gate = read_gate(self._options)
-        if self._tls is not None:
-            self._tls.renew()
-        self._gate = gate
+        """Read tokens, users and certificates again. Each keeps what it has if its file is wrong; raise ConfigError then."""
+        problems: list[str] = []
+        try:
+            self._gate = read_gate(self._options)
+        except ConfigError as error:
+            problems += error.problems
+        try:
+            if self._tls is not None:
+                self._tls.renew()
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(tuple(problems))
 
     def receive(self, receiver: WebhookEndpoint | None) -> None:
         """Takes alerts for this receiver from now on; None takes none."""

@@ -7,6 +7,7 @@ import), more than a quarter of a node's 64 MiB.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ from agent.http_client.error_text import HIDDEN, closed_by_peer, place_of, redac
 from agent.http_client.transport import HttpRequest, HttpTransport, tls_context
 from agent.kubernetes.pods import truncate_value
 from exporters.render.text import quote_external_text
+
+_log = logging.getLogger(__name__)
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder of a pod's service account: `token`, which the kubelet renews, and `ca.crt`."""
@@ -119,7 +122,7 @@ class KubernetesClient:
         self._server = server
         self._transport: HttpTransport | None = None
         self._stamps: tuple[object, ...] | None = None
-        self._token = ""
+        self._token = self._file_trouble = ""
         self._place = place_of(server.url)
         self._watched: BaseHTTPResponse | None = None
         self._closed = False
@@ -222,21 +225,21 @@ class KubernetesClient:
             stamps = tuple((s.st_mtime_ns, s.st_size, s.st_ino) for s in map(os.stat, files))
             if self._transport is None or stamps != self._stamps:
                 self._load()
-                self._stamps = stamps
-        except UnicodeDecodeError:
-            # Drop the cause, which contains the bytes of the secret.
-            raise KubernetesApiError(f"service account: {self._server.token_file}: is not UTF-8") from None
-        except OSError as error:
-            raise KubernetesApiError(f"service account: {error.filename or 'CA'}: {error.strerror or error}") from error
+                self._stamps, self._file_trouble = stamps, ""
+        except (OSError, KubernetesApiError) as error:
+            text = str(error) if isinstance(error, KubernetesApiError) else _file_trouble(error)
+            if self._transport is None:
+                raise KubernetesApiError(f"service account: {text}") from None
+            if text != self._file_trouble:
+                # The file may be half written: it is read again with the next request.
+                _log.warning('service account not reloaded, previous in use error="%s"', text)
+            self._file_trouble = text
         assert self._transport is not None
         return self._transport
 
     def _load(self) -> None:
-        token = Path(self._server.token_file).read_text(encoding="utf-8").strip() if self._server.token_file else ""
-        if not (token.isascii() and token.isprintable()):
-            raise KubernetesApiError(
-                f"service account: {self._server.token_file}: holds characters that a header cannot carry"
-            )
+        file = self._server.token_file
+        token = _read_token(file) if file else ""
         tls = None
         if urlsplit(self._server.url).scheme == "https":
             tls = tls_context(self._server.ca_file, verify=True, client_certificate=None)
@@ -287,6 +290,24 @@ class KubernetesClient:
         return KubernetesApiError(
             f"API server answered {status}" + "".join(f": {x}" for x in (words, hint) if x), status
         )
+
+
+def _file_trouble(error: OSError) -> str:
+    return f"{error.filename or 'CA'}: {error.strerror or error}"
+
+
+def _read_token(file: str) -> str:
+    """Return the token in a file. Raise OSError, or KubernetesApiError without any part of it."""
+    try:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        # Drop the cause, which contains the bytes of the secret.
+        raise KubernetesApiError(f"{file}: is not UTF-8") from None
+    if not token:
+        raise KubernetesApiError(f"{file}: is empty")
+    if not (token.isascii() and token.isprintable()):
+        raise KubernetesApiError(f"{file}: holds characters that a header cannot carry")
+    return token
 
 
 def _lighter(found: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from agent.prometheus.answers import (
     matrix,
     vector,
 )
+from agent.prometheus.interruptible import CallInterruptedError, InterruptibleCalls
 from agent.prometheus.query import LOGIN, QueryRunner, StoreOptions
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class StoreApi:
         self.options = options
         self._clock = clock
         self._runner = QueryRunner(options, login)
+        self._calls = InterruptibleCalls()
         self._backoff = Backoff()
         self._slow = 0
         self._last: StoreError | None = None
@@ -134,7 +136,12 @@ class StoreApi:
 
     def close(self) -> None:
         """Close the kept connection. A later query opens a new one."""
+        self._calls.close()
         self._runner.close()
+
+    def interrupt(self) -> None:
+        """Let the present query fail at once, and all later ones. Any thread may call it."""
+        self._calls.interrupt()
 
     def _part(self, expr: str, start: int, end: int, step: int) -> tuple[MatrixSeries, ...]:
         form = {
@@ -155,12 +162,14 @@ class StoreApi:
             self._leave_alone(began)
             self.counts.queries += 1
             try:
-                given = self._runner.ask(path, form)
+                given = self._calls.run(lambda: self._runner.ask(path, form))
                 found = read(given)
                 self.counts.partial += bool(given.partial)
             finally:
                 self.counts.seconds += self._clock() - began
                 self.counts.bytes = self._runner.bytes
+        except CallInterruptedError:
+            raise StoreError(StoreErrorKind.AWAY, self.place, "not waited for, because this process stops") from None
         except StoreError as error:
             self.counts.troubles[error.kind] += 1
             self._failed(error, self._clock())

@@ -56,6 +56,7 @@ class BackFillService:
         self._history = history
         self._clock = clock
         self._stopping = threading.Event()
+        self._api: StoreApi | None = None
         self._next_word = time.monotonic() + TOLD_SECONDS
         self._thread = threading.Thread(target=self._run, name="back-fill", daemon=True)
 
@@ -69,8 +70,10 @@ class BackFillService:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop between two cycles. Stored minutes stay."""
+        """Stop between two cycles, and in a query. Stored minutes stay."""
         self._stopping.set()
+        if self._api is not None:
+            self._api.interrupt()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -96,7 +99,9 @@ class BackFillService:
         keys = self.loaded.config.store
         assert keys is not None, "role fleet has a store"
         options = keys.options()
-        api = StoreApi(replace(options, most_samples=min(options.most_samples, MOST_SAMPLES)))
+        api = self._api = StoreApi(replace(options, most_samples=min(options.most_samples, MOST_SAMPLES)))
+        if self._stopping.is_set():
+            api.interrupt()
         try:
             return fill_history(
                 self.loaded,

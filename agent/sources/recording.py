@@ -21,6 +21,7 @@ import yaml
 from agent.config import files
 from agent.errors import RecordingError
 from exporters.render.text import one_line
+from rules.problems import FURTHER, MOST_PROBLEMS
 
 MOST_INDEX_BYTES = 4 * 1024 * 1024
 MOST_LINE_BYTES = 64 * 1024 * 1024
@@ -29,7 +30,6 @@ MOST_LINE_BYTES = 64 * 1024 * 1024
 LATEST_SECONDS = 1e11
 """Upper bound of a plausible time in seconds (year 5138). Larger values are invalid or milliseconds."""
 
-MOST_PROBLEMS = 1_000
 MOST_BROKEN = 1_000
 """Maximum unreadable lines of one file. Two kilobytes of gzip can contain millions of blank lines."""
 
@@ -158,7 +158,7 @@ def tell(problems: list[str], text: str) -> None:
     if len(problems) < MOST_PROBLEMS:
         problems.append(text)
     elif len(problems) == MOST_PROBLEMS:
-        problems.append("further problems are not told")
+        problems.append(FURTHER)
 
 
 def _lines(place: int, target: RecordedTarget, problems: list[str]) -> Iterator[Scrape]:

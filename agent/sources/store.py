@@ -6,7 +6,7 @@ A store that is unavailable, slow or partial hides only the queried tiers; known
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Protocol
 
@@ -75,6 +75,7 @@ class StoreSource:
         agent_tiers: frozenset[str],
         delay_seconds: float,
         leading: LeaderElection | None = None,
+        interrupt_query: Callable[[], None] = lambda: None,
     ) -> None:
         self.targets: tuple[Target, ...] = ()
         self.readers = dict(readers)
@@ -84,6 +85,8 @@ class StoreSource:
         self.errors: Mapping[str, str] = {}
         self._readers = tuple(readers.values())
         self._delay = delay_seconds
+        self._interrupt_query = interrupt_query
+        self._interrupted = False
         self._read_until: dict[str, float] = {}
         self._windows: dict[ReplicaKey, Window] = {}
         self._contexts: Mapping[str, TierContext] = {}
@@ -100,10 +103,15 @@ class StoreSource:
         return self.leading is None or self.leading.leads
 
     def observe(self, now: float) -> Iterator[Observation]:
-        """Yield an observation per step of samples, then one with the sums of the store and the replicas that are gone."""
+        """Yield an observation per step of samples, then one with the sums of the store and the replicas that are gone.
+
+        Yield no more after `interrupt`: what was not waited for is no failure of the store.
+        """
         until = now - self._delay
         with collector_resting():
             pages, unavailable, failed = self._read(until)
+            if self._interrupted:
+                return
             aggregated = frozenset(reader.tier for reader in self._readers if reader.sums)
             self._windows = {}
             for step, several in groupby(pages, key=lambda one: one.page.t // STEP_SECONDS):
@@ -113,6 +121,8 @@ class StoreSource:
             aggregates = {
                 reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums
             }
+            if self._interrupted:
+                return
             removed = self._pop_gone_replicas(until, failed)
             self.targets = tuple(self._list_targets())
             self.errors = unavailable
@@ -222,7 +232,9 @@ class StoreSource:
             before.leading.stop()
 
     def interrupt(self) -> None:
-        """Do nothing: every query has a deadline of its own."""
+        """Let the present query fail, and the present cycle end without its result."""
+        self._interrupted = True
+        self._interrupt_query()
 
     def close(self) -> None:
         """Give the lease back, last of all: the next leader must start only when this agent is silent."""
@@ -298,6 +310,7 @@ def build_store_source(
         agent_tiers=frozenset(tier for tier in contexts if uses_agent_series(keys, tier)),
         delay_seconds=keys.fleet.delay_seconds,
         leading=_leading(keys.fleet.lease, before.leading if before is not None else None),
+        interrupt_query=api.interrupt,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from rules.confidence import mean_bounds
+from rules.problems import cap_problems
 
 Path = tuple[str | int, ...]
 
@@ -82,23 +83,27 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ..
     """Return every problem of the validation, in the order of the schema's keys."""
     # A list whose entries are all wrong is also called too short: that would be a second complaint about one mistake.
     entries = (e for e in error.errors(include_url=False) if not (e["type"] == "too_short" and e["input"]))
-    return tuple(_problem(entry, model) for entry in entries)
+    return cap_problems(_problem(entry, model) for entry in entries)
 
 
 def cross_problems(data: object) -> tuple[str, ...]:
     """Return every contradiction between values, also for a file with other problems."""
-    found = []
+    return cap_problems(_contradictions(data))
+
+
+def _contradictions(data: object) -> Iterator[str]:
     for path, part in _walk(data, ()):
         if isinstance(part, Mapping):
-            found += [*_falling(path, part)]
+            yield from _falling(path, part)
             if len(path) == 2 and path[0] == "tiers":
-                found += [*impossible_means(path, part), *_missing_objective(path, part)]
-            found += [*_undivided_gpus(path, part)] if path[-1:] == ("gpu",) else []
+                yield from impossible_means(path, part)
+                yield from _missing_objective(path, part)
+            if path[-1:] == ("gpu",):
+                yield from _undivided_gpus(path, part)
         elif path[-1:] == ("points",):
-            found += [*_repeated(path, part)]
+            yield from _repeated(path, part)
         elif path[-1:] == ("pools",):
-            found += [*_odd_pools(path, part)]
-    return tuple(found)
+            yield from _odd_pools(path, part)
 
 
 def _problem(entry: Any, model: type[BaseModel]) -> str:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import sqlite3
+import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from daemon_runs import ask, configuration, process, results, running, write
+import hostile_store
+import trustme
+import yaml
+from daemon_runs import PLAN, ask, configuration, process, results, running, write
 from engine_server import Engine, answers_500, engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
@@ -88,6 +95,63 @@ def test_sighup_reads_good_and_bad_configurations_and_it_goes_on(tmp_path: Path)
         assert ended(started)[0] == 0
 
 
+def test_sigterm_ends_a_daemon_whose_new_configuration_takes_for_ever_to_read(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_bytes(PLAN.read_bytes())
+    with engines() as served, daemon(tmp_path, served, plan=str(plan)) as (started, url):
+        plan.unlink()
+        # Whoever opens a pipe that nobody writes to waits.
+        os.mkfifo(plan)
+        started.send_signal(signal.SIGHUP)
+        asked = len(served[0].asked)
+        assert wait_for(lambda: len(served[0].asked) > asked + 2), "turns go on"
+        assert results(url)
+        started.send_signal(signal.SIGTERM)
+        code, _, err = ended(started)
+    assert code == 0
+    assert "configuration reload abandoned, stopping" in err
+    assert "stopped cycles=" in err
+    assert "Traceback" not in err
+
+
+def test_a_mounted_certificate_that_is_renewed_is_served_without_a_signal(tmp_path: Path) -> None:
+    """docs/install-kubernetes.md: a renewed Secret is in use within seconds of its mount."""
+
+    def mount(authority: trustme.CA) -> None:
+        made, fresh = authority.issue_cert("127.0.0.1"), tmp_path / f"..{time.monotonic_ns()}"
+        fresh.mkdir()
+        made.private_key_pem.write_to_path(fresh / "tls.key")
+        made.cert_chain_pems[0].write_to_path(fresh / "tls.crt")
+        (tmp_path / "..tmp").symlink_to(fresh.name)
+        os.replace(tmp_path / "..tmp", tmp_path / "..data")
+
+    def served_by(authority: trustme.CA) -> bool:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        try:
+            with socket.create_connection(("127.0.0.1", port)) as plain:
+                context.wrap_socket(plain, server_hostname="127.0.0.1").close()
+        except OSError:
+            return False
+        return True
+
+    old, new, port = trustme.CA(), trustme.CA(), free_port()
+    mount(old)
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).symlink_to(Path("..data") / name)
+    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
+    path = write(tmp_path, configuration([], role="node", web={"listen": f"127.0.0.1:{port}", "tls": tls}))
+    with process("run", "-c", str(path)) as started:
+        assert wait_for(lambda: served_by(old) or started.poll() is not None)
+        mount(new)
+        assert wait_for(lambda: served_by(new))
+        assert not served_by(old)
+        started.send_signal(signal.SIGTERM)
+        code, _, err = ended(started)
+    assert code == 0
+    assert "secrets reloaded" in err
+
+
 def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path: Path) -> None:
     with engines() as served:
         with running(write(tmp_path, configuration(served)), turns=5):
@@ -122,6 +186,36 @@ def test_a_second_one_on_the_same_port_ends_with_2_and_the_first_works_on(tmp_pa
         assert "Traceback" not in err
         turns = first.counts.turns
         assert wait_for(lambda: first.counts.turns > turns)
+
+
+def test_a_second_one_on_the_same_history_ends_with_2_also_after_the_lock_file_is_gone(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as first:
+        (tmp_path / "sizewatch-data" / "daemon.lock").unlink()
+        path = tmp_path / "second.yaml"
+        path.write_text(yaml.safe_dump(configuration(served, web={"listen": f"127.0.0.1:{free_port()}"})))
+        code, out, err = run("run", "-c", str(path))
+        assert (code, out) == (2, "")
+        assert "is in use by another sizewatch" in err
+        turns = first.counts.turns
+        assert wait_for(lambda: first.counts.turns > turns)
+
+
+def test_a_role_fleet_whose_store_hangs_ends_at_once(tmp_path: Path) -> None:
+    with hostile_store.serving() as store:
+        store.act = hostile_store.hangs
+        store_keys = {"url": store.url, "timeout": "60s"}
+        more = {"role": "fleet", "store": store_keys, "tiers": {"cpu-small": {"from": "agents"}}}
+        data = configuration([], web={"listen": f"127.0.0.1:{free_port()}"}, **more)
+        keys = {name: value for name, value in data.items() if name not in ("targets", "scrape_interval", "gpus")}
+        with process("run", "-c", str(write(tmp_path, keys))) as started:
+            # The query of the turn, and that of the back-fill.
+            assert wait_for(lambda: len(store.asked) >= 2 or started.poll() is not None)
+            started.send_signal(signal.SIGTERM)
+            code, _, err = ended(started)
+    assert code == 0, err
+    assert "did not" not in err, "a query was waited for until it was late"
+    assert "stopped cycles=" in err
+    assert "Traceback" not in err
 
 
 def test_a_data_dir_that_cannot_be_written_ends_with_2_and_words(tmp_path: Path) -> None:

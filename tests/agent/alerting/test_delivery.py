@@ -174,6 +174,10 @@ def test_credentials_come_from_files_read_at_every_round(tmp_path: Path) -> None
             token.write_text(said)
             poster.round([one("A")])
             assert there.headers["Authorization"] == f"Bearer {said}"
+        for content in ("", None):
+            token.write_text(content) if content is not None else token.unlink()
+            poster.round([one("A")])
+            assert there.headers["Authorization"] == "Bearer second", "the token before is used"
         (tmp_path / "password").write_text("secret")
         there.poster(username="me", password_file=str(tmp_path / "password")).round([one("A")])
         assert there.headers["Authorization"].startswith("Basic ")

@@ -67,7 +67,15 @@ def test_the_help_of_all_names_every_command_and_every_exit_code(capsys: pytest.
     assert main.main(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert all(f" {name} " in out for name in NAMES)
-    for code in ("0 fine", "1 a finding", "2 bad input", "3 could not judge", "70 a defect", "130 ended by Ctrl-C"):
+    for code in (
+        "0 fine",
+        "1 a finding",
+        "2 bad input",
+        "3 could not judge",
+        "70 a defect",
+        "71 out of memory",
+        "130 ended by Ctrl-C",
+    ):
         assert code in out
 
 
@@ -282,6 +290,15 @@ def test_a_defect_ends_with_70_and_its_traceback_and_never_looks_like_a_finding(
         err = capsys.readouterr().err
         assert "Traceback" in err
         assert err.endswith("sizewatch plan: this is a defect in sizewatch; please report it with the lines above\n")
+
+
+def test_a_command_without_memory_ends_with_71_and_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan_command, "run", lambda options: _raise(MemoryError()))
+    assert main.main(["plan", "schema"]) == 71
+    expected = "sizewatch plan: out of memory; is a limit of memory (RLIMIT_AS, MemoryMax) too low?\n"
+    assert capsys.readouterr().err == expected
 
 
 def _raise(error: BaseException) -> int:

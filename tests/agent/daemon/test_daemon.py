@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from daemon_runs import ask, configuration, further, health, made, metric, running, write
 from engine_server import answers_500, engines, hangs
-from waiting import wait_for
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.load import LoadedConfig
 from agent.daemon.assembly import Assembly
@@ -177,6 +177,47 @@ def test_a_defect_while_reading_the_configuration_costs_the_reload_and_not_the_d
         assert up(daemon) == [True]
         assert daemon.counts.errors == 1
     assert any(record.exc_info for record in caplog.records)
+
+
+def test_turns_go_on_while_a_configuration_is_prepared_and_a_stop_does_not_wait_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    released, begun = threading.Event(), threading.Event()
+
+    def slow(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
+        if before is not None:
+            begun.set()
+            released.wait(CEILING_SECONDS)
+        return assemble(loaded, before)
+
+    caplog.set_level(logging.INFO, logger="agent.daemon.daemon")
+    with engines() as served, running(write(tmp_path, configuration(served)), assemble=slow) as daemon:
+        daemon.ask_reload()
+        assert begun.wait(CEILING_SECONDS)
+        further(daemon, 3)
+        daemon.ask_reload()
+        released.set()
+        # The second request came while the first was prepared.
+        assert wait_for(lambda: daemon.counts.reloads == 2)
+        released.clear()
+        begun.clear()
+        daemon.ask_reload()
+        assert begun.wait(CEILING_SECONDS)
+        daemon.stop()
+        # It ends although nothing lets the preparation go on.
+        assert wait_for(lambda: "stopped cycles=" in caplog.text)
+        released.set()
+    assert "configuration reload abandoned, stopping" in caplog.text
+    assert daemon.counts.errors == 0
+
+
+def test_a_configuration_of_a_thousand_mistakes_is_told_in_one_short_line(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        write(tmp_path, configuration(served, **{f"nonsense{n}": 1 for n in range(3000)}))
+        daemon.ask_reload()
+        trouble = wait_for(lambda: daemon.counts.config_trouble)
+        assert trouble.endswith("; and 981 more")
+        assert trouble.count("is not a key") == 20
 
 
 def test_tokens_of_the_pages_are_read_again_and_those_of_targets_are_anyway(tmp_path: Path) -> None:

@@ -494,6 +494,26 @@ def test_basic_authentication_is_sent(serve: Serve, tmp_path: Path) -> None:
     assert "Authorization: Basic bWU6b3BlbiBzZXNhbWU=" in server.requests[0]
 
 
+@pytest.mark.parametrize("broken", [b"", b"\xff\xfe", None])
+def test_a_token_file_that_breaks_leaves_the_token_before_in_use(
+    serve: Serve, tmp_path: Path, broken: bytes | None
+) -> None:
+    server = serve(sends())
+    token = tmp_path / "token"
+    token.write_text("first")
+    fetcher = PageFetcher(TargetOptions(url=server.url, bearer_token_file=str(token)))
+    fetcher.fetch()
+    if broken is None:
+        token.unlink()
+    else:
+        token.write_bytes(broken)
+    fetcher.fetch()
+    assert "Bearer first" in server.requests[-1]
+    token.write_text("second, which is whole")
+    fetcher.fetch()
+    assert "Bearer second, which is whole" in server.requests[-1]
+
+
 @pytest.mark.parametrize("content", [None, b"", b"s3cret\xff", "s3cret-ü".encode(), b"s3cret\nX-Injected: 1"])
 def test_a_token_that_cannot_be_used_is_named_by_its_file_and_never_shown(
     serve: Serve, tmp_path: Path, content: bytes | None

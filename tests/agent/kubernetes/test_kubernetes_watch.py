@@ -87,7 +87,7 @@ def test_a_pod_finds_its_api_and_another_process_is_told_what_to_do(tmp_path: Pa
 
 
 def test_a_token_that_is_renewed_is_used_at_once_and_a_bad_one_is_named_without_its_text(
-    kube: Kube, token: Path
+    kube: Kube, token: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kube.node("gpu-1", a="b")
     api = client(kube, token)
@@ -103,9 +103,19 @@ def test_a_token_that_is_renewed_is_used_at_once_and_a_bad_one_is_named_without_
     token.write_text("changed")
     os.utime(token, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node", "a refusal is reason enough to look again"
-    token.write_text("two\nlines")
-    with pytest.raises(KubernetesApiError, match="header"):
-        api.get("/api/v1/nodes/gpu-1")
+    for bad, why in (("two\nlines", "header"), ("", "is empty")):
+        token.write_text(bad)
+        for _ in range(3):
+            assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node", "the token before is used"
+        (warning,) = [one.getMessage() for one in caplog.records if one.name == "agent.kubernetes.api"]
+        assert why in warning
+        assert "lines" not in warning
+        with pytest.raises(KubernetesApiError, match=why):
+            client(kube, token).get("/api/v1/nodes/gpu-1")
+        caplog.clear()
+    token.write_text("renewed")
+    kube.tokens = {"renewed"}
+    assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node"
     api.close()
 
 

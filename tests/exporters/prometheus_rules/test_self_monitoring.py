@@ -106,6 +106,22 @@ def test_an_agent_without_turns_or_with_a_broken_part_is_told(tmp_path: Path, ru
     )
 
 
+def test_turns_that_meet_errors_are_told_after_five_minutes_and_old_errors_are_not(tmp_path: Path, rules: Path) -> None:
+    errors = 'sizewatch_turn_errors_total{job="s",instance="a:1"}'
+    told, degraded = firing("SizewatchDegraded", reason="turn_errors", job="s", instance="a:1"), "SizewatchDegraded"
+    assert not differences(
+        tmp_path,
+        rules,
+        [
+            # An error at every turn from the first on, then none any more.
+            Case(series={errors: "0+1x40 40x120"}, values=[("5m", told, 0), ("5m15s", told, 1), ("30m", told, 0)]),
+            # One error, which was an accident, is told while it is in the ten minutes, and ends.
+            Case(series={errors: "0x20 1x150"}, values=[("9m", told, 0), ("12m", told, 1), ("25m", told, 0)]),
+            Case(series={errors: "7x100"}, values=[("20m", firing(degraded), 0)]),
+        ],
+    )
+
+
 def test_a_report_that_fails_or_does_not_arrive_is_told_after_two_hours(tmp_path: Path, rules: Path) -> None:
     degraded = "SizewatchDegraded"
     delivery = 'sizewatch_report_delivery_up{instance="a:1",destination="%s"}'

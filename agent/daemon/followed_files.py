@@ -1,0 +1,108 @@
+"""Files that the daemon follows: mounted configuration files, and all files with secrets and certificates.
+
+Connections read their own files again at each use (`agent.http_client`). This module reports a file that they cannot use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.config.config import Config
+from agent.config.load import LoadedConfig
+from agent.config.named_files import named_files
+from agent.config.values import ConfigSection, credential_options
+from agent.errors import ScrapeError
+from agent.http_client.transport import TargetOptions, authorization, header_secret, tls_of
+
+MARK = "..data"
+"""Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
+
+NOT_SECRET = frozenset({"pid_file"})
+
+Stamp = tuple[int, int, int, int, str]
+
+
+class FollowedFiles:
+    """Files with their contents as last seen. `changed` is cheap while nothing changes."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._known: dict[Path, tuple[Stamp | None, str]] = {}
+        self.follow(paths)
+
+    def follow(self, paths: Iterable[Path]) -> None:
+        """Set the files to follow. New files start with their present contents, known files keep their last seen
+        contents."""
+        self._known = {path: self._known.get(path) or _seen(path) for path in paths}
+
+    def changed(self) -> bool:
+        """Return whether any file has new contents since the last call. Each change is reported once."""
+        found = False
+        for path, (before, digest) in list(self._known.items()):
+            if _stamp(path) != before:
+                self._known[path] = _seen(path)
+                found = found or self._known[path][1] != digest
+        return found
+
+
+def mounted_files(loaded: LoadedConfig) -> Iterator[Path]:
+    """Yield configuration and plan if Kubernetes mounts them. Other files wait for SIGHUP: a person may be editing."""
+    for path in (loaded.path, *((Path(loaded.config.plan),) if loaded.config.plan else ())):
+        if any((folder / MARK).is_symlink() for folder in path.absolute().parents):
+            yield path
+
+
+def secret_files(section: ConfigSection) -> Iterator[Path]:
+    """Yield every file with a secret or a certificate that a section names."""
+    yield from (Path(path) for _, path in named_files(section, NOT_SECRET))
+
+
+def find_broken_files(config: Config) -> Iterator[str]:
+    """Yield each problem with the files of a connection. Files that several connections share are read once."""
+    for options in dict.fromkeys(_connections(config)):
+        try:
+            tls_of(options)
+            authorization(options)
+        except ScrapeError as error:
+            yield error.text
+    for name, path in (config.store.header_files if config.store else {}).items():
+        try:
+            header_secret(f"header {name}", path)
+        except ScrapeError as error:
+            yield error.text
+
+
+def _connections(config: Config) -> Iterator[TargetOptions]:
+    """Yield the options of every connection with files, without its address."""
+    exporter = (config.gpus.exporter[1],) if config.gpus.exporter is not None else ()
+    store = (config.store,) if config.store is not None else ()
+    for section in (*config.targets, *exporter, *store, *config.alerting.alertmanagers):
+        yield TargetOptions(url=f"{urlsplit(section.url).scheme}://peer", **credential_options(section))
+    kubernetes = config.discovery.kubernetes
+    if kubernetes is not None and kubernetes.api is not None:
+        api = kubernetes.api
+        scheme = urlsplit(api.url).scheme
+        yield TargetOptions(url=f"{scheme}://peer", bearer_token_file=api.bearer_token_file, ca_file=api.ca_file)
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Return the stamp of a file. Return None if it is missing or no file: reading a pipe could block without end."""
+    try:
+        seen = path.stat()
+        if not stat.S_ISREG(seen.st_mode):
+            return None
+        return seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_size, os.path.realpath(path)
+    except OSError:
+        return None
+
+
+def _seen(path: Path) -> tuple[Stamp | None, str]:
+    stamp = _stamp(path)
+    try:
+        return stamp, hashlib.sha256(path.read_bytes()).hexdigest() if stamp is not None else ""
+    except OSError:
+        return stamp, ""

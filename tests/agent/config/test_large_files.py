@@ -1,0 +1,176 @@
+"""Large configurations and plans: work that grows with the file, not with its square, and limits with a clear error."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.config import files, values
+from agent.config.load import build_tier_contexts, load
+from agent.errors import ConfigError, PlanError
+from rules.plan.load_bins import build_tier_context
+from rules.problems import FURTHER, MOST_PROBLEMS, cap_problems
+
+MANY = 3_000
+TARGET = {"url": "http://127.0.0.1:1/metrics", "tier": "t"}
+
+
+class Counting(str):
+    """Text that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counting.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.fixture
+def suggestions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of known names that each unknown name was compared with."""
+    compared: list[int] = []
+    find = difflib.get_close_matches
+
+    def counted(word: str, several: Any, **more: Any) -> list[str]:
+        compared.append(len(several))
+        return find(word, several, **more)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    return compared
+
+
+def as_json(data: object) -> tuple[str, str]:
+    return "sizewatch.json", json.dumps(data)
+
+
+def as_yaml(data: object) -> tuple[str, str]:
+    return "sizewatch.yaml", yaml.safe_dump(data, sort_keys=False)
+
+
+@pytest.mark.parametrize("write", [as_json, as_yaml])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {f"targetz{n}": n for n in range(MANY)},
+        {"targets": [{**TARGET, "replica": f"r{n}", f"enginee{n}": "vllm"} for n in range(MANY)]},
+        {"targets": [TARGET], "thresholds": {"t": {f"KvCacheNearCeilin{n}": {} for n in range(MANY)}}},
+        {
+            "targets": [{**TARGET, "tier": f"t{n}"} for n in range(MANY)],
+            "thresholds": {f"unknown{n}": {} for n in range(MANY)},
+        },
+    ],
+    ids=["keys", "keys of targets", "rules", "tiers"],
+)
+def test_no_more_suggestions_are_looked_for_than_are_told(
+    data: dict[str, Any], write: Callable[[object], tuple[str, str]], tmp_path: Path, suggestions: list[int]
+) -> None:
+    name, text = write(data)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path / name)
+    problems = refused.value.problems
+    assert len(problems) == MOST_PROBLEMS + 1
+    assert problems[-1] == FURTHER
+    assert len(suggestions) <= 2 * MOST_PROBLEMS
+    assert max(suggestions) <= values.MOST_COMPARED
+    assert max(map(len, problems)) < 2_000
+
+
+def test_a_plan_of_many_wrong_tiers_is_told_as_far_as_anybody_reads(tmp_path: Path, suggestions: list[int]) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"schema": 1, "tiers": {f"t{n}": {f"enginee{n}": "vllm"} for n in range(MANY)}}))
+    with pytest.raises(PlanError) as refused:
+        files.load_plan(path)
+    assert len(refused.value.problems) == MOST_PROBLEMS + 1
+    assert len(suggestions) <= MOST_PROBLEMS
+
+
+def test_repeated_keys_and_gpus_are_found_without_comparing_each_with_each() -> None:
+    keys = [Counting(f"key{n}") for n in range(MANY)]
+    assert values._gpus(keys) == tuple(keys)
+    pairs = [(Counting(f"key{n // 2}"), n) for n in range(MANY)]
+    assert files.repeated_keys(pairs, dict(pairs))[:2] == ["key0", "key1"]
+    # Beside each repeated key, only keys of one place in the table are compared.
+    assert Counting.compared < 20 * MANY
+
+
+def test_the_pools_of_all_tiers_are_sorted_out_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sizewatch.json"
+    path.write_text(json.dumps({"targets": [{**TARGET, "tier": f"t{n}"} for n in range(200)]}))
+    loaded, read = load(path), [0]
+    names = type(loaded.config.targets[0])
+    name = names.name.fget  # type: ignore[attr-defined]
+
+    def counted(self: Any) -> str:
+        read[0] += 1
+        found: str = name(self)
+        return found
+
+    monkeypatch.setattr(names, "name", property(counted))
+    assert len(build_tier_contexts(loaded)) == 200
+    assert read[0] == 200
+    assert build_tier_context("t0", None, True, None, {"127.0.0.1:1": "mixed"}) == build_tier_contexts(loaded)["t0"]
+
+
+def test_what_no_configmap_can_hold_is_refused_with_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    path.write_text("# " + "x" * files.MAX_BYTES)
+    with pytest.raises(ConfigError, match=r"sizewatch.yaml: is larger than 1048576 bytes: is this the right file\?"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" + "1," * 200_000 + "1]", "says more than 100000 values"),
+        ("".join("- " * 300 + "1\n" for _ in range(2)), "is nested too deeply"),
+    ],
+)
+def test_a_file_of_too_many_values_is_refused_before_it_fills_the_memory(
+    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    path.write_text(text)
+    composed = [0]
+    compose = files._Loader.compose_node
+
+    def counted(self: Any, parent: Any, index: Any) -> Any:
+        composed[0] += 1
+        return compose(self, parent, index)
+
+    monkeypatch.setattr(files._Loader, "compose_node", counted)
+    with pytest.raises(ConfigError, match=why):
+        load(path)
+    assert composed[0] <= files.MOST_CONFIG_VALUES + 1
+
+
+def test_problems_are_capped_once_and_no_more_is_computed_than_is_told() -> None:
+    made: list[int] = []
+
+    def endless() -> Any:
+        while True:
+            made.append(1)
+            yield "a: is wrong"
+
+    told = cap_problems(endless())
+    assert told == ("a: is wrong",) * MOST_PROBLEMS + (FURTHER,)
+    assert len(made) <= MOST_PROBLEMS + 2
+    assert cap_problems([f"file:1: {FURTHER}", *told]) == told
+    assert cap_problems(["a"]) == ("a",)
+
+
+def test_every_problem_of_a_configuration_of_the_limit_is_still_told(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.json"
+    path.write_text(json.dumps({f"targetz{n}": n for n in range(MOST_PROBLEMS)}))
+    with pytest.raises(ConfigError) as refused:
+        load(path)
+    assert len(refused.value.problems) == MOST_PROBLEMS
+    assert FURTHER not in refused.value.problems

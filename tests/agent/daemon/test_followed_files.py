@@ -1,0 +1,291 @@
+"""Secrets and certificates that change under a running daemon: however they are written, nobody restarts it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import urllib.error
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from daemon_runs import ask, configuration, further, health, looks_around, metric, running, write
+from engine_server import engines
+from waiting import CEILING_SECONDS, wait_for
+
+from agent.daemon import daemon as daemon_module
+from agent.daemon.daemon import Daemon
+from agent.daemon.followed_files import FollowedFiles
+from agent.http_server.credentials import users_line
+
+FIRST, SECOND = "the-first-token-of-this-page", "the-second-token-of-this-page"
+Change = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_module, "CLOCK_SECONDS", 0.05)
+
+
+def in_place(folder: Path) -> Change:
+    """Return a writer of files as an editor or `cp` does it."""
+
+    def change(**files: str) -> None:
+        for name, text in files.items():
+            (folder / name).write_text(text)
+
+    return change
+
+
+def renamed(folder: Path) -> Change:
+    """Return a writer of files that are moved to their place."""
+
+    def change(**files: str) -> None:
+        for name, text in files.items():
+            (folder / "fresh").write_text(text)
+            os.replace(folder / "fresh", folder / name)
+
+    return change
+
+
+def mounted(folder: Path) -> Change:
+    """Return a writer of files as the kubelet mounts a Secret: links into `..data`, which is turned at once."""
+    number = count()
+
+    def change(**files: str) -> None:
+        fresh = folder / f"..2026_{next(number)}"
+        fresh.mkdir()
+        before = {one.name: one.read_text() for one in (folder / "..data").glob("*")}
+        for name, text in {**before, **files}.items():
+            (fresh / name).write_text(text)
+            if not (folder / name).is_symlink():
+                (folder / name).symlink_to(Path("..data") / name)
+        (folder / "..tmp").symlink_to(fresh.name)
+        os.replace(folder / "..tmp", folder / "..data")
+
+    return change
+
+
+WAYS = pytest.mark.parametrize("way", [in_place, renamed, mounted])
+
+
+def certificate(authority: trustme.CA) -> dict[str, str]:
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    chain = b"".join(blob.bytes() for blob in made.cert_chain_pems)
+    return {"cert": chain.decode(), "key": made.private_key_pem.bytes().decode()}
+
+
+def port(daemon: Daemon) -> int:
+    assert daemon.web is not None
+    return daemon.web.port
+
+
+def shake_hands(daemon: Daemon, authority: trustme.CA, ours: trustme.LeafCert | None = None) -> ssl.SSLSocket | None:
+    """Return a connection, None if its certificate is not the authority's."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if ours is not None:
+        ours.configure_cert(context)
+    try:
+        return context.wrap_socket(socket.create_connection(("127.0.0.1", port(daemon))), server_hostname="localhost")
+    except ssl.SSLCertVerificationError:
+        return None
+
+
+def serves(daemon: Daemon, authority: trustme.CA) -> bool:
+    """Return whether a new handshake shows a certificate of the authority."""
+    connection = shake_hands(daemon, authority)
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
+def page(connection: ssl.SSLSocket, path: str = "/healthz") -> bytes:
+    with connection:
+        connection.settimeout(CEILING_SECONDS)
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return connection.recv(100)
+
+
+def secure(tmp_path: Path) -> dict[str, Any]:
+    return {"tls": {"cert_file": str(tmp_path / "s" / "cert"), "key_file": str(tmp_path / "s" / "key")}}
+
+
+@WAYS
+def test_a_renewed_certificate_is_served_and_an_open_connection_is_answered(
+    way: Callable[[Path], Change], tmp_path: Path
+) -> None:
+    (tmp_path / "s").mkdir()
+    old, new, change = trustme.CA(), trustme.CA(), way(tmp_path / "s")
+    change(**certificate(old))
+    with running(write(tmp_path, configuration([], web=secure(tmp_path)))) as daemon:
+        before = shake_hands(daemon, old)
+        assert before is not None
+        change(**certificate(new))
+        assert wait_for(lambda: serves(daemon, new))
+        assert not serves(daemon, old)
+        assert b" 200 OK" in page(before)
+        assert daemon.counts.reloads == 0, "the configuration itself waits for a signal"
+
+
+@pytest.mark.parametrize("broken", ["half", "other key", "no key", "empty"])
+def test_a_broken_certificate_leaves_the_one_before_and_is_told_until_it_is_mended(
+    broken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "s").mkdir()
+    old, new, change = trustme.CA(), trustme.CA(), in_place(tmp_path / "s")
+    change(**certificate(old))
+    with running(write(tmp_path, configuration([], web=secure(tmp_path)))) as daemon:
+        fresh = certificate(new)
+        cert, key = {
+            "half": (fresh["cert"][: len(fresh["cert"]) * 2 // 3], fresh["key"]),
+            "other key": (fresh["cert"], certificate(new)["key"]),
+            "no key": (fresh["cert"], "no key at all"),
+            "empty": ("", fresh["key"]),
+        }[broken]
+        change(cert=cert, key=key)
+        trouble = wait_for(lambda: daemon.counts.secret_trouble)
+        assert f"{tmp_path / 's' / 'cert'} and {tmp_path / 's' / 'key'} cannot be used" in trouble
+        looks_around(daemon)
+        assert serves(daemon, old)
+        status = daemon.status()
+        assert status is not None
+        assert status.health.config_trouble == trouble
+        told = [one.getMessage() for one in caplog.records if "secrets not reloaded" in one.getMessage()]
+        # Two files change one after the other: what is between is told as well.
+        assert 1 <= len(told) <= 2
+        change(**fresh)
+        assert wait_for(lambda: serves(daemon, new))
+        assert wait_for(lambda: daemon.counts.secret_trouble is None)
+
+
+def test_a_half_client_ca_leaves_the_one_before_and_the_next_whole_one_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    authority, old, new, change = trustme.CA(), trustme.CA(), trustme.CA(), in_place(tmp_path / "s")
+    change(**certificate(authority), ca=old.cert_pem.bytes().decode())
+    web = secure(tmp_path)
+    web["tls"]["client_ca_file"] = str(tmp_path / "s" / "ca")
+    before, after = old.issue_cert("reader"), new.issue_cert("reader")
+
+    def reads(ours: trustme.LeafCert) -> bool:
+        try:
+            connection = shake_hands(daemon, authority, ours)
+            return connection is not None and b" 200 OK" in page(connection, "/readyz")
+        except OSError:
+            return False
+
+    with running(write(tmp_path, configuration([], web=web))) as daemon:
+        assert reads(before)
+        text = new.cert_pem.bytes().decode()
+        change(ca=text[: len(text) // 2])
+        assert wait_for(lambda: daemon.counts.secret_trouble)
+        assert reads(before)
+        change(ca=text)
+        assert wait_for(lambda: reads(after))
+        assert not reads(before)
+
+
+def post(daemon: Daemon, token: str) -> int:
+    """Return what the webhook answers to a body that is none."""
+    with socket.create_connection(("127.0.0.1", port(daemon))) as connection:
+        connection.settimeout(CEILING_SECONDS)
+        lines = ("POST /webhook/alertmanager HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}")
+        more = ("Content-Type: application/json", "Content-Length: 2")
+        connection.sendall("\r\n".join((*lines, *more, "", "{}")).encode())
+        return int(connection.recv(100).split()[1])
+
+
+@WAYS
+def test_tokens_and_users_of_pages_and_webhook_are_followed(way: Callable[[Path], Change], tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    change = way(tmp_path / "s")
+    change(page=FIRST, users=users_line("eve", b"known"), hook=FIRST)
+    web = {"bearer_token_file": str(tmp_path / "s" / "page"), "basic_auth_users_file": str(tmp_path / "s" / "users")}
+    receiver = {"receiver": {"bearer_token_file": str(tmp_path / "s" / "hook")}}
+
+    def admits(token: str) -> bool:
+        try:
+            return bool(ask(daemon, "readyz", token))
+        except urllib.error.HTTPError:
+            return False
+
+    with running(write(tmp_path, configuration([], web=web, alerting=receiver))) as daemon:
+        assert (admits(FIRST), post(daemon, FIRST)) == (True, 400)
+        change(page=SECOND, hook=SECOND)
+        assert wait_for(lambda: admits(SECOND) and post(daemon, SECOND) == 400)
+        assert (admits(FIRST), post(daemon, FIRST)) == (False, 401)
+        change(page="", hook="short", users="broken")
+        assert wait_for(lambda: str(daemon.counts.secret_trouble).count("s/") == 3)
+        assert (admits(SECOND), post(daemon, SECOND)) == (True, 400)
+        # A file that is right is taken beside those that are still wrong.
+        change(hook=FIRST)
+        assert wait_for(lambda: post(daemon, FIRST) == 400)
+        change(page=FIRST, users=users_line("eve", b"known"))
+        assert wait_for(lambda: daemon.counts.secret_trouble is None)
+        assert admits(FIRST)
+
+
+def test_a_target_whose_token_file_is_emptied_is_read_with_the_token_before_and_it_is_told(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one")
+    with engines() as served:
+        data = configuration(served)
+        data["targets"][0]["bearer_token_file"] = str(token)
+        with running(write(tmp_path, data)) as daemon:
+            token.write_text("")
+            assert wait_for(lambda: health(daemon)["config_trouble"]) == f"bearer_token_file {token}: is empty"
+            assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
+            assert b"previous" in ask(daemon)
+            further(daemon, 2)
+            assert served[0].headers["Authorization"] == "Bearer one"
+            assert daemon.runtime.failures == {}
+            token.write_text("two")
+            assert wait_for(lambda: served[0].headers["Authorization"] == "Bearer two")
+            assert wait_for(lambda: metric(daemon, "sizewatch_config_last_reload_successful") == 1)
+
+
+def test_a_configuration_that_was_refused_for_a_secret_is_taken_when_that_is_mended(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(FIRST)
+    with engines(2) as served:
+        web = {"bearer_token_file": str(token)}
+        with running(write(tmp_path, configuration(served[:1], web=web))) as daemon:
+            write(tmp_path, configuration(served, web=web))
+            token.write_text("short")
+            daemon.ask_reload()
+            assert wait_for(lambda: daemon.counts.config_trouble)
+            looks_around(daemon)
+            token.write_text(SECOND)
+            assert wait_for(lambda: daemon.counts.reloads == 1)
+            assert wait_for(lambda: len(daemon.loop.source.targets) == 2)
+            assert daemon.counts.config_trouble is None
+
+
+def test_a_pipe_is_never_read_and_a_change_is_told_once(tmp_path: Path) -> None:
+    file, pipe, gone = tmp_path / "file", tmp_path / "pipe", tmp_path / "gone"
+    file.write_text("a")
+    gone.write_text("a")
+    os.mkfifo(pipe)
+    followed = FollowedFiles([file, pipe, gone])
+    assert not followed.changed()
+    file.write_text("b")
+    assert (followed.changed(), followed.changed()) == (True, False)
+    os.utime(file, (1, 1))
+    assert not followed.changed(), "the same contents"
+    gone.unlink()
+    assert (followed.changed(), followed.changed()) == (True, False)
+
+
+def test_a_token_file_that_is_removed_opens_the_pages_to_nobody(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(FIRST)
+    with running(write(tmp_path, configuration([], web={"bearer_token_file": str(token)}))) as daemon:
+        token.unlink()
+        assert wait_for(lambda: daemon.counts.secret_trouble)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            ask(daemon, "readyz")
+        assert ask(daemon, "readyz", FIRST)
