@@ -135,7 +135,9 @@ class KubernetesClient:
 
     def read_list(self, path: str, take: Callable[[dict[str, Any]], None], **query: str) -> dict[str, Any]:
         """Give each object of a list to `take` as it arrives. Return the list without them. Raise KubernetesApiError."""
-        with self._watching(self._send("GET", path, query, None, self._server.timeout_seconds)) as result:
+        # The reader of a long list is slower than its server.
+        seconds = 3 * self._server.timeout_seconds
+        with self._watching(self._send("GET", path, query, None, seconds)) as result:
             if result.status != 200:
                 raise self._refused(result, self._read(result))
             return read_items(self._chunks(result), take)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from agent.durations import retry_delay
@@ -30,6 +31,8 @@ SHORT_FAILURES = 3
 
 MOST_PODS = 512
 """Maximum pods that are kept. The kubelet's default limit is 110; OpenShift allows 500."""
+
+_Order = tuple[int, bool, float, str, str]
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +169,7 @@ class PodWatch:
 
     def _list(self) -> None:
         # Version 0: from the API server's memory, indexed by node. A list from etcd reads the whole cluster.
-        read: dict[str, Pod] = {}
+        read: list[tuple[_Order, Pod]] = []
         number = 0
 
         def take(data: dict[str, Any]) -> None:
@@ -175,29 +178,24 @@ class PodWatch:
             if pod is None or not self._asked.wants(pod):
                 return
             number += 1
-            read[pod.uid] = pod
+            read.append((self._order(pod), pod))
             if len(read) >= 2 * MOST_PODS:
-                kept = {one.uid: one for one in self._first(read)}
-                read.clear()
-                read.update(kept)
+                read[:] = sorted(read, key=itemgetter(0))[:MOST_PODS]
 
         query = self._asked.query | {"resourceVersion": "0"}
         version = _version(self._api.read_list(self._asked.path, take, **query))
         if not version:
             raise KubernetesApiError("API server: the list of pods has no resourceVersion")
+        first = sorted(read, key=itemgetter(0))[:MOST_PODS]
         with self._lock:
-            self._pods = {pod.uid: self._with_reliable_times(pod) for pod in self._first(read)}
+            self._pods = {pod.uid: self._with_reliable_times(pod) for _, pod in first}
             self._version, self._listed, self._number = version, True, number
             self._unready &= self._pods.keys()
         self._mark_available()
 
-    def _first(self, pods: Mapping[str, Pod]) -> list[Pod]:
-        """Return the pods that count if there are too many."""
-        order = sorted(
-            pods.values(),
-            key=lambda one: (self._rank(one), one.uid not in self._pods, one.created_at, one.namespace, one.name),
-        )
-        return order[:MOST_PODS]
+    def _order(self, pod: Pod) -> _Order:
+        """Return the place of a pod if there are too many."""
+        return self._rank(pod), pod.uid not in self._pods, pod.created_at, pod.namespace, pod.name
 
     def _follow(self) -> None:
         seconds = self._watch_seconds * (1.0 + random.random())
@@ -230,7 +228,7 @@ class PodWatch:
             return True
         if (rank := self._rank(pod)) >= LEAST_RANK:
             return False
-        worst = max(self._pods.values(), key=lambda one: (self._rank(one), one.created_at, one.namespace, one.name))
+        worst = max(self._pods.values(), key=self._order)
         if self._rank(worst) <= rank:
             return False
         del self._pods[worst.uid]
