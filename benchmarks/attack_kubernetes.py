@@ -117,7 +117,7 @@ def say_watched(world: World) -> str:
     critical = [line for line in lines if line.startswith("sizewatch_verdict{") and line.endswith(" 2.0")]
     rules = sorted(f"{_label(line, 'replica') or 'tier'}:{_label(line, 'rule')}" for line in critical)
     reads = {path: len(times) for path, times in world.reads.items() if path in ("/prod/vllm-0", "/dev/vllm-0")}
-    strangers = sum(path.startswith(("/aaa/", "/dev/not")) for path in world.reads)
+    strangers = sum(path.startswith(("/aaa/p", "/dev/not")) for path in world.reads)
     return f"{targets} targets, reads {reads}, {strangers} strangers read, critical: {', '.join(rules) or 'nothing'}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from paths import TESTS
 from agent.config.discovery import Kubernetes, PodTier
 from agent.config.load import parse_config
 from agent.errors import ConfigError
+from agent.kubernetes import node_pods
 from agent.kubernetes.discovery import MOST_TARGETS, DiscoveryResult, discover, find_repeated_names
 from agent.kubernetes.pod_tier import TierCandidates, find_open_tiers, same_model, same_product
+from agent.kubernetes.pod_watch import PodWatchState
 from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, pod_of, truncate_value
 from rules.plan.schema import parse_plan
 
@@ -214,6 +217,21 @@ def test_a_new_pod_takes_the_place_of_one_of_its_name_that_ends() -> None:
     discovered = found(old, pod("a", uid="new"))
     assert [one.pod.uid for one in discovered.targets] == ["new"]
     assert [one.reason for one in discovered.left_out] == ["has the name of a pod that is watched still"]
+
+
+def test_pods_that_are_gone_and_new_ones_are_together_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_pods, "MOST_TARGETS", 3)
+    here = [read(pod(name, annotations=NAMED)) for name in ("a", "b", "c")]
+    watch = SimpleNamespace(snapshot=lambda: PodWatchState(pods={one.uid: one for one in here}, listed=True))
+    given = keys(api={"url": "http://127.0.0.1:1"})
+    pods = node_pods.NodePods(given, grace_seconds=1e9, watch=watch)  # type: ignore[arg-type]
+
+    def look() -> set[str]:
+        return {one.pod.name for one in pods.look(PLAN.tiers, ()).targets}
+
+    assert look() == {"a", "b", "c"}
+    here[:] = [read(pod(name, annotations=NAMED, address="127.0.0.2")) for name in ("d", "e")]
+    assert look() == {"d", "e", "a"}
 
 
 NAMED = {**ON, "sizewatch.io/tier": TIER}
