@@ -68,7 +68,9 @@ class PodTier(ConfigSection):
     tier: Name = Field(description="Tier of the plan.")
     labels: dict[Text, Annotated[str, Field(max_length=63)]] = Field({}, description="Labels that the pod has.")
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field(
-        (), description="One of these. A pod that names the tier itself must be in one too."
+        (),
+        description="One of these. If every entry of the tier has some, the tier takes no other pod, whatever it says of "
+        "itself. A pod without a GPU is watched only in a namespace that is named.",
     )
 
 
@@ -92,13 +94,14 @@ class Kubernetes(ConfigSection):
         "${NODE_NAME}", description="Name of the node, for scope node."
     )
     pod: Annotated[str, _object_name("pod"), _NAME_SCHEMA, Field(validate_default=True)] = Field(
-        "${POD_NAME}", description="Name of the pod, for scope pod; its targets are called so."
+        "${POD_NAME}", description="Name of the pod, for scope pod."
     )
     namespace: Annotated[str, _object_name("pod"), _NAME_SCHEMA, Field(validate_default=True)] = Field(
-        "${POD_NAMESPACE}", description="Namespace of the pod, for scope pod."
+        "${POD_NAMESPACE}", description="Namespace of the pod, for scope pod; its targets are called namespace/pod."
     )
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field(
-        (), description="Only pods of these; default all. With one, a Role of that namespace is enough."
+        (),
+        description="Only pods of these, also without a GPU; default all. With one, a Role of that namespace is enough.",
     )
     selector: Text | None = Field(
         None, description="Label selector, such as app=vllm: only these pods are looked at, and each is an engine."

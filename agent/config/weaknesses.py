@@ -7,6 +7,7 @@ daemon runs despite mistakes: its other targets are watched.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
@@ -149,6 +150,12 @@ def _weak_store(config: Config, _: Plan | None) -> Iterator[str]:
         yield "store.url: credentials go to another machine without TLS; use https://"
 
 
+def _pods_of_any_namespace(config: Config, _: Plan | None) -> Iterator[str]:
+    for name, tier in config.tiers.items():
+        if tier.replica_label == "pod" and not re.search(r'(^|,)\s*namespace\s*=\s*"', tier.selector or ""):
+            yield f'tiers.{name}.selector: pods of one name in two namespaces are one replica; add namespace="..."'
+
+
 def _open_webhook(config: Config, _: Plan | None) -> Iterator[str]:
     web = config.web
     if config.alerting.receiver is not None and not web.tls and not is_loopback(web.address[0]):
@@ -195,6 +202,7 @@ CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
     _unchecked_certificate,
     _unchecked_alertmanager,
     _weak_store,
+    _pods_of_any_namespace,
     _open_to_others,
     _open_webhook,
     _nothing_to_forecast_from,

@@ -15,6 +15,7 @@ from agent.errors import SizewatchError
 from agent.gpu.owners import GpuAssignment
 from agent.kubernetes import pod_gpus
 from agent.kubernetes.node_pods import PodSource, pods_of
+from agent.kubernetes.pod_tier import TierCandidates, find_open_tiers
 from agent.scrape.scrapers import Target
 from exporters.status.records import DiscoveryHealth
 from rules.telemetry.snapshots import GpuReadout
@@ -27,13 +28,16 @@ LOOK_SECONDS = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryProbe:
-    """Discovered pods. `loaded` is the configuration with the pods, `trouble` is why discovery failed."""
+    """Discovered pods. `loaded` is the configuration with the pods, `trouble` is why discovery failed. `repeated` has a
+    sentence for each name of pods in several namespaces.
+    """
 
     loaded: LoadedConfig
     pods: PodSource | None = None
     health: DiscoveryHealth | None = None
     trouble: str = ""
     socket: bool = False
+    repeated: tuple[str, ...] = ()
 
     def assign_gpus(
         self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]
@@ -60,7 +64,9 @@ def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time
             time.sleep(0.1)
             joined = pods.add_discovered_targets(loaded)
         socket = pod_gpus.socket_exists(keys.pod_resources)
-        return DiscoveryProbe(loaded=joined, pods=pods, health=health, socket=socket)
+        return DiscoveryProbe(
+            loaded=joined, pods=pods, health=health, socket=socket, repeated=tuple(pods.repeated_names())
+        )
     finally:
         pods.stop()
 
@@ -86,6 +92,15 @@ def check_discovery(seen: DiscoveryProbe, loaded: LoadedConfig) -> Iterator[Chec
         )
     for text in found.left_out:
         yield warn(CHECK, f"left out: {text}", "docs/kubernetes-discovery.md says what a pod must tell")
+    for text in seen.repeated:
+        yield warn(CHECK, text, "name the namespaces of each tier: discovery.kubernetes.tiers[].namespaces")
+    tiers = loaded.plan.tiers if loaded.plan is not None else {target.tier for target in seen.loaded.config.targets}
+    if several := find_open_tiers(tiers, TierCandidates(entries=keys.tiers, namespaces=keys.namespaces)):
+        yield warn(
+            CHECK,
+            f"no namespaces are named for {', '.join(several)}: a pod with a GPU may join from any",
+            "name them: discovery.kubernetes.tiers[].namespaces",
+        )
     for text in found.notes:
         yield warn(CHECK, text, "docs/kubernetes-discovery.md has what the agent needs")
     if not seen.socket:

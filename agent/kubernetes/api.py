@@ -6,13 +6,16 @@ import), more than a quarter of a node's 64 MiB.
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import os
+import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -32,11 +35,11 @@ _log = logging.getLogger(__name__)
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder of a pod's service account: `token`, which the kubelet renews, and `ca.crt`."""
 
-MOST_BYTES = 16 * 1024 * 1024
-"""Limit of a response. A node's 250 pods are 3 to 5 MB."""
+MOST_BYTES = 2 * 1024 * 1024
+"""Limit of an object, in a response, a list or a line of a watch. An object in etcd has at most 1.5 MB."""
 
-MOST_EVENT_BYTES = 2 * 1024 * 1024
-"""Limit of a line of a watch. An object in etcd has at most 1.5 MB."""
+MOST_LIST_BYTES = 256 * 1024 * 1024
+"""Limit of a list, of which one item at a time is in memory. A node's 250 pods are 3 to 5 MB."""
 
 _HEAVY = frozenset(
     (
@@ -55,6 +58,8 @@ _ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
 """Socket options that end a watch a minute after the server has vanished."""
+
+_ITEMS = re.compile(r'"items"\s*:\s*(\[|null)')
 
 _HINTS = {
     401: "the service account's token is not valid",
@@ -128,8 +133,17 @@ class KubernetesClient:
         self._closed = False
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
-        """Return an object or a list. Raise KubernetesApiError."""
+        """Return an object. Raise KubernetesApiError."""
         return self._ask("GET", path, query, None)
+
+    def read_list(self, path: str, take: Callable[[dict[str, Any]], None], **query: str) -> dict[str, Any]:
+        """Give each object of a list to `take` as it arrives. Return the list without them. Raise KubernetesApiError."""
+        # The reader of a long list is slower than its server.
+        seconds = 3 * self._server.timeout_seconds
+        with self._watching(self._send("GET", path, query, None, seconds)) as result:
+            if result.status != 200:
+                raise self._refused(result, self._read(result))
+            return read_items(self._chunks(result), take)
 
     def create(self, path: str, body: Body) -> dict[str, Any]:
         """Create an object. Raise KubernetesApiError, a conflict if it exists."""
@@ -149,16 +163,22 @@ class KubernetesClient:
         if result.status != 200:
             with closing(result):
                 raise self._refused(result, self._read(result))
-        self._watched = result
-        if self._closed:
-            self._shut(result)
         return self._events(result)
 
     def _events(self, result: BaseHTTPResponse) -> Iterator[dict[str, Any]]:
+        with self._watching(result):
+            for line in self._lines(result):
+                yield _event(self._plain(line))
+
+    @contextmanager
+    def _watching(self, result: BaseHTTPResponse) -> Iterator[BaseHTTPResponse]:
+        """Let `close` end a response that takes long."""
         with closing(result):
+            self._watched = result
             try:
-                for line in self._lines(result):
-                    yield _event(self._plain(line))
+                if self._closed:
+                    self._shut(result)
+                yield result
             finally:
                 self._watched = None
 
@@ -254,10 +274,21 @@ class KubernetesClient:
             text = translate_http_error(error, self._place, self._server.timeout_seconds, reading=True).text
             raise KubernetesApiError(f"API server: {text}") from error
         if len(body) > MOST_BYTES:
-            raise KubernetesApiError(
-                f"{self._place} sends more than {MOST_BYTES} bytes; narrow discovery.kubernetes.selector"
-            )
+            raise KubernetesApiError(f"{self._place} sends more than {MOST_BYTES} bytes")
         return body
+
+    def _chunks(self, result: BaseHTTPResponse) -> Iterator[bytes]:
+        number = 0
+        try:
+            for chunk in result.stream(65_536, decode_content=False):
+                number += len(chunk)
+                if number > MOST_LIST_BYTES:
+                    raise KubernetesApiError(
+                        f"{self._place} sends more than {MOST_LIST_BYTES} bytes; narrow discovery.kubernetes.selector"
+                    )
+                yield chunk
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            raise KubernetesApiError(f"API server: the list broke off ({type(error).__name__})") from error
 
     def _lines(self, result: BaseHTTPResponse) -> Iterator[bytes]:
         """Yield the lines of a watch, a JSON object each. An incomplete last line is dropped."""
@@ -270,8 +301,8 @@ class KubernetesClient:
                     *lines, tail = bytes(rest).split(b"\n")
                     rest = bytearray(tail)
                     yield from (line for line in lines if line.strip())
-                if len(rest) > MOST_EVENT_BYTES:
-                    raise KubernetesApiError(f"{self._place}: an event of more than {MOST_EVENT_BYTES} bytes")
+                if len(rest) > MOST_BYTES:
+                    raise KubernetesApiError(f"{self._place}: an event of more than {MOST_BYTES} bytes")
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
             raise KubernetesApiError(f"API server: the watch broke off ({type(error).__name__})") from error
 
@@ -315,6 +346,35 @@ def _lighter(found: dict[str, Any]) -> dict[str, Any]:
         # A label may have the same name.
         if not isinstance(found[key], str):
             del found[key]
+    return found
+
+
+def read_items(chunks: Iterable[bytes], take: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Give each item of a list object to `take` as it arrives. Return the object without items."""
+    parse = json.JSONDecoder(object_hook=_lighter).raw_decode
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    head, text, wanted, ended = "", "", 0, False
+    for chunk in chain(chunks, (b"",)):
+        text += decode(chunk)
+        if not head and (begin := _ITEMS.search(text, max(0, len(text) - len(chunk) - 64))):
+            head, text, ended = text[: begin.end()], text[begin.end() :], begin[1] == "null"
+        while head and not ended and len(text := text.lstrip(" \t\r\n,")) > (wanted if chunk else 0):
+            if ended := text.startswith("]"):
+                break
+            try:
+                item, end = parse(text)
+            except (ValueError, RecursionError):
+                # Cut off so far. Wait for as much again: a parse of every chunk would be quadratic.
+                wanted = min(2 * len(text), MOST_BYTES)
+                break
+            text, wanted = text[end:], 0
+            if isinstance(item, dict):
+                take(item)
+        if len(text) > MOST_BYTES:
+            raise KubernetesApiError(f"API server: an object of more than {MOST_BYTES} bytes, or no list")
+    if not ended:
+        raise KubernetesApiError("API server: the answer is no list, or is cut off")
+    found: dict[str, Any] = _parsed((head + text).encode())
     return found
 
 

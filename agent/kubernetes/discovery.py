@@ -1,4 +1,6 @@
-"""Discovery of targets among the pods of a node, with their tiers, and the reasons of excluded pods.
+"""Discovery of targets among the pods of a node, and the reasons of excluded pods.
+
+A replica is called as its pod, `namespace/name`: two pods of one name are two replicas.
 
 A pod can lead a scrape only to its own address: the host is its podIP, the path is bounded, redirects are not followed
 and no credentials are sent.
@@ -8,17 +10,20 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
 
-from agent.config.discovery import Kubernetes, PodTier
+from agent.config.discovery import Kubernetes
 from agent.config.values import unknown_key_text
+from agent.kubernetes.pod_tier import AmbiguousTierError, TierCandidates, is_trusted, tier_of
 from agent.kubernetes.pods import LWS, Pod, Port
-from exporters.render.text import quote_external_text
 from rules.engines.registry import ENGINES
-from rules.plan.schema import TierPlan
 
 DEFAULT_PATH = "/metrics"
+
+MOST_TARGETS = 112
+"""Maximum pods that are watched: an engine on each of seven instances of 16 GPUs. A target takes 0.4 MiB of 128."""
 
 POOLS = ("mixed", "prefill", "decode")
 SCHEMES = ("http", "https")
@@ -26,17 +31,13 @@ SCHEMES = ("http", "https")
 _PATH = re.compile(r"/(?!/)[A-Za-z0-9._~!$&'()*+,;=:/%-]{0,199}")
 """Path of RFC 3986 without query. Two slashes at the start would be a host."""
 
-PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
-"""Node labels with the GPU product: NVIDIA's GPU feature discovery, AMD's node labeller in both spellings."""
-
-_TIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_NOISE = frozenset({"nvidia", "amd", "shared"})
-"""Parts of a product name that do not identify hardware: the maker, and sharing by the device plugin."""
-
 METADATA_SERVICES = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
 """Metadata services outside the link-local range: AWS by IPv6, Alibaba Cloud, Azure's wire server, Oracle Cloud."""
+
+LEAST_RANK = 2
+"""Rank of a pod that may be anybody's."""
 
 Key = tuple[str, str]
 
@@ -53,7 +54,7 @@ class DiscoveredReplica:
 
     @property
     def key(self) -> Key:
-        return self.tier, self.pod.name
+        return self.tier, self.pod.place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Worker:
 
     @property
     def key(self) -> Key:
-        return self.tier, self.leader
+        return self.tier, f"{self.pod.namespace}/{self.leader}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,32 +88,18 @@ class DiscoveryResult:
     left_out: tuple[ExcludedPod, ...] = ()
 
 
-class AmbiguousTierError(Exception):
-    """Pod that cannot be a target. `later`: the reason may disappear with time."""
-
-    def __init__(self, reason: str, later: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.later = later
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierCandidates:
-    """Facts to find the tier of a pod. `tiers` are those of the plan (None without a plan), `entries` those of the
-    configuration, `products` the GPUs of the node, `models` the models on pages of pods, by uid.
-    """
-
-    tiers: Mapping[str, TierPlan] | None = None
-    entries: tuple[PodTier, ...] = ()
-    products: tuple[str, ...] = ()
-    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
 def _is_candidate(pod: Pod, keys: Kubernetes) -> bool:
     """Return whether a pod is an engine's. A port counts only with a GPU: every exporter has a port called metrics."""
     if pod.own.get("scrape") == "true" or keys.selector is not None:
         return True
     return pod.wants_gpu and (_worker_index(pod) is not None or _listed(pod, keys) is not None)
+
+
+def pod_rank(pod: Pod, keys: Kubernetes, known: TierCandidates) -> int:
+    """Return how much a pod matters if there are too many: 0 for a GPU, 1 for a namespace that the operator names."""
+    if pod.is_finished or not _is_candidate(pod, keys) or not is_trusted(pod, known):
+        return LEAST_RANK
+    return 0 if pod.wants_gpu else 1
 
 
 def discover(
@@ -124,13 +111,17 @@ def discover(
 ) -> DiscoveryResult:
     """Return the targets, workers and excluded pods. `taken` are the targets of the configuration file.
 
-    Of two pods of one name, a present target stays (`incumbents` are their uids), else the older one counts.
+    Of too many pods the present targets stay (`incumbents` are their uids), then pods with a GPU, then older ones.
     """
     targets: dict[Key, DiscoveredReplica] = {}
     workers: list[Worker] = []
     left_out: list[ExcludedPod] = []
     for pod in sorted(
-        pods, key=lambda one: (one.ending, one.uid not in incumbents, one.created_at, one.namespace, one.name)
+        pods,
+        key=lambda one: (
+            *(one.ending, one.uid not in incumbents, pod_rank(one, keys, known)),
+            *(one.created_at, one.namespace, one.name),
+        ),
     ):
         if pod.is_finished or not _is_candidate(pod, keys) or pod.own.get("scrape") == "false":
             continue
@@ -158,11 +149,10 @@ def _check_free(found: DiscoveredReplica, targets: dict[Key, DiscoveredReplica],
         raise AmbiguousTierError(
             f"is replica {found.key[1]} of tier {found.tier}, which is a target of the configuration too"
         )
-    other = targets.get(found.key)
-    if other is not None:
-        raise AmbiguousTierError(
-            f"is replica {found.key[1]} of tier {found.tier}, as {other.pod.place} is; give pods other names"
-        )
+    if found.key in targets:
+        raise AmbiguousTierError("has the name of a pod that is watched still")
+    if len(targets) >= MOST_TARGETS:
+        raise AmbiguousTierError(f"is one too many: at most {MOST_TARGETS} pods of a node are watched")
 
 
 def _worker_index(pod: Pod) -> str | None:
@@ -258,85 +248,11 @@ def describe_excluded_pods(discovered: DiscoveryResult) -> Iterator[str]:
     return (f"{one.pod.place}: {one.reason}" for one in discovered.left_out)
 
 
-def tier_of(pod: Pod, known: TierCandidates, *, has_page: bool = True) -> str:
-    """Return the tier of a pod. Raise AmbiguousTierError. Without a page (a worker) its GPU must determine the tier."""
-    return _tier_by_label(pod, known) or _tier_by_entries(pod, known) or _tier_by_hardware(pod, known, has_page)
-
-
-def _tier_by_label(pod: Pod, known: TierCandidates) -> str | None:
-    named = pod.own.get("tier")
-    if named is None:
-        return None
-    if not _TIER_NAME.fullmatch(named):
-        raise AmbiguousTierError(
-            "its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)"
-        )
-    allowed = [entry.namespaces for entry in known.entries if entry.tier == named]
-    if allowed and all(allowed) and not any(pod.namespace in some for some in allowed):
-        raise AmbiguousTierError(
-            f"its namespace is none of those that discovery.kubernetes.tiers allows for {quote_external_text(named, 80)}"
-        )
-    mapped = {entry.tier for entry in known.entries}
-    if known.tiers is not None and named not in known.tiers and named not in mapped:
-        raise AmbiguousTierError(
-            f"its sizewatch.io/tier: {unknown_key_text(named, tuple(known.tiers), 'a tier of the plan')}"
-        )
-    return named
-
-
-def _tier_by_entries(pod: Pod, known: TierCandidates) -> str | None:
-    found = sorted({entry.tier for entry in known.entries if _matches(entry, pod)})
-    if len(found) > 1:
-        raise AmbiguousTierError(f"matches the tiers {', '.join(found)} of discovery.kubernetes.tiers: one is needed")
-    return found[0] if found else None
-
-
-def _matches(entry: PodTier, pod: Pod) -> bool:
-    return all(pod.labels.get(name) == value for name, value in entry.labels.items()) and (
-        not entry.namespaces or pod.namespace in entry.namespaces
-    )
-
-
-def _tier_by_hardware(pod: Pod, known: TierCandidates, has_page: bool) -> str:
-    advice = "; give it the label sizewatch.io/tier"
-    if not known.tiers:
-        raise AmbiguousTierError(f"says no tier, and there is no plan to find it by{advice}")
-    if not known.products:
-        raise AmbiguousTierError(
-            f"says no tier, and the node's GPU is not known (no label {PRODUCT_LABELS[0]}){advice}", later=True
-        )
-    fits = sorted(n for n, t in known.tiers.items() if any(same_product(t.gpu.product, one) for one in known.products))
-    shown = ", ".join(known.products)
-    if not fits:
-        raise AmbiguousTierError(f"says no tier, and no tier of the plan is for {shown}{advice}")
-    if not has_page:
-        if len(fits) > 1:
-            raise AmbiguousTierError(f"says no tier; for {shown} the plan has {', '.join(fits)}{advice}")
-        return fits[0]
-    models = known.models.get(pod.uid)
-    if models is None:
-        raise AmbiguousTierError(
-            "says no tier; it follows from the model on its page, which has not been read yet", later=True
-        )
-    same = [name for name in fits if any(same_model(known.tiers[name].model, model) for model in models)]
-    if len(same) == 1:
-        return same[0]
-    serves = f"serves {', '.join(models) or 'no model that it names'} on {shown}"
-    if not same:
-        raise AmbiguousTierError(f"{serves}, for which the plan has no tier{advice}")
-    raise AmbiguousTierError(f"{serves}, for which the plan has {', '.join(same)}{advice}")
-
-
-def same_product(one: str, other: str) -> bool:
-    """Return whether both name the same GPU: NVML writes blanks, node labels dashes or underscores."""
-    return bool(_product_parts(one)) and _product_parts(one) == _product_parts(other)
-
-
-def _product_parts(product: str) -> tuple[str, ...]:
-    return tuple(part for part in re.split(r"[^a-z0-9.]+", product.casefold()) if part and part not in _NOISE)
-
-
-def same_model(one: str, other: str) -> bool:
-    """Return whether both names are equal without organisation or folder."""
-    plain = [name.casefold().rstrip("/").rpartition("/")[2] for name in (one, other)]
-    return plain[0] == plain[1] != ""
+def find_repeated_names(discovered: DiscoveryResult) -> Iterator[str]:
+    """Yield a sentence for each name of a tier's pods in several namespaces."""
+    places = defaultdict[Key, set[str]](set)
+    for one in discovered.targets:
+        places[one.tier, one.pod.name].add(one.pod.namespace)
+    for (tier, name), namespaces in sorted(places.items()):
+        if len(namespaces) > 1:
+            yield f"tier {tier} has a pod {name} in the namespaces {', '.join(sorted(namespaces))}: each is a replica"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.config.config import Config
@@ -23,15 +23,17 @@ from agent.http_client.transport import TargetOptions
 from agent.kubernetes import pod_gpus
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint, endpoint_from_pod
 from agent.kubernetes.discovery import (
-    PRODUCT_LABELS,
+    MOST_TARGETS,
     DiscoveredReplica,
     DiscoveryResult,
     Key,
-    TierCandidates,
     Worker,
     describe_excluded_pods,
     discover,
+    find_repeated_names,
+    pod_rank,
 )
+from agent.kubernetes.pod_tier import PRODUCT_LABELS, TierCandidates
 from agent.kubernetes.pod_watch import PodSelection, PodWatch
 from agent.kubernetes.pods import Pod, truncate_value
 from agent.scrape.scrapers import PageReader, Target
@@ -59,6 +61,7 @@ class _Found:
     node_error: str = ""
     devices: tuple[pod_gpus.Devices, ...] | None = None
     devices_error: str = ""
+    holders: frozenset[str] = frozenset()
     models: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -80,12 +83,18 @@ class NodePods:
         self._clock = clock
         self._round_seconds = round_seconds
         asked = PodSelection(node=keys.node, namespaces=keys.namespaces, selector=keys.selector)
-        self._watch = watch or PodWatch(KubernetesClient(self._server), asked, keep_seconds=keys.keep_seconds)
         self._found = _Found()
+        self._watch = watch or PodWatch(
+            KubernetesClient(self._server),
+            asked,
+            keep_seconds=keys.keep_seconds,
+            rank=lambda pod: pod_rank(pod, keys, self._known(None)),
+        )
         self._discovered = DiscoveryResult()
         self._going: dict[str, tuple[DiscoveredReplica | Worker, float]] = {}
         self._gpu_products: tuple[str, ...] = ()
         self._owned: Mapping[Key, GpuAssignment] = {}
+        self._told: frozenset[str] = frozenset()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._rounds, name="node", daemon=True)
 
@@ -104,17 +113,31 @@ class NodePods:
 
     def look(self, tiers: Mapping[str, TierPlan] | None, taken: Container[Key]) -> DiscoveryResult:
         """Return the present targets. A deleted pod stays for three scrapes, unless its address or name is reused."""
-        known = TierCandidates(
-            tiers=tiers,
-            entries=self.keys.tiers,
-            products=self._found.products or self._gpu_products,
-            models=self._found.models,
-        )
         pods = self._watch.snapshot().pods
         incumbents = {one.pod.uid for one in self._discovered.targets}
-        now = discover(pods.values(), self.keys, known, taken, incumbents)
+        now = discover(pods.values(), self.keys, self._known(tiers), taken, incumbents)
         self._discovered = self._with_going(now, {uid for uid, pod in pods.items() if not pod.is_finished})
+        self._log_excluded_pods()
         return self._discovered
+
+    def _known(self, tiers: Mapping[str, TierPlan] | None) -> TierCandidates:
+        found = self._found
+        return TierCandidates(
+            tiers=tiers,
+            entries=self.keys.tiers,
+            namespaces=self.keys.namespaces,
+            products=found.products or self._gpu_products,
+            models=found.models,
+            holders=found.holders,
+        )
+
+    def _log_excluded_pods(self) -> None:
+        """Log pods that are newly left out, in one line: there may be thousands."""
+        told = frozenset(f"{one.pod.place}: {one.reason}" for one in self._discovered.left_out if not one.later)
+        new = sorted(told - self._told)
+        if new:
+            _log.warning('left out pods number=%d first="%s"', len(new), new[0])
+        self._told = told
 
     def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
         """Add the present pods to the targets of the configuration file."""
@@ -139,7 +162,7 @@ class NodePods:
             if moment - since < self._grace and uid not in here and uid not in alive
             if isinstance(one, Worker) or not (one.url in urls or one.key in keys)
         }
-        going = [one for one, _ in self._going.values()]
+        going = [one for one, _ in self._going.values()][: MOST_TARGETS - len(now.targets)]
         return DiscoveryResult(
             targets=(*now.targets, *(one for one in going if isinstance(one, DiscoveredReplica))),
             workers=(*now.workers, *(one for one in going if isinstance(one, Worker))),
@@ -198,8 +221,12 @@ class NodePods:
             starting=len(starting) + len(later),
             later=len(later),
             left_out=tuple(describe_excluded_pods(discovered)),
-            notes=tuple(filter(None, (found.node_error, *pod_gpus.find_shared_gpus(self._owned)))),
+            notes=tuple(filter(None, (found.node_error, known.overflow, *pod_gpus.find_shared_gpus(self._owned)))),
         )
+
+    def repeated_names(self) -> Iterator[str]:
+        """Return a sentence for each name of pods in several namespaces."""
+        return find_repeated_names(self._discovered)
 
     def _rounds(self) -> None:
         due = {self._ask_node: 0.0, self._ask_kubelet: 0.0, self._ask_pages: 0.0}
@@ -239,7 +266,9 @@ class NodePods:
             self._found.devices, self._found.devices_error = None, f"there is no socket {path} here"
             return True
         try:
-            self._found.devices, self._found.devices_error = pod_gpus.read_devices(path), ""
+            devices = pod_gpus.read_devices(path)
+            self._found.devices, self._found.devices_error = devices, ""
+            self._found.holders = frozenset(f"{x.namespace}/{x.pod}" for x in devices if pod_gpus.is_gpu(x))
         except pod_gpus.PodResourcesError as error:
             # The last devices stay valid: those of a pod never change.
             self._found.devices_error = str(error)
@@ -286,12 +315,11 @@ def _target(found: DiscoveredReplica) -> TargetKeys:
     given = {
         "url": found.url,
         "tier": found.tier,
-        "replica": found.pod.name,
         "pool": found.pool,
         "engine": found.engine,
     }
-    # Only the pod determines the GPUs.
-    return TargetKeys.model_validate(given).model_copy(update={"gpus": ()})
+    # Only the pod determines the GPUs. Namespace and name may be longer than a name in the file.
+    return TargetKeys.model_validate(given).model_copy(update={"replica": found.pod.place, "gpus": ()})
 
 
 class SidecarPodSource:
@@ -316,7 +344,8 @@ class SidecarPodSource:
         return replace(loaded, config=loaded.config.model_copy(update={"targets": targets}))
 
     def _name(self, target: TargetKeys, several: bool) -> str:
-        return f"{self._keys.pod}:{target.name.rpartition(':')[2]}" if several else self._keys.pod
+        place = f"{self._keys.namespace}/{self._keys.pod}"
+        return f"{place}:{target.name.rpartition(':')[2]}" if several else place
 
     def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
         """Return the GPUs that the exporter assigns to the pod. With several targets their owner is unknown."""
@@ -334,6 +363,10 @@ class SidecarPodSource:
 
     def workers(self) -> tuple[Worker, ...]:
         """Return nothing: a sidecar of a worker has no target."""
+        return ()
+
+    def repeated_names(self) -> tuple[str, ...]:
+        """Return nothing: there is one pod."""
         return ()
 
     def health(self) -> DiscoveryHealth | None:

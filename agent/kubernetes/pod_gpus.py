@@ -118,7 +118,7 @@ def find_shared_gpus(by_replica: Mapping[tuple[str, str], GpuAssignment]) -> tup
 def _by_kubelet(pod: Pod, seen: GpuAssignmentSources) -> FoundGpus:
     if seen.devices is None:
         return (), seen.error
-    ours = [one for one in seen.devices if (one.namespace, one.pod) == (pod.namespace, pod.name) and _is_gpu(one)]
+    ours = [one for one in seen.devices if (one.namespace, one.pod) == (pod.namespace, pod.name) and is_gpu(one)]
     if not ours:
         return (), "the kubelet gave it no GPU"
     indices = gpus_by_index(seen.readouts)
@@ -131,7 +131,8 @@ def _by_kubelet(pod: Pod, seen: GpuAssignmentSources) -> FoundGpus:
     return tuple(dict.fromkeys(gpu for gpu in known.values() if gpu is not None)), ""
 
 
-def _is_gpu(devices: Devices) -> bool:
+def is_gpu(devices: Devices) -> bool:
+    """Return whether the devices are of a GPU's device plugin or driver."""
     return devices.resource.startswith(GPU_RESOURCES) or devices.resource in DRIVERS
 
 

@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from agent.durations import retry_delay
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient
+from agent.kubernetes.discovery import LEAST_RANK
 from agent.kubernetes.pods import Pod, pod_of
 
 WATCH_SECONDS = 300.0
@@ -27,8 +29,10 @@ SHORT_SECONDS = 1.0
 SHORT_FAILURES = 3
 """Failures that a watch shorter than SHORT_SECONDS counts as: the next one waits about 2 s."""
 
-MOST_PODS = 1000
-"""Maximum pods of a node. The kubelet's default limit is 110; nodes with 256 exist."""
+MOST_PODS = 512
+"""Maximum pods that are kept. The kubelet's default limit is 110; OpenShift allows 500."""
+
+_Order = tuple[int, bool, float, str, str]
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +41,14 @@ _log = logging.getLogger(__name__)
 class PodWatchState:
     """Pods of the node by uid. `trouble` is the error of an unavailable API, `age_seconds` the age of the pods then.
 
-    `listed` is False until the first list.
+    `listed` is False until the first list. `overflow` says that there are more pods than are kept.
     """
 
     pods: Mapping[str, Pod]
     listed: bool = False
     trouble: str = ""
     age_seconds: float = 0.0
+    overflow: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,8 @@ class PodSelection:
 
     @property
     def query(self) -> dict[str, str]:
-        query = {"fieldSelector": f"spec.nodeName={self.node}"}
+        # Finished pods may be thousands: a node refuses what it has no room for.
+        query = {"fieldSelector": f"spec.nodeName={self.node},status.phase!=Failed,status.phase!=Succeeded"}
         return query | ({"labelSelector": self.selector} if self.selector else {})
 
     def wants(self, pod: Pod) -> bool:
@@ -67,7 +73,10 @@ class PodSelection:
 
 
 class PodWatch:
-    """Watch of the pods of a node in its own thread, from `start` to `stop`. `snapshot` is for any thread."""
+    """Watch of the pods of a node in its own thread, from `start` to `stop`. `snapshot` is for any thread.
+
+    Of more than MOST_PODS those of the lowest `rank` are kept, then those known before, then the oldest.
+    """
 
     def __init__(
         self,
@@ -77,12 +86,15 @@ class PodWatch:
         keep_seconds: float,
         watch_seconds: float = WATCH_SECONDS,
         wait: Callable[[int], float] | None = None,
+        rank: Callable[[Pod], int] = lambda pod: 0,
     ) -> None:
         self._api = api
         self._asked = asked
         self._keep = keep_seconds
         self._watch_seconds = watch_seconds
         self._wait = wait or _retry_seconds
+        self._rank = rank
+        self._number = 0
         self._pods: dict[str, Pod] = {}
         self._unready: set[str] = set()
         self._version = ""
@@ -108,8 +120,19 @@ class PodWatch:
             kept = age <= self._keep
             trouble = self._trouble if kept or not self._trouble else f"{self._trouble}; its pods are given up"
             return PodWatchState(
-                pods=dict(self._pods) if kept else {}, listed=self._listed, trouble=trouble, age_seconds=age
+                pods=dict(self._pods) if kept else {},
+                listed=self._listed,
+                trouble=trouble,
+                age_seconds=age,
+                overflow=f"{self._beyond} further pods of the node are not looked at: {MOST_PODS} are kept, those "
+                "with a GPU first"
+                if self._beyond
+                else "",
             )
+
+    @property
+    def _beyond(self) -> int:
+        return max(0, self._number - len(self._pods))
 
     def _run(self) -> None:
         failures = 0
@@ -121,6 +144,9 @@ class PodWatch:
                 began = time.monotonic()
                 self._follow()
                 failures = 0
+                if self._beyond:
+                    # Some of the others may have a place now.
+                    self._version = ""
                 if time.monotonic() - began < SHORT_SECONDS:
                     # A proxy may end every watch at once.
                     self._stop.wait(self._wait(SHORT_FAILURES))
@@ -143,17 +169,33 @@ class PodWatch:
 
     def _list(self) -> None:
         # Version 0: from the API server's memory, indexed by node. A list from etcd reads the whole cluster.
-        found = self._api.get(self._asked.path, resourceVersion="0", **self._asked.query)
-        items = found.get("items")
-        version = _version(found)
-        if not isinstance(items, list) or not version:
-            raise KubernetesApiError("API server: the list of pods has no items or no resourceVersion")
-        read = [pod_of(item) for item in items[:MOST_PODS] if isinstance(item, dict)]
-        pods = {pod.uid: self._with_reliable_times(pod) for pod in read if pod is not None and self._asked.wants(pod)}
+        read: list[tuple[_Order, Pod]] = []
+        number = 0
+
+        def take(data: dict[str, Any]) -> None:
+            nonlocal number
+            pod = pod_of(data)
+            if pod is None or not self._asked.wants(pod):
+                return
+            number += 1
+            read.append((self._order(pod), pod))
+            if len(read) >= 2 * MOST_PODS:
+                read[:] = sorted(read, key=itemgetter(0))[:MOST_PODS]
+
+        query = self._asked.query | {"resourceVersion": "0"}
+        version = _version(self._api.read_list(self._asked.path, take, **query))
+        if not version:
+            raise KubernetesApiError("API server: the list of pods has no resourceVersion")
+        first = sorted(read, key=itemgetter(0))[:MOST_PODS]
         with self._lock:
-            self._pods, self._version, self._listed = pods, version, True
-            self._unready &= pods.keys()
+            self._pods = {pod.uid: self._with_reliable_times(pod) for _, pod in first}
+            self._version, self._listed, self._number = version, True, number
+            self._unready &= self._pods.keys()
         self._mark_available()
+
+    def _order(self, pod: Pod) -> _Order:
+        """Return the place of a pod if there are too many."""
+        return self._rank(pod), pod.uid not in self._pods, pod.created_at, pod.namespace, pod.name
 
     def _follow(self) -> None:
         seconds = self._watch_seconds * (1.0 + random.random())
@@ -174,8 +216,24 @@ class PodWatch:
             if kind == "DELETED" or not self._asked.wants(pod):
                 self._pods.pop(pod.uid, None)
                 self._unready.discard(pod.uid)
-            elif kind in ("ADDED", "MODIFIED") and (pod.uid in self._pods or len(self._pods) < MOST_PODS):
+                self._number -= kind == "DELETED" and self._asked.wants(pod)
+                return
+            self._number += kind == "ADDED" and pod.uid not in self._pods
+            if kind in ("ADDED", "MODIFIED") and self._has_place(pod):
                 self._pods[pod.uid] = self._with_reliable_times(pod)
+
+    def _has_place(self, pod: Pod) -> bool:
+        """Return whether a pod is kept. Where there are too many, it takes the place of one that matters less."""
+        if pod.uid in self._pods or len(self._pods) < MOST_PODS:
+            return True
+        if (rank := self._rank(pod)) >= LEAST_RANK:
+            return False
+        worst = max(self._pods.values(), key=self._order)
+        if self._rank(worst) <= rank:
+            return False
+        del self._pods[worst.uid]
+        self._unready.discard(worst.uid)
+        return True
 
     def _with_reliable_times(self, pod: Pod) -> Pod:
         """Remove unreliable times: the Ready time of a pod that was not seen before may be that of a later change."""

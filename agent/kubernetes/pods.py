@@ -17,6 +17,9 @@ from rules.telemetry.snapshots import PodTimes
 PREFIX = "sizewatch.io/"
 """Prefix of our annotations and labels."""
 
+OWN_KEYS = ("scrape", "port", "path", "scheme", "tier", "pool", "engine")
+"""What a pod may say of itself."""
+
 MOST_TEXT = 253
 """Maximum characters of a text: Kubernetes' limit of names and label values. Annotations may be longer."""
 
@@ -43,8 +46,9 @@ class Port:
 class Pod:
     """Pod. `own` are our annotations and labels without prefix; an annotation wins. `address` is empty until it is set.
 
-    `waiting` is Kubernetes' reason why the container does not run. `was_ready`: the pod was Ready after the start of its
-    container and is not Ready now. `leader` is the name of the leader's pod of a LeaderWorkerSet.
+    `by_claim`: its device is asked for by a claim, which has no kind. `waiting` is Kubernetes' reason why the container
+    does not run. `was_ready`: the pod was Ready after the start of its container and is not Ready now. `leader` is
+    the name of the leader's pod of a LeaderWorkerSet.
     """
 
     uid: str
@@ -58,6 +62,7 @@ class Pod:
     leader: str = ""
     ports: tuple[Port, ...] = ()
     wants_gpu: bool = False
+    by_claim: bool = False
     host_network: bool = False
     ready: bool = False
     was_ready: bool = False
@@ -111,6 +116,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         leader=annotations.get(LWS_LEADER, ""),
         ports=tuple(_ports(containers))[:MOST_PORTS],
         wants_gpu=engine is not None and _wants_gpu(engine),
+        by_claim=engine is not None and _wants_gpu(engine) and not _gpus(engine),
         host_network=spec.get("hostNetwork") is True,
         ready=ready,
         was_ready=not ready and (changed_at or 0.0) > (times.container_at or math.inf),
@@ -141,10 +147,15 @@ def _engine(containers: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def _wants_gpu(container: Mapping[str, Any]) -> bool:
-    resources = _mapping(container.get("resources"))
-    asked = {*_mapping(resources.get("limits")), *_mapping(resources.get("requests"))}
     # A claim (dynamic resource allocation) has no kind; a requested device is an accelerator.
-    return bool(resources.get("claims")) or any(str(name).startswith(GPU_RESOURCES) for name in asked)
+    return bool(_mapping(container.get("resources")).get("claims")) or _gpus(container)
+
+
+def _gpus(container: Mapping[str, Any]) -> bool:
+    """Return whether a container asks a device plugin for an accelerator. Anybody may ask for none."""
+    resources = _mapping(container.get("resources"))
+    asked = {**_mapping(resources.get("requests")), **_mapping(resources.get("limits"))}
+    return any(str(name).startswith(GPU_RESOURCES) and str(amount) not in ("", "0") for name, amount in asked.items())
 
 
 def _ports(containers: list[Mapping[str, Any]]) -> Iterator[Port]:
@@ -167,7 +178,7 @@ def _texts(value: object, *wanted: str) -> dict[str, str]:
 
 
 def _ours(several: Mapping[str, str]) -> dict[str, str]:
-    return {key.removeprefix(PREFIX): value for key, value in several.items() if key.startswith(PREFIX)}
+    return {key: several[PREFIX + key] for key in OWN_KEYS if PREFIX + key in several}
 
 
 def _is_true(condition: Mapping[str, Any] | None) -> bool:

@@ -32,8 +32,9 @@ from agent.http_server.options import WEBHOOK, WebOptions
 from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import _event
-from agent.kubernetes.discovery import TierCandidates, describe_excluded_pods, discover
+from agent.kubernetes.discovery import describe_excluded_pods, discover
 from agent.kubernetes.pod_gpus import _devices
+from agent.kubernetes.pod_tier import TierCandidates
 from agent.kubernetes.pods import pod_of
 from agent.prometheus.answers import MatrixSeries, matrix, parse_answer, vector
 from agent.scrape.exposition import SeriesReader
@@ -454,7 +455,7 @@ TARGETS = (
         run=run_kubernetes,
         seeds=_events,
         words=JSON_WORDS,
-        reads=("agent.kubernetes.pods", "agent.kubernetes.discovery", "agent.kubernetes.discovery"),
+        reads=("agent.kubernetes.pods", "agent.kubernetes.discovery", "agent.kubernetes.pod_tier"),
     ),
     Target(
         name="pod_resources",

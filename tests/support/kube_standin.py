@@ -206,11 +206,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._status(404, "the server could not find the requested resource")
 
     def _wanted(self, path: str, query: dict[str, str], data: Object) -> bool:
-        node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
+        fields = query.get("fieldSelector", "").split(",")
+        node = next((one.removeprefix("spec.nodeName=") for one in fields if one.startswith("spec.nodeName=")), "")
         namespace = path.split("/")[4] if "/namespaces/" in path else ""
         labels = dict(one.split("=") for one in query.get("labelSelector", "").split(",") if one)
         return (
             (not node or data["spec"].get("nodeName") == node)
+            and f"status.phase!={data.get('status', {}).get('phase')}" not in fields
             and (not namespace or data["metadata"]["namespace"] == namespace)
             and labels.items() <= data["metadata"]["labels"].items()
         )
@@ -240,6 +242,9 @@ class _Handler(BaseHTTPRequestHandler):
             for version, event in fresh:
                 if event.get("raw") or self._wanted(path, query, event["object"]):
                     self._chunk(event)
+                elif event["type"] == "MODIFIED":
+                    # What no longer fits the selector is gone for a client that watches by it.
+                    self._chunk({"type": "DELETED", "object": event["object"]})
                 at = version
             if kube.bookmarks and not fresh and not kube.break_off:
                 self._chunk({"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourceVersion": str(now)}}})

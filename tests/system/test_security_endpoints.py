@@ -27,7 +27,13 @@ from agent.config.load import load
 from agent.errors import ConfigError
 from agent.http_server.credentials import Authenticator, users_line
 from agent.http_server.server import WebServer
-from agent.kubernetes.api import MOST_EVENT_BYTES, KubernetesApiError, KubernetesClient, KubernetesEndpoint
+from agent.kubernetes.api import (
+    MOST_BYTES,
+    KubernetesApiError,
+    KubernetesClient,
+    KubernetesEndpoint,
+    read_items,
+)
 from agent.kubernetes.node_pods import _target
 from agent.reporting import storage
 
@@ -201,8 +207,14 @@ def test_an_api_server_that_sends_a_byte_at_a_time_does_not_take_the_processor()
         assert list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(raw)) == expected  # type: ignore[arg-type]
         assert time.process_time() - start < 1.5
     endless = SimpleNamespace(stream=lambda size, **_: itertools.repeat(b"x" * 65_536))
-    with pytest.raises(KubernetesApiError, match=f"more than {MOST_EVENT_BYTES} bytes"):
+    with pytest.raises(KubernetesApiError, match=f"more than {MOST_BYTES} bytes"):
         list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(endless))  # type: ignore[arg-type]
+    for sent in (b" " * 300_000 + b'{"items": []}', b'{"items": [{"a": "' + b"x" * 300_000 + b'"}]}'):
+        start = time.process_time()
+        assert read_items((bytes([one]) for one in sent), lambda item: None) == {"items": []}
+        assert time.process_time() - start < 1.5
+    with pytest.raises(KubernetesApiError, match=f"more than {MOST_BYTES} bytes"):
+        read_items(itertools.chain([b'{"items": ["'], itertools.repeat(b"x" * 65_536)), lambda item: None)
 
 
 def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_path: Path) -> None:

@@ -104,3 +104,25 @@ def test_what_weakens_a_store_is_said() -> None:
     assert "without TLS" in weak(url="http://store.example", header_files={"X-Key": "k"})[0]
     assert "use ca_file" in weak(tls={"insecure_skip_verify": True})[0]
     assert "partial_answers" in weak(partial_answers="take")[0]
+
+
+@pytest.mark.parametrize(
+    ("selector", "label", "weak"),
+    [
+        ('job="vllm"', "pod", True),
+        ('job="vllm",namespace=~"a|b"', "pod", True),
+        ('job="vllm",kube_namespace="a"', "pod", True),
+        ('job="vllm", namespace="a"', "pod", False),
+        ('namespace="a",job="vllm"', "pod", False),
+        ('job="vllm"', "instance", False),
+    ],
+)
+def test_pods_of_any_namespace_told_apart_by_their_names_alone_are_warned_of(
+    selector: str, label: str, weak: bool
+) -> None:
+    tier = {"from": "engines", "selector": selector, "replica_label": label}
+    config = parse_config(
+        {"role": "fleet", "store": {"url": "http://127.0.0.1:1"}, "tiers": {"t": tier}}, environment={}
+    )
+    told = [text for text in weaknesses(config, None) if text.startswith("tiers.t.selector: pods of one name")]
+    assert bool(told) is weak

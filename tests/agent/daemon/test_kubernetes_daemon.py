@@ -26,7 +26,7 @@ from agent.daemon import daemon as daemon_module
 from agent.daemon import factory
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
-from agent.kubernetes import node_pods
+from agent.kubernetes import discovery, node_pods
 from agent.kubernetes.api import KubernetesApiError
 from rules.telemetry.snapshots import GpuReadout
 
@@ -105,27 +105,29 @@ def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
         kube.put(pod("proxy", gpus=0))
         keys = cluster(tmp_path, kube, role=role, forecast={"enabled": False})
         with running(write(tmp_path, keys)) as daemon:
-            assert up(daemon) == {"a"}, "the first turn knows it"
+            assert up(daemon) == {"llm/a"}, "the first turn knows it"
             assert wait_for(lambda: series(daemon, "sizewatch_prompt_tokens_total"))
-            before = daemon.runtime.replicas["cpu-small", "a"]
+            before = daemon.runtime.replicas["cpu-small", "llm/a"]
             kube.put(serves("b", second))
-            assert wait_for(lambda: up(daemon) == {"a", "b"})
-            assert daemon.runtime.replicas["cpu-small", "a"] is before
+            assert wait_for(lambda: up(daemon) == {"llm/a", "llm/b"})
+            assert daemon.runtime.replicas["cpu-small", "llm/a"] is before
             assert daemon.counts.reloads == 0
             assert metric(daemon, "sizewatch_config_reloads_total") == 0
             assert grace(daemon, 1e9) == 3 * 0.5
             kube.delete("b")
             second.act = answers_500
-            assert wait_for(lambda: up(daemon) == {"a"})
+            assert wait_for(lambda: up(daemon) == {"llm/a"})
             further(daemon, 5)
-            assert "b" in replicas(daemon), "it may miss three scrapes"
+            assert "llm/b" in replicas(daemon), "it may miss three scrapes"
             grace(daemon, 0.0)
-            assert wait_for(lambda: "b" not in replicas(daemon))
+            assert wait_for(lambda: "llm/b" not in replicas(daemon))
             assert not any(
-                'replica="b"' in line for line in ask(daemon, "metrics").decode().splitlines() if "failures" not in line
+                'replica="llm/b"' in line
+                for line in ask(daemon, "metrics").decode().splitlines()
+                if "failures" not in line
             )
-            assert up(daemon) == {"a"}
-            assert daemon.runtime.replicas["cpu-small", "a"] is before
+            assert up(daemon) == {"llm/a"}
+            assert daemon.runtime.replicas["cpu-small", "llm/a"] is before
             texts = [one["text"] for one in status(daemon)["timeline"]]
             assert "other engine pods were found: 2 targets" in texts
 
@@ -134,25 +136,25 @@ def test_an_address_that_another_pod_has_now_is_not_asked_for_the_one_that_is_go
     with engines(1) as (engine,):
         kube.put(serves("a", engine))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
-            assert up(daemon) == {"a"}
+            assert up(daemon) == {"llm/a"}
             grace(daemon, 1e9)
             kube.delete("a")
             kube.put(serves("b", engine))
-            assert wait_for(lambda: set(replicas(daemon)) == {"b"}), "sooner than three scrapes"
+            assert wait_for(lambda: set(replicas(daemon)) == {"llm/b"}), "sooner than three scrapes"
 
 
 def test_while_the_api_is_away_the_pods_stay_and_it_is_told(tmp_path: Path, kube: Kube) -> None:
     with engines(1) as (engine,):
         kube.put(serves("a", engine))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
-            assert up(daemon) == {"a"}
+            assert up(daemon) == {"llm/a"}
             assert metric(daemon, "sizewatch_discovery_up") == 1
             kube.refuse = 503
             kube.forget()
             assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 0)
             assert "503" in health(daemon)["discovery"]["trouble"]
             assert "Pod discovery has failed for" in ask(daemon).decode()
-            assert up(daemon) == {"a"}
+            assert up(daemon) == {"llm/a"}
             kube.refuse = 0
             assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 1)
 
@@ -167,7 +169,7 @@ def test_an_agent_that_starts_while_the_api_is_away_says_so_and_finds_its_pods_l
             assert "role of docs/kubernetes-discovery.md" in health(daemon)["discovery"]["trouble"]
             assert replicas(daemon) == {}
             kube.refuse = 0
-            assert wait_for(lambda: up(daemon) == {"a"})
+            assert wait_for(lambda: up(daemon) == {"llm/a"})
 
 
 def test_a_pod_that_is_left_out_is_told_on_every_page_without_its_markup(tmp_path: Path, kube: Kube) -> None:
@@ -184,6 +186,68 @@ def test_a_pod_that_is_left_out_is_told_on_every_page_without_its_markup(tmp_pat
         assert 'sizewatch_discovery_pods{state="left_out"} 2.0' in ask(daemon, "metrics").decode()
 
 
+def test_two_pods_of_one_name_are_watched_apart_and_neither_ends_what_stands_against_the_other(
+    tmp_path: Path, kube: Kube
+) -> None:
+    with engines(2) as (real, copy):
+        kube.put(serves("vllm-0", real, namespace="prod"))
+        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+            assert up(daemon) == {"prod/vllm-0"}
+            real.act = answers_500
+
+            def down() -> list[str]:
+                lines = [x for x in series(daemon, "sizewatch_verdict") if "TargetDown" in x]
+                return [x.partition('replica="')[2].partition('"')[0] for x in lines if not x.endswith(" 0.0")]
+
+            assert wait_for(lambda: down() == ["prod/vllm-0"])
+            kube.put(serves("vllm-0", copy, namespace="dev", made=1_600_000_000.0))
+            assert wait_for(lambda: up(daemon) == {"dev/vllm-0"})
+            further(daemon, 3)
+            assert replicas(daemon)["prod/vllm-0"]["misses"] > 3, "what is known of it stays"
+            assert down() == ["prod/vllm-0"]
+            kube.delete("vllm-0", "dev")
+            copy.act = answers_500
+            assert wait_for(lambda: set(replicas(daemon)) == {"prod/vllm-0"})
+
+
+def test_a_pod_without_a_gpu_changes_nothing_and_is_told_with_its_reason(
+    tmp_path: Path, kube: Kube, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = "requests no GPU, and discovery.kubernetes.tiers does not name its namespace"
+    with engines(2) as (real, other):
+        kube.put(serves("vllm-0", real, namespace="prod"))
+        kube.put(serves("stranger", other, namespace="dev", gpus=0, made=1_600_000_000.0))
+        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+            assert set(replicas(daemon)) == {"prod/vllm-0"}
+            assert health(daemon)["discovery"]["left_out"] == [f"dev/stranger: {reason}"]
+            assert f"Pod dev/stranger: {reason}" in ask(daemon).decode()
+            assert other.asked == []
+            looks_around(daemon)
+            logged = [record.getMessage() for record in caplog.records if "left out pods" in record.getMessage()]
+            assert logged == [f'left out pods number=1 first="dev/stranger: {reason}"']
+            tiers = [{"tier": "cpu-small", "namespaces": ["prod", "dev"]}]
+            write(tmp_path, cluster(tmp_path, kube, kubernetes={"tiers": tiers}))
+            daemon.ask_reload()
+            assert wait_for(lambda: up(daemon) == {"prod/vllm-0", "dev/stranger"})
+
+
+def test_of_thousands_of_pods_no_more_than_the_limit_are_watched_and_the_real_one_is(
+    tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "MOST_TARGETS", 3)
+    with engines(1) as (engine,):
+        kube.put(serves("vllm-0", engine, namespace="prod"))
+        for n in range(600):
+            kube.put(serves(f"p{n:04}", engine, namespace="aaa", gpus=n % 2, made=1_800_000_000.0))
+        kube.put(serves("vllm-1", engine, namespace="zzz", made=1_750_000_000.0))
+        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+            assert set(replicas(daemon)) == {"prod/vllm-0", "zzz/vllm-1", "aaa/p0001"}
+            found = health(daemon)["discovery"]
+            assert len(found["left_out"]) == 509
+            assert found["notes"][-1].startswith("90 further pods of the node are not looked at: 512 are kept")
+            assert "aaa/p0003: is one too many: at most 3 pods of a node are watched" in found["left_out"]
+
+
 def test_the_model_on_its_page_tells_the_tier_of_a_pod_that_says_none(tmp_path: Path, kube: Kube) -> None:
     plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
     kube.node("gpu-1", **{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
@@ -192,7 +256,7 @@ def test_the_model_on_its_page_tells_the_tier_of_a_pod_that_says_none(tmp_path: 
         plan["tiers"]["cpu-small"]["gpu"]["product"] = "NVIDIA H100 80GB HBM3"
         (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
         with running(write(tmp_path, cluster(tmp_path, kube, plan="plan.yaml")), turns=1) as daemon:
-            assert wait_for(lambda: up(daemon) == {"a"}), health(daemon)["discovery"]
+            assert wait_for(lambda: up(daemon) == {"llm/a"}), health(daemon)["discovery"]
 
 
 def test_a_pod_that_starts_is_no_target_that_is_down_and_its_start_is_timed_by_its_status(
@@ -205,12 +269,12 @@ def test_a_pod_that_starts_is_no_target_that_is_down_and_its_start_is_timed_by_i
         engine.act = answers_500
         kube.put(serves("a", engine, ready=False, made=asked, started=asked + 20))
         with running(write(tmp_path, cluster(tmp_path, kube)), turns=8) as daemon:
-            assert set(replicas(daemon)) == {"a"}
+            assert set(replicas(daemon)) == {"llm/a"}
             assert up(daemon) == set()
             assert not [x for x in series(daemon, "sizewatch_verdict") if "TargetDown" in x], "it is starting"
             assert 'state="starting"} 1.0' in ask(daemon, "metrics").decode()
             engine.act = None
-            assert wait_for(lambda: up(daemon) == {"a"})
+            assert wait_for(lambda: up(daemon) == {"llm/a"})
             assert daemon.loop.state.starts("cpu-small") == (), "its pod is not Ready yet"
             kube.put(serves("a", engine, made=asked, started=asked + 20, became_ready=asked + 45))
             assert wait_for(lambda: daemon.loop.state.starts("cpu-small"))
@@ -232,13 +296,13 @@ def test_a_pod_of_a_statefulset_that_is_made_anew_under_its_name_starts_and_is_n
     with engines(1) as (engine,):
         kube.put(serves("vllm-0", engine, uid="first"))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
-            assert up(daemon) == {"vllm-0"}
+            assert up(daemon) == {"llm/vllm-0"}
             engine.act = answers_500
             kube.delete("vllm-0")
             asked = float(int(time.time()) + 1)
             again = {"uid": "second", "made": asked, "started": asked}
             kube.put(serves("vllm-0", engine, ready=False, **again))
-            assert wait_for(lambda: ("cpu-small", "vllm-0") not in daemon.loop.state.replicas)
+            assert wait_for(lambda: ("cpu-small", "llm/vllm-0") not in daemon.loop.state.replicas)
             turns = daemon.counts.turns
             assert wait_for(lambda: daemon.counts.turns > turns + 6)
             assert not [x for x in series(daemon, "sizewatch_verdict") if 'TargetDown"} 1' in x]
@@ -271,8 +335,8 @@ def test_how_a_tier_starts_is_known_when_its_only_pod_was_another(tmp_path: Path
             assert wait_for(lambda: not replicas(daemon))
             assert len(daemon.loop.state.starts("cpu-small")) == 1
             kube.put(serves("c", engine))
-            assert wait_for(lambda: up(daemon) == {"c"})
-            assert "a" in {start.replica for start in daemon.loop.state.starts("cpu-small")}
+            assert wait_for(lambda: up(daemon) == {"llm/c"})
+            assert "llm/a" in {start.replica for start in daemon.loop.state.starts("cpu-small")}
 
 
 class Gpus:
@@ -314,13 +378,13 @@ def test_gpus_of_a_worker_go_out_under_its_leaders_name_and_as_nothing_that_is_d
     ) as daemon:
         (line,) = wait_for(lambda: series(daemon, "sizewatch_gpu_energy_joules_total"))
         assert 'tier="cpu-small"' in line
-        assert 'replica="deep-3"' in line
+        assert 'replica="llm/deep-3"' in line
         assert 'gpu="GPU-a"' in line
         assert float(line.rpartition(" ")[2]) >= 100
-        assert series(daemon, "sizewatch_gpu_info")[0].count('replica="deep-3"') == 1
+        assert series(daemon, "sizewatch_gpu_info")[0].count('replica="llm/deep-3"') == 1
         assert series(daemon, "sizewatch_target_up") == []
         assert replicas(daemon) == {}
-        assert status(daemon)["tiers"][0]["parts"][0]["replica"] == "deep-3"
+        assert status(daemon)["tiers"][0]["parts"][0]["replica"] == "llm/deep-3"
 
 
 def test_gpus_of_a_pod_are_those_that_the_exporter_gives_it(tmp_path: Path, kube: Kube) -> None:
@@ -329,7 +393,7 @@ def test_gpus_of_a_pod_are_those_that_the_exporter_gives_it(tmp_path: Path, kube
         with running(
             write(tmp_path, cluster(tmp_path, kube)), turns=3, assemble=partial(assemble, gpu_source=Gpus())
         ) as daemon:
-            assert [gpu["gpu"] for gpu in replicas(daemon)["other"]["gpus"]] == ["GPU-b"]
+            assert [gpu["gpu"] for gpu in replicas(daemon)["llm/other"]["gpus"]] == ["GPU-b"]
 
 
 def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
@@ -346,13 +410,13 @@ def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
             "discovery": {"kubernetes": {"scope": "pod"}},
         }
         with running(write(tmp_path, keys), turns=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
-            assert up(daemon) == {"other"}
-            assert [gpu["gpu"] for gpu in replicas(daemon)["other"]["gpus"]] == ["GPU-b"]
+            assert up(daemon) == {"llm/other"}
+            assert [gpu["gpu"] for gpu in replicas(daemon)["llm/other"]["gpus"]] == ["GPU-b"]
             assert health(daemon)["discovery"] is None
         monkeypatch.setenv("POD_NAME", "third")
         with running(write(tmp_path, keys), turns=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
-            assert replicas(daemon)["third"]["gpus"] == []
-            assert "not exposed" in daemon.runtime.replicas["cpu-small", "third"].gpus.missing
+            assert replicas(daemon)["llm/third"]["gpus"] == []
+            assert "not exposed" in daemon.runtime.replicas["cpu-small", "llm/third"].gpus.missing
         with running(write(tmp_path, keys), turns=3) as daemon:
             assert daemon.runtime.gpu_problems == (), "NVML would show it the whole node"
 
@@ -389,16 +453,16 @@ def test_a_configmap_that_changes_is_read_again_and_a_bad_plan_changes_nothing(t
             mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
             looks_around(daemon)
             assert daemon.counts.reloads == 0, "mounted anew, with the same contents"
-            before = daemon.runtime.replicas["cpu-small", "a"]
+            before = daemon.runtime.replicas["cpu-small", "llm/a"]
             plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 3.0
             mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
             assert wait_for(lambda: metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0)
-            assert daemon.runtime.replicas["cpu-small", "a"] is before
+            assert daemon.runtime.replicas["cpu-small", "llm/a"] is before
             mount(sizewatch_yaml=config, plan_yaml="tiers: [broken")
             assert wait_for(lambda: health(daemon)["config_trouble"])
             assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
             assert metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0
-            assert up(daemon) == {"a"}
+            assert up(daemon) == {"llm/a"}
             looks_around(daemon)
             assert daemon.counts.reloads == 1, "what cannot be used is not tried again and again"
             mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
@@ -422,11 +486,11 @@ def test_another_discovery_takes_the_place_of_the_one_before_and_none_ends_it(tm
         kube.put(serves("a", first))
         kube.put(serves("b", second, namespace="other"))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
-            assert up(daemon) == {"a", "b"}
+            assert up(daemon) == {"llm/a", "other/b"}
             before = daemon.assembly.pods
             write(tmp_path, cluster(tmp_path, kube, kubernetes={"namespaces": ["other"]}))
             daemon.ask_reload()
-            assert wait_for(lambda: up(daemon) == {"b"})
+            assert wait_for(lambda: up(daemon) == {"other/b"})
             assert daemon.assembly.pods is not before
             again = daemon.assembly.pods
             daemon.ask_reload()

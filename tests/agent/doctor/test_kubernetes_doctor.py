@@ -38,7 +38,11 @@ def findings(tmp_path: Path, kube: Kube, **more: Any) -> list[CheckResult]:
     path = tmp_path / "sizewatch.yaml"
     config = {"role": "node", "plan": str(PLAN), "gpus": {"source": "none"}, "discovery": {"kubernetes": keys}}
     path.write_text(yaml.safe_dump(config))
-    return [one for one in run_checks(load(path)) if one.check in ("pods", "target cpu-small/a", "engine cpu-small/a")]
+    return [
+        one
+        for one in run_checks(load(path))
+        if one.check in ("pods", "target cpu-small/llm/a", "engine cpu-small/llm/a")
+    ]
 
 
 def test_pods_are_checked_as_targets_are_and_the_others_are_named(tmp_path: Path, kube: Kube) -> None:
@@ -49,8 +53,9 @@ def test_pods_are_checked_as_targets_are_and_the_others_are_named(tmp_path: Path
     texts = [f"{one.level} {one.check} {one.text}" for one in told]
     assert texts[0] == "ok pods node gpu-1: 1 engine pod, 0 starting"
     assert texts[1].startswith("warn pods left out: llm/b: its sizewatch.io/pool must be one of mixed")
-    assert "there is no socket" in texts[2]
-    assert [one.check for one in told[3:]] == ["target cpu-small/a", "engine cpu-small/a"]
+    assert texts[2] == "warn pods no namespaces are named for cpu-small: a pod with a GPU may join from any"
+    assert "there is no socket" in texts[3]
+    assert [one.check for one in told[4:]] == ["target cpu-small/llm/a", "engine cpu-small/llm/a"]
     assert all(one.advice for one in told if one.level != "ok")
 
 
@@ -68,3 +73,18 @@ def test_a_node_without_an_engine_and_an_api_that_refuses_are_told_with_advice(
     texts = [one.text for one in findings(tmp_path, kube)]
     assert "0 engine pods, 1 starting" in texts[0]
     assert "left out: llm/c: has no address yet" in texts[1]
+
+
+def test_a_name_in_several_namespaces_is_warned_of_and_named_namespaces_are_not(tmp_path: Path, kube: Kube) -> None:
+    with engines(1) as (engine,):
+        for namespace in ("dev", "prod"):
+            kube.put(pod("vllm-0", namespace=namespace, annotations={**ON, "sizewatch.io/port": str(engine.port)}))
+        told = findings(tmp_path, kube, tiers=[{"tier": "cpu-small", "namespaces": ["dev", "prod"]}])
+        texts = [one.text for one in told if one.level == "warn"]
+        assert texts[0] == "tier cpu-small has a pod vllm-0 in the namespaces dev, prod: each is a replica"
+        assert not any("no namespaces" in text for text in texts)
+        told = findings(tmp_path, kube, tiers=[{"tier": "cpu-small", "namespaces": ["prod"]}])
+        texts = [one.text for one in told if one.level == "warn"]
+        reason = "its namespace is none of those that discovery.kubernetes.tiers allows for cpu-small"
+        assert texts[0] == f"left out: dev/vllm-0: {reason}"
+        assert not any("each is a replica" in text for text in texts)

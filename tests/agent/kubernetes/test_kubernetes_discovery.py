@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from paths import TESTS
 from agent.config.discovery import Kubernetes, PodTier
 from agent.config.load import parse_config
 from agent.errors import ConfigError
-from agent.kubernetes.discovery import DiscoveryResult, TierCandidates, discover, same_model, same_product
+from agent.kubernetes import node_pods
+from agent.kubernetes.discovery import MOST_TARGETS, DiscoveryResult, discover, find_repeated_names
+from agent.kubernetes.pod_tier import TierCandidates, find_open_tiers, same_model, same_product
+from agent.kubernetes.pod_watch import PodWatchState
 from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, pod_of, truncate_value
 from rules.plan.schema import parse_plan
 
@@ -36,7 +40,9 @@ def read(data: Object) -> Pod:
 def found(
     *several: Object, known: TierCandidates | None = None, taken: tuple[tuple[str, str], ...] = (), **given: Any
 ) -> DiscoveryResult:
-    known = known or TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER),))
+    known = known or TierCandidates(
+        tiers=PLAN.tiers, entries=(PodTier(tier=TIER),), namespaces=tuple(given.get("namespaces", ()))
+    )
     return discover([read(one) for one in several], keys(**given), known, taken)
 
 
@@ -57,10 +63,10 @@ def test_an_annotated_pod_is_a_target_at_its_own_address() -> None:
         "sizewatch.io/path": "/prometheus/metrics",
         "sizewatch.io/engine": "trtllm",
     }
-    (one,) = found(pod("a", address="10.0.0.7", annotations=notes, gpus=0)).targets
+    (one,) = found(pod("a", address="10.0.0.7", annotations=notes)).targets
     assert (one.url, one.key, one.pool, one.engine) == (
         "http://10.0.0.7:9100/prometheus/metrics",
-        (TIER, "a"),
+        (TIER, "llm/a"),
         "mixed",
         "trtllm",
     )
@@ -76,7 +82,8 @@ def test_an_annotated_pod_is_a_target_at_its_own_address() -> None:
         ({}, pod("an exporter with a port called metrics", gpus=0, ports=(("metrics", 9100),)), False),
         ({}, pod("off", annotations={"sizewatch.io/scrape": "false"}), False),
         ({}, pod("over", annotations=ON, phase="Succeeded"), False),
-        ({"selector": "app=vllm"}, pod("selected", gpus=0), True),
+        ({"selector": "app=vllm"}, pod("selected", ports=(("odd", 1),), annotations={"sizewatch.io/port": "1"}), True),
+        ({"selector": "app=vllm", "namespaces": ["llm"]}, pod("selected", gpus=0), True),
         ({"ports": [50051]}, pod("another port", ports=(("grpc", 50051),)), True),
     ],
 )
@@ -160,23 +167,30 @@ def test_a_pod_without_an_address_and_one_without_a_port_are_told() -> None:
     assert said == "has no container port of discovery.kubernetes.ports (its ports: grpc); give sizewatch.io/port"
 
 
-def test_two_pods_of_one_name_and_one_that_is_a_target_already_are_told() -> None:
-    discovered = found(pod("a", namespace="x"), pod("a", namespace="y"), pod("b"), taken=((TIER, "b"),))
-    assert [one.pod.place for one in discovered.targets] == ["x/a"]
+def test_two_pods_of_one_name_are_two_replicas_and_a_target_of_the_file_comes_first() -> None:
+    discovered = found(
+        pod("a", namespace="x"), pod("a", namespace="y"), pod("b", namespace="z"), taken=((TIER, "z/b"),)
+    )
+    assert [one.key for one in discovered.targets] == [(TIER, "x/a"), (TIER, "y/a")]
     assert [one.reason for one in discovered.left_out] == [
-        f"is replica b of tier {TIER}, which is a target of the configuration too",
-        f"is replica a of tier {TIER}, as x/a is; give pods other names",
+        f"is replica z/b of tier {TIER}, which is a target of the configuration too"
     ]
+    assert list(find_repeated_names(discovered)) == [
+        f"tier {TIER} has a pod a in the namespaces x, y: each is a replica"
+    ]
+    assert not list(find_repeated_names(found(pod("a", namespace="x"), pod("b", namespace="y"))))
 
 
-def test_a_pod_of_the_same_name_elsewhere_never_displaces_the_one_that_is_watched() -> None:
-    old, new = pod("vllm-0", uid="old", namespace="prod"), pod("vllm-0", uid="new", namespace="dev")
-    old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    new["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
-    assert [one.pod.place for one in found(new, old).targets] == ["prod/vllm-0"]
-    known = TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER),))
-    stays = discover([read(old), read(new)], keys(), known, incumbents={"new"})
-    assert [one.pod.place for one in stays.targets] == ["dev/vllm-0"]
+def test_of_too_many_pods_those_that_are_watched_stay_and_those_with_a_gpu_come_first() -> None:
+    known = TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER, namespaces=("aaa", "llm")),))
+    crowd = [read(pod(f"p{n}", namespace="aaa", gpus=0, annotations=ON, made=1.0)) for n in range(2 * MOST_TARGETS)]
+    last = read(pod("vllm-0", made=2.0))
+    found = discover([*crowd, last], keys(), known)
+    assert (len(found.targets), len(found.left_out)) == (MOST_TARGETS, MOST_TARGETS + 1)
+    assert found.targets[0].pod is last
+    assert found.left_out[0].reason == f"is one too many: at most {MOST_TARGETS} pods of a node are watched"
+    stays = {one.uid for one in crowd[-MOST_TARGETS:]}
+    assert {one.pod.uid for one in discover([*crowd, last], keys(), known, incumbents=stays).targets} == stays
 
 
 def test_a_pod_names_its_tier_only_in_a_namespace_that_the_tier_allows() -> None:
@@ -198,10 +212,101 @@ def test_no_address_of_a_metadata_service_is_asked(address: str) -> None:
 
 
 def test_a_new_pod_takes_the_place_of_one_of_its_name_that_ends() -> None:
-    old = pod("a", uid="old", namespace="x")
+    old = pod("a", uid="old", made=1.0)
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    (one,) = found(old, pod("a", uid="new", namespace="z")).targets
-    assert one.pod.uid == "new"
+    discovered = found(old, pod("a", uid="new"))
+    assert [one.pod.uid for one in discovered.targets] == ["new"]
+    assert [one.reason for one in discovered.left_out] == ["has the name of a pod that is watched still"]
+
+
+def test_pods_that_are_gone_and_new_ones_are_together_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_pods, "MOST_TARGETS", 3)
+    here = [read(pod(name, annotations=NAMED)) for name in ("a", "b", "c")]
+    watch = SimpleNamespace(snapshot=lambda: PodWatchState(pods={one.uid: one for one in here}, listed=True))
+    given = keys(api={"url": "http://127.0.0.1:1"})
+    pods = node_pods.NodePods(given, grace_seconds=1e9, watch=watch)  # type: ignore[arg-type]
+
+    def look() -> set[str]:
+        return {one.pod.name for one in pods.look(PLAN.tiers, ()).targets}
+
+    assert look() == {"a", "b", "c"}
+    here[:] = [read(pod(name, annotations=NAMED, address="127.0.0.2")) for name in ("d", "e")]
+    assert look() == {"d", "e", "a"}
+
+
+NAMED = {**ON, "sizewatch.io/tier": TIER}
+
+
+@pytest.mark.parametrize(
+    ("entries", "namespaces"),
+    [
+        ((), ()),
+        ((PodTier(tier=TIER),), ()),
+        ((PodTier(tier=TIER, labels={"app": "vllm"}),), ()),
+        ((PodTier(tier="other", namespaces=("llm",)), PodTier(tier=TIER)), ()),
+        ((PodTier(tier=TIER, namespaces=("prod",)), PodTier(tier=TIER)), ()),
+    ],
+)
+@pytest.mark.parametrize("notes", [NAMED, ON])
+def test_a_pod_without_a_gpu_joins_no_tier_whatever_it_says_of_itself(
+    entries: tuple[PodTier, ...], namespaces: tuple[str, ...], notes: dict[str, str]
+) -> None:
+    known = TierCandidates(
+        tiers=PLAN.tiers,
+        entries=entries,
+        products=(PLANNED.gpu.product,),
+        models={"uid-llm-a": (PLANNED.model,)},
+    )
+    stranger = pod("a", gpus=0, annotations=notes)
+    said = only(found(stranger, known=known))
+    assert "its namespace" in said
+    assert not found(stranger, known=known).left_out[0].later, "its page is not asked"
+    stranger["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "0"}}
+    assert only(found(stranger, known=known)) == said, "a request for no GPU is none"
+
+
+@pytest.mark.parametrize(
+    ("entries", "namespaces"), [((PodTier(tier=TIER, namespaces=("llm",)),), ()), ((PodTier(tier=TIER),), ("llm",))]
+)
+def test_a_pod_without_a_gpu_counts_where_the_operator_names_its_namespace(
+    entries: tuple[PodTier, ...], namespaces: tuple[str, ...]
+) -> None:
+    known = TierCandidates(tiers=PLAN.tiers, entries=entries, namespaces=namespaces)
+    assert found(pod("a", gpus=0, annotations=NAMED), known=known).targets
+
+
+def test_a_claim_is_a_gpu_only_by_the_kubelets_word() -> None:
+    claims = pod("a", annotations=NAMED, gpus=0)
+    claims["spec"]["containers"][0]["resources"] = {"claims": [{"name": "anything"}]}
+    assert only(found(claims)).startswith("requests devices by a claim, which may be no GPU, and")
+    told = TierCandidates(tiers=PLAN.tiers, holders=frozenset({"llm/a"}))
+    assert found(claims, known=told).targets
+
+
+def test_a_tier_takes_pods_of_its_namespaces_alone_by_whatever_way_they_come() -> None:
+    known = TierCandidates(
+        tiers={"one": PLANNED, "two": PLANNED},
+        entries=(PodTier(tier="one", namespaces=("prod",)), PodTier(tier="two", namespaces=("dev",))),
+        products=(PLANNED.gpu.product,),
+        models={"uid-dev-a": (PLANNED.model,), "uid-llm-a": (PLANNED.model,)},
+    )
+    assert found(pod("a", annotations=ON, namespace="dev"), known=known).targets[0].tier == "two"
+    reason = "its namespace is none of those that discovery.kubernetes.tiers allows for "
+    assert only(found(pod("a", annotations=ON), known=known)) == reason + "one, two"
+    named = {**ON, "sizewatch.io/tier": "one"}
+    assert only(found(pod("a", annotations=named, namespace="dev"), known=known)) == reason + "one"
+    assert find_open_tiers(("one", "three"), known) == ("three",)
+    assert find_open_tiers(("one",), TierCandidates(namespaces=("x",))) == ()
+
+
+def test_tiers_of_one_namespace_are_told_apart_by_gpu_and_model() -> None:
+    known = TierCandidates(
+        tiers=TWO,
+        entries=tuple(PodTier(tier=name, namespaces=("llm",)) for name in TWO),
+        products=(PLANNED.gpu.product,),
+        models={"uid-llm-a": ("other-model",)},
+    )
+    assert found(pod("a"), known=known).targets[0].tier == "two"
 
 
 def test_its_own_word_comes_before_the_configurations_and_that_before_the_hardware() -> None:
@@ -275,7 +380,7 @@ def member(index: int, **more: Any) -> Object:
 def test_workers_of_a_group_are_their_leaders_and_are_not_scraped() -> None:
     discovered = found(member(0), member(1), member(2))
     assert [one.pod.name for one in discovered.targets] == ["deep-3"]
-    assert [one.key for one in discovered.workers] == [(TIER, "deep-3")] * 2
+    assert [one.key for one in discovered.workers] == [(TIER, "llm/deep-3")] * 2
     nameless = member(1)
     del nameless["metadata"]["annotations"][f"{LWS}leader-name"]
     assert found(nameless).workers[0].leader == "deep-3", "by the set and the group, as its controller names it"

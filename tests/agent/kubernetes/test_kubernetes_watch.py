@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from kube_standin import Kube, pod, serving
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.kubernetes import api as api_module
+from agent.kubernetes import pod_watch
 from agent.kubernetes.api import (
     KubernetesApiError,
     KubernetesClient,
     KubernetesEndpoint,
     endpoint_from_pod,
+    read_items,
 )
 from agent.kubernetes.pod_watch import PodSelection, PodWatch, PodWatchState
+from agent.kubernetes.pods import Pod
 
 
 @pytest.fixture
@@ -53,6 +57,7 @@ def watching(
     keep: float = 60.0,
     seconds: float = CEILING_SECONDS,
     watch_seconds: float = 20.0,
+    rank: Callable[[Pod], int] = lambda pod: 0,
     **asked: object,
 ) -> Iterator[PodWatch]:
     watch = PodWatch(
@@ -61,6 +66,7 @@ def watching(
         keep_seconds=keep,
         watch_seconds=watch_seconds,
         wait=lambda failures: 0.05,
+        rank=rank,
     )
     watch.start()
     try:
@@ -226,6 +232,74 @@ def test_one_namespace_is_asked_for_by_itself_several_are_told_apart_here(kube: 
     assert "labelSelector=app%3Dvllm" in kube.asked[0]
 
 
+def test_of_too_many_pods_those_that_matter_are_kept_and_the_number_of_the_others_is_told(
+    kube: Kube, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_watch, "MOST_PODS", 5)
+    for n in range(20):
+        kube.put(pod(f"p{n:02}", namespace="aaa", gpus=0, made=1000.0 + n))
+    kube.put(pod("real", made=5000.0))
+    with watching(kube, token, rank=lambda one: 0 if one.wants_gpu else 2) as watch:
+        assert sees(watch, "real", "p00", "p01", "p02", "p03")
+        assert watch.snapshot().overflow.startswith("16 further pods of the node are not looked at: 5 are kept")
+        kube.put(pod("p99", namespace="aaa", gpus=0, made=1.0))
+        kube.put(pod("p99", namespace="aaa", gpus=0, made=1.0))
+        kube.put(pod("late", made=9000.0))
+        assert sees(watch, "real", "late", "p00", "p01", "p02"), "a GPU displaces the youngest that may be anybody's"
+        assert watch.snapshot().overflow.startswith("18 ")
+        for n in range(20):
+            kube.delete(f"p{n:02}", "aaa")
+        assert sees(watch, "real", "late")
+        kube.delete("p99", "aaa")
+        assert wait_for(lambda: not watch.snapshot().overflow)
+
+
+def test_pods_that_were_not_kept_have_a_place_when_the_watch_ends(
+    kube: Kube, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_watch, "MOST_PODS", 1)
+    kube.put(pod("a", made=1000.0))
+    kube.put(pod("b", made=2000.0))
+    with watching(kube, token, watch_seconds=0.3) as watch:
+        assert sees(watch, "a")
+        kube.delete("a")
+        assert sees(watch, "b")
+
+
+def test_pods_that_have_ended_are_not_asked_for(kube: Kube, token: Path) -> None:
+    kube.put(pod("refused", phase="Failed"))
+    kube.put(pod("a"))
+    with watching(kube, token) as watch:
+        assert sees(watch, "a")
+        kube.put(pod("a", phase="Succeeded"))
+        assert sees(watch)
+
+
+def test_a_list_is_read_item_by_item_whatever_the_order_of_its_keys() -> None:
+    item = {"metadata": {"name": "é]},", "labels": {"env": "x"}}, "spec": {"env": [1]}}
+    for text in (
+        json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "7"}, "items": [item, 3, item]}, indent=1),
+        json.dumps({"items": [item, 3, item], "metadata": {"resourceVersion": "7"}}, ensure_ascii=False),
+    ):
+        for size in (1, 7, 10_000):
+            read: list[dict[str, Any]] = []
+            data = text.encode()
+            rest = read_items((data[at : at + size] for at in range(0, len(data), size)), read.append)
+            assert (rest["items"], rest["metadata"]) == ([], {"resourceVersion": "7"})
+            assert read == [{"metadata": item["metadata"], "spec": {}}] * 2
+    assert read_items([b'{"items": null}'], read.append) == {"items": None}
+    for bad in (
+        b'{"kind": "Status"}',
+        b'{"items": [{}',
+        b'{"items": [{}, {"a":',
+        b'{"items": [}]}',
+        b'{"items": []',
+        b"",
+    ):
+        with pytest.raises(KubernetesApiError):
+            read_items([bad], read.append)
+
+
 def test_a_version_that_is_gone_means_a_new_list_and_no_trouble(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     with watching(kube, token) as watch:
@@ -280,7 +354,7 @@ def test_a_server_that_hangs_is_left_and_asked_again(kube: Kube, token: Path) ->
     kube.hang = True
     kube.put(pod("a"))
     with watching(kube, token, seconds=0.2) as watch:
-        assert wait_for(lambda: "within 0.2 s" in watch.snapshot().trouble)
+        assert wait_for(lambda: "within 0.6 s" in watch.snapshot().trouble)
         with kube.lock:
             kube.hang = False
             kube.lock.notify_all()
