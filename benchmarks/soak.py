@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import soak_memory
-from soak_bounds import Finding, Sample, drift, judged, printed
+from soak_bounds import Cycle, Finding, Sample, drift, judged, printed
 
 from agent.daemon.schedule import Schedule
 from agent.demo.engines import RecordedTrack, track
@@ -57,6 +57,10 @@ GRID_SECONDS = 0.1
 PODS = 4
 TURNS_A_GENERATION = 240
 """An hour of the daemon's clock."""
+
+CYCLE = Cycle(turns=2 * TURNS_A_GENERATION, full=600)
+"""Every other generation has other bucket edges. Two hours of findings and events are in memory (`soak_daemon`), which are 480
+turns; minutes look back one hour. The first forecast comes after these two hours, at most ten seconds late."""
 
 DROPPED_EDGES = re.compile(rb'^[^#\n]*_bucket\{[^\n]*le="(?:0\.1|0\.5|2\.5|10\.0)"[^\n]*\n', re.MULTILINE)
 TOKEN = "no-secret-at-all-of-the-soak"
@@ -199,7 +203,7 @@ def soak(minutes: float, folder: Path, traced: bool, turns: int) -> list[Sample]
     daemon = begun(folder, traced)
     began, due = time.monotonic(), 0
     try:
-        while time.monotonic() - began < minutes * 60.0:
+        while not CYCLE.is_over(samples[-1].turns if samples else 0, time.monotonic() - began, minutes):
             time.sleep(1.0)
             if daemon.poll() is not None:
                 raise SystemExit(f"the daemon ended: {(folder / 'log').read_text()[-2000:]}")
@@ -227,10 +231,10 @@ def soak(minutes: float, folder: Path, traced: bool, turns: int) -> list[Sample]
 
 
 def spans(history: Path) -> dict[str, int]:
-    """How many episodes, and spans in which a rule could not be judged, are in the history."""
+    """How many findings, and spans in which a rule could not be judged, are in the history."""
     with closing(sqlite3.connect(f"{history.as_uri()}?mode=ro", uri=True)) as connection:
         unknown, all_of_them = connection.execute("SELECT sum(kind = 'unknown'), count(*) FROM spans").fetchone()
-    return {"episodes": all_of_them - unknown, "unknowns": unknown}
+    return {"findings": all_of_them - unknown, "unknowns": unknown}
 
 
 def free_port() -> int:
@@ -284,11 +288,11 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for history, log and traces, which is kept")
     options = parser.parse_args()
     if options.role == "fleet":
-        from soak_fleet import AT_ONCE, soak_fleet
+        import soak_fleet
 
-        samples = soak_fleet(options.minutes, options.turns)
+        samples = soak_fleet.soak_fleet(options.minutes, options.turns)
         # A pod is gone five minutes after the last word of it, within which two came in its place.
-        findings = judged(samples, AT_ONCE + 3)
+        findings = judged(samples, soak_fleet.AT_ONCE + 3, soak_fleet.CYCLE)
     else:
         folder = options.keep or Path(tempfile.mkdtemp(prefix="sizewatch-soak-"))
         folder.mkdir(parents=True, exist_ok=True)
@@ -300,7 +304,7 @@ def main() -> int:
             if options.keep is None:
                 shutil.rmtree(folder)
         # That of before a reload is told of until the turn after it.
-        findings = [*judged(samples, 2), grid()]
+        findings = [*judged(samples, 2, CYCLE), grid()]
     print(printed(samples, findings))
     return FINDING if any(not one.holds for one in findings) else FINE
 

@@ -1,13 +1,15 @@
 """What a soak must show: samples go in, a line for each bound comes out.
 
-Owns the record, the bounds and the words. Slopes are of the second half, by least squares over its samples: what a process
-learns at first (layouts, caches, an hour of minutes, three days of error budget) is no leak.
+Owns the record, the bounds and the words. The slope of resident memory is of the second half, by least squares: what a
+process learns at first (layouts, caches, three days of error budget) is no leak. Python's blocks are compared with those of
+one or more whole `Cycle`s before: within a cycle, pods that are new hold less than those that have been there for an hour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
 from statistics import median
 
 from soak_memory import Held
@@ -20,7 +22,7 @@ objects, which a leak is made of, have a bound of their own."""
 YOUNG_TURNS = 10_000
 
 BLOCKS_A_TURN = 2.0
-"""Of hundreds of thousands. With five pods in 240 turns, one record of each that were kept is 4 and more."""
+"""Of hundreds of thousands. A list that grows by a record a turn is 3 and more."""
 
 REPLICA_DAY_BYTES, TIER_DAY_BYTES = 75_000.0, 220_000.0
 EPISODE_BYTES, UNKNOWN_BYTES = 3_000.0, 450.0
@@ -62,6 +64,19 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """After so many `turns` the load is the same again; after `full` turns all that looks back has filled."""
+
+    turns: int
+    full: int
+
+    def is_over(self, turns: int, seconds: float, minutes: float) -> bool:
+        """Whether so many minutes are over and there is something to compare; a slow machine has four times as long."""
+        enough = turns >= self.full + 5 * self.turns / 4
+        return seconds > minutes * 60.0 * (1 if enough else 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     what: str
     found: str
@@ -78,13 +93,20 @@ def slope(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
     return sum((one.turns - mean_turns) * (of(one) - mean) for one in half) / spread if spread else 0.0
 
 
-def judged(samples: Sequence[Sample], generations: int) -> list[Finding]:
+def growth(samples: Sequence[Sample], cycle: Cycle) -> float:
+    """By how many blocks a turn it grows: the median over all pairs of looks that whole cycles lie between; NaN without any."""
+    looks = {one.held.turns: one.held.blocks for one in samples if one.held.turns >= cycle.full}
+    pairs = ((one, other) for one in looks for other in looks if one < other and (other - one) % cycle.turns == 0)
+    return median([(looks[b] - looks[a]) / (b - a) for a, b in pairs] or [nan])
+
+
+def judged(samples: Sequence[Sample], generations: int, cycle: Cycle) -> list[Finding]:
     """Each bound, and whether it holds; `generations` of pods may be told of at once."""
     first, last = samples[0], samples[-1]
     half = [one for one in samples if 2 * one.turns >= last.turns]
     third, fourth = half[: len(half) // 2], half[len(half) // 2 :]
     grown = 1000.0 * slope(samples, lambda one: one.rss_bytes)
-    blocks = slope(samples, lambda one: one.held.blocks)
+    blocks = growth(samples, cycle)
     spread = OF_A_YOUNG if last.turns < YOUNG_TURNS else GROWTH_BYTES_A_1000_TURNS
     turns, days = max(1, last.turns - first.turns), (last.now - first.now) / 86_400.0
     stated = LEAST_HISTORY_BYTES + days * (REPLICAS * REPLICA_DAY_BYTES + TIERS * TIER_DAY_BYTES)
@@ -93,7 +115,12 @@ def judged(samples: Sequence[Sample], generations: int) -> list[Finding]:
     log = (last.log_bytes - first.log_bytes) / turns
     return [
         _bound("memory grows", f"{grown / MB:+.3f} MB a 1000 turns", spread / MB, grown / MB),
-        _bound("Python's blocks grow", f"{blocks:+.2f} a turn", BLOCKS_A_TURN, blocks),
+        _bound(
+            "Python's blocks grow",
+            f"not known before turn {cycle.full + cycle.turns}" if isnan(blocks) else f"{blocks:+.2f} a turn",
+            BLOCKS_A_TURN,
+            blocks,
+        ),
         _no_more("open files", third, fourth, lambda one: one.files, 2),
         _no_more("threads", third, fourth, lambda one: one.threads, 1),
         _no_more("series in /metrics", third, fourth, lambda one: one.series, 0.05 * max(one.series for one in third)),

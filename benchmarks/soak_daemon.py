@@ -37,7 +37,9 @@ UPKEEP_EVERY_SECONDS = 2.5
 REMEMBERED_SECONDS = 7_200.0
 """Instead of the day of episodes and events that is in memory: growing is over when that is."""
 
-TURNS_A_LOOK = 100
+TURNS_A_LOOK = 60
+"""A generation of pods is a multiple of it."""
+
 FRAMES = 8
 TOLD = 15
 
@@ -56,7 +58,7 @@ class Clock:
         self.now += TURN_SECONDS
         if daemon.counts.turns % TURNS_A_LOOK == 0:
             gc.collect()
-            soak_memory.write(self._held)
+            soak_memory.write(self._held, daemon.counts.turns)
 
 
 def main() -> int:

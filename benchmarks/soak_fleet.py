@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from soak_bounds import Sample
+from soak_bounds import Cycle, Sample
 from soak_memory import held
 
 HERE = Path(__file__).parent
@@ -36,13 +36,22 @@ from agent.prometheus.api import QueryCounters
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition, names
 from exporters.status.records import AgentHealth
+from rules.evaluator import tier_rules
 from rules.plan.load_bins import build_tier_context
+from rules.replicas import starts
 
 TIER = "cpu-small"
 TURN_SECONDS = 60.0
 ALIVE_TURNS = 15
-REMEMBERED_SECONDS = 7_200.0
+REMEMBERED_SECONDS = 3_600.0
 """Instead of the day of episodes and events that is in memory: growing is over when that is."""
+
+REMEMBERED_PODS = 20
+"""Instead of the 200 starts and 500 releases of a tier that are in memory, for the same reason."""
+
+CYCLE = Cycle(turns=3 * ALIVE_TURNS, full=90)
+"""All pods do the same. Minutes, episodes and events look back one hour, which are 60 turns. The 20th pod comes after 60 turns.
+The samples are in the memory that is looked at, some twenty blocks each, so there are few."""
 
 AT_ONCE = 5
 BEGIN = 1_800_000_000.0
@@ -84,9 +93,10 @@ def _moved(one: MatrixSeries, pod: int, by: float) -> MatrixSeries:
 
 
 def soak_fleet(minutes: float, turns: int) -> list[Sample]:
-    """Makes turns until so many minutes or turns are over; a sample every 20 turns."""
+    """Makes turns until so many minutes or turns are over; a sample every cycle."""
     logging.getLogger("agent").setLevel(logging.ERROR)
     runtime_state.DAY_SECONDS = REMEMBERED_SECONDS
+    starts.MOST = tier_rules.MOST_RELEASES = REMEMBERED_PODS
     now = BEGIN
     api = Churning()
     plan = load_plan(HERE.parent / "tests" / "plans" / "cpu-small.yaml")
@@ -108,9 +118,9 @@ def soak_fleet(minutes: float, turns: int) -> list[Sample]:
     for number in itertools.count(1):
         now += TURN_SECONDS
         loop.run_cycle()
-        if number % 20 == 0:
+        if number % CYCLE.turns == 0:
             samples.append(_sample(loop, runtime, number, now, time.monotonic() - began))
-        if number >= turns or time.monotonic() - began > minutes * 60.0:
+        if number >= turns or CYCLE.is_over(number, time.monotonic() - began, minutes):
             return samples
     raise AssertionError("counting ends")
 
@@ -146,5 +156,5 @@ def _sample(loop: EvaluationLoop, runtime: RuntimeState, turns: int, now: float,
         defects=loop.defects,
         reloads=0,
         posts=0,
-        held=held(),
+        held=held(turns),
     )

@@ -15,9 +15,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """`blocks` are Python's, of up to 512 bytes each; `used_bytes` are malloc's that somebody has, `free_bytes` those that it keeps
-    for later: larger objects, SQLite, libraries. 0 where they cannot be asked for (glibc before 2.33, other libraries)."""
+    """`blocks` are Python's after turn `turns`, of up to 512 bytes each; `used_bytes` are malloc's that somebody has, `free_bytes`
+    those that it keeps for later: larger objects, SQLite, libraries. 0 where they cannot be asked for (glibc before 2.33, other
+    libraries)."""
 
+    turns: int = 0
     blocks: int = 0
     used_bytes: int = 0
     free_bytes: int = 0
@@ -34,20 +36,21 @@ class _Told(ctypes.Structure):
     ]  # fmt: skip
 
 
-def held() -> Held:
-    """Of this process, now."""
+def held(turns: int) -> Held:
+    """Of this process, after so many turns."""
     ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    blocks = sys.getallocatedblocks()
     if ask is None:
-        return Held(blocks=sys.getallocatedblocks())
+        return Held(turns=turns, blocks=blocks)
     ask.restype = _Told
     told = ask()
-    return Held(blocks=sys.getallocatedblocks(), used_bytes=told.uordblks + told.hblkhd, free_bytes=told.fordblks)
+    return Held(turns=turns, blocks=blocks, used_bytes=told.uordblks + told.hblkhd, free_bytes=told.fordblks)
 
 
-def write(path: Path) -> None:
+def write(path: Path, turns: int) -> None:
     """For another process, which never sees half of it."""
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(asdict(held())))
+    fresh.write_text(json.dumps(asdict(held(turns))))
     fresh.replace(path)
 
 

@@ -55,12 +55,19 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         shown = [(s.tier, s.replica, s.window) for s in found.windows]
         bases = {tier: context.basis for tier, context in found.contexts.items()}
-        document = replay_json(shown, bases, found.ended, found.rule_states, found.problems)
+        document = replay_json(shown, bases, found.ended, found.rule_states, found.problems, found.of_cut_minute)
         print(json.dumps(document, allow_nan=False))
     elif found.windows or options.recording is not None:
         print(
             replay_text(
-                found.name, found.start, found.end, found.contexts, found.ended, found.rule_states, seen=not unseen
+                found.name,
+                found.start,
+                found.end,
+                found.contexts,
+                found.ended,
+                found.rule_states,
+                seen=not unseen,
+                of_cut_minute=found.of_cut_minute,
             )
         )
         if missing := not_exposed_text(found.engines, found.total_by_tier()):

@@ -54,7 +54,7 @@ def forecast_command(memory_bytes: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _TierState:
-    """State of a tier: the newest response, the projections of the last hours (work, requests), and the retries."""
+    """State of a tier: the newest response, the projections since one lead ago (work, requests), and the retries."""
 
     result: ForecastResponse | None = None
     projections: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
@@ -113,7 +113,7 @@ class ForecastService:
             tier.result = result
             if result.forecast is not None:
                 for kept, found in ((tier.projections, result.forecast), (tier.requests, result.requests)):
-                    kept.append(_reliable_part((found or result.forecast).projection, asked.bin_seconds))
+                    _keep(kept, _reliable_part((found or result.forecast).projection, asked.bin_seconds))
             self._memory_bytes = result.memory_bytes
             missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
             before, tier.trouble = tier.trouble, ""
@@ -262,6 +262,13 @@ def _reliable_part(whole: Projection, bin_seconds: float) -> Projection:
     """Return the points that may be used without a newer projection."""
     until = whole.made_at + whole.horizon_seconds + BINS_BEYOND * bin_seconds
     return replace(whole, points=tuple(point for point in whole.points if point.t <= until))
+
+
+def _keep(kept: deque[Projection], newest: Projection) -> None:
+    """Add the newest projection. Drop those before the last one that was made at least one lead ago."""
+    kept.append(newest)
+    while len(kept) > 1 and kept[1].made_at <= newest.made_at - kept[1].horizon_seconds:
+        kept.popleft()
 
 
 def _point_at(projection: Projection, t: float) -> ForecastPoint | None:

@@ -1,13 +1,14 @@
 """Replay of a recording or of a store's past, evaluated like in the daemon.
 
-Every scrape is a step (`rules.evaluator.step`); the step option only sets the width of the shown windows. A tier of a
-store (`agent.sources.past_store`) is read replica by replica at any size. That is exact, and latency is no concern.
+The scrapes of a cycle are a step (`rules.evaluator.step`); the step option only sets the width of the shown windows. A
+tier of a store (`agent.sources.past_store`) is read replica by replica at any size. That is exact, and latency is no
+concern.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,7 +31,7 @@ from rules.replicas.track import BRIDGE_SECONDS
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import ClosedSpan, RuleState
+from rules.verdicts.finding import ClosedSpan, Finding, RuleState
 
 DEFAULT_STEP_SECONDS = 60.0
 
@@ -51,7 +52,8 @@ class ReplayResult:
     """Result of a replay.
 
     `rule_states` are the rule states at the end, `ended` the spans that ended before. `engines` are the engine labels of
-    each tier. `cut_short` is the reason why the replay ended early, else empty.
+    each tier. `of_cut_minute` are the findings that began or ended with the last minute, which is not over. `cut_short`
+    is the reason why the replay ended early, else empty.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ReplayResult:
     contexts: Mapping[str, TierContext]
     engines: Mapping[str, tuple[str, ...]]
     problems: tuple[str, ...]
+    of_cut_minute: tuple[Finding, ...] = ()
     cut_short: str = ""
 
     def unseen(self) -> str:
@@ -112,6 +115,7 @@ class ReplayRun:
     def finish(
         self, name: str, engines: Mapping[str, tuple[str, ...]], problems: Sequence[str], cut_short: str = ""
     ) -> ReplayResult:
+        ended, lasting = len(self._ended), self.state.open_findings()
         self.evaluator.flush(self.state)
         if not math.isnan(self._end):
             for context in self.evaluator.tiers.values():
@@ -119,6 +123,9 @@ class ReplayRun:
                     long_rules.unknown_results(context, self._end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED)
                 )
             self.evaluate(Observation(now=self._end))
+        began = {(one.rule, one.subject): one for one in self.state.open_findings()}
+        for one in lasting:
+            began.pop((one.rule, one.subject), None)
         return ReplayResult(
             name=name,
             start=self._start,
@@ -129,6 +136,7 @@ class ReplayRun:
             contexts=self.evaluator.tiers,
             engines=engines,
             problems=tuple(problems),
+            of_cut_minute=(*(one for one in self._ended[ended:] if isinstance(one, Finding)), *began.values()),
             cut_short=cut_short,
         )
 
@@ -140,9 +148,24 @@ def replay(
     met = [*problems, *_unplanned(recording, plan)]
     run = ReplayRun(_contexts(recording, plan), step_seconds)
     readers = [PageReader(target.engine, target.engine_version) for target in recording.targets]
-    for scrape in scrapes(recording, met):
-        run.evaluate(Observation(now=scrape.t, scrapes=(_read(recording, readers, scrape, met),)))
+    for cycle in _cycles(scrapes(recording, met)):
+        read = tuple(_read(recording, readers, scrape, met) for scrape in cycle)
+        run.evaluate(Observation(now=cycle[-1].t, scrapes=read))
     return run.finish(recording.name, _engines(recording, readers), met)
+
+
+def _cycles(several: Iterable[Scrape]) -> Iterator[list[Scrape]]:
+    """Yield the scrapes of each cycle. A target's second scrape begins the next one.
+
+    A tier whose replicas are evaluated one by one would be judged by minutes that only some of them have closed."""
+    cycle: list[Scrape] = []
+    for scrape in several:
+        if any(scrape.target == one.target for one in cycle):
+            yield cycle
+            cycle = []
+        cycle.append(scrape)
+    if cycle:
+        yield cycle
 
 
 def _contexts(recording: Recording, plan: Plan | None) -> dict[str, TierContext]:

@@ -147,8 +147,9 @@ def replay_json(
     ended: Iterable[ClosedSpan],
     rule_states: Iterable[RuleState],
     problems: Iterable[str],
+    of_cut_minute: Iterable[Finding] = (),
 ) -> dict[str, Any]:
-    """Return the whole document."""
+    """Return the whole document. `of_cut_minute` began or ended with the last minute, which is not over."""
     past, states = tuple(ended), tuple(rule_states)
     found, fine = _results(past, states)
     unknowns = [u for u in past if isinstance(u, UnknownSpan)] + [s.unknown for s in states if s.unknown]
@@ -162,8 +163,17 @@ def replay_json(
             unknown_json(u) | {"started_at": u.started_at, "ended_at": u.ended_at}
             for u in sorted(unknowns, key=lambda u: u.started_at)
         ],
+        "cut_minute": [
+            {"rule": one.rule, "tier": one.subject.tier, "replica": one.subject.replica, "change": _cut(one)}
+            for one in of_cut_minute
+        ],
         "problems": list(problems),
     }
+
+
+def _cut(finding: Finding) -> str:
+    """Return what the cut minute did to a finding of it."""
+    return "began" if finding.ended_at is None else "ended"
 
 
 def _results(ended: tuple[ClosedSpan, ...], states: tuple[RuleState, ...]) -> tuple[list[Finding], list[Verdict]]:
@@ -182,16 +192,19 @@ def replay_text(
     ended: Iterable[ClosedSpan],
     rule_states: Iterable[RuleState],
     seen: bool = True,
+    of_cut_minute: Iterable[Finding] = (),
 ) -> str:
-    """Return the whole text. Times are seconds from the first scrape. `seen` is false for an empty recording."""
-    states = tuple(rule_states)
+    """Return the whole text. Times are seconds from the first scrape. `seen` is false for an empty recording.
+
+    `of_cut_minute` began or ended with the last minute, which is not over."""
+    states, cut = tuple(rule_states), tuple(of_cut_minute)
     found, fine = _results(tuple(ended), states)
     length = f"{_clock(end - start)} of {', '.join(sorted(contexts))}" if end >= start else "holds no scrape"
     lines = [f"{name}: {length}", ""]
     if not found:
         lines.append("Nothing was found." if seen else "Nothing was seen.")
     for finding in found:
-        lines.extend(_finding_lines(finding, start))
+        lines.extend(_finding_lines(finding, start, finding in cut))
     lines += _section("Judged and fine:", [(v.rule, v.subject, v.sentence) for v in fine])
     unknowns = [s.unknown for s in states if s.unknown]
     lines += _section("Not judged:", [(u.rule, u.subject, _unknown_text(u)) for u in unknowns])
@@ -231,7 +244,7 @@ def _about(about: Iterable[tuple[str, Subject]]) -> str:
     return ", ".join(f"{', '.join(names)} ({subject})" for subject, names in subjects.items())
 
 
-def _finding_lines(finding: Finding, origin: float) -> list[str]:
+def _finding_lines(finding: Finding, origin: float, is_of_cut_minute: bool) -> list[str]:
     """Return a finding: time, severity, certainty, sentence, details, causes and actions."""
     until = f"to {_clock(finding.ended_at - origin)}" if finding.ended_at is not None else "and lasts"
     worst = finding.worst
@@ -240,6 +253,10 @@ def _finding_lines(finding: Finding, origin: float) -> list[str]:
         f"from {_clock(finding.started_at - origin)} {until}"
     )
     lines = [head, _wrapped(worst.sentence, "    "), *(_wrapped(text, "      ") for text in worst.details)]
+    if is_of_cut_minute:
+        lines.append(
+            f"    {_cut(finding)} with the last minute, which the end cuts: a running agent waits until it is over"
+        )
     reached = [(before, now) for before, now in pairwise((None, *finding.transitions)) if now is not None and now.stage]
     if reached:
         steps = [

@@ -393,6 +393,17 @@ def test_what_was_said_a_lead_ago_of_now_is_kept(history: Path) -> None:
         assert shown(forecasts, 3).for_now == first
 
 
+def test_no_older_ones_are_kept_than_what_was_said_a_lead_ago(history: Path) -> None:
+    """Of forecasts a minute apart with a lead of 140 s: the last one that is so old, and those made since."""
+    with forecasting() as forecasts:
+        for minute in range(6):
+            keep(history, 1, SETTLED + 60.0 * minute)
+            forecasts.run([question(history, minutes_later=minute)])
+        tier = forecasts._tiers[TIER]
+        for kept in (tier.projections, tier.requests):
+            assert [one.made_at for one in kept] == [NOW + 60.0 * minute for minute in (2, 3, 4, 5)]
+
+
 def test_a_tier_that_is_watched_no_more_is_forgotten(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history)])

@@ -7,7 +7,7 @@ from judging_samples import START, context
 from agent.config.files import load_plan
 from agent.replay.replay import replay
 from agent.sources.recording import load
-from exporters.documents.replay import WIDTH, not_exposed_text, replay_text
+from exporters.documents.replay import WIDTH, not_exposed_text, replay_json, replay_text
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState, Transition, UnknownSpan
@@ -94,6 +94,20 @@ def test_an_episode_says_what_when_how_sure_why_and_what_to_do() -> None:
 def test_an_episode_that_lasts_says_so() -> None:
     found = rule_state(verdict(Status.CRITICAL), finding())
     assert "CRITICAL KvEviction (t), certain, from 1:00 and lasts" in text(rule_states=(found,))
+
+
+def test_what_the_cut_last_minute_began_or_ended_is_told() -> None:
+    lasts, over = finding(), finding(START + 300)
+    for one, word in ((lasts, "began"), (over, "ended")):
+        states = (rule_state(verdict(Status.CRITICAL), one),) if one is lasts else ()
+        past = (one,) if one is over else ()
+        said = replay_text("name", START, START + 300, {"t": context()}, past, states, of_cut_minute=(one,))
+        line = f"    {word} with the last minute, which the end cuts: a running agent waits until it is over"
+        assert line in said.splitlines()
+        assert len(line) <= WIDTH
+        told = {"rule": "KvEviction", "tier": "t", "replica": None, "change": word}
+        assert replay_json((), {}, past, states, (), (one,))["cut_minute"] == [told]
+    assert not [line for line in text((over,)) if "the end cuts" in line]
 
 
 def test_stages_are_told_when_they_change() -> None:

@@ -1,0 +1,69 @@
+"""The bound of `make soak` on Python's blocks: what fills and what comes and goes is no leak, three blocks a turn are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from paths import ROOT
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+from soak_bounds import BLOCKS_A_TURN, Cycle, Sample, judged
+from soak_memory import Held
+
+CYCLE = Cycle(turns=480, full=600)
+LOOK = 60
+
+
+def sample(turns: int, blocks: int) -> Sample:
+    return Sample(
+        seconds=float(turns),
+        turns=turns,
+        now=15.0 * turns,
+        rss_bytes=80_000_000,
+        files=20,
+        threads=20,
+        series=1_400,
+        generations=1,
+        history_bytes=0,
+        log_bytes=0,
+        left_out=0,
+        defects=0,
+        reloads=turns // 240,
+        posts=0,
+        held=Held(turns=turns // LOOK * LOOK, blocks=blocks),
+    )
+
+
+def load(turns: int) -> int:
+    """Blocks of a process that fills for 540 turns, and holds less after each renaming of its pods."""
+    return 300_000 + 100 * min(turns, 540) + 40 * (turns % 240) + 2_000 * (turns // 240 % 2)
+
+
+def found(blocks: Callable[[int], int], turns: int) -> tuple[bool, str]:
+    samples = [sample(at, blocks(at // LOOK * LOOK)) for at in range(20, turns, 7)]
+    (one,) = (one for one in judged(samples, 2, CYCLE) if one.what == "Python's blocks grow")
+    return one.holds, one.found
+
+
+@pytest.mark.parametrize("turns", [1_150, 1_300, 3_000])
+def test_what_fills_and_what_comes_and_goes_with_the_pods_is_no_leak(turns: int) -> None:
+    assert found(load, turns) == (True, "+0.00 a turn")
+
+
+@pytest.mark.parametrize("turns", [1_150, 1_300, 3_000])
+def test_a_list_that_grows_by_three_blocks_a_turn_is_a_leak_in_short_runs_too(turns: int) -> None:
+    assert BLOCKS_A_TURN < 3
+    assert found(lambda at: load(at) + 3 * at, turns) == (False, "+3.00 a turn")
+
+
+def test_a_run_that_ends_before_anything_can_be_compared_has_not_held() -> None:
+    assert found(load, 1_080) == (False, "not known before turn 1080")
+
+
+def test_a_slow_machine_gets_the_turns_that_it_needs() -> None:
+    assert not CYCLE.is_over(1_199, 301.0, 5.0)
+    assert CYCLE.is_over(1_200, 301.0, 5.0)
+    assert CYCLE.is_over(1_199, 1_201.0, 5.0)
