@@ -8,9 +8,8 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from exporters.documents.prewarm_value import Strategy
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
 from exporters.status.records import (
@@ -23,6 +22,9 @@ from exporters.status.records import (
 )
 from rules.replicas.start_quantiles import StartQuantiles
 from rules.verdicts.projection import ForecastPoint, Projection
+
+if TYPE_CHECKING:
+    from exporters.documents.prewarm_value import Strategy
 
 Sample = tuple[tuple[str, ...], float]
 """Label values in the order of the metric's labels, and the value."""

@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from exporters.documents.forecast import ForecastResult
-from exporters.documents.prewarm import Prewarm
-from forecast.capacity.cold_start import ColdStart
 from rules.evaluator.alert_state import AlertState
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, is_lasting, step_incident_alerts
@@ -24,6 +22,12 @@ from rules.telemetry.windows import Window
 from rules.verdicts.finding import Finding
 from rules.verdicts.projection import ForecastPoint
 from rules.verdicts.verdict import RuleResult, Subject
+
+if TYPE_CHECKING:
+    # A node forecasts nothing, and does not load what writes a forecast.
+    from exporters.documents.forecast import ForecastResult
+    from exporters.documents.prewarm import Prewarm
+    from forecast.capacity.cold_start import ColdStart
 
 DAY_SECONDS = 86_400.0
 """Seconds that pages look back."""

@@ -109,14 +109,17 @@ from agent.config.load import load
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.http_server.options import WebOptions
 
+unasked = []
+
 def on_turn(daemon):
+    unasked.extend(sys.modules)
     for page in ("", "metrics", "api/status", "healthz"):
         urllib.request.urlopen(daemon.web.url + page, timeout=120).read()
     daemon.stop()
 
 loaded = load(Path(sys.argv[1]), role="node")
 Daemon(loaded, DaemonOptions(web=lambda _: WebOptions(port=0), on_turn=on_turn)).run()
-print(json.dumps(sorted(sys.modules)))
+print(json.dumps([unasked, sorted(sys.modules)]))
 """
 
 
@@ -131,7 +134,11 @@ def test_a_node_that_works_has_no_heavy_library_and_no_history_in_memory(tmp_pat
         command = [sys.executable, "-W", "error", "-c", NODE, str(tmp_path / "sizewatch.yaml")]
         found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
     assert found.returncode == 0, found.stderr
-    loaded = set(json.loads(found.stdout))
+    unasked, loaded = map(set, json.loads(found.stdout))
+    # What only a page shows comes with the page.
+    assert not unasked & {"exporters.status.page", "exporters.documents.forecast", "exporters.documents.prewarm"}
+    forecasting = {module for module in unasked if module.partition(".")[0] == "forecast"}
+    assert forecasting <= {"forecast", "forecast.capacity", "forecast.capacity.cold_start"}
     assert not {module for module in loaded if module.partition(".")[0] in HEAVY}
     assert not loaded & {"agent.history.store", "sqlite3", "pynvml", "agent.replay.replay", "agent.demo.setup"}
     # Tools of development that a plugin or a careless import could bring in.
