@@ -1,7 +1,7 @@
 """CPU and memory of the node agent beside Prometheus, both scraping the very same targets in the same run.
 
 8 vLLM pages (54 kB, recorded, moving) every 15 s; the agent also reads 8 GPUs through the real NVML binding (a stand-in
-library with the cost of its own file reads). Figures are process CPU seconds from /proc over the measured span, so they
+library whose own cost is left in). Figures are CPU seconds of the process over the measured span, so they
 compare within one run; absolute numbers belong to the machine they were taken on.
 
 usage: python benchmarks/scrape.py [--minutes 5] [--targets 8] [--gpus 8] [--interval 15] [--scraped]
@@ -61,9 +61,9 @@ def serve(bodies: list[bytes]) -> ThreadingHTTPServer:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process. In clock ticks of 10 ms: measure for several minutes."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """User and system time of a process, of all its threads, to the nanosecond."""
+    # The clock of a process as `clock_getcpuclockid` names it (CPUCLOCK_SCHED of the kernel). /proc counts ticks of 10 ms.
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def resident_mib(pid: int) -> tuple[float, float]:
