@@ -183,6 +183,8 @@ def read_document(path: Path) -> Document:
         return _unreadable(name, "is not a text file in UTF-8")
     except ValueError:
         return _unreadable(name, "cannot be the name of a file")
+    if not text.strip():
+        return _unreadable(name, "is empty")
     try:
         return _READERS.get(path.suffix.lower(), _yaml)(name, text)
     except RecursionError:

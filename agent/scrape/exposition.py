@@ -112,7 +112,8 @@ class SeriesReader:
     def read(self, body: bytes) -> ParsedPage:
         """Parse a page. Raise ScrapeError (syntax, duplicate, cut_off, too_large) and keep nothing of the page."""
         if not body.endswith(b"\n"):
-            raise ScrapeError(ScrapeFailure.CUT_OFF, f"the page ends inside a line: {body[-60:]!r}")
+            text = f"the page ends inside a line: {body[-60:]!r}" if body else "the page is empty"
+            raise ScrapeError(ScrapeFailure.CUT_OFF, text)
         lines = body.split(b"\n", MOST_LINES + 1)
         if len(lines) > MOST_LINES + 1:
             raise _too_large(f"has more than {MOST_LINES} lines")
