@@ -7,7 +7,7 @@ are not part of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import lru_cache
@@ -258,7 +258,7 @@ def explain_missing(several: Sequence[Window], family: str) -> Gap:
     return max(whole, key=GAP_ORDER.__getitem__, default=Gap.NOT_EXPOSED)
 
 
-def sum_families(windows: Iterable[Window], families: Container[str]) -> Window:
+def sum_families(windows: Iterable[Window], families: Collection[str]) -> Window:
     """Return the sum for some families; a family in parts (`family/part`) has all parts. Raise ValueError for no
     windows. Most rules read two of forty families, and a sum of all costs more than the evaluation."""
     several = tuple(windows)
@@ -267,7 +267,7 @@ def sum_families(windows: Iterable[Window], families: Container[str]) -> Window:
     return _sum(several, families)
 
 
-def select_families(window: Window, families: Container[str]) -> Window:
+def select_families(window: Window, families: Collection[str]) -> Window:
     """Return the window reduced to these families."""
     return replace(
         window,
@@ -288,7 +288,7 @@ def sum_windows(windows: Iterable[Window]) -> Window:
     return _sum(several, None)
 
 
-def _sum(several: tuple[Window, ...], families: Container[str] | None) -> Window:
+def _sum(several: tuple[Window, ...], families: Collection[str] | None) -> Window:
     """Return the sum of two windows or more for some families, None for all."""
     counters = _names((w.counters for w in several), families, in_parts=True)
     parts = _names((w.histograms for w in several), families)
@@ -311,16 +311,19 @@ def _sum(several: tuple[Window, ...], families: Container[str] | None) -> Window
 
 
 def _names(
-    mappings: Iterable[Mapping[str, object]], families: Container[str] | None, in_parts: bool = False
+    mappings: Iterable[Mapping[str, object]], families: Collection[str] | None, in_parts: bool = False
 ) -> list[str]:
     """Return the names of all mappings that belong to these families, sorted."""
+    if families is not None and not in_parts:
+        several = tuple(mappings)
+        return sorted(family for family in set(families) if any(family in one for one in several))
     names: set[str] = set().union(*mappings)
     if families is None:
         return sorted(names)
-    return sorted(name for name in names if name in families or (in_parts and stem(name) in families))
+    return sorted(name for name in names if name in families or stem(name) in families)
 
 
-def _sum_short(several: tuple[Window, ...], names: set[str], families: Container[str] | None) -> dict[str, float]:
+def _sum_short(several: tuple[Window, ...], names: set[str], families: Collection[str] | None) -> dict[str, float]:
     """Return the covered seconds without each family. A window that never had the family counts in full."""
     found = {}
     for name in sorted(names):
