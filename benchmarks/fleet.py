@@ -1,6 +1,6 @@
 """What a turn of role fleet costs: queries, own CPU and memory, and what it asks of the store.
 
-    python benchmarks/fleet.py [--replicas 2000] [--tiers 8] [--gpus 4] [--turns 130] [--store victoria-metrics|prometheus]
+    python benchmarks/fleet.py [--replicas 2000] [--tiers 8] [--gpus 4] [--turns 130] [--store victoria-metrics|prometheus|stand-in]
 
 Writes what so many node agents would export, a virtual minute at a time, into a store that it starts (Debian's package), and
 lets the real turns of role fleet, with their history, run over it on a clock of its own. An hour fills the memory; what is
@@ -56,6 +56,9 @@ RECORDING = ROOT / "tests" / "recordings" / "steady"
 BEGIN = 1_790_000_040.0
 """Unix seconds, the beginning of a minute."""
 
+STAND_IN = "stand-in"
+"""In a store's place: `fleet_stand_in.py`."""
+
 HOUR = 60
 """Turns until the memory of an hour is full."""
 
@@ -93,7 +96,7 @@ def main() -> int:
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-fleet-", dir=options.folder)))
         (folder / "store").mkdir()
-        server = ends.enter_context(store(options.store, folder / "store"))
+        server = ends.enter_context(store(options.store, folder / "store", _stand_in(options)))
         clock = Clock(BEGIN)
         history = HistoryService(lambda: HistoryStore(folder / "history.db"))
         loop, runtime = loop_of(folder, server.url, options.tiers, clock, history, options.each_up_to)
@@ -112,7 +115,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--each-up-to", type=int, default=32, help="as fleet.each_up_to in the configuration")
     parser.add_argument("--turns", type=int, default=130, help="of a minute each")
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between two samples: 15, 30 or 60")
-    parser.add_argument("--store", choices=("victoria-metrics", "prometheus"), default="victoria-metrics")
+    parser.add_argument("--store", choices=("victoria-metrics", "prometheus", STAND_IN), default="victoria-metrics")
     parser.add_argument("--folder", type=Path, help="where the store's files go while it runs")
     parser.add_argument("--profile", action="store_true", help="show the last turn by function")
     parser.add_argument("--json", type=Path, help="also write the turns there")
@@ -164,14 +167,27 @@ def series_of_a_replica(gpus: int) -> tuple[Series, ...]:
     return replica_series(recorded_pages(), build_tier_context(name, plan.tiers[name]), "replica", gpus)
 
 
+def _stand_in(options: argparse.Namespace) -> tuple[str, ...]:
+    """The command of the stand-in for a store, none for a real one."""
+    if options.store != STAND_IN:
+        return ()
+    program = str(ROOT / "benchmarks" / "fleet_stand_in.py")
+    return sys.executable, program, str(options.replicas), str(options.tiers), str(options.gpus)
+
+
+def pods_of_tiers(replicas: int, tiers: int) -> list[list[str]]:
+    """The names of so many replicas, by tier."""
+    counts = [replicas // tiers] * tiers
+    counts[0] += replicas - sum(counts)
+    return [[pod_name(tier, number) for number in range(count)] for tier, count in enumerate(counts)]
+
+
 def _writer(options: argparse.Namespace, url: str) -> Writer:
     series = series_of_a_replica(options.gpus)
-    counts = [options.replicas // options.tiers] * options.tiers
-    counts[0] += options.replicas - sum(counts)
-    tiers = [[pod_name(tier, number) for number in range(count)] for tier, count in enumerate(counts)]
     print(
         f"{options.store}: {options.replicas} replicas in {options.tiers} tiers, {len(series)} series each", flush=True
     )
+    tiers = [] if options.store == STAND_IN else pods_of_tiers(options.replicas, options.tiers)
     return Writer(url, tiers, series, options.interval)
 
 

@@ -74,49 +74,31 @@ def snappy(data: bytes) -> bytes:
     return _varint(len(data)) + b"\xfc" + (len(data) - 1).to_bytes(4, "little") + data
 
 
-class Writer:
-    """Writes what every replica exports, a minute at a time. `noise` is how far a minute's load is from what it would be by
-    itself, as a share of it."""
+class Loads:
+    """Values of a replica's series by behaviour, minute by minute. `noise` is how far a minute's load is from what it would be
+    by itself, as a share of it."""
 
-    def __init__(
-        self, url: str, tiers: Sequence[Sequence[str]], series: Sequence[Series], interval: float, noise: float = 0.0
-    ) -> None:
+    def __init__(self, series: Sequence[Series], noise: float = 0.0) -> None:
         self._chance = random.Random(1)
         self._noise = noise
-        self.samples = 0
-        self.seconds = 0.0
-        self._url = url
-        self._tiers = tiers
         self._series = series
-        self._interval = interval
-        own = [renamed(one, {"tier": "tier", "replica": REPLICA, **AROUND}) for one in series]
-        self._heads = [[_labels(renamed(one, {"tier": f"tier-{tier}"})) for one in own] for tier in range(len(tiers))]
         self._done = [0.0] * BEHAVIOURS
 
-    def minute(self, number: int, end: float) -> None:
-        """Everything of the minute that ends at `end` (unix seconds), the `number`th."""
-        began = time.process_time()
+    def values(self, number: int, end: float, steps: int = 1) -> list[list[list[float]]]:
+        """Return the values of each behaviour in so many steps of the minute that ends at `end`, the `number`th. Minutes
+        must follow each other."""
         loads = [self._load(behaviour, number) for behaviour in range(BEHAVIOURS)]
-        steps = max(1, round(60.0 / self._interval))
-        values = [
+        found = [
             [self._values(behaviour, loads[behaviour], (step + 1) / steps, number, end) for step in range(steps)]
             for behaviour in range(BEHAVIOURS)
         ]
-        for tier, replicas in enumerate(self._tiers):
-            templates = [self._template(tier, behaviour, values[behaviour], end) for behaviour in range(BEHAVIOURS)]
-            self._post_all(self._named(place, name, templates) for place, name in enumerate(replicas))
         self._done = [done + load for done, load in zip(self._done, loads, strict=True)]
-        self.samples += steps * len(self._series) * sum(map(len, self._tiers))
-        self.seconds += time.process_time() - began
+        return found
 
     def _load(self, behaviour: int, minute: int) -> float:
         """Of the recorded load; it swings."""
         chance = 1.0 + self._noise * (2.0 * self._chance.random() - 1.0)
         return (0.3 + 0.11 * behaviour) * (1.0 + 0.25 * math.sin(minute / 9.0 + behaviour)) * chance
-
-    def _scraped(self, behaviour: int, part: float, end: float) -> float:
-        """When an agent of that behaviour was scraped, in the given part of the minute."""
-        return end - 60.0 * (1.0 - part) - 14.0 + 0.8 * behaviour
 
     def _values(self, behaviour: int, load: float, part: float, number: int, end: float) -> list[float]:
         done, minutes = self._done[behaviour] + load * part, number + part
@@ -124,7 +106,7 @@ class Writer:
         for one in self._series:
             name = one.name
             if name == SEEN:
-                value = self._scraped(behaviour, part, end) - 0.25
+                value = scraped_at(behaviour, part, end) - 0.25
             elif one.level:
                 value = one.first * load if name.endswith(OF_LOAD) else one.first
             else:
@@ -132,9 +114,49 @@ class Writer:
             found.append(math.floor(value) if name.endswith(WHOLE) else value)
         return found
 
+
+def scraped_at(behaviour: int, part: float, end: float) -> float:
+    """When an agent of that behaviour was scraped, in the given part of the minute."""
+    return end - 60.0 * (1.0 - part) - 14.0 + 0.8 * behaviour
+
+
+def own_name(name: str, text: bytes) -> bytes:
+    """Exchanges the placeholders for what is a replica's own."""
+    card = md5(name.encode(), usedforsecurity=False).hexdigest()[: len(CARD)]
+    found = text.replace(REPLICA.encode(), name.encode())
+    return found.replace(NODE.encode(), card[:5].encode()).replace(CARD.encode(), card.encode())
+
+
+class Writer:
+    """Writes what every replica exports, a minute at a time, with `noise` as `Loads` has it."""
+
+    def __init__(
+        self, url: str, tiers: Sequence[Sequence[str]], series: Sequence[Series], interval: float, noise: float = 0.0
+    ) -> None:
+        self.samples = 0
+        self.seconds = 0.0
+        self._url = url
+        self._tiers = tiers
+        self._series = series
+        self._interval = interval
+        self._loads = Loads(series, noise)
+        own = [renamed(one, {"tier": "tier", "replica": REPLICA, **AROUND}) for one in series]
+        self._heads = [[_labels(renamed(one, {"tier": f"tier-{tier}"})) for one in own] for tier in range(len(tiers))]
+
+    def minute(self, number: int, end: float) -> None:
+        """Everything of the minute that ends at `end` (unix seconds), the `number`th."""
+        began = time.process_time()
+        steps = max(1, round(60.0 / self._interval))
+        values = self._loads.values(number, end, steps)
+        for tier, replicas in enumerate(self._tiers):
+            templates = [self._template(tier, behaviour, values[behaviour], end) for behaviour in range(BEHAVIOURS)]
+            self._post_all(own_name(name, templates[place % BEHAVIOURS]) for place, name in enumerate(replicas))
+        self.samples += steps * len(self._series) * sum(map(len, self._tiers))
+        self.seconds += time.process_time() - began
+
     def _template(self, tier: int, behaviour: int, values: Sequence[Sequence[float]], end: float) -> bytes:
         parts = [(step + 1) / len(values) for step in range(len(values))]
-        stamps = [b"\x10" + _varint(round(self._scraped(behaviour, part, end) * 1000)) for part in parts]
+        stamps = [b"\x10" + _varint(round(scraped_at(behaviour, part, end) * 1000)) for part in parts]
         message = []
         for place, head in enumerate(self._heads[tier]):
             several = b"".join(
@@ -142,11 +164,6 @@ class Writer:
             )
             message.append(_field(1, head + several))
         return b"".join(message)
-
-    def _named(self, place: int, name: str, templates: Sequence[bytes]) -> bytes:
-        card = md5(name.encode(), usedforsecurity=False).hexdigest()[: len(CARD)]
-        found = templates[place % BEHAVIOURS].replace(REPLICA.encode(), name.encode())
-        return found.replace(NODE.encode(), card[:5].encode()).replace(CARD.encode(), card.encode())
 
     def _post_all(self, messages: Iterator[bytes]) -> None:
         lot = bytearray()
@@ -172,13 +189,16 @@ class Writer:
 class StoreProcess:
     """One store that was started here."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, command: Sequence[str] = ()) -> None:
+        """`command` starts a store that is not installed; the port is added to it."""
         self.name = name
         self.folder = folder
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._process = subprocess.Popen(
-            _command(name, folder, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            (*command, str(port)) if command else _command(name, folder, port),
+            stdout=subprocess.DEVNULL,
+            stderr=None if command else subprocess.DEVNULL,
         )
         _wait(f"{self.url}/-/ready" if name == "prometheus" else f"{self.url}/health")
 
@@ -206,9 +226,9 @@ class StoreProcess:
 
 
 @contextmanager
-def store(name: str, folder: Path) -> Iterator[StoreProcess]:
+def store(name: str, folder: Path, command: Sequence[str] = ()) -> Iterator[StoreProcess]:
     """A store without samples."""
-    one = StoreProcess(name, folder)
+    one = StoreProcess(name, folder, command)
     try:
         yield one
     finally:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 
 CONFIDENCE = 0.999
@@ -41,11 +42,13 @@ def binomial_lower_bound(k: float, n: float, confidence: float = CONFIDENCE) -> 
     return _solve(lambda p: binomial_tail(k, n, p), 1 - confidence, k / n)
 
 
+@lru_cache(maxsize=1024)
 def binomial_tail(k: int, n: int, p: float) -> float:
     """Return P(X >= k) for X ~ Binomial(n, p), 1 <= k <= n: the incomplete beta function I_p(k, n - k + 1)."""
     return _incomplete_beta(k, n - k + 1, p)
 
 
+@lru_cache(maxsize=1024)
 def poisson_lower_bound(k: float, confidence: float = CONFIDENCE) -> float:
     """Return the lower bound of a Poisson mean from k observed events (Garwood 1936); 0 for k = 0."""
     k = math.floor(k + 1e-9)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.families import FAMILIES, FamilyKind
 from rules.telemetry.gpu_limits import drop_impossible
 from rules.telemetry.histograms import Cumulative
@@ -35,7 +35,7 @@ SAMPLES: Mapping[str, tuple[str, str]] = _samples()
 """Family and histogram part by sample name. `_count` repeats the +Inf bucket."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class _HistogramColumns:
     """Histogram: sorted edges with a column each, and the column of the sum."""
 
@@ -59,9 +59,10 @@ class SeriesColumns:
             family, part = SAMPLES.get(name, ("", ""))
             if not family:
                 continue
+            is_gauge = _KINDS[family] is FamilyKind.GAUGE
             for one in several:
-                column = self._aligned(one)
-                if _KINDS[family] is not FamilyKind.GAUGE:
+                column = one.values if one.times == times else self._aligned(one)
+                if not is_gauge and column and math.isnan(column[0]):
                     column = _from_nothing(column)
                 if part == "bucket":
                     buckets.setdefault(family, {})[_edge(one.labels.get("le", ""))] = column
@@ -88,15 +89,15 @@ class SeriesColumns:
             self._plain.append((full, gauge, column))
 
     def _aligned(self, one: MatrixSeries) -> Sequence[float]:
-        if one.times == self.times:
-            return one.values
         known = dict(zip(one.times, one.values, strict=True))
         return [known.get(t, math.nan) for t in self.times]
 
     def column(self, name: str) -> Sequence[float]:
         """Return the values of a series that exists once per replica."""
         several = self._by_name.get(name, ())
-        return self._aligned(several[0]) if several else self._nothing
+        if not several:
+            return self._nothing
+        return several[0].values if several[0].times == self.times else self._aligned(several[0])
 
     def snapshot(self, place: int, t: float, facts: Mapping[str, str]) -> Snapshot:
         """Return the page at one of the times."""
@@ -147,8 +148,6 @@ class SeriesColumns:
 
 def _from_nothing(column: Sequence[float]) -> Sequence[float]:
     """Replace leading gaps of a sum by zero: its first value is an increase from zero."""
-    if not len(column) or not math.isnan(column[0]):
-        return column
     first = next((place for place, value in enumerate(column) if not math.isnan(value)), 0)
     return [*(0.0 for _ in column[:first]), *column[first:]]
 

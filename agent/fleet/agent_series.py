@@ -7,8 +7,9 @@ at zero. They are continued over the restart of an agent, because the engine did
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.fleet.agent_columns import GPU_INFO, SAMPLES, SeriesColumns
@@ -183,8 +184,9 @@ class AgentPages:
 
     def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
         """Yield the new pages of a response, replica by replica, each in order of time."""
-        for (replica, pool), seen in _by_replica(several).items():
-            yield from self._of(replica, pool, seen)
+        for (replica, pool), seen in _by_replica(tuple(several)).items():
+            # One text for all minutes of a replica: an hour of thousands is kept.
+            yield from self._of(sys.intern(replica), sys.intern(pool), seen)
 
     def forget(self, replicas: set[str]) -> None:
         """Drop the state of replicas."""
@@ -211,17 +213,19 @@ class AgentPages:
             yield StoredPage(t=scraped, replica=replica, pool=pool, snapshot=page, gpus=read.gpus(place, scraped))
 
 
-def _by_replica(several: Iterable[MatrixSeries]) -> dict[tuple[str, str], _Seen]:
+def _by_replica(several: Sequence[MatrixSeries]) -> dict[tuple[str, str], _Seen]:
     """Return the series by replica. Of several agents the last one counts; GPUs on other nodes come from their agents."""
     agents: dict[tuple[str, str], dict[tuple[str | None, ...], _Seen]] = {}
+    # Sums over a tier have no labels of agents.
+    known = set().union(*(one.labels for one in several))
+    agent_labels = tuple(label for label in AGENT if label in known)
     for one in several:
-        labels = one.labels
-        replica = labels.get(names.REPLICA)
+        get = one.labels.get
+        replica = get(names.REPLICA)
         if replica is None or not one.times:
             continue
-        get = labels.get
         of_replica = agents.setdefault((replica, get(names.POOL, "mixed")), {})
-        agent = tuple(map(get, AGENT))
+        agent = tuple(map(get, agent_labels))
         seen = of_replica.get(agent)
         if seen is None:
             seen = of_replica[agent] = _Seen()

@@ -245,9 +245,15 @@ class AgentAggregates:
         self._edges: tuple[str, ...] = ()
 
     def query_replicas(self, until: float) -> Iterable[MatrixSeries]:
-        """Return some series of every replica at `until`. The agents export the scrape times. Raise StoreError."""
-        found = self._api.query(self._sums.replica_selector(self._edges), until)
-        return (MatrixSeries(one.labels, (until,), (one.value,)) for one in found)
+        """Return some series of every replica at `until`. The agents export the scrape times. Raise StoreError.
+
+        Where several agents export a replica, such as after its pod moved, the labels of agents are needed.
+        """
+        found = self._api.query(self._sums.replica_query(self._edges), until)
+        if any(WHAT in one.labels for one in found):
+            found = self._api.query(self._sums.replica_selector(self._edges), until)
+        times = (until,)
+        return [MatrixSeries(one.labels, times, (one.value,)) for one in found]
 
     def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
         """Return the summed window of every group over the covered time of its replicas. Raise StoreError."""

@@ -10,12 +10,13 @@ from statistics import median
 from typing import Protocol
 
 from agent.prometheus.answers import MatrixSeries
+from rules.light_dataclass import light_dataclass
 from rules.telemetry import gpu_windows
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPage:
     """Page of a replica, or a failed scrape (`snapshot` None, `trouble` the reason). `gpus` are its GPU readouts."""
 
@@ -71,7 +72,7 @@ class _Known:
         return median(self.gaps) if len(self.gaps) > 1 else self.usual
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPage:
     """Page of a tier's replica. `gpus` is the GPU window since the previous page."""
 

@@ -33,7 +33,7 @@ GROUP, WHAT = "sizewatch_group", "sizewatch_what"
 PART = "sizewatch_part"
 """Label that a query adds to its parts: group, lot of replicas, and aggregation."""
 
-SUMS, COUNTED = "sums", "counted"
+SUMS, COUNTED, SEVERAL = "sums", "counted", "several"
 COPIES = 4
 """Number of times that a query repeats the names of a group's replicas."""
 
@@ -79,6 +79,9 @@ _OWN_COUNTED = f"{names.PREFIX}(.+_bucket|{_LEVELS})"
 _OWN_SUMS = f"{names.PREFIX}(.+_(bucket|sum|total)|{_LEVELS})"
 _KEPT = ("__name__", "le", *sorted(set(names.PARTS.values())))
 
+REPLICA_FACTS = (names.MODEL, "engine", "engine_version")
+"""Labels of the info series of a replica."""
+
 _ASKED_FOR = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 
 _FAMILY_OF = {metric.name: family for family, metric in names.FAMILY.items()}
@@ -93,11 +96,18 @@ def regex_any(members: Sequence[str]) -> str:
     """Return a quoted regular expression of exactly these names, with their common prefix once: pod names are long."""
     if len(members) == 1:
         return quote_value(re.escape(members[0]))
-    first, last = min(members), max(members)
-    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    prefix = first[:same]
+    prefix = _common_prefix(min(members), max(members))
     rest = "|".join(re.escape(name.removeprefix(prefix)) for name in sorted(members))
     return quote_value(f"{re.escape(prefix)}({rest})")
+
+
+def _common_prefix(first: str, last: str) -> str:
+    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:same]
+
+
+def _escaped_length(name: str) -> int:
+    return len(quote_value(re.escape(name)))
 
 
 def set_label(expr: str, group: str, what: str) -> str:
@@ -107,7 +117,19 @@ def set_label(expr: str, group: str, what: str) -> str:
 
 def split_members(members: Iterable[str], most_characters: float) -> Iterator[tuple[str, ...]]:
     """Split members into lots with a limited length of their regular expression."""
-    return _split(sorted(members), lambda lot: len(regex_any(lot)) > most_characters)
+    lot: list[str] = []
+    characters = 0
+    for name in sorted(members):
+        length = _escaped_length(name)
+        prefix = _escaped_length(_common_prefix(lot[0], name)) if lot else 0
+        # As `regex_any` writes it: the prefix once, then the rest of each name, with brackets and bars.
+        if lot and prefix + 2 + characters + length - (len(lot) + 1) * prefix + len(lot) > most_characters:
+            yield tuple(lot)
+            lot, characters = [], 0
+        lot.append(name)
+        characters += length
+    if lot:
+        yield tuple(lot)
 
 
 def join_expressions(texts: Iterable[str], most_characters: int = MAX_MATCHER_CHARACTERS) -> Iterator[str]:
@@ -133,6 +155,10 @@ class AgentSums:
     tier: str
     matchers: str = ""
 
+    @property
+    def _more(self) -> str:
+        return f",{self.matchers}" if self.matchers else ""
+
     def queries(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
         """Yield the queries for the sums of all groups, several groups in a query. A part is named GROUP.LOT.WHAT."""
         parts = [
@@ -148,31 +174,42 @@ class AgentSums:
         """Yield the queries for the buckets and sums of one histogram by replica."""
         name = names.metric(family).name
         for some in split_members(members, MOST_NAMES):
-            selector = self._selector(f"{name}_(bucket|sum)", some)
+            selector = self._selector(f"{name}_(bucket|sum)", regex_any(some))
             yield f"max by (__name__, le, {names.REPLICA}) ({selector})"
 
     def _parts(self, name: str, members: Sequence[str]) -> Iterator[str]:
         # The names of a group's replicas are most of a query: repeat them rarely.
-        by = ",".join(_KEPT)
-        once = f"max by ({by},{names.REPLICA},{names.GPU}) ({self._selector(_OWN_SUMS, members)})"
+        by, some = ",".join(_KEPT), regex_any(members)
+        once = f"max by ({by},{names.REPLICA},{names.GPU}) ({self._selector(_OWN_SUMS, some)})"
         yield _labelled(f"sum by ({by}) ({once})", name, SUMS)
-        counted = f"max by (__name__,le,{names.REPLICA},{names.GPU}) ({self._selector(_OWN_COUNTED, members)})"
+        counted = f"max by (__name__,le,{names.REPLICA},{names.GPU}) ({self._selector(_OWN_COUNTED, some)})"
         yield _labelled(f"count by (__name__,le) ({counted})", name, COUNTED)
-        gpus = self._selector(_OWN_LEVELS, members)
+        gpus = self._selector(_OWN_LEVELS, some)
         for what, aggregation in LEVELS.items():
             yield _labelled(f"{aggregation} by (__name__) ({gpus})", name, what)
+
+    def replica_query(self, edges: Iterable[str]) -> str:
+        """Return the query for the series of every replica without the labels of its agent, which are most of a response.
+
+        Replicas that several agents export are named under WHAT: their series must not be mixed.
+        """
+        by = ",".join((*_KEPT, names.REPLICA, names.POOL, *REPLICA_FACTS))
+        up = f'{names.TARGET_UP.name}{{{names.TIER}="{quote_value(self.tier)}"{self._more}}}'
+        several = f'label_replace(count by ({names.REPLICA}) ({up}) > 1, "{WHAT}", "{SEVERAL}", "", "")'
+        return f"max by ({by}) ({self.replica_selector(edges)}) or {several}"
 
     def replica_selector(self, edges: Iterable[str]) -> str:
         """Return the selector for the series of every replica. `edges` are printed bucket edges."""
         stems = "|".join(sorted(name.removeprefix(names.PREFIX) for name in _EACH))
         some = "|".join(("", *(re.escape(edge) for edge in (*edges, "+Inf"))))
-        more = f",{self.matchers}" if self.matchers else ""
         tier = f'{names.TIER}="{quote_value(self.tier)}"'
-        return f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{quote_value(some)}"{more}}}'
+        return f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{quote_value(some)}"{self._more}}}'
 
-    def _selector(self, name: str, members: Sequence[str]) -> str:
-        more = f",{self.matchers}" if self.matchers else ""
-        return f'{{__name__=~"{name}",{names.TIER}="{quote_value(self.tier)}",{names.REPLICA}=~"{regex_any(members)}"{more}}}'
+    def _selector(self, name: str, members: str) -> str:
+        """Return the selector of series of a name. Both are regular expressions."""
+        return (
+            f'{{__name__=~"{name}",{names.TIER}="{quote_value(self.tier)}",{names.REPLICA}=~"{members}"{self._more}}}'
+        )
 
 
 def _labelled(expr: str, name: str, what: str) -> str:

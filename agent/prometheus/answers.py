@@ -25,10 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any, NoReturn
 
 from agent.errors import SizewatchError
 from exporters.render.text import one_line
+from rules.light_dataclass import light_dataclass
 
 
 class StoreErrorKind(StrEnum):
@@ -67,7 +69,7 @@ _NOT_A_SERIES = "sent a series that is not written as Prometheus does"
 ALWAYS = (-math.inf, math.inf)
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class InstantSample:
     """Series of an instant vector. `labels` includes __name__ if present."""
 
@@ -75,7 +77,7 @@ class InstantSample:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class MatrixSeries:
     """Series of a matrix with at least one sample. `times` are unix seconds in ascending order."""
 
@@ -139,9 +141,9 @@ def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
         _wrong(given.place, "did not answer as Prometheus does: no vector of samples")
     if len(result) > most_samples:
         raise too_many(given.place, most_samples)
-    read = [InstantSample(_labels(given, entry), _value(given.place, entry)) for entry in result]
-    _distinct(given.place, [one.labels for one in read])
-    return tuple(one for one in read if one.value == one.value)
+    labels = _labels(given, result)
+    values = _values(given.place, result)
+    return tuple(InstantSample(of, value) for of, value in zip(labels, values, strict=True) if value == value)
 
 
 @collector_resting()
@@ -151,13 +153,12 @@ def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = AL
     if kind != "matrix" or not isinstance(result, list):
         _wrong(given.place, "did not answer as Prometheus does: no matrix of samples")
     left, several = most_samples, []
-    for entry in result:
-        labels, times, values = _labels(given, entry), *_samples(given.place, entry)
+    for labels, entry in zip(_labels(given, result), result, strict=True):
+        times, values = _samples(given.place, entry)
         left -= len(times)
         if left < 0:
             raise too_many(given.place, most_samples)
         several.append((labels, *_useful(given.place, times, values, span)))
-    _distinct(given.place, [labels for labels, _, _ in several])
     return tuple(MatrixSeries(*one) for one in several if one[1])
 
 
@@ -205,23 +206,44 @@ def _result(given: ApiResponse) -> tuple[object, Any]:
     return (data.get("resultType"), data.get("result")) if isinstance(data, dict) else (None, None)
 
 
-def _labels(given: ApiResponse, entry: Any) -> Mapping[str, str]:
-    metric = entry.get("metric") if isinstance(entry, dict) else None
-    if not isinstance(metric, dict) or not _TEXTS.issuperset(map(type, metric.values())):
+def _labels(given: ApiResponse, result: Sequence[Any]) -> list[dict[str, str]]:
+    """Return the labels of all series. Raise StoreError for others than texts, or a series that comes twice."""
+    try:
+        metrics: list[dict[str, str]] = [entry["metric"] for entry in result]
+        texts = chain.from_iterable(map(dict.values, metrics))
+        if not _TEXTS.issuperset(map(type, texts)):
+            raise ValueError("other kinds of value")
+    except (IndexError, KeyError, TypeError, ValueError):
         _wrong(given.place, _NOT_A_SERIES)
     if given.odd:
-        return {one_line(name): one_line(text) for name, text in metric.items()}
-    return metric
+        metrics = [{one_line(name): one_line(text) for name, text in metric.items()} for metric in metrics]
+    if not _are_distinct(metrics):
+        _wrong(given.place, "sent the same series twice")
+    return metrics
 
 
-def _value(place: str, entry: Mapping[str, Any]) -> float:
-    try:
-        t, text = entry["value"]
-        if type(t) in _NUMBERS and type(text) is str:
-            return float(text)
-    except (KeyError, TypeError, ValueError):
-        _no_histogram(place, entry)
-    _wrong(place, _NOT_A_SERIES)
+def _are_distinct(metrics: Sequence[dict[str, str]]) -> bool:
+    """Return whether no two series have the same labels. A store writes names in one order, so values alone tell most."""
+    orders = set(map(tuple, metrics))
+    in_one_order = len(set(map(frozenset, orders))) == len(orders)
+    if in_one_order and len(set(map(tuple, map(dict.values, metrics)))) == len(metrics):
+        return True
+    return len(set(map(frozenset, map(dict.items, metrics)))) == len(metrics)
+
+
+def _values(place: str, result: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the values of an instant vector."""
+    found = []
+    for entry in result:
+        try:
+            t, text = entry["value"]
+            if type(t) not in _NUMBERS or type(text) is not str:
+                raise ValueError("other kinds of value")
+            found.append(float(text))
+        except (KeyError, TypeError, ValueError):
+            _no_histogram(place, entry)
+            _wrong(place, _NOT_A_SERIES)
+    return found
 
 
 def _no_histogram(place: str, entry: Mapping[str, Any]) -> None:
@@ -274,11 +296,6 @@ def _once(
             _wrong(place, text)
         last = t
     return tuple(found), tuple(found.values())
-
-
-def _distinct(place: str, several: Sequence[Mapping[str, str]]) -> None:
-    if len(set(map(key, several))) < len(several):
-        _wrong(place, "sent the same series twice")
 
 
 def _checked_text(place: str, found: Any) -> None:

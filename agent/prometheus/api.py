@@ -124,6 +124,8 @@ class StoreApi:
                     raise
                 points = (until - at + 1) // 2
                 continue
+            if at == 0 and until == last:
+                return part
             for one in part:
                 found.setdefault(key(one.labels), []).append(one)
             points = min(points, max(1, most // max(1, len(part))))

@@ -192,9 +192,10 @@ class StoreSource:
         return {tier: keys for tier, keys in gone.items() if keys}
 
     def _list_targets(self) -> Iterator[Target]:
+        options = TargetOptions(url=self.api.place)
         for reader in self._readers:
             for name, pool in sorted(reader.pages.pools.items()):
-                yield Target(tier=reader.tier, replica=name, pool=pool, options=TargetOptions(url=self.api.place))
+                yield Target(tier=reader.tier, replica=name, pool=pool, options=options)
 
     def describe(self) -> str:
         """Return the number of tiers and the store."""

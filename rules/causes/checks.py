@@ -46,6 +46,10 @@ EVICTIONS = ("preemptions", "requests_finished")
 HIT_RATE = ("prefix_hit_tokens", "prefix_queried_tokens")
 
 
+SAME_PROMPTS = frozenset({*HIT_RATE, "requests_finished", "prompt_tokens_per_request"})
+"""Families that compare the hits of slow minutes with those before."""
+
+
 def check_prefix_hits(context: CauseContext) -> CauseResult:
     found = share(context.total, *HIT_RATE)
     if isinstance(found, Missing):
@@ -92,7 +96,10 @@ def _find_lost_hits(context: CauseContext) -> str:
     is_other = context.rule.method in USERS and context.rule.family not in FROM_ARRIVAL
     if minutes is None or not minutes.before or is_other:
         return ""
-    slow, before = windows.sum_windows(one.window for one, _ in minutes.slow), windows.sum_windows(minutes.before)
+    slow, before = (
+        windows.sum_families(several, SAME_PROMPTS)
+        for several in ((one.window for one, _ in minutes.slow), minutes.before)
+    )
     now, then = (
         found.value if isinstance(found := share(window, *HIT_RATE), Reading) else None for window in (slow, before)
     )

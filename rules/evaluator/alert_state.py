@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
+from rules.light_dataclass import light_dataclass
 from rules.verdicts.finding import UNASKED, UNASKED_SECONDS, Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Subject, Unknown, Verdict
@@ -29,7 +30,7 @@ class Phase(StrEnum):
     RESOLVED = "resolved"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class AlertKey:
     """Identity of an alert. It does not change while the alert lasts."""
 
@@ -70,6 +71,8 @@ def step_alerts(
         for key, state in ((key, _not_ahead(state, now)) for key, state in previous.items())
     }
     for result in results:
+        if not states and (isinstance(result, Unknown) or result.status not in FIRING):
+            continue
         key = AlertKey(rule=result.rule, subject=result.subject)
         if isinstance(result, Unknown):
             if key in states and result.reason in UNASKED and now - states[key].verdict.t > UNASKED_SECONDS:

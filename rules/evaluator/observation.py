@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rules.evaluator.timeline import TimelineEvent
+from rules.light_dataclass import light_dataclass
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
@@ -18,7 +19,7 @@ AGGREGATE = "*"
 """Replica name in the closed minutes of a tier that a store adds up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaScrape:
     """Scrape of one replica at unix seconds `t`. `snapshot` is None after a failure.
 

@@ -31,6 +31,7 @@ from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import track
+from rules.replicas.cascade import CascadeThresholds
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows
@@ -53,6 +54,7 @@ class Evaluator:
 
     def __init__(self, tiers: Mapping[str, TierContext]) -> None:
         self.tiers = dict(tiers)
+        self._limits: dict[str, tuple[TierContext, CascadeThresholds]] = {}
 
     def tier(self, name: str) -> TierContext:
         """Return the context of a tier. A tier that no plan names gets one without a plan."""
@@ -148,7 +150,7 @@ class Evaluator:
                     text="the engine restarted",
                 )
             )
-        limits = cascade_limits(self.tier(scrape.tier))
+        limits = self._cascade_limits(scrape.tier)
         replica, window, minute = apply_snapshot(before, scrape.snapshot, limits, scrape.gpu_window)
         if replica.start is not None and replica.start is not before.start:
             events.extend(_add_start(state, scrape.tier, replica.start, now))
@@ -157,6 +159,14 @@ class Evaluator:
         if told != scrape.snapshot.facts.get(ENGINE_VERSION):
             events.extend(_add_release(state, scrape, scrape.snapshot))
         return window
+
+    def _cascade_limits(self, tier: str) -> CascadeThresholds:
+        """Return the thresholds of the cascade; they last as long as the context of the tier."""
+        context = self.tier(tier)
+        known = self._limits.get(tier)
+        if known is None or known[0] is not context:
+            known = self._limits[tier] = context, cascade_limits(context)
+        return known[1]
 
     def _apply_failure(self, state: EvaluatorState, scrape: ReplicaScrape) -> Window | None:
         before = state.replicas.get(scrape.key) or ReplicaState(tier=scrape.tier, name=scrape.replica)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 
 from rules.confidence import Certainty
 from rules.methods.evidence import certain_if, exact_reading
@@ -30,6 +29,9 @@ NO_SLOPE = {
 FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE})
 """Reasons that an operator can repair. The others are missing parts of plan, engine or traffic."""
 
+NOT_PLANNED = Missing(gap=Gap.NOT_IN_PLAN)
+"""Expectation of every rule here: plans say nothing of scrapes."""
+
 NAMED = 3
 """Maximum number of rules without a result that are named."""
 
@@ -50,8 +52,7 @@ def _verdict(
     details: Iterable[str] = (),
 ) -> Verdict:
     seen = observed if isinstance(observed, Reading) else exact_reading(observed, 1)
-    found = case.verdict(status, certainty, seen, Missing(gap=Gap.NOT_IN_PLAN), sentence, details=details)
-    return found if stage is None else replace(found, stage=stage)
+    return case.verdict(status, certainty, seen, NOT_PLANNED, sentence, details=details, stage=stage)
 
 
 def judge_cascade(case: RuleContext) -> RuleResult:

@@ -176,13 +176,14 @@ def judge_experts(case: RuleContext) -> RuleResult:
     """
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    families = BY_NAME[case.rule.signal].families
-    known = [one for one in case.binned if all(family in one.window.counters for family in families)]
+    named = BY_NAME[case.rule.signal].families
+    families = set(named)
+    known = [one for one in case.binned if one.window.counters.keys() >= families]
     if not known:
         name = case.context.plan.engine if case.context.plan else ""
-        texts = [dict(engine.not_exposed).get(families[0], "") for engine in ENGINES if engine.name == name]
+        texts = [dict(engine.not_exposed).get(named[0], "") for engine in ENGINES if engine.name == name]
         text = next((text for text in texts if text), "the engine tells nothing of experts, or the model has none")
-        return case.unknown(worst_gap(case.binned, families[0]), text)
+        return case.unknown(worst_gap(case.binned, named[0]), text)
     least = case.limit("minimum_running")
     replicas = group_by_replica(one for one in known if _mean_running(one) >= least)
     if not replicas:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import POOL_TOKENS, planned_capacity, pool_capacity
 from rules.plan.curve import Curve
 from rules.plan.memory import model_copies
@@ -148,7 +149,7 @@ def build_tier_context(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class BinnedWindow:
     """A window of one replica (or of a tier's load bin) with its load: completed requests per second and replica, and
     requests in the system. `bin` is its place on the curve, None where it has none; then `beyond` says why, if it is
@@ -310,9 +311,13 @@ def mark_backlog(one: BinnedWindow, before: BinnedWindow | None) -> BinnedWindow
     )
 
 
+WAITING = ("requests_waiting_capacity", "requests_waiting")
+"""Gauges of requests that wait for capacity; the first one that the engine has counts."""
+
+
 def waiting_gauge(window: Window) -> GaugeSum | None:
     """Return the gauge of requests that wait for capacity, without held-back ones if the engine separates them."""
-    return window.gauge("requests_waiting_capacity") or window.gauge("requests_waiting")
+    return next((gauge for gauge in map(window.gauge, WAITING) if gauge is not None), None)
 
 
 def _growing(one: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:
@@ -340,11 +345,12 @@ def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str:
     """Return a sentence about a queue of one replica that grew over the whole hold, or "" (DESIGN 3.4).
 
     In every third more arrived than finished and more waited than before. The last third has twice the first's queue: a
-    busy queue fluctuates less.
+    busy queue fluctuates less. Most replicas of a fleet have no queue at all: they need no thirds.
     """
+    if not any(gauge.maximum for one in binned for gauge in map(one.window.gauges.get, WAITING) if gauge is not None):
+        return ""
     thirds = _thirds(binned, now)
     third = mean_waiting(thirds[2])
-    # Most replicas of a fleet have no queue: their other thirds need no sum.
     if third is None or third < QUEUE:
         return ""
     first, second = mean_waiting(thirds[0]), mean_waiting(thirds[1])

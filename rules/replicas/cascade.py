@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from rules.light_dataclass import light_dataclass
+
 STAGES = {0: "none", 1: "filling", 2: "evicting", 3: "queueing", 4: "user-visible"}
 
 
@@ -29,7 +31,7 @@ class CascadeThresholds:
     ttft_slo_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeSample:
     """Gauges of one scrape and increases since the scrape `dt` seconds earlier.
 
@@ -49,7 +51,7 @@ class CascadeSample:
     request_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeState:
     """Cascade of a replica: `stage` (0: none) since `since`, first stage since `onset`, stage 4 since `breach_at`.
 
@@ -72,8 +74,6 @@ class CascadeState:
 def step_cascade(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
     """Return the state after one more scrape. Stages only rise until the pressure was gone for `calm_seconds`."""
     state = _remember(state, now, limits)
-    climbs = len(state.recent) > 1 and now.level > state.recent[-2].level
-    state = replace(state, climbing_seconds=state.climbing_seconds + now.dt if climbs else 0.0)
     stage, why = _stage(state, limits)
     if stage == 0:
         return _calmer(state, now, limits)
@@ -111,8 +111,13 @@ def _remember(state: CascadeState, now: CascadeSample, limits: CascadeThresholds
     """Add a sample. The look-back covers at least two intervals: one rise is a step, two are a slope."""
     oldest = now.t - max(limits.look_back_seconds, 2 * now.dt) - now.dt / 2
     recent = (*(o for o in state.recent if o.t >= oldest), now)
-    duration = _request_seconds(state.request_seconds, now.request_seconds)
-    return replace(state, recent=recent, request_seconds=duration)
+    climbs = len(recent) > 1 and now.level > recent[-2].level
+    return replace(
+        state,
+        recent=recent,
+        request_seconds=_request_seconds(state.request_seconds, now.request_seconds),
+        climbing_seconds=state.climbing_seconds + now.dt if climbs else 0.0,
+    )
 
 
 def _request_seconds(before: float | None, now: float | None) -> float | None:
@@ -144,10 +149,9 @@ def _filling(state: CascadeState, limits: CascadeThresholds) -> str:
 def _evicting(state: CascadeState, limits: CascadeThresholds) -> str:
     """Return the evictions of a growing load. Evictions of a full but constant batch are no cascade."""
     now = state.recent[-1]
-    preempted, finished = _sum(state, "preemptions"), _sum(state, "finished")
-    on_the_way = (state.stage >= 1 or now.waiting > 0) and _still_growing(state, limits)
-    if now.level < limits.full_level or not on_the_way:
+    if now.level < limits.full_level or not (state.stage >= 1 or now.waiting > 0) or not _still_growing(state, limits):
         return ""
+    preempted, finished = _sum(state, "preemptions"), _sum(state, "finished")
     if preempted < 2 or preempted <= limits.eviction_rate * max(1.0, finished):
         return ""
     return f"KV cache {now.level:.0%} full, {preempted:,.0f} preemptions for {finished:,.0f} finished requests"

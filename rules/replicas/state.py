@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from rules.light_dataclass import light_dataclass
 from rules.replicas import starts
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
@@ -16,7 +17,7 @@ from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
     """State of one replica: scrape track, cascade, the windows of the `open` minute and its present `start`.
 
@@ -49,15 +50,23 @@ def apply_snapshot(
     before = replica.track.seen
     start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
     track, window = record_success(replica.track, snapshot)
-    replica = replace(replica, track=track, error="", start=start)
-    if window is None:
-        return _begun_anew(replace(replica, cascade=interrupt_cascade(replica.cascade), stale_seconds=0.0), before)
-    if extra is not None:
+    if window is not None and extra is not None:
         window = _with(window, extra)
-    replica = _follow_cascade(replica, snapshot, window, limits)
-    stale = Gap.STALE in (window.gaps.get(family) for family in ("requests_running", "kv_utilization"))
-    replica = replace(replica, stale_seconds=replica.stale_seconds + window.span if stale else 0.0)
-    return _book(replica, window)
+    if window is None:
+        cascade, slope_gap, stale = interrupt_cascade(replica.cascade), replica.slope_gap, False
+    else:
+        cascade, slope_gap = _follow_cascade(replica, snapshot, window, limits)
+        stale = Gap.STALE in (window.gaps.get("requests_running"), window.gaps.get("kv_utilization"))
+    replica = replace(
+        replica,
+        track=track,
+        cascade=cascade,
+        stale_seconds=replica.stale_seconds + window.span if stale and window is not None else 0.0,
+        error="",
+        slope_gap=slope_gap,
+        start=start,
+    )
+    return _begun_anew(replica, before) if window is None else _book(replica, window)
 
 
 def apply_failed_scrape(
@@ -106,16 +115,19 @@ def _book(replica: ReplicaState, window: Window) -> tuple[ReplicaState, Window, 
     return replace(replica, open=(*replica.open, window)), window, None
 
 
-def _follow_cascade(replica: ReplicaState, now: Snapshot, window: Window, limits: CascadeThresholds) -> ReplicaState:
+def _follow_cascade(
+    replica: ReplicaState, now: Snapshot, window: Window, limits: CascadeThresholds
+) -> tuple[CascadeState, Gap]:
+    """Return the cascade after a window, and why it has no slope."""
     whole_gap = window.gaps.get(windows.EVERYTHING)
     if whole_gap is not None:
-        return replace(replica, cascade=interrupt_cascade(replica.cascade), slope_gap=whole_gap)
+        return interrupt_cascade(replica.cascade), whole_gap
     untold = window.gaps.get("kv_utilization_max")
     if "kv_utilization_max" not in now.gauges or untold is Gap.STALE:
-        return replica
+        return replica.cascade, replica.slope_gap
     if untold in windows.UNKNOWN_BETWEEN_SCRAPES:
-        return replace(replica, cascade=interrupt_cascade(replica.cascade), slope_gap=untold)
-    return replace(replica, cascade=advance_cascade(replica.cascade, _observation(now, window, limits), limits))
+        return interrupt_cascade(replica.cascade), untold
+    return advance_cascade(replica.cascade, _observation(now, window, limits), limits), replica.slope_gap
 
 
 def _observation(now: Snapshot, window: Window, limits: CascadeThresholds) -> CascadeSample:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 
+from rules.light_dataclass import light_dataclass
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot, is_same_release
@@ -21,7 +22,7 @@ BRIDGE_SECONDS = 300.0
 """After a longer silence counters say too little about when: they are dropped (Prometheus' staleness is 300 s too)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeTrack:
     """Last good page, last scrape of any outcome, and failed scrapes since (the first at `silent_since`).
 

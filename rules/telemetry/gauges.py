@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.histograms import Histogram, quantile
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
@@ -57,7 +58,7 @@ SIGMA = 3.0
 """Standard deviations (Poisson) by which samples may differ from the mean by chance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeSum:
     """Gauge over a window: time integral (unit x seconds), covered seconds, extremes and number of samples."""
 

@@ -7,13 +7,15 @@ Questions are answered over all parts together.
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
 
+from rules.light_dataclass import light_dataclass
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
     """Observations by bucket.
 
@@ -55,12 +57,16 @@ def check_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], co
     return None
 
 
-def from_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], total: float | None) -> Histogram:
+def from_cumulative(edges: tuple[float, ...], cumulative: Sequence[float], total: float | None) -> Histogram:
     """Return a histogram from cumulative bucket counts. Raise BrokenHistogramError if a count falls."""
-    counts = (cumulative[0], *(b - a for a, b in pairwise(cumulative)))
+    return Histogram(edges=edges, counts=_counts(cumulative), total=total)
+
+
+def _counts(cumulative: Sequence[float]) -> tuple[float, ...]:
+    counts = (cumulative[0], *map(operator.sub, cumulative[1:], cumulative))
     if min(counts) < 0:
         raise BrokenHistogramError("bucket counts fall")
-    return Histogram(edges=edges, counts=counts, total=total)
+    return counts
 
 
 def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
@@ -74,26 +80,25 @@ def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
         earlier = Cumulative(later.edges, (0.0,) * len(later.edges), 0.0)
     if earlier.edges != later.edges:
         raise BrokenHistogramError("bucket edges changed")
-    grown = tuple(b - a for a, b in zip(earlier.counts, later.counts, strict=True))
-    part = from_cumulative(later.edges, grown, None)
-    if earlier.total is None or later.total is None:
-        return part
-    total = later.total - earlier.total
-    return replace(part, total=total) if _possible(part, total) else part
+    counts = _counts(tuple(map(operator.sub, later.counts, earlier.counts)))
+    total = None if earlier.total is None or later.total is None else later.total - earlier.total
+    if total is not None and not _is_possible(later.edges, counts, total):
+        total = None
+    return Histogram(edges=later.edges, counts=counts, total=total)
 
 
-def _possible(part: Histogram, total: float) -> bool:
+def _is_possible(edges: tuple[float, ...], counts: tuple[float, ...], total: float) -> bool:
     """Return whether observations in these buckets can add up to `total`. Allow one observation that arrived during the
     scrape."""
     if not math.isfinite(total) or total < 0:
         return False
-    held = [(edge, count) for edge, count in zip(part.edges, part.counts, strict=True) if count > 0]
+    held = [(edge, count) for edge, count in zip(edges, counts, strict=True) if count > 0]
     one = max((edge for edge, _ in held if math.isfinite(edge)), default=math.inf)
-    lowest = math.fsum(count * max(0.0, lower) for lower, count in zip(part.edges, part.counts[1:], strict=False))
+    lowest = math.fsum(count * max(0.0, lower) for lower, count in zip(edges, counts[1:], strict=False))
     return lowest - one <= total <= math.fsum(edge * count for edge, count in held) + one
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Cumulative:
     """Histogram family as printed on a page: cumulative counts since the process started."""
 
@@ -124,7 +129,7 @@ def _add_equal(same: list[Histogram]) -> Histogram:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
     """Position of a quantile of the observed requests: certainly in (low, high], with the best estimate `value`."""
 
@@ -223,7 +228,7 @@ def _in_tail(parts: tuple[Histogram, ...], left: float, ends: tuple[float, float
     return low + (high - low) * math.log(at_low / left) / math.log(at_low / at_high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """Count of observations above a threshold among n: at least `low`, at most `high`, best estimate `best`."""
 

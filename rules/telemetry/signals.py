@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import LINKS
 
 
@@ -32,7 +33,7 @@ class Gap(StrEnum):
 GAP_ORDER = {gap: place for place, gap in enumerate(Gap)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Value of a signal in a window, with certain bounds.
 
@@ -52,7 +53,7 @@ class Reading:
         return Reading(value=value, low=low, high=high, n=self.n)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """Missing number and its reason. `text` adds details beyond the name of the gap."""
 

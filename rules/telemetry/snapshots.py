@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.histograms import Cumulative
 
 ENGINE_VERSION = "engine_version"
@@ -34,7 +35,7 @@ class PodTimes:
     ready_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Page at one instant. Family names and units are those of `rules.telemetry.families`.
 

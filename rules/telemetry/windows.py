@@ -7,11 +7,13 @@ are not part of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from functools import lru_cache
 from typing import TypeVar
 
+from rules.light_dataclass import light_dataclass
 from rules.telemetry import histograms
 from rules.telemetry.families import MOST_PER_SECOND, MOST_REQUESTS, stem
 from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, GaugeSum, sum_gauges
@@ -49,7 +51,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     return groups
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """Changes of one replica or several in (start, end] (unix seconds, both scrape instants).
 
@@ -162,11 +164,16 @@ def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
         return True
     if earlier.started_at is not None and later.started_at is not None:
         return abs(later.started_at - earlier.started_at) > RESTART_TOLERANCE_SECONDS
-    both = {f: (earlier.counters[f], now) for f, now in later.counters.items() if f in earlier.counters}
-    steps_before, steps = both.get(STEP_FAMILY, (0.0, 0.0))
-    fell = sum(now < before for before, now in both.values())
-    grew = sum(now > before for before, now in both.values())
-    return steps < steps_before or fell > grew
+    fell = grew = 0
+    for family, now in later.counters.items():
+        before = earlier.counters.get(family, now)
+        if now < before:
+            if family == STEP_FAMILY:
+                return True
+            fell += 1
+        elif now > before:
+            grew += 1
+    return fell > grew
 
 
 def _after_restart(earlier: Snapshot, later: Snapshot) -> Window:
@@ -202,12 +209,17 @@ def _histogram_increases(earlier: Snapshot, later: Snapshot) -> dict[str, tuple[
 def _drop_impossible(counters: dict[str, float], parts: dict[str, tuple[Histogram, ...]], dt: float) -> frozenset[str]:
     """Drop the increases above what an engine can reach in `dt` seconds. Return their families."""
     seconds = max(dt, 1.0)
-    found = {f for f, value in counters.items() if value > MOST_PER_SECOND.get(stem(f), math.inf) * seconds}
+    found = {f for f, value in counters.items() if value > _most_per_second(f) * seconds}
     found |= {f for f, several in parts.items() if any(part.n > MOST_REQUESTS * seconds for part in several)}
     for family in found:
         counters.pop(family, None)
         parts.pop(family, None)
     return frozenset(found)
+
+
+@lru_cache(maxsize=4096)
+def _most_per_second(family: str) -> float:
+    return MOST_PER_SECOND.get(stem(family), math.inf)
 
 
 def _absences(
@@ -246,7 +258,7 @@ def explain_missing(several: Sequence[Window], family: str) -> Gap:
     return max(whole, key=GAP_ORDER.__getitem__, default=Gap.NOT_EXPOSED)
 
 
-def sum_families(windows: Iterable[Window], families: Container[str]) -> Window:
+def sum_families(windows: Iterable[Window], families: Collection[str]) -> Window:
     """Return the sum for some families; a family in parts (`family/part`) has all parts. Raise ValueError for no
     windows. Most rules read two of forty families, and a sum of all costs more than the evaluation."""
     several = tuple(windows)
@@ -255,7 +267,7 @@ def sum_families(windows: Iterable[Window], families: Container[str]) -> Window:
     return _sum(several, families)
 
 
-def select_families(window: Window, families: Container[str]) -> Window:
+def select_families(window: Window, families: Collection[str]) -> Window:
     """Return the window reduced to these families."""
     return replace(
         window,
@@ -276,7 +288,7 @@ def sum_windows(windows: Iterable[Window]) -> Window:
     return _sum(several, None)
 
 
-def _sum(several: tuple[Window, ...], families: Container[str] | None) -> Window:
+def _sum(several: tuple[Window, ...], families: Collection[str] | None) -> Window:
     """Return the sum of two windows or more for some families, None for all."""
     counters = _names((w.counters for w in several), families, in_parts=True)
     parts = _names((w.histograms for w in several), families)
@@ -299,16 +311,19 @@ def _sum(several: tuple[Window, ...], families: Container[str] | None) -> Window
 
 
 def _names(
-    mappings: Iterable[Mapping[str, object]], families: Container[str] | None, in_parts: bool = False
+    mappings: Iterable[Mapping[str, object]], families: Collection[str] | None, in_parts: bool = False
 ) -> list[str]:
     """Return the names of all mappings that belong to these families, sorted."""
+    if families is not None and not in_parts:
+        several = tuple(mappings)
+        return sorted(family for family in set(families) if any(family in one for one in several))
     names: set[str] = set().union(*mappings)
     if families is None:
         return sorted(names)
-    return sorted(name for name in names if name in families or (in_parts and stem(name) in families))
+    return sorted(name for name in names if name in families or stem(name) in families)
 
 
-def _sum_short(several: tuple[Window, ...], names: set[str], families: Container[str] | None) -> dict[str, float]:
+def _sum_short(several: tuple[Window, ...], names: set[str], families: Collection[str] | None) -> dict[str, float]:
     """Return the covered seconds without each family. A window that never had the family counts in full."""
     found = {}
     for name in sorted(names):

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from rules.confidence import Certainty
+from rules.light_dataclass import light_dataclass
 from rules.plan import load_bins
 from rules.plan.curve import Curve, Expectation
 from rules.plan.envelope import metric_value
@@ -48,7 +49,11 @@ class TierWindows:
     binned: tuple[BinnedWindow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+NO_BUDGET = Budget()
+"""Shared by all contexts without one: a fleet makes thousands of contexts a cycle."""
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContext:
     """Input of one rule at `now`: tier, binned windows of the hold (oldest first), period, and further evidence.
 
@@ -64,7 +69,7 @@ class RuleContext:
     now: float
     period_seconds: float = MINUTE_SECONDS
     fleet: Mapping[str, TierWindows] = field(default_factory=dict)
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = NO_BUDGET
     projection: Projection | None = None
     starts: tuple[ReplicaStart, ...] = ()
     releases: tuple[ReplicaRelease, ...] = ()
@@ -103,9 +108,10 @@ class RuleContext:
         sentence: str,
         idle: IdleReplicas | None = None,
         details: Iterable[str] = (),
+        stage: int | None = None,
     ) -> Verdict:
-        """Return a verdict of this rule. Empty `details` are left out."""
-        actions = tuple(Action(text=text, runbook=self.rule.name) for text in self.rule.actions)
+        """Return a verdict of this rule. Empty `details` are left out, and actions of a verdict that is ok."""
+        advised = self.rule.actions if status is not Status.OK else ()
         return Verdict(
             t=self.now,
             rule=self.rule.name,
@@ -117,7 +123,8 @@ class RuleContext:
             unit=self.rule.unit,
             sentence=sentence,
             details=tuple(filter(None, details)),
-            actions=actions if status is not Status.OK else (),
+            stage=stage,
+            actions=tuple([Action(text=text, runbook=self.rule.name) for text in advised]),
             idle=idle,
         )
 
@@ -269,12 +276,13 @@ def scraped_by_the_minute(binned: Sequence[BinnedWindow]) -> bool:
 
     The engine's gauges decide: those of GPUs have an interval of their own.
     """
-    return _mostly(
-        binned,
-        lambda window: (
-            _is_coarse(window)
-            or any(one.seconds > BURST_SECONDS * one.samples for f, one in window.gauges.items() if f in STEP_GAUGES)
-        ),
+    held = binned if isinstance(binned, HeldWindows) else HeldWindows(binned)
+    return held.is_scraped_by_the_minute
+
+
+def _is_of_one_scrape(window: Window) -> bool:
+    return _is_coarse(window) or any(
+        one.seconds > BURST_SECONDS * one.samples for family, one in window.gauges.items() if family in STEP_GAUGES
     )
 
 
@@ -322,6 +330,10 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def is_seldom_scraped(self) -> bool:
         return seldom_scraped(self)
+
+    @cached_property
+    def is_scraped_by_the_minute(self) -> bool:
+        return _mostly(self, _is_of_one_scrape)
 
     @cached_property
     def by_replica(self) -> Mapping[str | None, tuple[BinnedWindow, ...]]:

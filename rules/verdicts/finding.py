@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rules.confidence import Certainty
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
 
@@ -68,7 +69,7 @@ class UnknownSpan:
     ended_at: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
     """Latest result of a rule for a subject, its open finding and unknown span, and its last verdict's time (unix
     seconds).

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.confidence import Certainty
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.signals import Gap, Reading, SignalValue
 
 
@@ -22,7 +23,7 @@ SEVERITY = {Status.UNKNOWN: 0, Status.OK: 0, Status.WARNING: 1, Status.CRITICAL:
 FIRING = frozenset({Status.WARNING, Status.CRITICAL})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """Subject of a verdict: a tier or one of its replicas."""
 
@@ -72,7 +73,7 @@ class IdleReplicas:
     currency: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Result of a rule at an instant (unix seconds). Only the cascade has a `stage`.
 
@@ -103,7 +104,7 @@ class Verdict:
         return self.sentence if suspect in self.sentence else f"{self.sentence}. First suspect: {suspect}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
     """Result of a rule without enough data. It has no status, is shown and counted."""
 
