@@ -195,12 +195,10 @@ class ConnectionPool:
     def _take(self, guest: PendingConnection) -> None:
         if guest.is_crowded:
             own = [one for one in self._guests if one.origin == guest.origin]
-            if not own:
-                _log.debug("refused connection address=%s", guest.origin)
-                guest.dismissed()
-                return
-            # Guests are in order of arrival, and `min` returns the first of equals.
-            self._leave(min(own, key=lambda one: not one.is_idle)).dismissed()
+            # Guests are in order of arrival, and `min` returns the first of equals. Without one of them all requests of the
+            # address are with the workers: this guest may ask for what needs none.
+            if own:
+                self._leave(min(own, key=lambda one: not one.is_idle)).dismissed()
         self._guests[guest] = NOTHING
         self._step(guest)
 

@@ -227,7 +227,7 @@ class _Connection(HTTPConnection):
     def finish_served(self) -> None:
         if self._leaving or not self.server.ready:
             self._shut()
-        elif not self.server.hand_over(self):
+        elif self.is_crowded or not self.server.hand_over(self):
             self._leave_with(encode_reply(busy_reply("too many requests at once")))
             self.server.pool.enter(self)
 

@@ -132,8 +132,11 @@ def hanging(server: WebServer, monkeypatch: pytest.MonkeyPatch, number: int) -> 
 EXPECT = b"Expect: 100-continue\r\nContent-Length: 4000\r\n\r\n"
 
 
-def test_probes_and_refusals_need_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(threads=1, waiting=1) as server, hanging(server, monkeypatch, 2):
+@pytest.mark.parametrize("most_of_one_address", [16, 2])
+def test_probes_and_refusals_need_no_worker(most_of_one_address: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With 2 the hanging requests are all that this address may have at once.
+    options = {"threads": 1, "waiting": 1, "most_of_one_address": most_of_one_address}
+    with serving(**options) as server, hanging(server, monkeypatch, 2):
         server.receive(WebhookReceiver(Authenticator((TOKEN,))))
         for path in PROBES:
             assert ask(server, path)[0] == 200
