@@ -142,6 +142,7 @@ def _process(
 
 FILE = resource.RLIMIT_FSIZE
 LAST = "sizewatch_last_turn_timestamp_seconds"
+YEAR = 365 * 86_400
 
 PROCESS_FAULTS: tuple[Fault, ...] = (
     _file("disk_full", _fill, _empty, _has_disk),
@@ -157,6 +158,9 @@ PROCESS_FAULTS: tuple[Fault, ...] = (
     replace(
         _process("clock_two_minutes_ahead", _shift(120), _shift(0), turns_go_on, LAST, moves_clock=True), again_seconds=120.0
     ),
+    # Nobody sees these times again, so nothing is seen twice.
+    _process("clock_a_year_ahead", _shift(YEAR), _shift(0), turns_go_on, LAST, moves_clock=True),
+    _process("clock_ten_years_ahead", _shift(10 * YEAR), _shift(0), turns_go_on, LAST, moves_clock=True),
     _process("clock_an_hour_back", _shift(-3600), _shift(0), turns_go_on, LAST, moves_clock=True),
     _process("clock_a_minute_back", _shift(-60), _shift(0), turns_go_on, LAST, moves_clock=True),
     Fault(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -50,6 +50,7 @@ class _Mark:
     """Place in a YAML text. PyYAML's has further fields: with two of each value they are half of the memory."""
 
     __slots__ = ("column", "index", "line")
+    name: ClassVar[str] = ""
 
     def __init__(self, index: int, line: int, column: int) -> None:
         self.index = index

@@ -143,7 +143,7 @@ def test_what_cannot_be_decoded_gets_one_sentence(tmp_path: Path, content: str |
 
 def test_a_file_that_is_missing_a_folder_or_too_large_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.json") == "there is no such file"
-    assert refusal(tmp_path) == "cannot be read: Is a directory"
+    assert refusal(tmp_path) == "is a folder"
     large = tmp_path / "large.json"
     with large.open("wb") as file:
         file.truncate(formats.MAX_BYTES + 1)

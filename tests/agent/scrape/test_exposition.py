@@ -303,7 +303,7 @@ def test_a_series_twice_that_nobody_wants_does_no_harm() -> None:
     ("text", "kind", "words"),
     [
         ("x 1\ny 12", ScrapeFailure.CUT_OFF, "ends inside a line: b'x 1\\ny 12'"),
-        ("", ScrapeFailure.CUT_OFF, "ends inside a line"),
+        ("", ScrapeFailure.CUT_OFF, "the page is empty"),
         ("x 1\ny{a= 1\n", ScrapeFailure.SYNTAX, "line 2 "),
         ("# TYPE x banana\nx 1\n", ScrapeFailure.SYNTAX, "line 1 "),
         ("# TYPE x\nx 1\n", ScrapeFailure.SYNTAX, "line 1 "),
