@@ -27,11 +27,14 @@ from agent.daemon import schedule
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
-from agent.fleet import factory
 from agent.prometheus.api import StoreApi
 from agent.prometheus.query import StoreOptions
+from agent.sources import store
 
 SHORTEST_LOOK_SECONDS = 0.2
+
+REPLACED = ((service, "AlertDelivery"), (store, "StoreApi"))
+"""Names of which the daemon makes something that waits: a module and its global."""
 
 
 class Clock:
@@ -49,7 +52,6 @@ class Clock:
 def made(path: Path, clock: Clock, speed: float) -> Daemon:
     """The daemon of a configuration; what is due by the hour is due by the sped hour."""
     daemon_module.CLOCK_SECONDS = max(SHORTEST_LOOK_SECONDS, 5.0 / speed)
-    schedule.UPKEEP_SECONDS = 3600.0 / speed
     delivery.FIRST_RETRY_SECONDS = 1.0 / speed
     _speed_up(speed)
     loaded = load(path)
@@ -67,8 +69,8 @@ def _speed_up(speed: float) -> None:
             super().__init__(options, lambda: time.monotonic() * speed)
 
     # What the daemon makes of these names from now on.
-    vars(service)["Delivery"] = SpedDelivery
-    vars(factory)["StoreApi"] = SpedStoreApi
+    for (module, name), sped in zip(REPLACED, (SpedDelivery, SpedStoreApi), strict=True):
+        vars(module)[name] = sped
 
 
 if __name__ == "__main__":
