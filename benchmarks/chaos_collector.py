@@ -21,6 +21,8 @@ from chaos_store import Victoria
 INTERVAL_SECONDS = 10.0
 TIMEOUT_SECONDS = 0.25
 MOST_BYTES = 1_000_000
+MOST_LINES = 3_000
+"""As `sample_limit` of Prometheus: else one page fills the store with series, and what reads it is out of sight for its range."""
 MOST_KEPT = 4_000_000
 """Bytes that wait for a store that is away; the oldest go first."""
 
@@ -166,6 +168,6 @@ def fetched(url: str) -> bytes | None:
                 found += piece
                 if time.monotonic() > until or len(found) > MOST_BYTES:
                     return None
-            return found if len(found) == expected else None
+            return found if len(found) == expected and found.count(b"\n") <= MOST_LINES else None
     except (OSError, HTTPException, ValueError):
         return None
