@@ -63,6 +63,10 @@ def shim(world: World, config: dict[str, Any]) -> None:
     os.environ["CHAOS_CLOCK"], os.environ["LD_PRELOAD"] = str(world.folder / "clock"), str(library)
 
 
+def keep_history(world: World, config: dict[str, Any]) -> None:
+    config["data_dir"] = str(world.folder / "data")
+
+
 def unlock(world: World) -> None:
     """Delete the lock file, and start a second daemon on the same history."""
     wait_until_up(world)
@@ -159,6 +163,12 @@ ATTACKS = (
         lost=say,
     ),
     Attack(name="clock-ten-years", text="the clock is set ten years ahead", config=shim, act=jump, lost=say_clock),
-    Attack(name="lock-removed", text="daemon.lock is deleted and a second daemon started", act=unlock, lost=say),
+    Attack(
+        name="lock-removed",
+        text="daemon.lock is deleted and a second daemon started",
+        config=keep_history,
+        act=unlock,
+        lost=say,
+    ),
     Attack(name="certificate-swapped", text="the mounted certificate is renewed", config=serve_tls, act=swap, lost=say),
 )

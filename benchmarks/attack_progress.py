@@ -29,9 +29,8 @@ def half_hang(world: World) -> list[dict[str, Any]]:
     return [target for pair in zip(hung, well, strict=False) for target in pair] + hung[len(well) :]
 
 
-def keep_no_history(world: World, config: dict[str, Any]) -> None:
-    """Configure what deploy/kubernetes/base/node/config.yaml does: no history, and so no forecasts in a second process."""
-    del config["data_dir"]
+def leave_tiers_to_fleet(world: World, config: dict[str, Any]) -> None:
+    """Configure what deploy/kubernetes/base/node/config.yaml does: role fleet judges the tiers."""
     config["tier_verdicts"] = False
 
 
@@ -78,7 +77,7 @@ ATTACKS = (
         name="hung-targets",
         text="300 targets, of which 150 take the connection and never answer",
         targets=half_hang,
-        config=keep_no_history,
+        config=leave_tiers_to_fleet,
         act=watch_readiness,
         lost=say_reads,
     ),

@@ -212,6 +212,7 @@ def run_attack(attack: Attack, minutes: float, root: Path) -> dict[str, Any]:
         folder = Path(name)
         world = World(folder)
         healthy = [f"/healthy{n}" for n in range(HEALTHY_TARGETS)]
+        # No history, as in deploy/kubernetes: with one, forecasts are made in a second process of 34 MiB.
         config: dict[str, Any] = {
             "role": "node",
             "scrape_interval": f"{INTERVAL_SECONDS}s",
@@ -219,7 +220,6 @@ def run_attack(attack: Attack, minutes: float, root: Path) -> dict[str, Any]:
             "targets": [world.target(path) for path in healthy] + attack.targets(world),
             "gpus": {"source": "none"},
             "web": {"listen": f"127.0.0.1:{world.port}"},
-            "data_dir": str(folder / "data"),
         }
         attack.config(world, config)
         (folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
