@@ -22,8 +22,8 @@ from rules.engines.registry import ENGINES
 
 DEFAULT_PATH = "/metrics"
 
-MOST_TARGETS = 112
-"""Maximum pods that are watched: an engine on each of seven instances of 16 GPUs. A target takes 0.4 MiB of 128."""
+MOST_TARGETS = 64
+"""Maximum pods that are watched: an engine on each of seven instances of 8 GPUs, and some more. 112 took more than 128 MiB."""
 
 POOLS = ("mixed", "prefill", "decode")
 SCHEMES = ("http", "https")

@@ -141,23 +141,29 @@ def _seconds(window: Window, family: str) -> float:
     return max(0.0, window.seconds_of(family))
 
 
+SPREAD_SECONDS = 86_400.0
+"""Longest time in seconds over which a window is spread: longer windows come from clocks that jump."""
+
+
 def split_by_minute(window: Window) -> tuple[MinuteSums, ...]:
     """Spread a window evenly over its minutes.
 
     Observed amounts go over the whole window, expected time over its end. The two differ if counters were booked late
-    (`rules.replicas.track`): late counters belong to the preceding silence.
+    (`rules.replicas.track`): late counters belong to the preceding silence. Of a window of more than SPREAD_SECONDS only
+    the end has minutes: a clock that is set ten years ahead would make five million.
     """
     whole = minute_from_window(window)
-    seen_from, minutes = min(window.start, whole.first), []
-    start = seen_from // MINUTE_SECONDS * MINUTE_SECONDS
+    oldest = window.end - SPREAD_SECONDS
+    seen_from, first = max(window.start, oldest), max(whole.first, oldest)
+    start, minutes = min(seen_from, first) // MINUTE_SECONDS * MINUTE_SECONDS, []
     while start < window.end:
-        seen = _overlap(start, window.start, window.end) / window.span if window.span > 0 else 0.0
-        due = _overlap(start, whole.first, window.end)
+        seen = _overlap(start, seen_from, window.end) / (window.end - seen_from) if window.span > 0 else 0.0
+        due = _overlap(start, first, window.end)
         share = dict.fromkeys(ADDED, seen) | {"expected_seconds": due / window.expected_seconds if due else 0.0}
         minutes.append(
             MinuteSums(
                 start=start,
-                first=max(start, whole.first) if due else math.inf,
+                first=max(start, first) if due else math.inf,
                 last=min(start + MINUTE_SECONDS, window.end) if due else -math.inf,
                 **{name: getattr(whole, name) * share[name] for name in ADDED},
             )

@@ -83,6 +83,13 @@ def test_an_engines_own_count_is_told_for_the_time_it_was_there() -> None:
     assert only(replace(counted, short_seconds={"requests_arrived": 45.0})).requests is None
 
 
+def test_of_a_window_over_a_clock_that_jumped_a_days_minutes_hold_all_that_was_counted() -> None:
+    parts = split_by_minute(window(0.0, 10 * 365 * 86_400.0, covered=15.0, requests_finished=1440.0))
+    assert len(parts) == 1440
+    assert sum(part.completed for part in parts) == pytest.approx(1440.0)
+    assert parts[-1].last == 10 * 365 * 86_400.0
+
+
 def test_a_whole_minute_is_what_was_seen_of_it() -> None:
     assert only(busy(START, START + 60)) == MinuteDemand(
         start=START,
