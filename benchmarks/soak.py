@@ -58,9 +58,9 @@ PODS = 4
 TURNS_A_GENERATION = 240
 """An hour of the daemon's clock."""
 
-CYCLE = Cycle(turns=2 * TURNS_A_GENERATION, full=600)
+CYCLE = Cycle(turns=2 * TURNS_A_GENERATION, full=1500)
 """Every other generation has other bucket edges. Two hours of findings and events are in memory (`soak_daemon`), which are 480
-turns; minutes look back one hour. The first forecast comes after these two hours, at most ten seconds late."""
+turns; minutes look back one hour; forecasts begin after two. The history's cache of 2 MB fills as its file does, to turn 1,500."""
 
 DROPPED_EDGES = re.compile(rb'^[^#\n]*_bucket\{[^\n]*le="(?:0\.1|0\.5|2\.5|10\.0)"[^\n]*\n', re.MULTILINE)
 TOKEN = "no-secret-at-all-of-the-soak"
@@ -258,7 +258,9 @@ def grid() -> Finding:
 
 def sampled(seconds: float, pid: int, page: str, folder: Path, made: World) -> Sample:
     rss, files, threads = look(pid)
-    pods = set(re.findall(r'replica="pod-(\d+)-', page))
+    # An incident's alert names the replica with which it began for as long as the incident lasts.
+    current = "\n".join(line for line in page.splitlines() if not line.startswith("sizewatch_incident"))
+    pods = set(re.findall(r'replica="pod-(\d+)-', current))
     data = folder / "data" / "history.db"
     return Sample(
         seconds=seconds,
@@ -287,6 +289,14 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with tracemalloc")
     parser.add_argument("--keep", type=Path, help="a folder for history, log and traces, which is kept")
     options = parser.parse_args()
+    try:
+        return run(options)
+    except ValueError as error:
+        raise SystemExit(f"soak: {error}") from error
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the soak of a role, print the course and the bounds, and return the exit code."""
     if options.role == "fleet":
         import soak_fleet
 

@@ -72,7 +72,7 @@ class Cycle:
 
     def is_over(self, turns: int, seconds: float, minutes: float) -> bool:
         """Whether so many minutes are over and there is something to compare; a slow machine has four times as long."""
-        enough = turns >= self.full + 5 * self.turns / 4
+        enough = turns >= self.full + 5 * self.turns / 2
         return seconds > minutes * 60.0 * (1 if enough else 4)
 
 
@@ -84,9 +84,11 @@ class Finding:
     holds: bool
 
 
-def slope(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
-    """By how much it grows a turn, over the second half."""
-    half = [one for one in samples if 2 * one.turns >= samples[-1].turns]
+def slope(samples: Sequence[Sample], full: int, of: Callable[[Sample], float]) -> float:
+    """By how much it grows a turn, over the second half and after `full` turns; NaN before these."""
+    half = [one for one in samples if 2 * one.turns >= samples[-1].turns and one.turns >= full]
+    if not half:
+        return nan
     mean_turns = sum(one.turns for one in half) / len(half)
     mean = sum(of(one) for one in half) / len(half)
     spread = sum((one.turns - mean_turns) ** 2 for one in half)
@@ -101,11 +103,13 @@ def growth(samples: Sequence[Sample], cycle: Cycle) -> float:
 
 
 def judged(samples: Sequence[Sample], generations: int, cycle: Cycle) -> list[Finding]:
-    """Each bound, and whether it holds; `generations` of pods may be told of at once."""
+    """Each bound, and whether it holds; `generations` of pods may be told of at once. Raise ValueError for under four samples."""
+    if len(samples) < 4:
+        raise ValueError(f"{len(samples)} samples are too few to judge growth: let it run for longer")
     first, last = samples[0], samples[-1]
     half = [one for one in samples if 2 * one.turns >= last.turns]
     third, fourth = half[: len(half) // 2], half[len(half) // 2 :]
-    grown = 1000.0 * slope(samples, lambda one: one.rss_bytes)
+    grown = 1000.0 * slope(samples, cycle.full, lambda one: one.rss_bytes)
     blocks = growth(samples, cycle)
     spread = OF_A_YOUNG if last.turns < YOUNG_TURNS else GROWTH_BYTES_A_1000_TURNS
     turns, days = max(1, last.turns - first.turns), (last.now - first.now) / 86_400.0
@@ -114,7 +118,12 @@ def judged(samples: Sequence[Sample], generations: int, cycle: Cycle) -> list[Fi
     most = max(one.generations for one in samples)
     log = (last.log_bytes - first.log_bytes) / turns
     return [
-        _bound("memory grows", f"{grown / MB:+.3f} MB a 1000 turns", spread / MB, grown / MB),
+        _bound(
+            "memory grows",
+            f"not known before turn {cycle.full}" if isnan(grown) else f"{grown / MB:+.3f} MB a 1000 turns",
+            spread / MB,
+            grown / MB,
+        ),
         _bound(
             "Python's blocks grow",
             f"not known before turn {cycle.full + cycle.turns}" if isnan(blocks) else f"{blocks:+.2f} a turn",

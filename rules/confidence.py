@@ -42,13 +42,13 @@ def binomial_lower_bound(k: float, n: float, confidence: float = CONFIDENCE) -> 
     return _solve(lambda p: binomial_tail(k, n, p), 1 - confidence, k / n)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def binomial_tail(k: int, n: int, p: float) -> float:
     """Return P(X >= k) for X ~ Binomial(n, p), 1 <= k <= n: the incomplete beta function I_p(k, n - k + 1)."""
     return _incomplete_beta(k, n - k + 1, p)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def poisson_lower_bound(k: float, confidence: float = CONFIDENCE) -> float:
     """Return the lower bound of a Poisson mean from k observed events (Garwood 1936); 0 for k = 0."""
     k = math.floor(k + 1e-9)

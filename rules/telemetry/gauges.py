@@ -70,7 +70,8 @@ class GaugeSum:
 
     @property
     def mean(self) -> float:
-        return self.integral / self.seconds
+        """Return the mean over the covered time. Rounding never moves it past the extremes."""
+        return min(max(self.integral / self.seconds, self.minimum), self.maximum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

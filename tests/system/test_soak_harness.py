@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from paths import ROOT
@@ -64,6 +65,21 @@ def test_a_run_that_ends_before_anything_can_be_compared_has_not_held() -> None:
 
 
 def test_a_slow_machine_gets_the_turns_that_it_needs() -> None:
-    assert not CYCLE.is_over(1_199, 301.0, 5.0)
-    assert CYCLE.is_over(1_200, 301.0, 5.0)
-    assert CYCLE.is_over(1_199, 1_201.0, 5.0)
+    assert not CYCLE.is_over(1_799, 301.0, 5.0)
+    assert CYCLE.is_over(1_800, 301.0, 5.0)
+    assert CYCLE.is_over(1_799, 1_201.0, 5.0)
+
+
+def test_memory_that_fills_at_first_is_no_growth_and_without_a_later_sample_nothing_is_known() -> None:
+    def grown(turns: int) -> tuple[bool, str]:
+        samples = [replace(sample(at, 300_000), rss_bytes=60_000_000 + 10_000 * min(at, 600)) for at in range(20, turns, 7)]
+        one = judged(samples, 2, CYCLE)[0]
+        return one.holds, one.found
+
+    assert grown(1_100) == (True, "+0.000 MB a 1000 turns")
+    assert grown(500) == (False, "not known before turn 600")
+
+
+def test_a_run_of_three_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 samples are too few"):
+        judged([sample(at, 300_000) for at in (1, 2, 3)], 2, CYCLE)

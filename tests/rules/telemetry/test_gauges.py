@@ -10,7 +10,7 @@ from making import START, cumulative, snapshot
 
 from rules.plan.load_bins import bin_window
 from rules.telemetry import windows
-from rules.telemetry.gauges import IN_SYSTEM_BY_LITTLE
+from rules.telemetry.gauges import IN_SYSTEM_BY_LITTLE, interpolate
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
@@ -162,3 +162,9 @@ def test_where_the_bounds_leave_the_load_open_it_is_not_placed() -> None:
     assert open_ended.in_system == 50 / 80
     assert (open_ended.bin, open_ended.beyond) == (None, "")
     assert bin_window(between(80.0, [10.0] * 5), context().curve, "r").bin == 0
+
+
+@pytest.mark.parametrize("seconds", [1713149715.4445245, 1764128001.7331, 49.000000001])
+def test_rounding_never_moves_the_mean_past_the_extremes(seconds: float) -> None:
+    one = interpolate(0.643, 0.643, seconds)
+    assert (one.mean, one.minimum, one.maximum) == (0.643, 0.643, 0.643)
