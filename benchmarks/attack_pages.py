@@ -23,7 +23,8 @@ def _hostile(
 
     def targets(world: World) -> list[dict[str, Any]]:
         packed = cycle([gzip.compress(page, 1) for page in pages(world.bodies[0])])
-        return [world.target("/hostile", lambda handler: answer(handler, next(packed), GZIP))]
+        path = f"/hostile{len(world.pages)}"
+        return [world.target(path, lambda handler: answer(handler, next(packed), GZIP))]
 
     return targets
 

@@ -25,7 +25,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -44,7 +44,8 @@ LIMIT_MIB = 128
 """`resources.limits.memory` of deploy/kubernetes/base/node/daemonset.yaml."""
 SHIPPED_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2"}
 """`env` of the same file."""
-HEALTHY_TARGETS = 4
+HEALTHY = tuple(f"/healthy{number}" for number in range(4))
+"""Paths of the targets that play a recording."""
 INTERVAL_SECONDS = 15
 HEALTH_SECONDS = 1.0
 """A kubelet gives a probe so long."""
@@ -198,7 +199,7 @@ def health(world: World) -> tuple[int, float]:
         return 0, time.monotonic() - begin
 
 
-def peak_mib(group: Path | None, process: subprocess.Popen[bytes]) -> float:
+def peak_mib(process: subprocess.Popen[bytes]) -> float:
     """The most resident memory of the process (VmHWM): a cgroup counts its page cache too."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
@@ -206,82 +207,93 @@ def peak_mib(group: Path | None, process: subprocess.Popen[bytes]) -> float:
     return 0.0
 
 
-def run_attack(attack: Attack, minutes: float, root: Path) -> dict[str, Any]:
-    """One row of the table."""
-    with tempfile.TemporaryDirectory() as name, cgroup(LIMIT_MIB) as group:
-        folder = Path(name)
-        world = World(folder)
-        healthy = [f"/healthy{n}" for n in range(HEALTHY_TARGETS)]
-        # No history, as in deploy/kubernetes: with one, forecasts are made in a second process of 34 MiB.
-        config: dict[str, Any] = {
-            "role": "node",
-            "scrape_interval": f"{INTERVAL_SECONDS}s",
-            "plan": str(root / "tests" / "plans" / "cpu-small-open.yaml"),
-            "targets": [world.target(path) for path in healthy] + attack.targets(world),
-            "gpus": {"source": "none"},
-            "web": {"listen": f"127.0.0.1:{world.port}"},
-        }
-        attack.config(world, config)
-        (folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
+@contextlib.contextmanager
+def attacked(
+    world: World, attacks: Sequence[Attack], root: Path, group: Path | None, interval: float = INTERVAL_SECONDS
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield the daemon of role `node`, in the cgroup if there is one, while these attacks go on together.
 
-        def enter() -> None:
-            if group is not None and not attack.limits:
-                (group / "cgroup.procs").write_text(str(os.getpid()))
-            for limit, value in attack.limits.items():
-                number = getattr(resource, limit)
-                resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
+    It is stopped in order at the end, or killed if that takes too long. Its log is `log` in the world's folder.
+    """
+    # No history, as in deploy/kubernetes: with one, forecasts are made in a second process of 34 MiB.
+    config: dict[str, Any] = {
+        "role": "node",
+        "scrape_interval": f"{interval:g}s",
+        "plan": str(root / "tests" / "plans" / "cpu-small-open.yaml"),
+        "targets": [world.target(path) for path in HEALTHY] + [one for each in attacks for one in each.targets(world)],
+        "gpus": {"source": "none"},
+        "web": {"listen": f"127.0.0.1:{world.port}"},
+    }
+    for one in attacks:
+        one.config(world, config)
+    (world.folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
+    limits = {name: value for one in attacks for name, value in one.limits.items()}
 
-        log = (folder / "log").open("wb")
-        command = [sys.executable, "-m", "agent", "run", "-c", str(folder / "sizewatch.yaml"), "--role", "node"]
-        begin = time.monotonic()
+    def enter() -> None:
+        if group is not None and not limits:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        for limit, value in limits.items():
+            number = getattr(resource, limit)
+            resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
+
+    command = [sys.executable, "-m", "agent", "run", "-c", str(world.folder / "sizewatch.yaml"), "--role", "node"]
+    with (world.folder / "log").open("wb") as log:
         environment = os.environ | SHIPPED_ENVIRONMENT
         process = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=log, preexec_fn=enter)
-        world.process = process
-        if attack.act is not None:
-            threading.Thread(target=attack.act, args=(world,), daemon=True).start()
-        turn, peak, last = 0.0, 0.0, {}
-        statuses: list[int] = []
-        slowest = 0.0
-        until = begin + minutes * 60
-        while time.monotonic() < until and process.poll() is None:
-            time.sleep(1.0)
-            status, seconds = health(world)
-            statuses.append(status)
-            slowest = max(slowest, seconds)
-            last = metrics(world) or last
-            turn = max(turn, last.get("sizewatch_turn_duration_seconds", 0.0))
-            peak = max(peak, peak_mib(group, process))
-        measured = time.monotonic() - begin
-        exit_early = process.poll()
-        lost = attack.lost(world)
-        stop_begin = time.monotonic()
+    world.process = process
+    for one in attacks:
+        if one.act is not None:
+            threading.Thread(target=one.act, args=(world,), daemon=True).start()
+    try:
+        yield process
+    finally:
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(4 * STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        stop = time.monotonic() - stop_begin
         world.over.set()
         world.server.shutdown()
-        log.close()
-        text = (folder / "log").read_text(errors="replace")
-        due = int(measured / INTERVAL_SECONDS)
-        unhealthy = [one for one in statuses[10:] if one != 200]
-        return {
-            "attack": attack.name,
-            "limit": f"{LIMIT_MIB} MiB" if group is not None and not attack.limits else dict(attack.limits) or "none",
-            "peak MiB": round(peak, 1),
-            "longest turn s": round(turn, 2),
-            "healthz not 200": f"{len(unhealthy)} of {len(statuses[10:])}",
-            "healthz slowest s": round(slowest, 3),
-            "healthy reads": f"{min(len(world.reads.get(path, ())) for path in healthy)} of {due}",
-            "stop s": round(stop, 1),
-            "ended": "ran on" if exit_early is None else f"ended with {exit_early}",
-            "tracebacks": text.count("Traceback"),
-            "log MB": round(len(text) / 1e6, 2),
-            "lost": lost,
-        }
+        world.server.server_close()
+
+
+def run_attack(attack: Attack, minutes: float, root: Path) -> dict[str, Any]:
+    """One row of the table."""
+    turn, peak, slowest, last = 0.0, 0.0, 0.0, {}
+    statuses: list[int] = []
+    with tempfile.TemporaryDirectory() as name, cgroup(LIMIT_MIB) as group:
+        world = World(Path(name))
+        begin = time.monotonic()
+        with attacked(world, [attack], root, group) as process:
+            while time.monotonic() < begin + minutes * 60 and process.poll() is None:
+                time.sleep(1.0)
+                status, seconds = health(world)
+                statuses.append(status)
+                slowest = max(slowest, seconds)
+                last = metrics(world) or last
+                turn = max(turn, last.get("sizewatch_turn_duration_seconds", 0.0))
+                peak = max(peak, peak_mib(process))
+            due = int((time.monotonic() - begin) / INTERVAL_SECONDS)
+            exit_early, lost = process.poll(), attack.lost(world)
+            stop_begin = time.monotonic()
+        stop = time.monotonic() - stop_begin
+        text = (world.folder / "log").read_text(errors="replace")
+    unhealthy = [one for one in statuses[10:] if one != 200]
+    return {
+        "attack": attack.name,
+        "limit": f"{LIMIT_MIB} MiB" if group is not None and not attack.limits else dict(attack.limits) or "none",
+        "peak MiB": round(peak, 1),
+        "longest turn s": round(turn, 2),
+        "healthz not 200": f"{len(unhealthy)} of {len(statuses[10:])}",
+        "healthz slowest s": round(slowest, 3),
+        "healthy reads": f"{min(len(world.reads.get(path, ())) for path in HEALTHY)} of {due}",
+        "stop s": round(stop, 1),
+        "ended": "ran on" if exit_early is None else f"ended with {exit_early}",
+        "tracebacks": text.count("Traceback"),
+        "log MB": round(len(text) / 1e6, 2),
+        "lost": lost,
+    }
 
 
 def main() -> int:

@@ -65,9 +65,9 @@ def test_a_run_that_ends_before_anything_can_be_compared_has_not_held() -> None:
 
 
 def test_a_slow_machine_gets_the_turns_that_it_needs() -> None:
-    assert not CYCLE.is_over(1_799, 301.0, 5.0)
-    assert CYCLE.is_over(1_800, 301.0, 5.0)
-    assert CYCLE.is_over(1_799, 1_201.0, 5.0)
+    assert not CYCLE.is_over(2_999, 301.0, 5.0)
+    assert CYCLE.is_over(3_000, 301.0, 5.0)
+    assert CYCLE.is_over(2_999, 1_201.0, 5.0)
 
 
 def test_memory_that_fills_at_first_is_no_growth_and_without_a_later_sample_nothing_is_known() -> None:

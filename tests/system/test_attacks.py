@@ -1,0 +1,56 @@
+"""Role `node` beside hostile neighbours, within the memory that the manifest ships: rows of `benchmarks/attacks.py`, shortened."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from paths import ROOT
+from waiting import wait_for
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+from attacks import HEALTHY, LIMIT_MIB, Attack, World, attacked, find_attacks, health, metrics, peak_mib
+
+INTERVAL_SECONDS = 2.0
+ATTACKS = find_attacks()
+REFUSED = re.compile(r'sizewatch_scrape_failures_total\{.*replica="(hostile\d)".*\}')
+
+
+def named(begin: str) -> list[Attack]:
+    return [one for one in ATTACKS if one.name.startswith(begin)]
+
+
+def test_the_limit_of_the_harness_is_that_of_the_manifest() -> None:
+    (manifest,) = yaml.safe_load_all((ROOT / "deploy/kubernetes/base/node/daemonset.yaml").read_text())
+    limits = [one["resources"]["limits"]["memory"] for one in manifest["spec"]["template"]["spec"]["containers"]]
+    assert limits == [f"{LIMIT_MIB}Mi"]
+
+
+@pytest.mark.parametrize("begin", ["page-", "kube-5000-gpus", "web-webhook-flood", "web-slow-bodies"])
+def test_the_agent_keeps_to_the_shipped_limit_and_reads_its_other_targets(begin: str, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with attacked(world, named(begin), ROOT, None, INTERVAL_SECONDS) as process:
+        hostile = [path for path in world.pages if path.startswith("/hostile")]
+        assert wait_for(
+            lambda: process.poll() is not None
+            or (
+                min(len(world.reads.get(path, ())) for path in HEALTHY) >= 6
+                and min((len(world.reads.get(path, ())) for path in hostile), default=2) >= 2
+                and health(world)[0] == 200
+            ),
+            every=0.25,
+        )
+        page = metrics(world)
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        assert peak_mib(process) < LIMIT_MIB
+    assert process.returncode == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    up = {series: value for series, value in page.items() if series.startswith("sizewatch_target_up{")}
+    healthy = [value for series, value in up.items() if 'replica="healthy' in series]
+    assert healthy == [1.0] * len(HEALTHY)
+    refused = {found[1] for series, value in page.items() if value and (found := REFUSED.match(series))}
+    assert refused == {path.strip("/") for path in hostile}
