@@ -31,7 +31,7 @@ from agent.http_client.connection import JSON, fetch_page
 from agent.http_client.transport import TargetOptions
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.plan_files import scalar, skeleton
-from exporters.render.text import blank_unprintable
+from exporters.render.text import blank_unprintable, shorten
 
 if TYPE_CHECKING:
     from rules.telemetry.snapshots import GpuReadout
@@ -50,6 +50,8 @@ COMMAND = re.compile(r"vllm|sglang|trtllm-serve|text-generation-(?:launcher|rout
 
 PARALLEL = re.compile(r"--?(?:tensor|pipeline)[-_]parallel[-_]size[= ](\d+)|--?(?:tp|pp)(?:[-_]size)?[= ](\d+)")
 MOST_ADDRESSES = 256
+MOST_REFUSAL = 200
+"""Maximum characters that are shown of why an address is no engine."""
 LISTENING = "0A"
 """State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
 
@@ -87,9 +89,9 @@ def run(options: argparse.Namespace) -> int:
     if there and not options.force:
         raise ConfigError(tuple(f"{path}: is there already; --force replaces it" for path in there))
     candidates = find_candidates()
-    engines = ask_candidates(candidates)
+    engines, refusals = ask_candidates(candidates)
     if not engines:
-        _print_nothing(candidates)
+        _print_nothing(refusals)
         return CANNOT_JUDGE
     # On demand: NVML takes memory.
     from agent.gpu.nvml_reader import list_local_gpus
@@ -183,24 +185,28 @@ def _address(fib_trie: Path) -> str:
     return next((one for one in local if not one.startswith("127.")), "")
 
 
-def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[FoundEngine, ...]:
-    """Return the candidates that serve the page of an engine."""
+def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
+    """Return the candidates that serve the page of an engine, and for each other one why it does not."""
     if not candidates:
-        return ()
+        return (), ()
     with ThreadPoolExecutor(max_workers=min(16, len(candidates)), thread_name_prefix="init") as pool:
-        return tuple(found for found in pool.map(_ask, candidates) if found is not None)
+        answers = tuple(pool.map(_ask, candidates))
+    engines = tuple(one for one in answers if isinstance(one, FoundEngine))
+    return engines, tuple(one for one in answers if isinstance(one, str))
 
 
-def _ask(candidate: Candidate) -> FoundEngine | None:
+def _ask(candidate: Candidate) -> FoundEngine | str:
+    refusal = ""
     for path in PATHS:
         url = f"http://{candidate.host}:{candidate.port}{path}"
         try:
             return FoundEngine(
                 candidate=candidate, probe=probe_engine(TargetOptions(url=url, timeout_seconds=TIMEOUT_SECONDS))
             )
-        except ScrapeError:
-            continue
-    return None
+        except ScrapeError as error:
+            refusal = refusal or error.text
+    place = f"{candidate.host}:{candidate.port}"
+    return refusal if place in refusal else f"{place}: {refusal}"
 
 
 def has_alertmanager(url: str) -> bool:
@@ -256,16 +262,16 @@ def config_text(
     return "\n".join(map(blank_unprintable, lines)) + "\n"
 
 
-def _print_nothing(candidates: tuple[Candidate, ...]) -> None:
-    asked = ", ".join(f"{one.host}:{one.port}" for one in candidates) or "none listens"
+def _print_nothing(refusals: tuple[str, ...]) -> None:
     ports = ", ".join(map(str, ENGINE_PORTS))
     lines = (
-        f"no engine answers on this machine. Asked: {asked} (the usual ports are {ports}).",
+        "no engine answers on this machine" + (":" if refusals else f": nothing listens on {ports}."),
+        *(f"  {shorten(one, MOST_REFUSAL)}" for one in refusals),
         "Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.",
         "An engine elsewhere: sizewatch plan init http://HOST:PORT/metrics > plan.yaml",
     )
     for line in lines:
-        print(f"sizewatch init: {line}", file=sys.stderr)
+        print(f"sizewatch init: {blank_unprintable(line)}", file=sys.stderr)
 
 
 def _print_found(

@@ -132,7 +132,7 @@ def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> I
         text = f"The plan's {planned} are the lead until {ENOUGH} starts are timed from the request to Ready"
     else:
         rest = number(plan_seconds - max(one.p95_seconds for one in known), "seconds")
-        text = f"None is timed from the request for the replica, so the plan's {planned} are the lead: {rest} were not timed"
+        text = f"No start was timed from the request for its replica. The plan's {planned} are the lead; {rest} of it are not timed"
     yield plan_seconds, LeadSource.PLAN, None, text
 
 

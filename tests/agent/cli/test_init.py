@@ -121,7 +121,8 @@ def test_both_files_are_valid_at_once_and_name_what_is_assumed(
 def test_gpus_of_a_replica_are_those_of_its_command_line_or_an_equal_share() -> None:
     gpus = tuple(readout(gpu=f"GPU-{number}", index=number) for number in range(8))
     with engines(2) as served:
-        found = init.ask_candidates(candidates(*served))
+        found, refusals = init.ask_candidates(candidates(*served))
+        assert refusals == ()
         tiers = init.group_by_tier(found, gpus)
         assert "per_replica: 4  # ASSUMED" in init.plan_text(tiers, gpus, "now")
         ((tier, group),) = tiers.items()
@@ -137,7 +138,7 @@ def test_files_that_are_there_are_kept_without_force(here: Path, capsys: pytest.
     assert not (here / "sizewatch.yaml").exists()
 
 
-def test_without_an_engine_it_says_where_it_asked(
+def test_without_an_engine_it_says_what_answered_where_it_asked(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with engines() as (engine,):
@@ -145,8 +146,18 @@ def test_without_an_engine_it_says_where_it_asked(
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))
         assert main(["init"]) == 3
     err = capsys.readouterr().err
-    assert f"no engine answers on this machine. Asked: 127.0.0.1:{engine.port} (the usual ports are 8000, " in err
+    said = err.splitlines()
+    assert said[0] == "sizewatch init: no engine answers on this machine:"
+    assert said[1].startswith(f"sizewatch init:   127.0.0.1:{engine.port}: no page of an engine")
     assert list(here.iterdir()) == []
+
+
+def test_where_nothing_listens_it_names_the_ports(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init, "find_candidates", lambda: ())
+    assert main(["init"]) == 3
+    assert "nothing listens on 8000, 30000, 8080, 3000." in capsys.readouterr().err
 
 
 def test_run_starts_the_daemon_on_what_was_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_starts_that_were_timed_in_part_never_undercut_the_plan_however_many_the
     assert (found.p95_seconds, found.source, found.leading) == (207.0, LeadSource.PLAN, None)
     assert found.count == count
     assert found.sentence.endswith(
-        ". None is timed from the request for the replica, so the plan's 207 s are the lead: 117 s were not timed"
+        ". No start was timed from the request for its replica. The plan's 207 s are the lead; 117 s of it are not timed"
     )
 
 
