@@ -36,11 +36,13 @@ def test_the_agent_keeps_to_the_shipped_limit_and_reads_its_other_targets(begin:
     with attacked(world, named(begin), ROOT, None, INTERVAL_SECONDS) as process:
         hostile = [path for path in world.pages if path.startswith("/hostile")]
         assert wait_for(
-            lambda: process.poll() is not None
-            or (
-                min(len(world.reads.get(path, ())) for path in HEALTHY) >= 6
-                and min((len(world.reads.get(path, ())) for path in hostile), default=2) >= 2
-                and health(world)[0] == 200
+            lambda: (
+                process.poll() is not None
+                or (
+                    min(len(world.reads.get(path, ())) for path in HEALTHY) >= 6
+                    and min((len(world.reads.get(path, ())) for path in hostile), default=2) >= 2
+                    and health(world)[0] == 200
+                )
             ),
             every=0.25,
         )

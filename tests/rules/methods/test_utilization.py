@@ -187,7 +187,8 @@ def test_a_queue_is_empty_only_after_a_day_of_traffic() -> None:
 def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
     def polled(number: int) -> Window:
         one = hour(number, used=0.2, gpu=None, replicas=4)
-        level = replace(one.gauges["requests_running"], integral=0.3 * one.covered_seconds)
+        running = one.gauges["requests_running"]
+        level = replace(running, integral=0.3 * one.covered_seconds, minimum=0.3, maximum=0.3)
         return replace(
             one, gauges={**one.gauges, "gpu_utilization_sampled": level}, sampled=frozenset({"gpu_utilization_sampled"})
         )
