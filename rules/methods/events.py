@@ -21,9 +21,9 @@ from rules.verdicts.context import (
     is_persistent,
     select_comparable,
     supports_certain,
-    watched_seconds,
     worst_gap,
 )
+from rules.verdicts.held_windows import hold, watched_seconds
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 EVENTS, REQUESTS = "preemptions", "requests_finished"
@@ -63,7 +63,7 @@ def judge_event_ratio(case: RuleContext) -> RuleResult:
     """Compare preemptions per finished request with the guide's two limits, at any load."""
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    found = ratio(windows.sum_windows(s.window for s in case.binned), EVENTS, REQUESTS)
+    found = ratio(hold(case.binned).sum_families((EVENTS, REQUESTS)), EVENTS, REQUESTS)
     total = count_events(case.binned)
     if isinstance(found, Missing) and total.events <= 0:
         return case.unknown(found.gap, f"no {case.rule.signal}")
@@ -153,7 +153,7 @@ def judge_faults(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     family = case.rule.family
-    total = windows.sum_families((one.window for one in case.binned), (family, BY_CODE.get(family, family)))
+    total = hold(case.binned).sum_families((family, BY_CODE.get(family, family)))
     if family not in total.counters:
         return case.unknown(total.explain_missing(family), f"{case.rule.about}: not measured here")
     count = total.counters[family]

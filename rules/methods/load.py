@@ -7,13 +7,12 @@ Completed requests saturate, so arrivals, requests in the system and a growing q
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.methods.evidence import certain_if, group_by_replica, join_names
 from rules.plan.load_bins import BinnedWindow
-from rules.telemetry import windows
 from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
@@ -26,10 +25,9 @@ from rules.verdicts.context import (
     RuleContext,
     find_growing_queues,
     part_seen,
-    scraped_by_the_minute,
-    watched_seconds,
     worst_gap,
 )
+from rules.verdicts.held_windows import scraped_by_the_minute, watched_seconds
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -67,12 +65,11 @@ class OfferedLoad:
         return f"{text}, {number(self.capacity_rps, 'per_second')} are usable"
 
 
-def offered_load(several: Iterable[Window], capacity: Capacity) -> OfferedLoad | None:
-    """Return the load that arrived at a replica. Return None if finished requests are not known.
+def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
+    """Return the load that arrived at a replica, by the sum of its windows. Return None if finished requests are not known.
 
     Failed and refused requests arrived too. Unfinished requests are taken to be as long as finished ones.
     """
-    whole = windows.sum_families(several, FAMILIES)
     finished = replica_rate(whole, "requests_finished")
     if finished is None:
         return None
@@ -91,12 +88,12 @@ def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
     capacity, last = case.context.capacity, case.last_quarter(case.binned)
     if capacity is None:
         return "what load a replica can take is not known", LatencyPattern.EITHER
-    whole = offered_load((one.window for one in last), capacity)
+    whole = offered_load(last.sum_families(FAMILIES), capacity)
     if whole is None:
         return "what load arrives is not known", LatencyPattern.EITHER
     seconds = above = 0.0
     for group in case.periods(last):
-        load = offered_load((one.window for one in group), capacity)
+        load = offered_load(group.sum_families(FAMILIES), capacity)
         if load is not None:
             covered = math.fsum(one.window.covered_seconds for one in group)
             seconds += covered

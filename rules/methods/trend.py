@@ -29,6 +29,7 @@ from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.wording import format_count, number, split_claim, spread
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, part_seen, too_early, worst_gap
+from rules.verdicts.held_windows import hold
 from rules.verdicts.latency_pattern import with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
@@ -100,7 +101,7 @@ def _find_growth(case: RuleContext, name: str | None, binned: Sequence[BinnedWin
     if not text:
         return None
     waiting = load_bins.mean_waiting(_select_third(case, binned, last=True))
-    whole = windows.sum_families((one.window for one in binned), ("requests_finished", windows.NET_CHANGE))
+    whole = hold(binned).sum_families(("requests_finished", windows.NET_CHANGE))
     finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
     if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
         return None
@@ -144,7 +145,7 @@ def judge_saturated(case: RuleContext) -> RuleResult:
 
 def _read_utilization(binned: Sequence[BinnedWindow]) -> Reading | Missing:
     signal = BY_NAME["gpu_utilization"]
-    return read(signal, windows.sum_families((one.window for one in binned), families_of(signal)))
+    return read(signal, hold(binned).sum_families(families_of(signal)))
 
 
 def _is_pegged(case: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> bool:
