@@ -25,6 +25,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
+from rules.verdicts.held_windows import hold
 
 LONGER = 1.2
 """Factor above planned lengths that is evidence. Bucket edges of 1-2-5 grids allow no finer distinction."""
@@ -249,8 +250,8 @@ def check_cold_cache(context: CauseContext) -> CauseResult:
     Most late requests on it prove the cause. Without late requests the lost hits alone make it likely.
     """
     warm_up = CATALOGUE[prefix_routing.RULE].limit("warm_up_seconds", context.context.limits)
-    placed = [(windows.minute_of(one.window), one) for one in context.binned]
-    warm, young = ([one for _, one in part] for part in prefix_routing.split_by_warmth(placed, warm_up))
+    parts = hold(context.binned).once(prefix_routing.split_by_warmth, warm_up)
+    warm, young = ([one for _, one in part] for part in parts)
     usual = prefix_routing.hit_rate(warm)
     if not young or usual is None:
         return CauseResult(supported=False)

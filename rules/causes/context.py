@@ -135,7 +135,8 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     limit = _read_limit(context) if context.rule.method in USERS else None
     if context.rule.method is not judge_tail and limit is None:
         return None
-    counted = [(one, late) for one in context.binned if (late := _count_late(context, one, limit)) is not None]
+    factor = context.rule.limit("factor", context.context.limits) if limit is None else 1.0
+    counted = [(one, late) for one in context.binned if (late := _count_late(context, one, limit, factor)) is not None]
     n = math.fsum(late.n for _, late in counted)
     if n <= 0:
         return None
@@ -185,14 +186,10 @@ def _read_limit(context: CauseContext) -> float | None:
     return {"tpot_seconds": facts.tpot_slo_seconds, "e2e_seconds": facts.e2e_slo_seconds}.get(context.rule.family)
 
 
-def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None) -> Share | None:
-    """Return the requests slower than `limit` (seconds), or without limit than the benchmark allows at this load."""
+def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None, factor: float) -> Share | None:
+    """Return the requests slower than `limit` (seconds), or without limit than `factor` times the benchmark's."""
     curve, parts = context.context.curve, one.window.histograms.get(context.rule.family)
     if limit is None and curve is not None and one.bin is not None and parts:
         expected = curve.expectation(one.bin, context.rule.metric, one.rps or 0.0, one.in_system)
-        limit = (
-            expected.interpolated * context.rule.limit("factor", context.context.limits)
-            if expected is not None
-            else None
-        )
+        limit = expected.interpolated * factor if expected is not None else None
     return histograms.share_above(parts, limit) if parts and limit is not None else None

@@ -66,7 +66,7 @@ def _explain_missing(case: RuleContext) -> Unknown | None:
 
 def _describe_doubt(case: RuleContext) -> tuple[str, ...]:
     """Return why the counts are inconclusive, or which of the two kinds of failures is missing."""
-    doubts = [found.doubt for found in _read_outcomes(case.binned) if found.doubt]
+    doubts = [found.doubt for found in hold(case.binned).once(_read_outcomes) if found.doubt]
     if doubts:
         return (f"not certain: {doubts[-1]}",)
     present = {family for one in case.binned for family in one.window.counters}
@@ -141,7 +141,7 @@ def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> Ru
 
 def _count_refusals(binned: Iterable[BinnedWindow], field: str) -> Refusals | None:
     """Return the refused requests, or None if no binned window separates outcomes."""
-    each = _read_outcomes(binned)
+    each = hold(binned).once(_read_outcomes)
     if not each:
         return None
     return Refusals(

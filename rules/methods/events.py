@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
-from rules.plan.load_bins import BinnedWindow, group_by_load_bin
+from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import ratio
 from rules.telemetry.signals import Gap, Missing
@@ -96,7 +96,7 @@ def judge_excess(case: RuleContext) -> RuleResult:
         return found
     planned = supported = 0.0
     used: list[BinnedWindow] = []
-    for bin, one in group_by_load_bin(found.binned, found.curve).items():
+    for bin, one in hold(found.binned).by_load_bin(found.curve).items():
         wanted = found.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
         if wanted is None:
             continue

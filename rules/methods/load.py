@@ -27,7 +27,7 @@ from rules.verdicts.context import (
     part_seen,
     worst_gap,
 )
-from rules.verdicts.held_windows import scraped_by_the_minute, watched_seconds
+from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -268,7 +268,7 @@ class PeakComparison:
 def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
     """Return the busiest periods of the tier. Return None without a planned peak or with fewer than three periods."""
     rates = case.context.plan.workload.requests_per_second if case.context.plan and case.context.plan.workload else None
-    arrivals = _count_arrivals(case)
+    arrivals = hold(case.binned).once(_count_arrivals, case.period_seconds)
     if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
         return None
     top = arrivals[:SEPARATE]
@@ -290,17 +290,17 @@ def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
 
 def busiest_rate(case: RuleContext) -> float | None:
     """Return the requests per second that arrived in at least three periods. Return None with fewer periods."""
-    arrivals = _count_arrivals(case)
+    arrivals = hold(case.binned).once(_count_arrivals, case.period_seconds)
     return arrivals[SEPARATE - 1][0] if len(arrivals) >= SEPARATE else None
 
 
-def _count_arrivals(case: RuleContext) -> list[tuple[float, float, float]]:
+def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[float, float, float]]:
     """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
     arrivals = []
-    for group in case.periods(case.binned):
+    for group in held.periods(period_seconds).values():
         known = [one.window for one in group if "requests_finished" in one.window.counters]
         seconds = max((w.end for w in known), default=0.0) - min((w.start for w in known), default=0.0)
-        if known and seconds >= WHOLE * case.period_seconds:
+        if known and seconds >= WHOLE * period_seconds:
             requests = max(0.0, math.fsum(count_arrivals(window.counters) or 0.0 for window in known))
             arrivals.append((requests / seconds, requests, seconds))
     return sorted(arrivals, reverse=True)

@@ -110,8 +110,12 @@ class Cumulative:
 def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
     """Return one sum per grid of equal edges, in the order of the edges. Any grouping of the input gives the same
     parts."""
+    several = list(parts)
+    if several and not [part for part in several if part.edges is not several[0].edges]:
+        # Pages of one layout share the object of their edges, and hashing it costs more than the sum.
+        return (_add_equal(several),)
     grids: dict[tuple[float, ...], list[Histogram]] = {}
-    for part in parts:
+    for part in several:
         grids.setdefault(part.edges, []).append(part)
     if len(grids) > 1 and NO_GRID in grids and not any(part.n for part in grids[NO_GRID]):
         del grids[NO_GRID]
@@ -125,7 +129,7 @@ def _add_equal(same: list[Histogram]) -> Histogram:
     return Histogram(
         edges=same[0].edges,
         counts=tuple(map(math.fsum, zip(*[part.counts for part in same], strict=True))),
-        total=None if any(t is None for t in totals) else math.fsum(t for t in totals if t is not None),
+        total=None if None in totals else math.fsum(t for t in totals if t is not None),
     )
 
 

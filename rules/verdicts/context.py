@@ -130,9 +130,8 @@ class RuleContext:
         """Return the windows wholly in the last quarter of the hold; in a short hold those of its newest period."""
         if self._late is None:
             held = hold(self.binned)
-            first = min((s.window.start for s in held), default=math.inf)
             newest = max(held.periods(self.period_seconds), default=math.inf)
-            object.__setattr__(self, "_late", (self.now - (self.now - first) / 4, newest))
+            object.__setattr__(self, "_late", (self.now - (self.now - held.start) / 4, newest))
         assert self._late is not None
         return hold(binned).since(*self._late, self.period_seconds)
 

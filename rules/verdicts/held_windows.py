@@ -8,13 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rules.plan import load_bins
-from rules.plan.load_bins import BinnedWindow
+from rules.plan.curve import Curve
+from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.telemetry import histograms, windows
 from rules.telemetry.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS, STEP_GAUGES
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import Window
+
+Arguments = ParamSpec("Arguments")
+Made = TypeVar("Made")
 
 
 class HeldWindows(tuple[BinnedWindow, ...]):
@@ -26,8 +32,13 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         return max((s.window.end for s in self), default=0.0) - min((s.window.start for s in self), default=0.0)
 
     @cached_property
+    def start(self) -> float:
+        """Return the first start in unix seconds, inf without windows."""
+        return min((s.window.start for s in self), default=math.inf)
+
+    @cached_property
     def watched_seconds(self) -> float:
-        return watched_seconds(self)
+        return _watched_seconds(self)
 
     @cached_property
     def is_seldom_scraped(self) -> bool:
@@ -48,65 +59,74 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         return HeldWindows(one for one in self if one.bin is not None)
 
     @cached_property
-    def _growing(self) -> dict[float, dict[str | None, str]]:
+    def _made(self) -> dict[tuple[object, ...], Any]:
+        """Return the results of `once`, by function and arguments."""
         return {}
 
-    @cached_property
-    def _periods(self) -> dict[float, dict[float, HeldWindows]]:
-        return {}
-
-    @cached_property
-    def _late(self) -> dict[tuple[float, float, float], HeldWindows]:
-        return {}
-
-    @cached_property
-    def _sums(self) -> dict[frozenset[str], Window]:
-        return {}
-
-    @cached_property
-    def _parts(self) -> dict[str, tuple[Histogram, ...]]:
-        return {}
+    def once(
+        self,
+        make: Callable[Concatenate[HeldWindows, Arguments], Made],
+        *arguments: Arguments.args,
+        **_: Arguments.kwargs,
+    ) -> Made:
+        """Return `make` of these windows. It is called once for equal arguments."""
+        key = (make, *arguments)
+        if key not in self._made:
+            self._made[key] = make(self, *arguments, **_)
+        found: Made = self._made[key]
+        return found
 
     def find_growing_queues(self, now: float) -> Mapping[str | None, str]:
         """Return the replicas whose queue grew over the whole hold up to `now` (unix seconds), with the numbers."""
-        if now not in self._growing:
-            found = {name: load_bins.describe_growth(group, now) for name, group in self.by_replica.items()}
-            self._growing[now] = {name: text for name, text in found.items() if text and name is not None}
-        return self._growing[now]
+        return self.once(_find_growing_queues, now)
 
     def periods(self, seconds: float) -> Mapping[float, HeldWindows]:
         """Return the windows of each minute (hour) of `seconds`, by its number, oldest first."""
-        if seconds not in self._periods:
-            groups = windows.group_by(self, lambda one: one.window.middle // seconds)
-            self._periods[seconds] = {number: HeldWindows(groups[number]) for number in sorted(groups)}
-        return self._periods[seconds]
+        return self.once(_group_by_period, seconds)
 
     def since(self, begin: float, newest: float, seconds: float) -> HeldWindows:
         """Return the windows that start at `begin` (unix seconds) or later, and those of the period `newest`."""
-        key = begin, newest, seconds
-        if key not in self._late:
-            late = (s for s in self if s.window.start >= begin or s.window.middle // seconds == newest)
-            self._late[key] = HeldWindows(late)
-        return self._late[key]
+        return self.once(_select_since, begin, newest, seconds)
+
+    def by_load_bin(self, curve: Curve) -> dict[int, LoadBin]:
+        """Return the windows inside the curve by load bin."""
+        return load_bins.select_on_curve(self.once(load_bins.sum_load_bins), curve)
 
     def sum_families(self, families: Collection[str]) -> Window:
         """Return the sum for some families. Raise ValueError for no windows."""
-        wanted = frozenset(families)
-        if wanted not in self._sums:
-            self._sums[wanted] = windows.sum_families([one.window for one in self], wanted)
-        return self._sums[wanted]
+        return self.once(_sum_families, frozenset(families))
 
     def sum_parts(self, family: str) -> tuple[Histogram, ...]:
         """Return the histogram of a family, a part for each bucket grid."""
-        if family not in self._parts:
-            found = (one.window.histograms.get(family, ()) for one in self)
-            self._parts[family] = histograms.sum_histograms(part for parts in found for part in parts)
-        return self._parts[family]
+        return self.once(_sum_parts, family)
 
 
 def hold(binned: Iterable[BinnedWindow]) -> HeldWindows:
     """Return the windows with what was already asked of them."""
     return binned if isinstance(binned, HeldWindows) else HeldWindows(binned)
+
+
+def _find_growing_queues(held: HeldWindows, now: float) -> dict[str | None, str]:
+    found = {name: load_bins.describe_growth(group, now) for name, group in held.by_replica.items()}
+    return {name: text for name, text in found.items() if text and name is not None}
+
+
+def _group_by_period(held: HeldWindows, seconds: float) -> dict[float, HeldWindows]:
+    groups = windows.group_by(held, lambda one: one.window.middle // seconds)
+    return {number: HeldWindows(groups[number]) for number in sorted(groups)}
+
+
+def _select_since(held: HeldWindows, begin: float, newest: float, seconds: float) -> HeldWindows:
+    return HeldWindows(s for s in held if s.window.start >= begin or s.window.middle // seconds == newest)
+
+
+def _sum_families(held: HeldWindows, families: frozenset[str]) -> Window:
+    return windows.sum_families([one.window for one in held], families)
+
+
+def _sum_parts(held: HeldWindows, family: str) -> tuple[Histogram, ...]:
+    found = [one.window.histograms[family] for one in held if family in one.window.histograms]
+    return histograms.sum_histograms(chain.from_iterable(found))
 
 
 def seldom_scraped(binned: Sequence[BinnedWindow]) -> bool:
@@ -147,6 +167,10 @@ def watched_seconds(binned: Iterable[BinnedWindow]) -> float:
 
     A sum over replicas counts as span x coverage; overlapping windows count once.
     """
+    return hold(binned).watched_seconds
+
+
+def _watched_seconds(binned: Iterable[BinnedWindow]) -> float:
     stretches: list[tuple[float, float, float]] = []
     for window in sorted((one.window for one in binned if one.window.covered_seconds > 0), key=lambda w: w.start):
         begin, end, seen = window.start, window.end, window.span * window.coverage
