@@ -18,7 +18,7 @@ from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram, Quantile
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, RuleContext
-from rules.verdicts.held_windows import hold
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
@@ -73,7 +73,7 @@ def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
     return "no longer in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {case.periods_word}"
 
 
-def group_by_replica(binned: Iterable[BinnedWindow]) -> Mapping[str | None, tuple[BinnedWindow, ...]]:
+def group_by_replica(binned: Iterable[BinnedWindow]) -> Mapping[str | None, HeldWindows]:
     """Return the binned windows of each replica, in their order."""
     return hold(binned).by_replica
 

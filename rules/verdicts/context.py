@@ -239,7 +239,8 @@ def find_growing_queues(case: RuleContext) -> Mapping[str | None, str]:
     """
     if case.period_seconds > MINUTE_SECONDS:
         return {}
-    return hold(case.binned).find_growing_queues(case.now)
+    found = hold(case.binned).find_growing_queues(case.now)
+    return {name: text for name, text in found.items() if name is not None}
 
 
 def _loaded_seconds(binned: Iterable[BinnedWindow]) -> float:

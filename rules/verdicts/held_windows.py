@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from rules.plan import load_bins
 from rules.plan.curve import Curve
@@ -19,7 +19,7 @@ from rules.telemetry.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS, STEP_GAUGE
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import Window
 
-Arguments = ParamSpec("Arguments")
+Arguments = TypeVarTuple("Arguments")
 Made = TypeVar("Made")
 
 
@@ -49,9 +49,9 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         return _mostly(self, _is_of_one_scrape)
 
     @cached_property
-    def by_replica(self) -> Mapping[str | None, tuple[BinnedWindow, ...]]:
+    def by_replica(self) -> Mapping[str | None, HeldWindows]:
         """Return the windows of each replica, in their order."""
-        return {name: tuple(group) for name, group in windows.group_by(self, lambda one: one.replica).items()}
+        return {name: HeldWindows(group) for name, group in windows.group_by(self, lambda one: one.replica).items()}
 
     @cached_property
     def on_curve(self) -> HeldWindows:
@@ -63,21 +63,19 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         """Return the results of `once`, by function and arguments."""
         return {}
 
-    def once(
-        self,
-        make: Callable[Concatenate[HeldWindows, Arguments], Made],
-        *arguments: Arguments.args,
-        **_: Arguments.kwargs,
-    ) -> Made:
+    def once(self, make: Callable[[HeldWindows, *Arguments], Made], *arguments: *Arguments) -> Made:
         """Return `make` of these windows. It is called once for equal arguments."""
         key = (make, *arguments)
         if key not in self._made:
-            self._made[key] = make(self, *arguments, **_)
+            self._made[key] = make(self, *arguments)
         found: Made = self._made[key]
         return found
 
     def find_growing_queues(self, now: float) -> Mapping[str | None, str]:
-        """Return the replicas whose queue grew over the whole hold up to `now` (unix seconds), with the numbers."""
+        """Return what is known of replicas whose queue grew over the whole hold up to `now` (unix seconds).
+
+        The name is None for windows of several replicas.
+        """
         return self.once(_find_growing_queues, now)
 
     def periods(self, seconds: float) -> Mapping[float, HeldWindows]:
@@ -108,7 +106,7 @@ def hold(binned: Iterable[BinnedWindow]) -> HeldWindows:
 
 def _find_growing_queues(held: HeldWindows, now: float) -> dict[str | None, str]:
     found = {name: load_bins.describe_growth(group, now) for name, group in held.by_replica.items()}
-    return {name: text for name, text in found.items() if text and name is not None}
+    return {name: text for name, text in found.items() if text}
 
 
 def _group_by_period(held: HeldWindows, seconds: float) -> dict[float, HeldWindows]:
