@@ -15,7 +15,6 @@ from rules.causes.context import (
     USERS,
     CauseContext,
     CauseResult,
-    find_slow_minutes,
 )
 from rules.methods import prefix_routing
 from rules.methods.load import offered_load
@@ -26,6 +25,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
+from rules.verdicts.held_windows import hold
 
 LONGER = 1.2
 """Factor above planned lengths that is evidence. Bucket edges of 1-2-5 grids allow no finer distinction."""
@@ -92,7 +92,7 @@ def _read_measured_hits(context: CauseContext) -> float | None:
 
 def _find_lost_hits(context: CauseContext) -> str:
     """Return the loss of hits in the slow minutes in words, "" without a loss. It needs no planned hits."""
-    minutes = find_slow_minutes(context)
+    minutes = context.slow_minutes
     is_other = context.rule.method in USERS and context.rule.family not in FROM_ARRIVAL
     if minutes is None or not minutes.before or is_other:
         return ""
@@ -197,8 +197,11 @@ def check_speculation(context: CauseContext) -> CauseResult:
 def check_evictions(context: CauseContext) -> CauseResult:
     """Check evictions over the whole window, and over the window of KvEviction at its end. The worse counts."""
     last = max(one.window.end for one in context.binned) - CATALOGUE["KvEviction"].window_seconds
-    recent = windows.sum_families((one.window for one in context.binned if one.window.end > last), EVICTIONS)
-    found = [(seen, ratio(seen, *EVICTIONS)) for seen in (context.total, recent)]
+    recent = [one.window for one in context.binned if one.window.end > last]
+    sums = [context.total]
+    if len(recent) < len(context.binned):
+        sums.append(windows.sum_families(recent, EVICTIONS))
+    found = [(seen, ratio(seen, *EVICTIONS)) for seen in sums]
     known = [(one.value or 0.0, seen) for seen, one in found if not isinstance(one, Missing)]
     if not known:
         return CauseResult(supported=None, text="preemptions are not known")
@@ -213,7 +216,7 @@ def check_evictions(context: CauseContext) -> CauseResult:
 
 def check_load(context: CauseContext) -> CauseResult:
     capacity = context.context.capacity
-    load = offered_load((context.total,), capacity) if capacity is not None else None
+    load = offered_load(context.total, capacity) if capacity is not None else None
     if load is None:
         return CauseResult(supported=None, text="the load that a replica can take is not in the plan")
     if load.is_above:
@@ -247,8 +250,8 @@ def check_cold_cache(context: CauseContext) -> CauseResult:
     Most late requests on it prove the cause. Without late requests the lost hits alone make it likely.
     """
     warm_up = CATALOGUE[prefix_routing.RULE].limit("warm_up_seconds", context.context.limits)
-    placed = [(windows.minute_of(one.window), one) for one in context.binned]
-    warm, young = ([one for _, one in part] for part in prefix_routing.split_by_warmth(placed, warm_up))
+    parts = hold(context.binned).once(prefix_routing.split_by_warmth, warm_up)
+    warm, young = ([one for _, one in part] for part in parts)
     usual = prefix_routing.hit_rate(warm)
     if not young or usual is None:
         return CauseResult(supported=False)
@@ -258,7 +261,7 @@ def check_cold_cache(context: CauseContext) -> CauseResult:
         return CauseResult(supported=False)
     names = ", ".join(sorted({one.replica or "" for one in cold}))
     text = f"cold cache: {names} is new, {hits:.0%} prefix hits there, {usual:.0%} on warm replicas"
-    minutes = find_slow_minutes(context)
+    minutes = context.slow_minutes
     if minutes is None:
         return CauseResult(supported=True, text=text)
     late = math.fsum(count for _, count in minutes.slow)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band
@@ -22,9 +23,10 @@ from rules.methods.tails import judge_tail
 from rules.methods.trend import judge_trend
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import Workload
-from rules.telemetry import histograms, outcomes, windows
+from rules.telemetry import histograms, outcomes
 from rules.telemetry.histograms import Share
 from rules.telemetry.windows import Window
+from rules.verdicts.held_windows import HeldWindows
 from rules.verdicts.rule import Method, Rule
 
 USERS = frozenset({judge_burn, judge_shape})
@@ -64,7 +66,7 @@ class CauseResult:
     proven: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CauseContext:
     """Input of cause checks: the rule that fired, its tier, and the binned windows with their sum."""
 
@@ -74,11 +76,14 @@ class CauseContext:
     total: Window
 
     @classmethod
-    def from_windows(cls, rule: Rule, context: TierContext, binned: tuple[BinnedWindow, ...]) -> CauseContext:
+    def from_windows(cls, rule: Rule, context: TierContext, binned: HeldWindows) -> CauseContext:
         """Return the context of at least one binned window. Only the families that checks read are added."""
-        return cls(
-            rule=rule, context=context, binned=binned, total=windows.sum_families((s.window for s in binned), READ)
-        )
+        return cls(rule=rule, context=context, binned=binned, total=binned.sum_families(READ))
+
+    @cached_property
+    def slow_minutes(self) -> SlowMinutes | None:
+        """Return the slow minutes of `find_slow_minutes`, which several checks read."""
+        return find_slow_minutes(self)
 
     @property
     def workload(self) -> Workload | None:
@@ -130,7 +135,8 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     limit = _read_limit(context) if context.rule.method in USERS else None
     if context.rule.method is not judge_tail and limit is None:
         return None
-    counted = [(one, late) for one in context.binned if (late := _count_late(context, one, limit)) is not None]
+    factor = context.rule.limit("factor", context.context.limits) if limit is None else 1.0
+    counted = [(one, late) for one in context.binned if (late := _count_late(context, one, limit, factor)) is not None]
     n = math.fsum(late.n for _, late in counted)
     if n <= 0:
         return None
@@ -149,14 +155,12 @@ def prove_when_slow(examine: Callable[[CauseContext], CauseResult]) -> Callable[
 
     def examine_slow(context: CauseContext) -> CauseResult:
         found = examine(context)
-        minutes = find_slow_minutes(context) if found.proven else None
+        minutes = context.slow_minutes if found.proven else None
         if minutes is None:
             return found
         total = math.fsum(late for _, late in minutes.slow)
         shown = math.fsum(
-            late
-            for one, late in minutes.slow
-            if examine(CauseContext.from_windows(context.rule, context.context, (one,))).supported
+            late for one, late in minutes.slow if examine(replace(context, binned=(one,), total=one.window)).supported
         )
         return replace(found, proven=shown >= MOST_LATE * total)
 
@@ -182,14 +186,10 @@ def _read_limit(context: CauseContext) -> float | None:
     return {"tpot_seconds": facts.tpot_slo_seconds, "e2e_seconds": facts.e2e_slo_seconds}.get(context.rule.family)
 
 
-def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None) -> Share | None:
-    """Return the requests slower than `limit` (seconds), or without limit than the benchmark allows at this load."""
+def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None, factor: float) -> Share | None:
+    """Return the requests slower than `limit` (seconds), or without limit than `factor` times the benchmark's."""
     curve, parts = context.context.curve, one.window.histograms.get(context.rule.family)
     if limit is None and curve is not None and one.bin is not None and parts:
         expected = curve.expectation(one.bin, context.rule.metric, one.rps or 0.0, one.in_system)
-        limit = (
-            expected.interpolated * context.rule.limit("factor", context.context.limits)
-            if expected is not None
-            else None
-        )
+        limit = expected.interpolated * factor if expected is not None else None
     return histograms.share_above(parts, limit) if parts and limit is not None else None

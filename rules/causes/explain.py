@@ -31,6 +31,7 @@ from rules.confidence import Certainty
 from rules.methods.evidence import certain_if
 from rules.methods.tails import judge_tail
 from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import FIRING, Cause, Verdict
 
 MACHINE = "the machine is slower than the benchmarked one (neighbours, clocks): load, queue, lengths and cache do not explain it"
@@ -112,7 +113,7 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     suspects = [row for row in SUSPECTS if row.explains(rule)]
     if not suspects:
         return verdict
-    used = tuple(s for s in binned if s.bin is not None) if rule.method is judge_tail else tuple(binned)
+    used = hold(binned).on_curve if rule.method is judge_tail else hold(binned)
     if not used:
         return verdict
     context = CauseContext.from_windows(rule, view, used)

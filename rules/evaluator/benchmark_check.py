@@ -21,7 +21,8 @@ from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.work import Capacity
-from rules.verdicts.context import SEPARATE, watched_seconds
+from rules.verdicts.context import SEPARATE
+from rules.verdicts.held_windows import watched_seconds
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 FIRST_WEEK_SECONDS = 7 * 86400.0

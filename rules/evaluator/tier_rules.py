@@ -26,7 +26,6 @@ from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
 from rules.verdicts.context import (
     SEPARATE,
-    HeldWindows,
     RuleContext,
     TierWindows,
     read_plan_value,
@@ -34,6 +33,7 @@ from rules.verdicts.context import (
     too_short,
 )
 from rules.verdicts.error_budget import Budget
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
@@ -282,7 +282,7 @@ def evaluate_rule(
     Unknown where the windows span less than the rule needs. Where holes in them leave less, the result may be a violation
     or a gap, and never ok.
     """
-    held = binned if isinstance(binned, HeldWindows) else HeldWindows(binned)
+    held = hold(binned)
     case = RuleContext(
         rule=rule,
         catalogue=BY_NAME,

@@ -13,12 +13,12 @@ from rules.confidence import Certainty
 from rules.engines.registry import ENGINES
 from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
 from rules.plan.load_bins import BinnedWindow
-from rules.telemetry import windows
 from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, is_persistent
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status
 
 LOADS = ("kv_transfer_seconds", "external_prefix_queried_tokens")
@@ -48,7 +48,7 @@ def judge_adapters(case: RuleContext) -> RuleResult:
     """Compare held-back requests with the TTFT objective, else running adapters with those that fit."""
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    total = windows.sum_families((one.window for one in case.binned), READ)
+    total = hold(case.binned).sum_families(READ)
     served = mean_level(total, "adapters_running")
     if isinstance(served, Missing):
         return case.unknown(served.gap, f"no LoRA adapters are exposed: {_why(case)}")
@@ -84,7 +84,7 @@ def judge_adapters(case: RuleContext) -> RuleResult:
 def _measure_part(binned: Sequence[BinnedWindow]) -> AdapterWait | None:
     if not binned:
         return None
-    total = windows.sum_families((one.window for one in binned), READ)
+    total = hold(binned).sum_families(READ)
     return None if isinstance(mean_level(total, "adapters_running"), Missing) else _measure(total)
 
 

@@ -18,6 +18,7 @@ from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
 from rules.telemetry.wording import number, quantity
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
+from rules.verdicts.held_windows import hold
 from rules.verdicts.rule import Condition
 from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Verdict
 
@@ -119,7 +120,7 @@ def judge_band(case: RuleContext) -> RuleResult:
 
 def _read_signal(case: RuleContext, binned: Sequence[BinnedWindow]) -> SignalValue:
     signal = BY_NAME[case.rule.signal]
-    return read(signal, windows.sum_families((one.window for one in binned), families_of(signal)), case.context.basis)
+    return read(signal, hold(binned).sum_families(families_of(signal)), case.context.basis)
 
 
 def _read_value(case: RuleContext, binned: Sequence[BinnedWindow]) -> float | None:

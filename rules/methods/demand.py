@@ -27,6 +27,7 @@ from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.telemetry.wording import describe_period, number
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
+from rules.verdicts.held_windows import hold
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -147,7 +148,7 @@ def _read_supply(case: RuleContext) -> Supply | None:
 
 def _read_arrivals(binned: Sequence[BinnedWindow], supply: Supply) -> Arrivals | Missing:
     signal = SIGNALS["arrival_rps"]
-    total = windows.sum_families((one.window for one in binned), families_of(signal) | FAMILIES)
+    total = hold(binned).sum_families(families_of(signal) | FAMILIES)
     found = read(signal, total)
     if isinstance(found, Missing):
         return found

@@ -13,10 +13,10 @@ from rules.confidence import CONFIDENCE, Certainty
 from rules.methods.burn_rate import Promise, explain_no_rung, judge_promise
 from rules.methods.evidence import certain_if, exact_reading, is_significant_share, range_reading
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.telemetry import windows
 from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value
+from rules.verdicts.held_windows import hold
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
@@ -55,7 +55,7 @@ def allowed_to_fail(context: TierContext, rule: Rule) -> tuple[float, bool]:
 
 def _explain_missing(case: RuleContext) -> Unknown | None:
     """Return unknown if no replica separates failed requests, else None."""
-    total = windows.sum_families((one.window for one in case.binned), READ)
+    total = hold(case.binned).sum_families(READ)
     found = outcomes(total)
     if not isinstance(found, Missing):
         return None
@@ -66,7 +66,7 @@ def _explain_missing(case: RuleContext) -> Unknown | None:
 
 def _describe_doubt(case: RuleContext) -> tuple[str, ...]:
     """Return why the counts are inconclusive, or which of the two kinds of failures is missing."""
-    doubts = [found.doubt for found in _read_outcomes(case.binned) if found.doubt]
+    doubts = [found.doubt for found in hold(case.binned).once(_read_outcomes) if found.doubt]
     if doubts:
         return (f"not certain: {doubts[-1]}",)
     present = {family for one in case.binned for family in one.window.counters}
@@ -100,7 +100,7 @@ def judge_refused(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     kinds = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.binned)]
     if not kinds:
-        total = windows.sum_families((one.window for one in case.binned), READ)
+        total = hold(case.binned).sum_families(READ)
         several = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
         gap = next((gap for gap in several if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
         return case.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
@@ -141,7 +141,7 @@ def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> Ru
 
 def _count_refusals(binned: Iterable[BinnedWindow], field: str) -> Refusals | None:
     """Return the refused requests, or None if no binned window separates outcomes."""
-    each = _read_outcomes(binned)
+    each = hold(binned).once(_read_outcomes)
     if not each:
         return None
     return Refusals(

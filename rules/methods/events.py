@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
-from rules.plan.load_bins import BinnedWindow, group_by_load_bin
+from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import ratio
 from rules.telemetry.signals import Gap, Missing
@@ -21,9 +21,9 @@ from rules.verdicts.context import (
     is_persistent,
     select_comparable,
     supports_certain,
-    watched_seconds,
     worst_gap,
 )
+from rules.verdicts.held_windows import hold, watched_seconds
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 EVENTS, REQUESTS = "preemptions", "requests_finished"
@@ -63,7 +63,7 @@ def judge_event_ratio(case: RuleContext) -> RuleResult:
     """Compare preemptions per finished request with the guide's two limits, at any load."""
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    found = ratio(windows.sum_windows(s.window for s in case.binned), EVENTS, REQUESTS)
+    found = ratio(hold(case.binned).sum_families((EVENTS, REQUESTS)), EVENTS, REQUESTS)
     total = count_events(case.binned)
     if isinstance(found, Missing) and total.events <= 0:
         return case.unknown(found.gap, f"no {case.rule.signal}")
@@ -96,7 +96,7 @@ def judge_excess(case: RuleContext) -> RuleResult:
         return found
     planned = supported = 0.0
     used: list[BinnedWindow] = []
-    for bin, one in group_by_load_bin(found.binned, found.curve).items():
+    for bin, one in hold(found.binned).by_load_bin(found.curve).items():
         wanted = found.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
         if wanted is None:
             continue
@@ -153,7 +153,7 @@ def judge_faults(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     family = case.rule.family
-    total = windows.sum_families((one.window for one in case.binned), (family, BY_CODE.get(family, family)))
+    total = hold(case.binned).sum_families((family, BY_CODE.get(family, family)))
     if family not in total.counters:
         return case.unknown(total.explain_missing(family), f"{case.rule.about}: not measured here")
     count = total.counters[family]

@@ -17,7 +17,8 @@ from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram, Quantile
 from rules.telemetry.signals import Gap, Reading
-from rules.verdicts.context import SEPARATE, HeldWindows, RuleContext
+from rules.verdicts.context import SEPARATE, RuleContext
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
@@ -72,14 +73,14 @@ def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
     return "no longer in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {case.periods_word}"
 
 
-def group_by_replica(binned: Iterable[BinnedWindow]) -> Mapping[str | None, tuple[BinnedWindow, ...]]:
+def group_by_replica(binned: Iterable[BinnedWindow]) -> Mapping[str | None, HeldWindows]:
     """Return the binned windows of each replica, in their order."""
-    return (binned if isinstance(binned, HeldWindows) else HeldWindows(binned)).by_replica
+    return hold(binned).by_replica
 
 
 def sum_parts(binned: Iterable[BinnedWindow], family: str) -> tuple[Histogram, ...]:
     """Return the histogram of a family over binned windows, a part for each bucket grid."""
-    return histograms.sum_histograms(part for one in binned for part in one.window.histograms.get(family, ()))
+    return hold(binned).sum_parts(family)
 
 
 def count_requests(parts: tuple[Histogram, ...]) -> float:

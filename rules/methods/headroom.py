@@ -14,7 +14,8 @@ from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import MINUTE_SECONDS, Window
 from rules.telemetry.wording import number
-from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, too_early, watched_seconds
+from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, too_early
+from rules.verdicts.held_windows import watched_seconds
 from rules.verdicts.verdict import RuleResult, Status
 
 DAY_SECONDS = 86_400.0

@@ -7,13 +7,12 @@ Completed requests saturate, so arrivals, requests in the system and a growing q
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.methods.evidence import certain_if, group_by_replica, join_names
 from rules.plan.load_bins import BinnedWindow
-from rules.telemetry import windows
 from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
@@ -26,10 +25,9 @@ from rules.verdicts.context import (
     RuleContext,
     find_growing_queues,
     part_seen,
-    scraped_by_the_minute,
-    watched_seconds,
     worst_gap,
 )
+from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -67,12 +65,11 @@ class OfferedLoad:
         return f"{text}, {number(self.capacity_rps, 'per_second')} are usable"
 
 
-def offered_load(several: Iterable[Window], capacity: Capacity) -> OfferedLoad | None:
-    """Return the load that arrived at a replica. Return None if finished requests are not known.
+def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
+    """Return the load that arrived at a replica, by the sum of its windows. Return None if finished requests are not known.
 
     Failed and refused requests arrived too. Unfinished requests are taken to be as long as finished ones.
     """
-    whole = windows.sum_families(several, FAMILIES)
     finished = replica_rate(whole, "requests_finished")
     if finished is None:
         return None
@@ -91,12 +88,12 @@ def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
     capacity, last = case.context.capacity, case.last_quarter(case.binned)
     if capacity is None:
         return "what load a replica can take is not known", LatencyPattern.EITHER
-    whole = offered_load((one.window for one in last), capacity)
+    whole = offered_load(last.sum_families(FAMILIES), capacity)
     if whole is None:
         return "what load arrives is not known", LatencyPattern.EITHER
     seconds = above = 0.0
     for group in case.periods(last):
-        load = offered_load((one.window for one in group), capacity)
+        load = offered_load(group.sum_families(FAMILIES), capacity)
         if load is not None:
             covered = math.fsum(one.window.covered_seconds for one in group)
             seconds += covered
@@ -271,7 +268,7 @@ class PeakComparison:
 def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
     """Return the busiest periods of the tier. Return None without a planned peak or with fewer than three periods."""
     rates = case.context.plan.workload.requests_per_second if case.context.plan and case.context.plan.workload else None
-    arrivals = _count_arrivals(case)
+    arrivals = hold(case.binned).once(_count_arrivals, case.period_seconds)
     if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
         return None
     top = arrivals[:SEPARATE]
@@ -293,17 +290,17 @@ def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
 
 def busiest_rate(case: RuleContext) -> float | None:
     """Return the requests per second that arrived in at least three periods. Return None with fewer periods."""
-    arrivals = _count_arrivals(case)
+    arrivals = hold(case.binned).once(_count_arrivals, case.period_seconds)
     return arrivals[SEPARATE - 1][0] if len(arrivals) >= SEPARATE else None
 
 
-def _count_arrivals(case: RuleContext) -> list[tuple[float, float, float]]:
+def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[float, float, float]]:
     """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
     arrivals = []
-    for group in case.periods(case.binned):
+    for group in held.periods(period_seconds).values():
         known = [one.window for one in group if "requests_finished" in one.window.counters]
         seconds = max((w.end for w in known), default=0.0) - min((w.start for w in known), default=0.0)
-        if known and seconds >= WHOLE * case.period_seconds:
+        if known and seconds >= WHOLE * period_seconds:
             requests = max(0.0, math.fsum(count_arrivals(window.counters) or 0.0 for window in known))
             arrivals.append((requests / seconds, requests, seconds))
     return sorted(arrivals, reverse=True)

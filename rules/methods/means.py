@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rules.confidence import Certainty, binomial_lower_bound
 from rules.methods.evidence import certain_if, exact_reading
 from rules.plan.curve import Expectation
-from rules.plan.load_bins import BinnedWindow, LoadBin, group_by_load_bin
+from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
@@ -26,6 +26,7 @@ from rules.verdicts.context import (
     too_early,
     worst_gap,
 )
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 ENOUGH_SEEN = 0.5
@@ -118,7 +119,7 @@ def judge_mean(case: RuleContext) -> RuleResult:
 def compute_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> BinnedMean | None:
     """Return the weighted mean over bins, with that of their expectations. Return None if no bin has both."""
     kind, mean = MEANS[of.case.rule.metric], BinnedMean()
-    for bin, one in group_by_load_bin(binned, of.curve).items():
+    for bin, one in hold(binned).by_load_bin(of.curve).items():
         wanted = kind.expect(of, bin, one)
         if wanted is None:
             continue
@@ -252,7 +253,7 @@ def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:
     _, queried, hits = _count_lookups(of.binned)
     if hits > queried:
         return of.case.unknown(Gap.CONTRADICTORY, MORE_HITS)
-    if all(_expect_hits(of, bin, one) is None for bin, one in group_by_load_bin(of.binned, of.curve).items()):
+    if all(_expect_hits(of, bin, one) is None for bin, one in hold(of.binned).by_load_bin(of.curve).items()):
         return of.case.unknown(Gap.NOT_IN_PLAN, "the benchmark has no prefix_hit_ratio at this load")
     return of.case.unknown(Gap.NO_TRAFFIC, "no requests finished")
 

@@ -17,10 +17,11 @@ from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.plan.schema import Disaggregation
 from rules.telemetry import histograms, windows
+from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
-from rules.telemetry.windows import minute_of
 from rules.telemetry.wording import number
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, worst_gap
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status
 
 PREFILL, DECODE = POOL_TOKENS
@@ -151,17 +152,26 @@ def _measure_pool(binned: Sequence[BinnedWindow], family: str) -> tuple[int, flo
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMinute:
     """Minute of one replica: completed requests per second, requests in the system and of them waiting, mean seconds per
-    token, mean lengths in tokens, and KV utilisation, mean and of the fullest data-parallel rank (0-1). None: not known."""
+    token, and KV utilisation, mean and of the fullest data-parallel rank (0-1). None: not known. `lengths` are histograms."""
 
     replica: str
     rps: float | None
     load: float | None
     waiting: float | None
     token_seconds: float | None
-    prompt: float | None
-    output: float | None
     kv: float | None
     fullest: float | None
+    lengths: Mapping[str, tuple[Histogram, ...]]
+
+    @property
+    def prompt(self) -> float | None:
+        """Return the mean prompt length. Few minutes have a replica that it may excuse."""
+        return histograms.mean(self.lengths.get(PROMPTS, ()))
+
+    @property
+    def output(self) -> float | None:
+        """Return the mean output length."""
+        return histograms.mean(self.lengths.get(OUTPUTS, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +226,7 @@ def judge_imbalance(case: RuleContext) -> RuleResult:
     """
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    placed = [(minute_of(one.window), one) for one in case.binned]
-    warm = split_by_warmth(placed, case.limit("warm_up_seconds"))[0]
+    warm = hold(case.binned).once(split_by_warmth, case.limit("warm_up_seconds"))[0]
     grouped: dict[tuple[float, str], list[ReplicaMinute]] = {}
     for minute, one in sorted(warm, key=lambda pair: pair[0]):
         pool = case.context.pools.get(one.replica or "", "")
@@ -266,10 +275,9 @@ def _read_minute(one: BinnedWindow, fewest: float) -> ReplicaMinute:
         load=one.in_system,
         waiting=mean_waiting([one]),
         token_seconds=histograms.mean(times) if math.fsum(part.n for part in times) >= fewest else None,
-        prompt=histograms.mean(one.window.histograms.get(PROMPTS, ())),
-        output=histograms.mean(one.window.histograms.get(OUTPUTS, ())),
         kv=kv.mean if kv else None,
         fullest=fullest.mean if fullest else None,
+        lengths=one.window.histograms,
     )
 
 
@@ -282,9 +290,11 @@ def _compare_loads(case: RuleContext, several: Sequence[ReplicaMinute]) -> Compa
 
     It must also get more work: a replica that holds more and finishes less is slow, not busy.
     """
-    longer = _find_above(several, case.limit("alike"), lambda one: one.prompt, lambda one: one.output)
-    busier = longer | _find_above(several, 1.0, lambda one: one.rps)
     queues = {one.replica: own >= QUEUE > usual for one, own, usual in _beside_median(several, lambda one: one.waiting)}
+    busier: frozenset[str] = frozenset()
+    if any(queues.values()):
+        longer = _find_above(several, case.limit("alike"), lambda one: one.prompt, lambda one: one.output)
+        busier = longer | _find_above(several, 1.0, lambda one: one.rps)
     for one, load, usual in _beside_median(several, lambda one: one.load):
         if one.replica in queues:
             is_hot = queues[one.replica] and one.replica in busier and load >= case.limit("busier") * usual
@@ -294,9 +304,14 @@ def _compare_loads(case: RuleContext, several: Sequence[ReplicaMinute]) -> Compa
 def _compare_speeds(case: RuleContext, several: Sequence[ReplicaMinute]) -> Comparisons:
     """Yield seconds per token. A replica stands out if neither more nor longer requests explain it."""
     reads = (lambda one: one.rps, lambda one: one.prompt, lambda one: one.output)
-    explained = _find_above(several, case.limit("alike"), *reads)
+    slower = case.limit("slower")
+    explained: frozenset[str] | None = None
     for one, own, usual in _beside_median(several, lambda one: one.token_seconds):
-        is_slow = own >= case.limit("slower") * usual and one.rps is not None and one.replica not in explained
+        is_slow = own >= slower * usual and one.rps is not None
+        if is_slow:
+            if explained is None:
+                explained = _find_above(several, case.limit("alike"), *reads)
+            is_slow = one.replica not in explained
         yield one.replica, ReplicaComparison(own=own, others=usual, stands_out=is_slow)
 
 

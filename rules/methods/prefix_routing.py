@@ -24,9 +24,10 @@ from rules.methods.evidence import (
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.windows import group_by, minute_of
+from rules.telemetry.windows import MINUTE_SECONDS, group_by
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, worst_gap
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -157,7 +158,7 @@ def assess_routing(binned: Sequence[BinnedWindow], context: TierContext, rule: R
     names = (field.name for field in fields(LocalityThresholds))
     limits = LocalityThresholds(**{name: rule.limit(name, context.limits) for name in names})
     planned = _read_planned_rate(context)
-    found = measure_hit_rate(binned, planned, limits)
+    found = hold(binned).once(measure_hit_rate, planned, limits)
     if found.requests < limits.minimum_requests:
         text = f"{found.requests:.0f} requests of warm replicas lately, {limits.minimum_requests:.0f} are needed"
         return Routing(broken=None, text=text, found=found, gap=Gap.TOO_FEW_REQUESTS)
@@ -201,17 +202,17 @@ def hit_rate(binned: Sequence[BinnedWindow]) -> float | None:
 
 
 def measure_hit_rate(
-    binned: Sequence[BinnedWindow], planned: tuple[float, str] | None, limits: LocalityThresholds
+    binned: HeldWindows, planned: tuple[float, str] | None, limits: LocalityThresholds
 ) -> CurrentHitRate:
     """Return the present hit rate and its reference. `planned` is the hit rate of plan or benchmark and its source.
 
     New and restarted replicas are left out until their caches can be warm: a cold cache is no broken routing.
     """
-    placed = [(minute_of(one.window), one) for one in binned]
-    newest = sorted({minute for minute, _ in placed})[-MINUTES:]
-    warm = (one for _, one in split_by_warmth(placed, limits.warm_up_seconds)[0])
-    grouped = group_by((s for s in warm if s.window.counters.get(QUERIED, 0.0) > 0), lambda s: minute_of(s.window))
-    minutes = [(minute, tuple(grouped[minute])) for minute in sorted(grouped)]
+    newest = sorted(binned.periods(MINUTE_SECONDS))[-MINUTES:]
+    warm = binned.once(split_by_warmth, limits.warm_up_seconds)[0]
+    asking = (pair for pair in warm if pair[1].window.counters.get(QUERIED, 0.0) > 0)
+    grouped = group_by(asking, lambda pair: pair[0])
+    minutes = [(minute, tuple([one for _, one in grouped[minute]])) for minute in sorted(grouped)]
     past = tuple(several for minute, several in minutes if minute not in newest)
     return CurrentHitRate(
         minutes=tuple(several for minute, several in minutes if minute in newest),
@@ -220,13 +221,13 @@ def measure_hit_rate(
 
 
 def split_by_warmth(
-    placed: Sequence[tuple[float, BinnedWindow]], warm_up_seconds: float
+    binned: HeldWindows, warm_up_seconds: float
 ) -> tuple[list[tuple[float, BinnedWindow]], list[tuple[float, BinnedWindow]]]:
     """Return the windows of warm replicas, then those of replicas that started less than `warm_up_seconds` before.
 
-    Each comes with its minute. Replicas of the first minute are warm: their start was not seen.
+    Each comes with the number of its minute. Replicas of the first minute are warm: their start was not seen.
     """
-    covered = [(minute, one) for minute, one in placed if one.window.covered_seconds > 0]
+    covered = [(one.window.middle // MINUTE_SECONDS, one) for one in binned if one.window.covered_seconds > 0]
     begin = min((minute for minute, _ in covered), default=0.0)
     cold_from: dict[str | None, float] = {}
     for minute, one in sorted(covered, key=lambda pair: pair[1].window.start):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rules.confidence import Certainty
 from rules.methods.evidence import certain_if, exact_reading
 from rules.plan.envelope import interpolate
-from rules.plan.load_bins import BinnedWindow, LoadBin, group_by_load_bin
+from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.plan.schema import Point
 from rules.telemetry import histograms
 from rules.telemetry.gauges import IN_SYSTEM
@@ -21,6 +21,7 @@ from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import NET_CHANGE
 from rules.telemetry.wording import number
 from rules.verdicts.context import BenchmarkComparison, RuleContext, is_persistent, select_comparable, too_early
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 SIGMA = 3.0
@@ -77,7 +78,7 @@ def judge_representative(case: RuleContext) -> RuleResult:
 def _compute_times(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> SystemTimes | None:
     """Return the mean over bins, weighted by requests. Return None without requests in the system or finished ones."""
     requests = seen = expected = ceiling = supported = 0.0
-    for bin, one in group_by_load_bin(binned, of.curve).items():
+    for bin, one in hold(binned).by_load_bin(of.curve).items():
         finished = one.counter("requests_finished")
         if one.in_system is None or finished <= 0 or one.rps <= 0:
             continue

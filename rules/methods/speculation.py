@@ -14,13 +14,13 @@ from rules.methods.evidence import capitalize, certain_if, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Speculation
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
-from rules.telemetry import windows
 from rules.telemetry.reading_methods import mean_level, ratio
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, is_persistent, too_early
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import Action, RuleResult, Status
 
 SUSPICION = ("If acceptance is suspiciously perfect, look at some answers: loops accept everything",)
@@ -111,7 +111,7 @@ def _judge_speed_up(case: RuleContext, planned: Speculation, found: SpeculationR
 
 
 def _sum(binned: Sequence[BinnedWindow]) -> Window:
-    return windows.sum_families((one.window for one in binned), _FAMILIES)
+    return hold(binned).sum_families(_FAMILIES)
 
 
 def _measure_rounds(binned: Sequence[BinnedWindow], planned: Speculation) -> SpeculationRounds | Missing:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rules.confidence import CONFIDENCE, Certainty
 from rules.methods.evidence import certain_if, explain_not_lasting, is_significant_share, quantile, sum_parts
-from rules.plan.load_bins import BinnedWindow, group_by_load_bin
+from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.wording import number, quantity, spread
@@ -24,6 +24,7 @@ from rules.verdicts.context import (
     supports_certain,
     too_early,
 )
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 
@@ -97,7 +98,7 @@ def judge_tail(case: RuleContext) -> RuleResult:
 def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
     """Return the slow requests, summed over load bins (DESIGN 3.4). Return None if no bin has requests to compare."""
     case, factor, tail = of.case, of.case.limit("factor"), Tail()
-    for bin, one in group_by_load_bin(binned, of.curve).items():
+    for bin, one in hold(binned).by_load_bin(of.curve).items():
         expected = of.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
         parts = one.parts(case.rule.family)
         if expected is None or not parts:
@@ -123,7 +124,7 @@ def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tai
 
 def _explain_no_tail(of: BenchmarkComparison) -> Unknown:
     curve, metric = of.curve, of.case.rule.metric
-    bins = group_by_load_bin(of.binned, curve)
+    bins = hold(of.binned).by_load_bin(curve)
     if all(curve.expectation(bin, metric, one.rps, one.in_system) is None for bin, one in bins.items()):
         return of.case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {metric} at this load")
     return of.case.unknown(Gap.NO_TRAFFIC, "no requests at a load that the benchmark measured")

@@ -29,6 +29,7 @@ from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.wording import format_count, number, split_claim, spread
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, part_seen, too_early, worst_gap
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.latency_pattern import with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
@@ -72,7 +73,9 @@ def judge_queue(case: RuleContext) -> RuleResult:
         return case.unknown(worst_gap(case.binned, "requests_waiting"), "how many requests wait is not known")
     most = max(value for value in last.values() if value is not None)
     expected = range_reading(0.0, case.limit("waiting"), float(len(replicas)))
-    grown = [trend for name, group in replicas.items() if (trend := _find_growth(case, name, group)) is not None]
+    texts = hold(case.binned).find_growing_queues(case.now)
+    found = (_describe_growth(case, name, replicas[name], text) for name, text in texts.items())
+    grown = [trend for trend in found if trend is not None]
     if not grown:
         waiting = [name for name in replicas if (last[name] or 0.0) >= case.limit("waiting")]
         unseen = next((name for name in waiting if not load_bins.thirds_seen(replicas[name], case.now)), None)
@@ -95,12 +98,9 @@ def judge_queue(case: RuleContext) -> RuleResult:
     return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details), pattern)
 
 
-def _find_growth(case: RuleContext, name: str | None, binned: Sequence[BinnedWindow]) -> QueueTrend | None:
-    text = load_bins.describe_growth(binned, case.now)
-    if not text:
-        return None
+def _describe_growth(case: RuleContext, name: str | None, binned: HeldWindows, text: str) -> QueueTrend | None:
     waiting = load_bins.mean_waiting(_select_third(case, binned, last=True))
-    whole = windows.sum_families((one.window for one in binned), ("requests_finished", windows.NET_CHANGE))
+    whole = binned.sum_families(("requests_finished", windows.NET_CHANGE))
     finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
     if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
         return None
@@ -144,7 +144,7 @@ def judge_saturated(case: RuleContext) -> RuleResult:
 
 def _read_utilization(binned: Sequence[BinnedWindow]) -> Reading | Missing:
     signal = BY_NAME["gpu_utilization"]
-    return read(signal, windows.sum_families((one.window for one in binned), families_of(signal)))
+    return read(signal, hold(binned).sum_families(families_of(signal)))
 
 
 def _is_pegged(case: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> bool:

@@ -23,7 +23,7 @@ from rules.methods.evidence import (
     sum_parts,
 )
 from rules.plan.curve import Curve
-from rules.plan.load_bins import BinnedWindow, LoadBin, group_by_load_bin
+from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.replicas.track import Upgrade, find_upgrade
 from rules.telemetry import histograms
 from rules.telemetry.histograms import Histogram
@@ -32,6 +32,7 @@ from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import sum_windows
 from rules.telemetry.wording import describe_period, number
 from rules.verdicts.context import LIKELY_CONFIDENCE, BenchmarkComparison, RuleContext, is_persistent, select_comparable
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 Latency = tuple[str, str, bool]
@@ -206,7 +207,7 @@ def _find_limits(found: BenchmarkComparison, before: Side, latency: Latency) -> 
     """Return the older release's P99 in each bin."""
     limits: dict[int, Before] = {}
     case = found.case
-    for bin, one in group_by_load_bin(before, found.curve).items():
+    for bin, one in hold(before).by_load_bin(found.curve).items():
         parts, requests = _read_bin(one, latency)
         p99 = quantile(parts, 0.99)
         if p99 is None or not p99.value:
@@ -240,7 +241,7 @@ def _find_ceiling(parts: tuple[Histogram, ...], requests: float, allowed: float)
 def _count_slow(curve: Curve, after: Side, latency: Latency, limits: Mapping[int, Before]) -> After:
     """Return the requests of the newer release against the limits of their bins."""
     found = After()
-    for bin, one in group_by_load_bin(after, curve).items():
+    for bin, one in hold(after).by_load_bin(curve).items():
         parts, requests = _read_bin(one, latency)
         limit, now = limits.get(bin), quantile(parts, 0.99)
         if limit is None or now is None:
@@ -294,7 +295,7 @@ def _explain_otherwise(*sides: Side) -> str:
 
 def _compare_rates(curve: Curve, *sides: Side) -> str:
     """Return output tokens a second of one request in the system, of both releases at equal load, "" if not known."""
-    of_bins, rates, weight = [group_by_load_bin(side, curve) for side in sides], [0.0, 0.0], 0.0
+    of_bins, rates, weight = [hold(side).by_load_bin(curve) for side in sides], [0.0, 0.0], 0.0
     for bin in of_bins[0].keys() & of_bins[1].keys():
         pair = [_rate(one[bin]) for one in of_bins]
         if None not in pair:

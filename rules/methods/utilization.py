@@ -18,7 +18,8 @@ from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.telemetry.work import weighing_words, work_of
-from rules.verdicts.context import RuleContext, watched_seconds
+from rules.verdicts.context import RuleContext
+from rules.verdicts.held_windows import watched_seconds
 from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Unknown
 
 DAY_SECONDS = 86_400.0
@@ -29,11 +30,11 @@ POLLED = "gpu_utilization_sampled"
 
 def sums(case: RuleContext, *signals: str) -> tuple[Window, ...]:
     """Return the sum of each period, oldest first. With `signals` only their families are added."""
-    groups = [[one.window for one in group] for group in case.periods(case.binned)]
+    groups = case.periods(case.binned)
     if not signals:
-        return tuple(windows.sum_windows(group) for group in groups)
+        return tuple(windows.sum_windows(one.window for one in group) for group in groups)
     families = frozenset(family for name in signals for family in families_of(BY_NAME[name]))
-    return tuple(windows.sum_families(group, families) for group in groups)
+    return tuple(group.sum_families(families) for group in groups)
 
 
 def select_last_quarter(case: RuleContext) -> tuple[Window, ...]:

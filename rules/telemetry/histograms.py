@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
 
@@ -110,8 +110,12 @@ class Cumulative:
 def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
     """Return one sum per grid of equal edges, in the order of the edges. Any grouping of the input gives the same
     parts."""
+    several = list(parts)
+    if several and not [part for part in several if part.edges is not several[0].edges]:
+        # Pages of one layout share the object of their edges, and hashing it costs more than the sum.
+        return (_add_equal(several),)
     grids: dict[tuple[float, ...], list[Histogram]] = {}
-    for part in parts:
+    for part in several:
         grids.setdefault(part.edges, []).append(part)
     if len(grids) > 1 and NO_GRID in grids and not any(part.n for part in grids[NO_GRID]):
         del grids[NO_GRID]
@@ -124,8 +128,8 @@ def _add_equal(same: list[Histogram]) -> Histogram:
     totals = [part.total for part in same]
     return Histogram(
         edges=same[0].edges,
-        counts=tuple(math.fsum(column) for column in zip(*(part.counts for part in same), strict=True)),
-        total=None if any(t is None for t in totals) else math.fsum(t for t in totals if t is not None),
+        counts=tuple(map(math.fsum, zip(*[part.counts for part in same], strict=True))),
+        total=None if None in totals else math.fsum(t for t in totals if t is not None),
     )
 
 
@@ -249,17 +253,22 @@ def share_above(parts: tuple[Histogram, ...], threshold: float) -> Share:
         raise ValueError(f"the threshold must be above 0, not {threshold}")
     low = best = high = n = 0.0
     for part in parts:
-        tail = part.n
-        n += tail
-        for lower, edge, count in zip((0.0, *part.edges[:-1]), part.edges, part.counts, strict=True):
-            rest = max(0.0, tail - count)
-            if lower >= threshold:
-                low, best, high = low + count, best + count, high + count
-            elif edge > threshold:
-                high += count
-                if math.isfinite(edge) and count > 0:
-                    best += _exponential_tail(tail, rest, (threshold - lower) / (edge - lower)) - rest
-            tail = rest
+        edges, counts, whole = part.edges, part.counts, part.n
+        n += whole
+        place = bisect_right(edges, threshold)
+        lower = edges[place - 1] if place else 0.0
+        if lower < threshold and place < len(edges):
+            edge, count = edges[place], counts[place]
+            high += count
+            if math.isfinite(edge) and count > 0:
+                tail = whole
+                for below in counts[:place]:
+                    tail = tail - below if below < tail else 0.0
+                rest = max(0.0, tail - count)
+                best += _exponential_tail(tail, rest, (threshold - lower) / (edge - lower)) - rest
+            place += 1
+        for count in counts[place:]:
+            low, best, high = low + count, best + count, high + count
     return Share(low=low, best=best, high=high, n=n)
 
 

@@ -55,7 +55,9 @@ class Outcomes:
 def failed_bounds(counters: Mapping[str, float]) -> tuple[float, float]:
     """Return the minimum and maximum of failed requests, from counter increases."""
     of_engine = counters.get(FAILED, 0.0)
-    answered = max(0.0, counters.get(HTTP_FAILED, 0.0) - counters.get(NO_ROOM, 0.0))
+    if HTTP_FAILED not in counters:
+        return of_engine, of_engine
+    answered = max(0.0, counters[HTTP_FAILED] - counters.get(NO_ROOM, 0.0))
     return max(of_engine, answered), of_engine + answered
 
 

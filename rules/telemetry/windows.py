@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 from rules.light_dataclass import light_dataclass
@@ -290,45 +291,48 @@ def sum_windows(windows: Iterable[Window]) -> Window:
 
 def _sum(several: tuple[Window, ...], families: Collection[str] | None) -> Window:
     """Return the sum of two windows or more for some families, None for all."""
-    counters = _names((w.counters for w in several), families, in_parts=True)
-    parts = _names((w.histograms for w in several), families)
-    gauges = _names((w.gauges for w in several), families)
-    short = _names((w.short_seconds for w in several), families)
+    counters = _collect([w.counters for w in several], families, in_parts=True)
+    parts = _collect([w.histograms for w in several], families)
+    gauges = _collect([w.gauges for w in several], families)
     return Window(
-        start=min(w.start for w in several),
-        end=max(w.end for w in several),
-        expected_seconds=math.fsum(w.expected_seconds for w in several),
-        covered_seconds=math.fsum(w.covered_seconds for w in several),
-        counters={f: math.fsum([w.counters[f] for w in several if f in w.counters]) for f in counters},
-        histograms={
-            f: histograms.sum_histograms(part for w in several for part in w.histograms.get(f, ())) for f in parts
-        },
-        gauges={f: _sum_gauge([w.gauges[f] for w in several if f in w.gauges]) for f in gauges},
-        short_seconds=_sum_short(several, {*counters, *parts, *short}, families),
+        start=min([w.start for w in several]),
+        end=max([w.end for w in several]),
+        expected_seconds=math.fsum([w.expected_seconds for w in several]),
+        covered_seconds=math.fsum([w.covered_seconds for w in several]),
+        counters={f: math.fsum(values) for f, values in counters.items()},
+        histograms={f: histograms.sum_histograms(chain.from_iterable(found)) for f, found in parts.items()},
+        gauges={f: _sum_gauge(sums) for f, sums in gauges.items()},
+        short_seconds=_sum_short(several, {**counters, **parts}, families),
         gaps=_worst_gaps([w.gaps for w in several]),
-        sampled=frozenset().union(*(w.sampled for w in several)),
+        sampled=frozenset().union(*[w.sampled for w in several]),
     )
 
 
-def _names(
-    mappings: Iterable[Mapping[str, object]], families: Collection[str] | None, in_parts: bool = False
-) -> list[str]:
-    """Return the names of all mappings that belong to these families, sorted."""
-    if families is not None and not in_parts:
-        several = tuple(mappings)
-        return sorted(family for family in set(families) if any(family in one for one in several))
+def _collect(
+    mappings: list[Mapping[str, Item]], families: Collection[str] | None, in_parts: bool = False
+) -> dict[str, list[Item]]:
+    """Return the values of each name that belongs to these families, by name in its order."""
     names: set[str] = set().union(*mappings)
-    if families is None:
-        return sorted(names)
-    return sorted(name for name in names if name in families or stem(name) in families)
+    if families is not None:
+        names = {name for name in names if name in families or (in_parts and stem(name) in families)}
+    return {name: [one[name] for one in mappings if name in one] for name in sorted(names)}
 
 
-def _sum_short(several: tuple[Window, ...], names: set[str], families: Collection[str] | None) -> dict[str, float]:
-    """Return the covered seconds without each family. A window that never had the family counts in full."""
+def _sum_short(
+    several: tuple[Window, ...], present: Mapping[str, Sequence[object]], families: Collection[str] | None
+) -> dict[str, float]:
+    """Return the covered seconds without each family. A window that never had the family counts in full.
+
+    `present` are the values of each family, of as many windows as have it.
+    """
+    short: set[str] = set().union(*[w.short_seconds for w in several])
+    if families is not None:
+        short.intersection_update(families)
     found = {}
-    for name in sorted(names):
-        is_told = families is None or name in families
-        seconds = math.fsum([_short_in(w, name, is_told) for w in several])
+    for name in sorted(short.union(present)):
+        if name not in short and len(present[name]) == len(several):
+            continue
+        seconds = math.fsum([_short_in(w, name, name in short) for w in several])
         if seconds > 0:
             found[name] = seconds
     return found
@@ -354,7 +358,8 @@ def _worst_gaps(mappings: list[Mapping[str, Gap]]) -> dict[str, Gap]:
     worst: dict[str, Gap] = {}
     for mapping in mappings:
         for family, reason in mapping.items():
-            if family not in worst or GAP_ORDER[reason] > GAP_ORDER[worst[family]]:
+            known = worst.get(family)
+            if known is not reason and (known is None or GAP_ORDER[reason] > GAP_ORDER[known]):
                 worst[family] = reason
     return worst
 

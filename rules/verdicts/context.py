@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeVar
 
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
-from rules.plan import load_bins
 from rules.plan.curve import Curve, Expectation
 from rules.plan.envelope import metric_value
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -22,12 +20,12 @@ from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
 from rules.replicas.track import ReplicaRelease
 from rules.telemetry import windows
-from rules.telemetry.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS, STEP_GAUGES
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, SignalValue
-from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import RuleState
+from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import Action, IdleReplicas, Status, Subject, Unknown, Verdict
@@ -128,22 +126,18 @@ class RuleContext:
             idle=idle,
         )
 
-    def last_quarter(self, binned: Sequence[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+    def last_quarter(self, binned: Iterable[BinnedWindow]) -> HeldWindows:
         """Return the windows wholly in the last quarter of the hold; in a short hold those of its newest period."""
         if self._late is None:
-            first = min((s.window.start for s in self.binned), default=math.inf)
-            newest = max(map(self._period, self.binned), default=math.inf)
-            object.__setattr__(self, "_late", (self.now - (self.now - first) / 4, newest))
+            held = hold(self.binned)
+            newest = max(held.periods(self.period_seconds), default=math.inf)
+            object.__setattr__(self, "_late", (self.now - (self.now - held.start) / 4, newest))
         assert self._late is not None
-        begin, newest = self._late
-        return tuple(s for s in binned if s.window.start >= begin or self._period(s) == newest)
+        return hold(binned).since(*self._late, self.period_seconds)
 
-    def periods(self, binned: Iterable[BinnedWindow]) -> tuple[tuple[BinnedWindow, ...], ...]:
+    def periods(self, binned: Iterable[BinnedWindow]) -> tuple[HeldWindows, ...]:
         """Return the windows by minute (hour), oldest first."""
-        return tuple(tuple(group) for _, group in sorted(windows.group_by(binned, self._period).items()))
-
-    def _period(self, one: BinnedWindow) -> float:
-        return one.window.middle // self.period_seconds
+        return tuple(hold(binned).periods(self.period_seconds).values())
 
 
 def read_plan_value(context: TierContext, path: str) -> object:
@@ -193,9 +187,9 @@ class BenchmarkComparison:
 
     case: RuleContext
     curve: Curve
-    binned: tuple[BinnedWindow, ...]
+    binned: HeldWindows
 
-    def last_quarter(self) -> tuple[BinnedWindow, ...]:
+    def last_quarter(self) -> HeldWindows:
         return self.case.last_quarter(self.binned)
 
     def end_unknown(self, requests: float) -> Unknown | None:
@@ -228,7 +222,9 @@ def select_comparable(
         if not any(family in s.window.histograms or family in s.window.counters for s in case.binned):
             return case.unknown(worst_gap(case.binned, family), f"{family} is not there")
     growing = find_growing_queues(case)
-    inside = tuple(s for s in case.binned if s.bin is not None and s.replica not in growing)
+    inside = hold(case.binned).on_curve
+    if growing:
+        inside = HeldWindows(s for s in inside if s.replica not in growing)
     outside = [(s, s.outside or growing[s.replica]) for s in case.binned if s.outside or s.replica in growing]
     if not inside and not outside:
         return case.unknown(worst_gap(case.binned, "requests_finished"), "no replica's load is known")
@@ -243,8 +239,8 @@ def find_growing_queues(case: RuleContext) -> Mapping[str | None, str]:
     """
     if case.period_seconds > MINUTE_SECONDS:
         return {}
-    held = case.binned if isinstance(case.binned, HeldWindows) else HeldWindows(case.binned)
-    return held.find_growing_queues(case.now)
+    found = hold(case.binned).find_growing_queues(case.now)
+    return {name: text for name, text in found.items() if name is not None}
 
 
 def _loaded_seconds(binned: Iterable[BinnedWindow]) -> float:
@@ -264,92 +260,6 @@ def expectation_bounds(expected: Expectation) -> tuple[float, float, float]:
 def supports_certain(case: RuleContext, expected: Expectation) -> bool:
     """Return whether enough requests stand behind both points (DESIGN 3.3)."""
     return expected.requests >= case.limit("supported_requests")
-
-
-def seldom_scraped(binned: Sequence[BinnedWindow]) -> bool:
-    """Return whether most seen time lies in steps so long that no gauge holds in them."""
-    return _mostly(binned, _is_coarse)
-
-
-def scraped_by_the_minute(binned: Sequence[BinnedWindow]) -> bool:
-    """Return whether most minutes rest on one or two scrapes: an event of one minute is complete only in the next.
-
-    The engine's gauges decide: those of GPUs have an interval of their own.
-    """
-    held = binned if isinstance(binned, HeldWindows) else HeldWindows(binned)
-    return held.is_scraped_by_the_minute
-
-
-def _is_of_one_scrape(window: Window) -> bool:
-    return _is_coarse(window) or any(
-        one.seconds > BURST_SECONDS * one.samples for family, one in window.gauges.items() if family in STEP_GAUGES
-    )
-
-
-def _is_coarse(window: Window) -> bool:
-    return window.span > GAUGE_HOLD_SECONDS
-
-
-def _mostly(binned: Sequence[BinnedWindow], so: Callable[[Window], bool]) -> bool:
-    part = whole = 0.0
-    for one in binned:
-        seconds = one.window.covered_seconds
-        if seconds > 0:
-            whole += seconds
-            part += seconds if so(one.window) else 0.0
-    return part > whole / 2
-
-
-def watched_seconds(binned: Iterable[BinnedWindow]) -> float:
-    """Return the seconds in which any replica was seen, at most.
-
-    A sum over replicas counts as span x coverage; overlapping windows count once.
-    """
-    stretches: list[tuple[float, float, float]] = []
-    for window in sorted((one.window for one in binned if one.window.covered_seconds > 0), key=lambda w: w.start):
-        begin, end, seen = window.start, window.end, window.span * window.coverage
-        if stretches and begin <= stretches[-1][1]:
-            before = stretches.pop()
-            begin, end, seen = before[0], max(before[1], end), before[2] + seen
-        stretches.append((begin, end, seen))
-    return math.fsum(min(seen, end - begin) for begin, end, seen in stretches)
-
-
-class HeldWindows(tuple[BinnedWindow, ...]):
-    """Windows of a hold, with what every rule asks of them. Some forty rules share a hold of many thousand windows."""
-
-    @cached_property
-    def span_seconds(self) -> float:
-        """Return the time from the first start to the last end."""
-        return max((s.window.end for s in self), default=0.0) - min((s.window.start for s in self), default=0.0)
-
-    @cached_property
-    def watched_seconds(self) -> float:
-        return watched_seconds(self)
-
-    @cached_property
-    def is_seldom_scraped(self) -> bool:
-        return seldom_scraped(self)
-
-    @cached_property
-    def is_scraped_by_the_minute(self) -> bool:
-        return _mostly(self, _is_of_one_scrape)
-
-    @cached_property
-    def by_replica(self) -> Mapping[str | None, tuple[BinnedWindow, ...]]:
-        """Return the windows of each replica, in their order."""
-        return {name: tuple(group) for name, group in windows.group_by(self, lambda one: one.replica).items()}
-
-    @cached_property
-    def _growing(self) -> dict[float, dict[str | None, str]]:
-        return {}
-
-    def find_growing_queues(self, now: float) -> Mapping[str | None, str]:
-        """Return the replicas whose queue grew over the whole hold up to `now` (unix seconds), with the numbers."""
-        if now not in self._growing:
-            found = {name: load_bins.describe_growth(group, now) for name, group in self.by_replica.items()}
-            self._growing[now] = {name: text for name, text in found.items() if text and name is not None}
-        return self._growing[now]
 
 
 def too_short(rule: Rule, held: HeldWindows) -> str:

@@ -135,10 +135,10 @@ def test_an_engine_that_finishes_nothing_still_has_arrivals() -> None:
         lengths=CapacityLengths(prompt_tokens=MeanTokens(low=1000, high=1000)),
     )
     jammed = minute(0, rps=0.0, in_system=30.0, change=30.0)
-    found = offered_load((jammed,), capacity)
+    found = offered_load(jammed, capacity)
     assert found is not None
     assert (found.arriving_rps, found.work_rps) == (0.5, 0.5)
-    assert offered_load((replace(jammed, counters={}),), replace(capacity, lengths=UNTOLD)) is None
+    assert offered_load(replace(jammed, counters={}), replace(capacity, lengths=UNTOLD)) is None
 
 
 def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:

@@ -7,7 +7,7 @@ from rules.plan.load_bins import bin_window, group_by_load_bin
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.windows import sum_windows
 from rules.telemetry.work import MeanTokens
-from rules.verdicts.context import scraped_by_the_minute, seldom_scraped
+from rules.verdicts.held_windows import scraped_by_the_minute, seldom_scraped
 
 
 def test_a_tier_without_a_plan_has_neither_curve_nor_objectives() -> None:

@@ -16,7 +16,8 @@ from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry.windows import Window
-from rules.verdicts.context import TierWindows, watched_seconds
+from rules.verdicts.context import TierWindows
+from rules.verdicts.held_windows import watched_seconds
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 JUDGED = tuple(rule for rule in RULES if not rule.per_scrape)
