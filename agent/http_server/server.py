@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,8 @@ MISDIRECTED = _text(
 def _metrics(status: AgentStatus | None, request: Request) -> Reply:
     if status is None:
         return NOT_YET
-    body, content_type = exposition.render(status, request.accept)
-    return Reply(status="200 OK", content_type=content_type, body=body)
+    parts, content_type = exposition.render_parts(status, request.accept)
+    return Reply(status="200 OK", content_type=content_type, parts=parts)
 
 
 def _page(status: AgentStatus | None, request: Request) -> Reply:
@@ -278,9 +278,17 @@ class WebServer:
 
     def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         reply = self._reply(environ)
-        headers, body = finish_reply(reply, environ.get("HTTP_ACCEPT_ENCODING", ""))
+        headers, parts = finish_reply(reply, environ.get("HTTP_ACCEPT_ENCODING", ""))
         start_response(reply.status, headers)
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+        return () if environ["REQUEST_METHOD"] == "HEAD" else self._watch(parts)
+
+    def _watch(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the parts. Count a defect: cheroot logs it and closes the connection inside the page."""
+        try:
+            yield from parts
+        except Exception:
+            self._count(errors=1)
+            raise
 
     def _reply(self, environ: dict[str, Any]) -> Reply:
         try:
