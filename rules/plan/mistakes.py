@@ -6,7 +6,6 @@ stop for it. Limits of single values are in `rules.plan.plausible_ranges`.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
 from rules.plan.plausible_ranges import implausible
 from rules.plan.replica_count import NO_MARGIN, Margin
 from rules.plan.schema import Point, TierPlan
+from rules.problems import find_close_name
 
 FEW_FOR_A_P99 = 100
 """With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""
@@ -83,8 +83,8 @@ def _implausible(case: Case) -> Found:
 def _unknown_engine(case: Case) -> Found:
     known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
     if case.tier.engine not in known:
-        close = difflib.get_close_matches(case.tier.engine.casefold(), known, n=1)
-        instead = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        close = find_close_name(case.tier.engine.casefold(), known)
+        instead = f"did you mean {close}?" if close else f"known: {', '.join(known)}"
         yield "engine", "mistake", f"{case.tier.engine} is no engine whose pages can be read; {instead}"
 
 
