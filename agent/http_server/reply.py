@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from email.utils import formatdate
 
 from agent.http_server.request_head import is_gzip_accepted
+from rules.light_dataclass import light_dataclass
 
 TEXT = "text/plain; charset=utf-8"
 COMPRESSED_FROM_BYTES = 2_048
@@ -29,7 +29,7 @@ _GZIP = zlib.MAX_WBITS | 16
 """Window bits of zlib for gzip's format."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """What a route answers; its `headers` take the place of those of every answer.
 

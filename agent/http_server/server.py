@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from agent.http_server.request_head import RequestHead, RequestHeadError, parse_
 from agent.http_server.tls import TlsAdapter
 from exporters.metrics import exposition
 from exporters.status.records import AgentStatus
+from rules.light_dataclass import light_dataclass
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ Source = Callable[[], AgentStatus | None]
 Progress = Callable[[], TurnProgress]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a route needs to know of a request."""
 
@@ -119,7 +120,7 @@ def is_page(path: str) -> bool:
     return is_report(path) or is_runbook(path) or path in ROUTES or path in PROBES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """What decides whether a request is answered."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from agent.http_client.transport import TargetOptions
+from rules.light_dataclass import light_dataclass
 
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 64 * 1024 * 1024
@@ -31,7 +31,7 @@ _OWN_HEADERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions(TargetOptions):
     """Connection and query options of one store. Raises ConfigError with every problem.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Literal
 
 from rules.engines.registry import ENGINES
+from rules.light_dataclass import light_dataclass
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
 from rules.plan.plausible_ranges import implausible
@@ -58,7 +58,7 @@ Found = Iterator[tuple[str, Severity, str]]
 """Place in the tier, severity and sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """Tier under check with its points as written, and the curve and operating point that follow from them."""
 
