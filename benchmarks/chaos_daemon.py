@@ -28,7 +28,7 @@ from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 from agent.sources import store
 
 SHORTEST_LOOK_SECONDS = 0.2

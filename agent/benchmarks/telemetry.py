@@ -106,7 +106,7 @@ def open_telemetry(
 
     `engine` overrides detection of the engine. `selector` names the benchmarked replica: label matchers for a server
     (`{instance="10.0.0.5:8000"}`), or the replica's name for a recording. `ways_in` are fields of
-    `agent.prometheus.query.StoreOptions` for a server.
+    `agent.prometheus.options.StoreOptions` for a server.
     """
     if not place.strip():
         raise BenchmarkError(

@@ -18,7 +18,7 @@ from agent.errors import BenchmarkError, ConfigError
 from agent.http_client.error_text import place_of
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import MOST_BYTES, TIMEOUT_SECONDS, StoreOptions
+from agent.prometheus.options import MOST_BYTES, TIMEOUT_SECONDS, StoreOptions
 from rules.engines.layout import SeriesLayout, compile_layout
 from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES, detect_engine, normalize_name

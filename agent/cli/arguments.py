@@ -6,7 +6,6 @@ Secrets are in files. A further connection option is a row of ROWS and a field o
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.durations import PATTERN, parse_duration
+from rules.problems import find_close_name
 
 if TYPE_CHECKING:
     from agent.http_client.transport import TargetOptions
@@ -73,8 +73,8 @@ class Parser(argparse.ArgumentParser):
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return words that name the closest known word, or ""."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = find_close_name(word, known)
+    return f"; did you mean {close}?" if close else ""
 
 
 def exit_codes_text(exits: Sequence[str]) -> str:

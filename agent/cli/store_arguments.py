@@ -166,7 +166,7 @@ def _with_tiers(options: argparse.Namespace) -> Config:
 def _api(options: argparse.Namespace, loaded: LoadedConfig) -> StoreApi:
     # On demand: it imports the HTTP client, which a command on a recording does not need.
     from agent.prometheus.api import StoreApi
-    from agent.prometheus.query import StoreOptions
+    from agent.prometheus.options import StoreOptions
     from agent.sources.past_store import MOST_SAMPLES
 
     if options.prometheus is not None:

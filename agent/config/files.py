@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import yaml
 
 from agent.errors import PlanError
 from exporters.render.text import STAND_IN
+from rules.light_dataclass import light_dataclass
 from rules.plan.checks import PlanWarning
 from rules.plan.memory import read_model_config
 from rules.plan.schema import Architecture, InvalidPlanError, Plan, parse_plan
@@ -137,7 +138,7 @@ class YamlValueError(yaml.YAMLError):
     """Document with an impossible value, or too many values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """File contents with the line of each known path, and format problems.
 

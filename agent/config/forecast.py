@@ -6,7 +6,6 @@ subdivision of a country.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -27,6 +26,7 @@ from agent.config.values import (
     validation_error,
 )
 from agent.durations import duration_text
+from rules.problems import find_close_name
 
 COUNTRIES = frozenset(
     re.findall(
@@ -88,9 +88,9 @@ def _zone(value: object) -> str:
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError):
-        close = difflib.get_close_matches(value, available_timezones(), n=1)
+        close = find_close_name(value, available_timezones())
         raise validation_error(
-            f"is no time zone{f'; did you mean {close[0]}?' if close else ' such as Europe/Berlin'}"
+            f"is no time zone{f'; did you mean {close}?' if close else ' such as Europe/Berlin'}"
         ) from None
     return value
 
@@ -152,8 +152,8 @@ def _recurrence(value: object) -> str:
     for part in value.upper().removeprefix("RRULE:").split(";"):
         name, equals, text = part.partition("=")
         if name not in _RULE_PARTS or not equals:
-            known = difflib.get_close_matches(name, _RULE_PARTS, n=1) or [", ".join(_RULE_PARTS)]
-            raise validation_error(f"has a part that no recurrence rule has; it may have {known[0]}")
+            known = find_close_name(name, _RULE_PARTS) or ", ".join(_RULE_PARTS)
+            raise validation_error(f"has a part that no recurrence rule has; it may have {known}")
         texts = [text] if name in _SINGLE else text.split(",")
         if not all(re.fullmatch(_RULE_PARTS[name], one, re.ASCII) for one in texts):
             raise validation_error(f"{name} of the rule {_EXPECTED.get(name, 'is not as RFC 5545 has it')}")

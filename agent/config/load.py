@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from agent.durations import duration_text
 from agent.errors import ConfigError, PlanError
 from rules.catalogue.registry import margin_of
 from rules.engines.registry import itl_comparable
+from rules.light_dataclass import light_dataclass
 from rules.plan.checks import check_plan
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan, plan_version
@@ -33,7 +33,7 @@ SEARCHED = ("sizewatch.yaml", "/etc/sizewatch/sizewatch.yaml")
 DEFAULT_DATA_DIR = "sizewatch-data"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
     """Usable configuration with its plan. `mistakes` are grave, `warnings` are not; each begins with file and path.
 

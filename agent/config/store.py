@@ -23,7 +23,7 @@ from agent.config.values import (
     object_name,
     validation_error,
 )
-from agent.prometheus.query import (
+from agent.prometheus.options import (
     MOST_BYTES,
     MOST_SAMPLES,
     TIMEOUT_SECONDS,

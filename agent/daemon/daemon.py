@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from agent.config.load import LoadedConfig, load
 from agent.daemon import status_builder
@@ -32,6 +32,7 @@ from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.version import VERSION
 from exporters.status.records import AgentStatus
+from rules.light_dataclass import light_dataclass
 
 CLOCK_SECONDS = 5.0
 """Interval of the clock check in seconds."""
@@ -46,7 +47,7 @@ class _StoppingError(Exception):
     """Wait that ended because the daemon stops."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
     """Replaceable parts of a daemon for demos and tests.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.gpu.collector import UNREAD_SECONDS
@@ -25,6 +24,7 @@ from forecast.capacity.cold_start import cold_start
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
+from rules.light_dataclass import light_dataclass
 from rules.telemetry import windows
 from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout, Snapshot
 from rules.telemetry.windows import Window
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 RECENT_SECONDS = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class StatusInputs:
     """Status data from outside the evaluation loop.
 

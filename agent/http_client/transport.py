@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from urllib3.exceptions import LocationValueError
 from urllib3.util import parse_url
 
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
+from rules.light_dataclass import light_dataclass
 
 
 class DeadlineReader(io.RawIOBase):
@@ -87,7 +88,7 @@ class _HTTPSPool(HTTPSConnectionPool):
     ConnectionCls = _HTTPSConnection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
     """Request to be sent by an `HttpTransport`. `headers` may contain secrets."""
 
@@ -160,7 +161,7 @@ def tls_context(
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
     """Options of a connection. Raises ConfigError with every problem; opens neither file nor socket.
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
 
@@ -31,6 +31,7 @@ from agent.http_server.options import WebOptions
 from agent.http_server.reply import SERVER_NAME, busy_reply, encode_reply, text_reply
 from agent.http_server.request_head import find_head_end
 from agent.http_server.tls import TlsAdapter
+from rules.light_dataclass import light_dataclass
 
 GRACE_SECONDS = 1.0
 """Seconds that an answer gets at least, however long its request took."""
@@ -53,7 +54,7 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """What happens to a request whose head is complete: an `answer` without a worker, or the way to a worker.
 

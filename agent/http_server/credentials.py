@@ -19,11 +19,11 @@ import secrets
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from agent.errors import ConfigError
 from agent.http_server.options import WebOptions
+from rules.light_dataclass import light_dataclass
 
 LN, R, P = 13, 8, 10
 """8 MiB for each guess, ten times over: OWASP's smallest memory for scrypt (Password Storage Cheat Sheet, 2024); an
@@ -49,7 +49,7 @@ _LINE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class PasswordHash:
     """What is kept of a password: scrypt's cost (log2 N, r, p), the salt, the hash."""
 

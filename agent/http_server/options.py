@@ -8,13 +8,13 @@ when other machines are served, or over TLS: no certificate of ours is for a str
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from agent.config.config import Web
 from agent.config.weaknesses import is_loopback
+from rules.light_dataclass import light_dataclass
 
 HEALTH = "/healthz"
 READY = "/readyz"
@@ -26,7 +26,7 @@ OPEN_TO_ALL = frozenset({HEALTH})
 """Answered without credentials: it says nothing but whether the agent works."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions:
     """`host` "" is every address of the machine, `port` 0 any free one. Files are None where there are none.
 
@@ -108,7 +108,7 @@ def is_wrong_host(options: WebOptions, host: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRejection:
     """Answer other than 200: its status line and one sentence. `reason` labels the metric of refusals."""
 

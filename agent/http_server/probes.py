@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from agent.http_server.reply import Reply, text_reply
+from rules.light_dataclass import light_dataclass
 
 MOST_FAILED_TURNS = 3
 """Failed turns in a row that make an agent ill: one may be an accident, and the next comes after an interval."""
@@ -12,7 +11,7 @@ MOST_FAILED_TURNS = 3
 NOT_YET = text_reply("503 Service Unavailable", "the first turn has not succeeded yet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class TurnProgress:
     """Progress of the cycles. `seconds_since_turn` counts from the end of the last one that succeeded, None before the
     first. `failed_in_row` cycles have failed since."""

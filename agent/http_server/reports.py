@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.http_server.reply import Reply, text_reply
-from agent.reporting import storage
 
 if TYPE_CHECKING:
     from exporters.status.page import ReportListing
@@ -75,6 +74,7 @@ def report_reply(place: Path | None, path: str, etag: str) -> Reply:
 
 
 def _reply(place: Path, parts: list[str]) -> Reply:
+    from agent.reporting import storage
     from exporters.status.page import list_page, page_policy
 
     if parts == [""]:
@@ -99,6 +99,7 @@ def _reply(place: Path, parts: list[str]) -> Reply:
 
 
 def _listed(place: Path) -> Iterator[ReportListing]:
+    from agent.reporting import storage
     from exporters.status.page import ReportListing
 
     for name in storage.names(place)[:MOST_LISTED]:
@@ -109,6 +110,8 @@ def _listed(place: Path) -> Iterator[ReportListing]:
 @lru_cache(maxsize=2 * MOST_LISTED)
 def _told(place: Path, name: str, stamp: int) -> tuple[str, bool]:
     """The headline of report.json and whether it was made up, "" where that is none; read once for each report and `stamp`."""
+    from agent.reporting import storage
+
     try:
         found = json.loads(storage.read_report_file(place, name, "report.json") or b"{}")
         return str(found.get("headline", "")), bool(found.get("simulated", False))

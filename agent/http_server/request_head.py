@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import unquote
+
+from rules.light_dataclass import light_dataclass
 
 _END = re.compile(rb"\r?\n\r?\n")
 _REQUEST_LINE = re.compile(r"([!-~]+) ([^ \r]+) HTTP/([0-9])\.([0-9])")
@@ -27,7 +28,7 @@ class RequestHeadError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHead:
     """Request without its body. `path` is decoded and has no query; names of `headers` are in lower case."""
 

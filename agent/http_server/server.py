@@ -10,8 +10,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from agent.http_server.request_head import RequestHead, RequestHeadError, parse_
 from agent.http_server.tls import TlsAdapter
 from exporters.metrics import exposition
 from exporters.status.records import AgentStatus
+from rules.light_dataclass import light_dataclass
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ Source = Callable[[], AgentStatus | None]
 Progress = Callable[[], TurnProgress]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a route needs to know of a request."""
 
@@ -81,8 +82,8 @@ MISDIRECTED = _text(
 def _metrics(status: AgentStatus | None, request: Request) -> Reply:
     if status is None:
         return NOT_YET
-    body, content_type = exposition.render(status, request.accept)
-    return Reply(status="200 OK", content_type=content_type, body=body)
+    parts, content_type = exposition.render_parts(status, request.accept)
+    return Reply(status="200 OK", content_type=content_type, parts=parts)
 
 
 def _page(status: AgentStatus | None, request: Request) -> Reply:
@@ -119,7 +120,7 @@ def is_page(path: str) -> bool:
     return is_report(path) or is_runbook(path) or path in ROUTES or path in PROBES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """What decides whether a request is answered."""
 
@@ -278,9 +279,17 @@ class WebServer:
 
     def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         reply = self._reply(environ)
-        headers, body = finish_reply(reply, environ.get("HTTP_ACCEPT_ENCODING", ""))
+        headers, parts = finish_reply(reply, environ.get("HTTP_ACCEPT_ENCODING", ""))
         start_response(reply.status, headers)
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+        return () if environ["REQUEST_METHOD"] == "HEAD" else self._watch(parts)
+
+    def _watch(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the parts. Count a defect: cheroot logs it and closes the connection inside the page."""
+        try:
+            yield from parts
+        except Exception:
+            self._count(errors=1)
+            raise
 
     def _reply(self, environ: dict[str, Any]) -> Reply:
         try:

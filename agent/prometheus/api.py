@@ -27,7 +27,8 @@ from agent.prometheus.answers import (
     vector,
 )
 from agent.prometheus.interruptible import CallInterruptedError, InterruptibleCalls
-from agent.prometheus.query import LOGIN, QueryRunner, StoreOptions
+from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import LOGIN, QueryRunner
 
 T = TypeVar("T")
 

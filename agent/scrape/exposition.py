@@ -9,7 +9,6 @@ here. A new page format starts in `_is_openmetrics`.
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +27,7 @@ from agent.scrape.exposition_lines import (
 )
 from agent.scrape.page_layout import ExpositionSeries, KnownLines, LayoutPool, PageLayout, Wanted, prefixes_of
 from exporters.render.text import quote_external_text
+from rules.light_dataclass import light_dataclass
 
 _END = b"# EOF"
 # A line is forgotten after an absence of one to two times this many pages (30-60 min at a page every 15 s).
@@ -60,7 +60,7 @@ _UNKNOWN_PAGES = threading.Lock()
 """Held while a page of an unknown layout is read: a hundred first pages at once must not take the memory of a hundred."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class ParsedPage:
     """Selected series of one page in page order, with their values in parallel.
 

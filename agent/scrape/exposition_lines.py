@@ -9,7 +9,6 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
@@ -17,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from agent.errors import ScrapeError, ScrapeFailure
 from exporters.render.text import one_line
+from rules.light_dataclass import light_dataclass
 
 # float() and the library agree on texts of these bytes. For others (`1_000`, blanks, digits of other scripts) the
 # library decides.
@@ -41,7 +41,7 @@ _SUFFIX_TYPES: dict[str, dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Sample:
     """Parsed series text without control characters. Labels are sorted by name."""
 
@@ -49,7 +49,7 @@ class Sample:
     labels: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Metadata:
     """Metadata line: TYPE; HELP without a type; a comment or blank line without a family."""
 
@@ -57,7 +57,7 @@ class Metadata:
     type: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class ExpositionLine:
     """Parsed line and its number (0.0 if it has none).
 

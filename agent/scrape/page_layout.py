@@ -13,13 +13,14 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from agent.scrape.exposition_lines import NUMBER_BYTES, Metadata, Sample
+from rules.light_dataclass import light_dataclass
 
 Wanted = Callable[[str], bool]
 KnownLines = Mapping[bytes, Sample | Metadata]
 """Parsed lines by their text without the number."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class ExpositionSeries:
     """Series: the sample name as printed, labels sorted by name, and the type from its TYPE line."""
 

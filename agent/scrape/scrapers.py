@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
@@ -31,6 +31,7 @@ from rules.engines.layout import SeriesLayout, compile_layout, is_mapped_name
 from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
 STALL_SECONDS = 0.25
@@ -148,7 +149,7 @@ class PageReader:
         raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Engine endpoint. `gpus` are UUIDs, indices or the word `auto`; empty if its GPUs are unknown."""
 
@@ -166,7 +167,7 @@ class Target:
         return self.tier, self.replica
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeResult:
     """Result of one target in a cycle. `t` is the time of the complete page (unix seconds).
 

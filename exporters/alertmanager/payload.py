@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, held_back
 from rules.evaluator.incidents import Incident
+from rules.light_dataclass import light_dataclass
 from rules.replicas.cascade import STAGES
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Cause, Subject
@@ -38,7 +39,7 @@ OWN_LABELS = frozenset({"alertname", "tier", "replica", "severity", "loudness", 
 """Labels that configured labels may not replace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
     """Alert settings: common labels, address of the agent's own pages, and of a runbook page that replaces its own."""
 
@@ -58,7 +59,7 @@ class AlertSettings:
         return f"{self.external_url.rstrip('/')}/#{tier_anchor(tier)}" if self.external_url else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class AlertPayload:
     """Alert ready to post. `title` is its display name and its identity among our alerts."""
 

@@ -7,7 +7,7 @@ Engine and GPU families go out as running sums and gauges per replica. sizewatch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, chain, product
 
 from prometheus_client import exposition
 from prometheus_client.metrics_core import Metric as Printed
@@ -28,13 +28,53 @@ OPENMETRICS = "application/openmetrics-text"
 END = b"# EOF\n"
 
 
+PART_BYTES = 65_536
+"""Least size of a part of the page, except of the last: each is sent on its own."""
+
+GROUP_REPLICAS = 16
+"""Replicas of a family that are printed at once. A sample takes about a kilobyte until it is text."""
+
+
 def render(status: AgentStatus, accept: str) -> tuple[bytes, str]:
     """Return the page and its content type. Use OpenMetrics 1.0.0 if `accept` prefers it, else text 0.0.4."""
-    page = StatusCollector(status)
+    parts, content_type = render_parts(status, accept)
+    return b"".join(parts), content_type
+
+
+def render_parts(status: AgentStatus, accept: str) -> tuple[Iterator[bytes], str]:
+    """Return the parts of the page, and its content type. Of 150 replicas it has 4 MiB, which never are held at once."""
+    metrics = StatusCollector(status).collect()
     if _prefers_openmetrics(accept):
-        parts = (openmetrics.generate_latest(one, version="1.0.0") for one in page.single())  # type: ignore[no-untyped-call]
-        return b"".join((*(part.removesuffix(END) for part in parts), END)), openmetrics.CONTENT_TYPE_LATEST
-    return b"".join(exposition.generate_latest(one) for one in page.single()), exposition.CONTENT_TYPE_PLAIN_0_0_4
+        return _join_texts(chain(_print(metrics, _print_openmetrics), (END,))), openmetrics.CONTENT_TYPE_LATEST
+    return _join_texts(_print(metrics, exposition.generate_latest)), exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _print_openmetrics(metric: Collector) -> bytes:
+    text: bytes = openmetrics.generate_latest(metric, version="1.0.0")  # type: ignore[no-untyped-call]
+    return text.removesuffix(END)
+
+
+def _print(metrics: Iterable[Printed], generate: Callable[[Collector], bytes]) -> Iterator[bytes]:
+    """Yield the text of each metric: the library keeps every line of what it prints at once. The head of a metric comes
+    once."""
+    name, head = "", b""
+    for metric in metrics:
+        if metric.name != name:
+            name, head = metric.name, b""
+        elif not head:
+            head = generate(_SingleMetric(Printed(name, metric.documentation, metric.type)))
+        yield generate(_SingleMetric(metric)).removeprefix(head)
+
+
+def _join_texts(texts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the texts, several at once."""
+    part = bytearray()
+    for text in texts:
+        part += text
+        if len(part) >= PART_BYTES:
+            yield bytes(part)
+            part.clear()
+    yield bytes(part)
 
 
 def _prefers_openmetrics(accept: str) -> bool:
@@ -61,17 +101,14 @@ class StatusCollector(Collector):
     def __init__(self, status: AgentStatus) -> None:
         self._status = status
 
-    def single(self) -> Iterator[Collector]:
-        """Yield a collector for each metric: the library keeps every line of what it prints at once."""
-        return map(_SingleMetric, self.collect())
-
     def collect(self) -> Iterator[Printed]:
-        """Yield engine and GPU families first, then sizewatch's own metrics."""
+        """Yield engine and GPU families first, then sizewatch's own metrics. A family of many replicas comes in several."""
         exported = (tier for tier in self._status.tiers if tier.export_scope is not ExportScope.WHOLE_TIER)
         replicas = tuple(r for tier in exported for r in (*tier.replicas, *tier.parts) if not r.is_gone)
-        for family, metric in names.FAMILY.items():
+        groups = [replicas[start : start + GROUP_REPLICAS] for start in range(0, len(replicas), GROUP_REPLICAS)]
+        for (family, metric), group in product(names.FAMILY.items(), groups):
             printed = _empty(metric)
-            for replica in replicas:
+            for replica in group:
                 _WRITERS[BY_NAME[family].kind, family in GPU_NAMES](printed, metric, family, replica)
             if printed.samples:
                 yield printed

@@ -16,6 +16,7 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, is_lasting, step_incident_alerts
 from rules.evaluator.incidents import Incident, group_incidents
 from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
+from rules.light_dataclass import light_dataclass
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
@@ -36,7 +37,7 @@ MISSES_UNTIL_GONE = 3
 """Scrapes that a replica may miss before its series vanish (DESIGN 6; METRICS trap 12: targets are gone after 2-3)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStatus:
     """GPU of a replica. `counters` are running sums of accepted increases and `gauges` are present levels, by family
     name. `gaps` holds the reason of a missing family. `sampled` names families from a plain poll.
@@ -50,7 +51,7 @@ class GpuStatus:
     sampled: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """Replica of a tier. `totals` are running sums of accepted increases since the agent started: counters, and a
     histogram part per family. A family restarts when the engine's bucket edges change.
@@ -88,7 +89,7 @@ class ReplicaStatus:
         return self.misses >= MISSES_UNTIL_GONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPoint:
     """Readings of a closed minute of a tier. `t` is its end in unix seconds."""
 
@@ -96,7 +97,7 @@ class TrendPoint:
     readings: Mapping[str, SignalValue]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastStatus:
     """Forecast of a tier and its replica counts. Outdated values are None, with the reason in `gap`.
 
@@ -129,7 +130,7 @@ class ForecastStatus:
         return found.replicas if found is not None else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastHealth:
     """Forecast worker counters since start: results, and failures by kind. `last_seconds` is the duration of the last
     round, `memory_bytes` the worker's memory then (None without a worker). `troubles` are sentences.
@@ -158,7 +159,7 @@ class ExportScope(StrEnum):
         return self is not ExportScope.REPLICAS or subject.replica is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatus:
     """Tier of the plan. `recent` summarises its windows of the last 5 minutes, None before the first. `findings` are
     open findings and those of the last day, newest first. `trend` is the last hour, oldest first. `step13` is the Step
@@ -189,7 +190,7 @@ class TierStatus:
         return sum(replica.up for replica in self.replicas)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerHealth:
     """Delivery to an Alertmanager. `posts` are finished rounds, `alerts` the accepted alerts, `failures` the failed
     rounds. `firing` is of the last round. `refused` holds the reason of each refused alert. `trouble` is a sentence
@@ -206,7 +207,7 @@ class AlertmanagerHealth:
     last_success_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookHealth:
     """Webhook counters since start: accepted requests, refused requests by reason, own alerts (a loop), alerts dropped
     above the limit.
@@ -218,7 +219,7 @@ class WebhookHealth:
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryHealth:
     """Discovery of engine pods. `trouble` is a sentence while the API gives no pods, `age_seconds` the duration of
     that. Pod counts: `watched`, and `starting` among watched and `later` pods. `left_out` has a sentence for each
@@ -234,7 +235,7 @@ class DiscoveryHealth:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
     """Store reads since start. `failures` are queries without a complete result, by kind. `in_sight` holds the reason
     for each tier without data, empty if it has data. `leads` is None for a single agent of role fleet.
@@ -250,7 +251,7 @@ class StoreHealth:
     lease_trouble: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryHealth:
     """Delivery of reports to a destination. Counts are since start: delivered reports, failed attempts that are
     retried, and dropped reports. `pending` reports wait until `next_at` (unix seconds). `trouble` is the reason if the
@@ -267,7 +268,7 @@ class DeliveryHealth:
     trouble: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReportHealth:
     """Weekly report. Times are unix seconds. `newest` is the name of the last report, "" before any. `trouble` is the
     reason of an overdue report, `failures` counts failed attempts since start.
@@ -283,7 +284,7 @@ class ReportHealth:
     deliveries: tuple[DeliveryHealth, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
     """Health of the agent. Counts are since its start. `history_trouble`, `config_trouble` and `gpu_problems` hold
     sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle that succeeded (unix seconds).

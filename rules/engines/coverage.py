@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.confidence import Certainty
 from rules.engines.layout import SUFFIXES
 from rules.engines.registry import PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import ALONGSIDE, EngineTable, SourceRow
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.families import BY_NAME, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM, GaugeSum
@@ -42,7 +42,7 @@ class Use(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyUse:
     """Family as the page prints it. `families` are the names under which it is read. `text` says the same in words, or
     gives the reason why it is not read."""
@@ -127,7 +127,7 @@ def longest_prefix_reason(name: str, ignored: Iterable[tuple[str, str]]) -> str:
     return max(fitting, key=lambda row: len(row[0]))[1] if fitting else ""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Versions:
     """Releases that names allow: newer than `after` and older than `before`. Both are scanned releases; "" is an open
     end."""
@@ -224,7 +224,7 @@ class Support(StrEnum):
     NOT_EXPOSED = "not exposed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
     """Exposure of one signal by one engine. `spans` are (support, first, last scanned release) in order; an engine
     without scanned releases has one span with empty names. `why` gives the missing data if a span is not exposed."""

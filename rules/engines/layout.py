@@ -7,11 +7,12 @@ way to read series: a record here and a field of the row in `rules.engines.table
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.families import FamilyKind
 
 SUFFIXES = ("_bucket", "_sum", "_count")
@@ -21,7 +22,7 @@ _ByName = Mapping[str, Sequence[tuple[int, Mapping[str, str]]]]
 _Key = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class CounterSlots:
     """Series that add up. `slots` count individually; of each group in `repeated` (ranks of one engine) the largest
     counts. The value in slot `scale`, if any, multiplies them."""
@@ -33,7 +34,7 @@ class CounterSlots:
     scale: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class GaugeSlots:
     """Slots by data-parallel engine. Within an engine (processes, ranks) the maximum counts."""
 
@@ -44,7 +45,7 @@ class GaugeSlots:
     none: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class NameSlots:
     """Series that never disappear, of which the newest counts: (slot of the update time, names in its label)."""
 
@@ -52,7 +53,7 @@ class NameSlots:
     choices: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class HistogramPart:
     """Histogram series of one data-parallel engine."""
 
@@ -62,7 +63,7 @@ class HistogramPart:
     count: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class HistogramSlots:
     """Parts of a histogram. `factor` converts its sum; edges are already converted. No parts means no counts yet."""
 
@@ -71,7 +72,7 @@ class HistogramSlots:
     factor: float
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class FamilyFault:
     """Fault of a family. The family is not used unless the fault is only `doubtful`."""
 
@@ -80,7 +81,7 @@ class FamilyFault:
     doubtful: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesLayout:
     """Slots to read on pages with this set of series. A slot is an index in the compiled series."""
 

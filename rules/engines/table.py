@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.families import FamilyKind
 
 
@@ -23,7 +24,7 @@ class LabelAggregation(StrEnum):
     NEWEST_NAMES = "newest_names"  # number of comma-separated names in a label of the series with the newest value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
     """Condition on a label of the series.
 
@@ -51,7 +52,7 @@ def http_status_row(label: str, status: str) -> tuple[Match, ...]:
     return Match(label=label, values=(status,), starts=True), Match(label=label, values=("499",), without=True)
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class SourceRow:
     """Source of a family. The first alternative row with its source on the page wins.
 
@@ -110,7 +111,7 @@ def add_prefix(prefix: str, rows: Iterable[SourceRow], since: str = "") -> tuple
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
     """Family whose presence shows the release: first and last scanned release that declares it.
 

@@ -8,9 +8,9 @@ and pages. Only names and types count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from rules.engines.coverage import FamilyUse, Use, longest_prefix_reason
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import GpuReadout
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -19,7 +19,7 @@ Sample = tuple[str, Mapping[str, str], float]
 MIB = 1024.0 * 1024.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """Source of one of our names. The first alternative row with a value wins.
 
@@ -51,7 +51,7 @@ MEAN = "mean"
 """Value of `Field.many`: the mean over the GPU's series."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
     """Throttling in counts of a firmware's clock: all ticks, and throttled ticks."""
 
@@ -60,7 +60,7 @@ class Ticks:
     """Throttled ticks since the driver started, by our name (`gpu_throttled_power_seconds`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuExporterPage:
     """Data of one page. `rules.gpu_sources.devices` adds quantities that need a change between pages."""
 
@@ -73,7 +73,7 @@ class GpuExporterPage:
     """By GPU, for exporters that count throttling in ticks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuExporter:
     """GPU exporter. `name` is its word in configuration and output, `title` the project's own name.
 

@@ -6,9 +6,10 @@ An error in step 1 propagates through the whole sizing (guide 9.1), so both dire
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rules.confidence import CONFIDENCE
+from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     OUTPUTS,
     PROMPTS,
@@ -45,7 +46,7 @@ TOWARDS = {
 """Archetype that traffic moves to, by the lengths that grow (guide 1.2, figure 1.2)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class DriftedQuantile:
     """Quantile away from the plan by at least `factor`, which is below 1 for shorter requests."""
 

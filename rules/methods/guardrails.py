@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rules.confidence import CONFIDENCE, Certainty
+from rules.light_dataclass import light_dataclass
 from rules.methods.drift import is_lasting_drift
 from rules.methods.evidence import (
     OUTPUTS,
@@ -40,7 +40,7 @@ MANY_RUNAWAYS = 0.5
 """Share of runaways above which the sentence says that they are not single prompts. The status does not change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedQuantity:
     """Limit of the gateway: its words, its key in the plan, the family it limits, and the quantile of its headroom.
 
@@ -63,7 +63,7 @@ NOTHING = range_reading(0.0, None, 0.0)
 """Reading of a limit that does not exist."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailViolation:
     """Violation of one limit, in words and numbers."""
 
@@ -214,7 +214,7 @@ def _explain_no_arrivals(case: RuleContext) -> Unknown:
     return case.unknown(worst_gap(case.binned, "requests_finished"), "arrivals are not known, and the plan has no peak")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class RunawayCount:
     """Requests that only their token limit ended (`cut`), and requests longer than any normal answer, of `n`.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, binomial_lower_bound
+from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, exact_reading
 from rules.plan.curve import Expectation
 from rules.plan.load_bins import BinnedWindow, LoadBin
@@ -38,7 +39,7 @@ PROMISED = 10**9
 """Requests behind a value of the plan: it is no estimate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class BinMean:
     """Mean in a load bin. `weight` is that of the observed part (0: none), `full_weight` that of a complete observation.
 
@@ -71,7 +72,7 @@ class BinnedMean:
         return self.weight / self.full_weight
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class MeanComparison:
     """Row of a mean: words, observation, expectation, value of the plan without a measurement, and reason for a gap.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
+from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import OUTPUTS, PROMPTS, certain_if, exact_reading, range_reading, select_pool
 from rules.methods.prefix_routing import split_by_warmth
 from rules.plan.capacity import POOL_TOKENS
@@ -28,7 +28,7 @@ PREFILL, DECODE = POOL_TOKENS
 PROMPT, GENERATED = POOL_TOKENS.values()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRatio:
     """Observed replicas of each pool, tokens per second of the whole pool, and the replicas that these rates need."""
 
@@ -149,7 +149,7 @@ def _measure_pool(binned: Sequence[BinnedWindow], family: str) -> tuple[int, flo
     return replicas, tokens / seconds * replicas if seconds > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMinute:
     """Minute of one replica: completed requests per second, requests in the system and of them waiting, mean seconds per
     token, and KV utilisation, mean and of the fullest data-parallel rank (0-1). None: not known. `lengths` are histograms."""
@@ -174,7 +174,7 @@ class ReplicaMinute:
         return histograms.mean(self.lengths.get(OUTPUTS, ()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaComparison:
     """Number of one replica and of its neighbours in a minute, and whether the replica stands out by it."""
 
@@ -183,7 +183,7 @@ class ReplicaComparison:
     stands_out: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class OddReplica:
     """Replica with its comparisons by one pattern, oldest first."""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import chain
 
 from rules import confidence
+from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     PROMPTS,
     capitalize,
@@ -43,7 +44,7 @@ Minute = tuple[BinnedWindow, ...]
 """Binned windows of one minute, one for each replica."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityThresholds:
     """Thresholds of PrefixRoutingBroken. The catalogue has their sources."""
 
@@ -58,7 +59,7 @@ class LocalityThresholds:
     evened: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceHitRate:
     """Hit rate of one replica (0-1), its source, and the minutes it was observed in (none for a planned rate)."""
 
@@ -67,7 +68,7 @@ class ReferenceHitRate:
     minutes: tuple[Minute, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentHitRate:
     """Last minutes of the warm replicas, and the hit rate that they are compared with."""
 
@@ -117,7 +118,7 @@ class CurrentHitRate:
         return f"{text}, {self.reference.rate:.0%} {self.reference.words}" if self.reference else text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
     """State of the routing. `broken` is None if it is not known, for the reason `gap`."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from rules.confidence import Certainty
+from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, exact_reading
 from rules.plan.envelope import interpolate
 from rules.plan.load_bins import BinnedWindow, LoadBin
@@ -31,7 +31,7 @@ STEADY = 0.1
 """Maximum change of requests in the system per finished request. Little's law needs a steady population."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class SystemTimes:
     """Mean seconds in the system: observed, of the benchmark, and the highest that the benchmark leaves open."""
 
@@ -159,7 +159,7 @@ def _find_contradiction(case: RuleContext) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class LittlesLawCheck:
     """Requests in the system by the gauges and by Little's law. `sightings` are the requests in all gauge samples."""
 

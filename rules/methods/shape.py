@@ -5,10 +5,10 @@ A slow tail and a slow median need different actions. Bounds are the edges of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from rules.confidence import CONFIDENCE, Certainty
+from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     certain_if,
     count_requests,
@@ -57,7 +57,7 @@ KNEE_WORDS: dict[LatencyPattern, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyShape:
     """Median and P99 of a latency over the window of a rule."""
 

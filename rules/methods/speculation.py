@@ -7,9 +7,10 @@ well and lose; acceptance alone is another rule.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rules.confidence import Certainty
+from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import capitalize, certain_if, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Speculation
@@ -35,7 +36,7 @@ _FAMILIES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationRounds:
     """Rounds of speculation with their mean drafted tokens and mean yielded tokens, bonus token included.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rules.confidence import CONFIDENCE, binomial_tail
+from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     OUTPUTS,
     PROMPTS,
@@ -51,7 +52,7 @@ TWICE, UNCHANGED = 2.0, 0.025
 """Ratio from which a multiple is said, and change of a P99 below which none is: bucket edges tell no less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
     """P99 of the older release in one load bin, the limit of `factor` above it, and the edge that it certainly stayed below."""
 
@@ -93,7 +94,7 @@ class After:
         return self.now / self.was if self.was > 0 else 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """One latency of both releases."""
 

@@ -7,8 +7,8 @@ plan is named in PARTS or MEASURED.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.envelope import metric_value
@@ -60,7 +60,7 @@ MEASURED = (
 CURVE_RULES = (*(rule for _, rule in MEASURED), "LoadBeyondBenchmark")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class PlanWarning:
     """Warning at a `path` of the plan. A `mistake` fails the check, a `warning` weakens verdicts or the fleet."""
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
 
+from rules.light_dataclass import light_dataclass
 from rules.plan.envelope import METRICS, concurrencies, interpolate, metric_value, monotone_envelope, sort_by_load
 from rules.plan.schema import LITTLES_LAW, Point, Slo, TierPlan
 
@@ -32,7 +32,7 @@ OFTEN_UNMEASURED = ("itl_p99_seconds", "e2e_p99_seconds")
 """What an SLO can limit, and what counts only where the curve carries it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePosition:
     """Position of a load: its bin, or beyond the measured loads, with a sentence."""
 
@@ -41,7 +41,7 @@ class CurvePosition:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """Benchmark values at both points of a bin and in between. `requests` is the smaller count of the points, or 0."""
 
@@ -51,7 +51,7 @@ class Expectation:
     requests: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
     """The highest load of one replica within the SLO (guide 8.3, steps 1 and 2).
 
@@ -69,7 +69,7 @@ class OperatingPoint:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """The uncensored points by rising load, as a monotone envelope; bin k lies between point k - 1 and point k.
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 
+from rules.light_dataclass import light_dataclass
 from rules.plan.schema import BenchmarkCurve, Point
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class CurveMetric:
     """Behaviour between points: `log` interpolates the logarithm, `rises` never falls with load."""
 

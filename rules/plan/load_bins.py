@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import POOL_TOKENS, planned_capacity, pool_capacity
@@ -28,7 +28,7 @@ APART = frozenset(POOL_TOKENS)
 """Pools whose replicas each do a part of a request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class TierContext:
     """A tier as judgements see it: its plan (None where there is none), the curve, and what readings need of it.
 
@@ -215,7 +215,7 @@ def _by_few_samples(window: Window) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBin:
     """The slices of one load bin with the load of their sum; families are added up only when asked for."""
 

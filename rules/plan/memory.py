@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from rules.light_dataclass import light_dataclass
 from rules.plan.mistakes import Case, Found
 from rules.plan.schema import Architecture, TierPlan
 from rules.sizing import kv_bytes_per_token, llama_parameters
@@ -143,7 +143,7 @@ def whole(text: str) -> int | None:
     return (int(text) or None) if text.isascii() and text.isdecimal() else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFloor:
     """Memory of one replica in bytes, and tokens of KV cache. None: not known, and `gaps` say why.
 

@@ -6,20 +6,20 @@ stop for it. Limits of single values are in `rules.plan.plausible_ranges`.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Literal
 
 from rules.engines.registry import ENGINES
+from rules.light_dataclass import light_dataclass
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
 from rules.plan.plausible_ranges import implausible
 from rules.plan.replica_count import NO_MARGIN, Margin
 from rules.plan.schema import Point, TierPlan
+from rules.problems import find_close_name
 
 FEW_FOR_A_P99 = 100
 """With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""
@@ -58,7 +58,7 @@ Found = Iterator[tuple[str, Severity, str]]
 """Place in the tier, severity and sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """Tier under check with its points as written, and the curve and operating point that follow from them."""
 
@@ -83,8 +83,8 @@ def _implausible(case: Case) -> Found:
 def _unknown_engine(case: Case) -> Found:
     known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
     if case.tier.engine not in known:
-        close = difflib.get_close_matches(case.tier.engine.casefold(), known, n=1)
-        instead = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        close = find_close_name(case.tier.engine.casefold(), known)
+        instead = f"did you mean {close}?" if close else f"known: {', '.join(known)}"
         yield "engine", "mistake", f"{case.tier.engine} is no engine whose pages can be read; {instead}"
 
 

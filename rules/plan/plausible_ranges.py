@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from rules.light_dataclass import light_dataclass
 from rules.plan.envelope import sort_by_load
 from rules.plan.money import HOURS_A_MONTH
 from rules.plan.schema import TierPlan
@@ -19,7 +19,7 @@ DOLLAR_SIZED = frozenset({"USD", "EUR", "GBP", "CHF", "CAD", "AUD", "NZD", "SGD"
 """Currencies worth between half a US dollar and two: limits of prices hold for these alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Slip:
     """A unit that is written by mistake: the value times `factor` is in the unit that was asked for."""
 
@@ -39,7 +39,7 @@ PRICES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """The plausible range of the value at `path` of a tier, both ends included; None: no limit there.
 

@@ -5,7 +5,6 @@ To add a contradiction within one mapping: a row of RISING. Others are functions
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import types
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from rules.confidence import mean_bounds
-from rules.problems import cap_problems
+from rules.problems import cap_problems, find_close_name
 
 Path = tuple[str | int, ...]
 
@@ -188,8 +187,8 @@ def _named(value: object) -> str:
 
 
 def _suggestion(path: Path, model: type[BaseModel]) -> str:
-    close = difflib.get_close_matches(str(path[-1]), _keys_at(path[:-1], model), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = find_close_name(str(path[-1]), _keys_at(path[:-1], model))
+    return f"; did you mean {close}?" if close else ""
 
 
 def _keys_at(path: Path, model: type[BaseModel]) -> list[str]:

@@ -7,14 +7,14 @@ preempt too.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rules.light_dataclass import light_dataclass
 
 STAGES = {0: "none", 1: "filling", 2: "evicting", 3: "queueing", 4: "user-visible"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeThresholds:
     """Thresholds of the cascade; their sources are in the catalogue."""
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 
 from pydantic import TypeAdapter
 
+from rules.light_dataclass import light_dataclass
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry import windows
 from rules.telemetry.gauges import IN_SYSTEM
@@ -55,7 +56,7 @@ class Timing(StrEnum):
     ENGINE = "engine"  # what the engine says of its own start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStart:
     """Start of a replica; all times are unix seconds, None if unknown.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, takewhile
 
 from rules.light_dataclass import light_dataclass
@@ -123,7 +123,7 @@ def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:
     return 0.0 < inside >= (end - begin) / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRelease:
     """Release that a replica runs from `t` on (unix seconds): its first page that tells it.
 
@@ -194,7 +194,7 @@ SETTLE_SECONDS = 60.0
 """A minute that ends so shortly before the first page of a release may contain its first requests."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade:
     """Latest change of a tier's release: its records, oldest first, and all records of the tier."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, failed_bounds
 from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
 from rules.telemetry.work import CapacityLengths, computed_share, weigh
@@ -32,7 +33,7 @@ LEAST_SHARE, MOST_SHARE = 0.5, 2.0
 finishes nothing has as many arrivals; estimates above the bound are not credible."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteSums:
     """Sums over the observed part of the minute that begins at `start` (unix seconds). They add up over replicas and
     bookings.
@@ -64,7 +65,7 @@ ADDED = tuple(f.name for f in fields(MinuteSums) if f.name not in ("start", "fir
 """Additive fields of `MinuteSums`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteDemand:
     """Arrivals at a tier in the minute that begins at `start` (unix seconds): requests, tokens asked for, mean waiting
     requests. None means missing. `covered_seconds` of `expected_seconds` replica-seconds were observed. `computed` is

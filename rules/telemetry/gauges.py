@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.histograms import Histogram, quantile
@@ -74,7 +73,7 @@ class GaugeSum:
         return min(max(self.integral / self.seconds, self.minimum), self.maximum)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class LittleEstimate:
     """Mean requests in the system by Little's law, between `low` and `high`, from `requests` finished ones."""
 

@@ -10,6 +10,7 @@ import math
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 
 from rules.light_dataclass import light_dataclass
@@ -31,6 +32,9 @@ class Histogram:
     def n(self) -> float:
         return math.fsum(self.counts)
 
+
+_SHARED = {float(number): float(number) for number in range(128)}
+"""Small counts as one object each: most buckets of a minute have one, and a float takes 32 bytes."""
 
 NO_GRID = (math.inf,)
 """Edges of a histogram without observations, on pages that print no buckets before the first one."""
@@ -66,7 +70,17 @@ def _counts(cumulative: Sequence[float]) -> tuple[float, ...]:
     counts = (cumulative[0], *map(operator.sub, cumulative[1:], cumulative))
     if min(counts) < 0:
         raise BrokenHistogramError("bucket counts fall")
-    return counts
+    return share_counts(counts)
+
+
+def share_counts(counts: tuple[float, ...]) -> tuple[float, ...]:
+    """Return equal counts. Those without observations are one tuple, and small counts one object."""
+    return tuple(map(_SHARED.get, counts, counts)) if any(counts) else _no_counts(len(counts))
+
+
+@lru_cache(maxsize=256)
+def _no_counts(buckets: int) -> tuple[float, ...]:
+    return (0.0,) * buckets
 
 
 def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
@@ -92,10 +106,11 @@ def _is_possible(edges: tuple[float, ...], counts: tuple[float, ...], total: flo
     scrape."""
     if not math.isfinite(total) or total < 0:
         return False
-    held = [(edge, count) for edge, count in zip(edges, counts, strict=True) if count > 0]
-    one = max((edge for edge, _ in held if math.isfinite(edge)), default=math.inf)
-    lowest = math.fsum(count * max(0.0, lower) for lower, count in zip(edges, counts[1:], strict=False))
-    return lowest - one <= total <= math.fsum(edge * count for edge, count in held) + one
+    # Hot path: every histogram of every scrape. Most buckets are empty and add nothing to exact sums.
+    held = [(lower, edge, count) for lower, edge, count in zip((0.0, *edges), edges, counts, strict=False) if count]
+    one = max((edge for _, edge, _ in held if math.isfinite(edge)), default=math.inf)
+    lowest = math.fsum(count * max(0.0, lower) for lower, _, count in held)
+    return lowest - one <= total <= math.fsum(edge * count for _, edge, count in held) + one
 
 
 @light_dataclass(frozen=True, slots=True)
@@ -128,7 +143,7 @@ def _add_equal(same: list[Histogram]) -> Histogram:
     totals = [part.total for part in same]
     return Histogram(
         edges=same[0].edges,
-        counts=tuple(map(math.fsum, zip(*[part.counts for part in same], strict=True))),
+        counts=share_counts(tuple(map(math.fsum, zip(*[part.counts for part in same], strict=True)))),
         total=None if None in totals else math.fsum(t for t in totals if t is not None),
     )
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.light_dataclass import light_dataclass
@@ -98,7 +97,7 @@ class SignalKind(StrEnum):
     DERIVED = "derived"  # a function in `rules.telemetry.derived`, by the signal's name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
     """Row of SIGNALS: `families` are the names in a window that `how` reads; `q` is the quantile (0-1)."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from rules.light_dataclass import light_dataclass
@@ -19,7 +18,7 @@ ENGINE_VERSION = "engine_version"
 """Fact with the engine's release, where it is known. `engine_versions` has the releases that the page's names allow."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class PodTimes:
     """Pod timestamps in unix seconds by the cluster's clocks, to the second. None means unknown or unreliable.
 
@@ -63,7 +62,7 @@ class Snapshot:
     pod: PodTimes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReadout:
     """Readout of one GPU at one instant, in base units. A name in none of the three mappings was not queried.
 
@@ -90,7 +89,7 @@ class GpuReadout:
     """Kubernetes pods that own the GPU by the source, as namespace/name. Empty if it reports none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuName:
     """GPU quantity: its kind, unit and meaning."""
 

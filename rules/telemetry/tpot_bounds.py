@@ -8,16 +8,16 @@ pairing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.histograms import Histogram
 
 SHORTEST = 2
 """Tokens of the shortest request with a time per output token: the first token does not count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class HighestQuantile:
     """Upper bound `high` of the quantile in seconds, or None if it is unbounded. At most `n` requests are behind it."""
 

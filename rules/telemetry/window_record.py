@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from rules.telemetry.gauges import GaugeSum
-from rules.telemetry.histograms import Histogram
+from rules.telemetry.histograms import Histogram, share_counts
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 
@@ -100,7 +100,7 @@ def _histogram(part: Sequence[Any], grids: Sequence[Grid]) -> Histogram:
     if place < 0 or len(counts) > len(edges):
         raise ValueError(f"{len(counts)} counts on grid {place}, which has {len(edges)} buckets")
     empty = (0.0,) * (len(edges) - len(counts))
-    return Histogram(edges=edges, counts=counts + empty, total=None if total is None else float(total))
+    return Histogram(edges=edges, counts=share_counts(counts + empty), total=None if total is None else float(total))
 
 
 def _gauge(gauge: GaugeSum) -> list[int | float | str]:

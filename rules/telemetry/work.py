@@ -7,10 +7,10 @@ tokens. Attention over contexts longer than the benchmark's adds to it. `rules.t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.confidence import Certainty
+from rules.light_dataclass import light_dataclass
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
@@ -23,7 +23,7 @@ APART = 1.1
 """Ratio of bounds below which they are reported as one number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class MeanTokens:
     """Mean tokens per request: exact if `low` equals `high`, otherwise bounds. `high` None is open."""
 
@@ -35,7 +35,7 @@ class MeanTokens:
         return self.low == self.high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityLengths:
     """Mean tokens of the requests that a capacity was measured with: prompts (with cached tokens) and outputs. None is
     unknown. `prefix_hit_ratio` is the share of prompt tokens from the prefix cache, or None if unknown. `only` is the family of
@@ -56,7 +56,7 @@ UNTOLD = CapacityLengths()
 """Lengths of a plan without lengths."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoad:
     """Tokens of one kind as requests per second of the capacity's lengths: the best estimate and its bounds."""
 
@@ -65,7 +65,7 @@ class TokenLoad:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """Load of a replica in requests per second of the capacity's lengths, in total and by each kind of token.
 
@@ -213,7 +213,7 @@ class CapacitySource(StrEnum):
     PRODUCTION = "production"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """Completed requests per second of one replica within its SLO.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from rules.confidence import Certainty
@@ -39,7 +39,7 @@ LIKELY_CONFIDENCE = 0.95
 PERIOD_WORDS = {MINUTE_SECONDS: "minutes", HOUR_SECONDS: "hours"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class TierWindows:
     """Tier in rules that compare tiers: its context and its binned windows of the same hold."""
 
@@ -181,7 +181,7 @@ def too_early(
     return case.unknown(Gap.TOO_FEW_REQUESTS, f"{case.rule.title} for {part_seen(so, binned)}: too early to say")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkComparison:
     """Part of a context that can be compared with the benchmark: the windows on its curve."""
 

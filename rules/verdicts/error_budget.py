@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from rules.light_dataclass import light_dataclass
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, outcomes, windows
 from rules.telemetry.signals import Missing, Reading
@@ -43,7 +44,7 @@ ROW = _FIRST + _EACH * len(COUNTED)
 likely, at most slow (or failed)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start.
 
@@ -62,7 +63,7 @@ class Budget:
                     yield stored[at : at + ROW]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRequestCount:
     """Of `n` requests `low` surely broke the objective, `high` at most, `best` by the best estimate.
 
@@ -140,7 +141,7 @@ def _counts_of(rows: Iterable[array[float]], family: str) -> tuple[float, float,
     return n * share, low * share, best * share, high * share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class BurnSpan:
     """Time in which more than an allowed share of requests missed an objective, from `begin` to `end` (unix seconds).
 

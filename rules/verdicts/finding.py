@@ -6,7 +6,7 @@ A finding lasts from the first warning or critical to the first ok. A gap inside
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from rules.confidence import Certainty
@@ -25,7 +25,7 @@ UNASKED_SECONDS = 900.0
 """Seconds without a verdict for such a reason after which a finding ends: a restarted engine lacks metrics for minutes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """A change inside an episode, at unix seconds `t`."""
 
@@ -35,7 +35,7 @@ class Transition:
     certainty: Certainty
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Finding of a rule with its `worst` verdict (by status, certainty, stage); `ended_at` is None while it lasts."""
 
@@ -57,7 +57,7 @@ class Finding:
         return [one for one in self.transitions if one.status in FIRING and one.certainty is Certainty.CERTAIN]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownSpan:
     """Span in which a rule was unknown for one reason; `text` is the latest one."""
 

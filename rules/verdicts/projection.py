@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
+from rules.light_dataclass import light_dataclass
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastPoint:
     """Arriving requests per second of the whole tier at `t` (unix seconds): median, 95 % and 99 % quantile."""
 
@@ -19,7 +20,7 @@ class ForecastPoint:
     q99: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
     """Forecast of one tier, made at `made_at` (unix seconds) by the method named `method`.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rules.light_dataclass import light_dataclass
 from rules.verdicts.verdict import RuleResult
 
 Method = Callable[[Any], RuleResult]
@@ -31,7 +31,7 @@ class Scope(StrEnum):
     REPLICA = "replica"
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Threshold:
     """Number with its unit and its source."""
 
@@ -40,7 +40,7 @@ class Threshold:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Explanation:
     """Rule that explains another one, when findings of both lie at most `within_seconds` apart.
 
@@ -52,7 +52,7 @@ class Explanation:
     within_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
 

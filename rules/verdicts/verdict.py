@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.confidence import Certainty
@@ -34,7 +33,7 @@ class Subject:
         return self.tier if self.replica is None else f"{self.tier}/{self.replica}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """Suspected cause with evidence for and against it, in words with numbers."""
 
@@ -44,7 +43,7 @@ class Cause:
     against: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """Recommended action and the runbook heading that explains it."""
 
@@ -52,7 +51,7 @@ class Action:
     runbook: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class MissedObjective:
     """Share of a tier's requests that missed an objective; `share.n` is the number of requests.
 
@@ -64,7 +63,7 @@ class MissedObjective:
     share: Reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class IdleReplicas:
     """Replicas that are paid and not needed, and their cost per day. The cost is None if the plan has no price."""
 

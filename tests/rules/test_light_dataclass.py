@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 
 import pytest
 
@@ -17,6 +17,15 @@ def test_a_record_is_equal_and_hashed_by_its_fields_and_has_no_others() -> None:
     assert replace(one, replica=None) != one
     with pytest.raises(AttributeError):
         one.other = 1  # type: ignore[attr-defined]
+
+
+def test_a_record_describes_itself_as_a_dataclass_does() -> None:
+    @light_dataclass(frozen=True, slots=True)
+    class Login:
+        name: str
+        password: str = field(repr=False)
+
+    assert repr(Login("a", "b")) == f"{Login.__qualname__}(name='a')"
 
 
 def test_only_records_that_are_frozen_for_the_type_checker_are_made() -> None:

@@ -30,7 +30,7 @@ from agent.http_client.transport import TargetOptions
 from agent.kubernetes import pod_gpus
 from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 from agent.scrape.engine_probe import probe_engine
 from exporters.alertmanager.payload import AlertPayload
 

@@ -20,7 +20,7 @@ from agent.fleet.tier_readers import ReplicaReader
 from agent.history.store import HistoryStore
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 from agent.replay.back_fill_writer import fill_history
 from rules.telemetry import windows
 from rules.verdicts.verdict import Status

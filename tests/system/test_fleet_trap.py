@@ -15,7 +15,7 @@ from agent.config.load import LoadedConfig, build_tier_contexts, parse_config, p
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 from agent.replay.back_fill_writer import fill_history
 from rules.confidence import Certainty
 from rules.verdicts.verdict import Status, Verdict

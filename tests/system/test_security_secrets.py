@@ -24,7 +24,7 @@ from agent.http_client.error_text import HIDDEN, redact, secrets_of, unmistakabl
 from agent.http_client.transport import TargetOptions
 from agent.prometheus.answers import StoreError
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 
 TOKEN = 'aB3+/"<ä&=='
 """With all that is spelled otherwise somewhere."""

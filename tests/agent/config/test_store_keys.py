@@ -8,7 +8,7 @@ import pytest
 from agent.config.load import parse_config
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 
 URL = "http://127.0.0.1:9090"
 

@@ -14,7 +14,7 @@ from agent.fleet import engine_series
 from agent.fleet.engine_series import GpuPages
 from agent.fleet.tier_readers import build_replica_reader
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS
 from rules.telemetry import readings, windows
 from rules.telemetry.windows import Window

@@ -23,7 +23,7 @@ from agent.fleet.sums import GROUP, WHAT
 from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, ReplicaReader, build_tier_reader
 from agent.prometheus.answers import InstantSample, MatrixSeries
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.telemetry import readings, windows
 from rules.telemetry.signals import Gap

@@ -20,7 +20,7 @@ from agent.fleet.sums import AgentSums, group_sums
 from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, ReplicaReader, TierReader
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters, StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from rules.evaluator.observation import StepResult

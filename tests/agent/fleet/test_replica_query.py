@@ -16,7 +16,7 @@ from agent.fleet.aggregates import AgentAggregates
 from agent.fleet.sums import WHAT, AgentSums, regex_any, split_members
 from agent.prometheus.answers import InstantSample, MatrixSeries
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 
 T = 1_790_000_000.0
 TIER = "chat"

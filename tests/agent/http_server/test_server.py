@@ -25,6 +25,7 @@ from agent.errors import ConfigError
 from agent.http_server.options import WebOptions, options_of
 from agent.http_server.probes import TurnProgress
 from agent.http_server.server import PROBES, ROUTES, WebServer
+from exporters.metrics import exposition
 from exporters.status.records import AgentStatus
 
 STATUS = agent_status()
@@ -116,7 +117,7 @@ def test_the_asker_gets_openmetrics_and_gzip_for_the_asking(plain: WebServer) ->
     )
     assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert headers["content-encoding"] == "gzip"
-    assert int(headers["content-length"]) == len(body)
+    assert headers["transfer-encoding"] == "chunked"
     assert gzip.decompress(body).endswith(b"# EOF\n")
 
 
@@ -152,9 +153,30 @@ def test_stopping_waits_for_no_request_that_has_no_worker() -> None:
 
 
 def test_head_tells_the_headers_without_the_page(plain: WebServer) -> None:
-    status, headers, body = ask(plain, "/metrics", method="HEAD")
+    status, headers, body = ask(plain, "/", method="HEAD")
     assert (status, body) == (200, b"")
     assert int(headers["content-length"]) > 1000
+    status, headers, body = ask(plain, "/metrics", method="HEAD")
+    assert (status, body) == (200, b"")
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_metrics_that_fail_while_they_are_sent_are_no_whole_page(
+    plain: WebServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(status: AgentStatus, accept: str) -> tuple[Iterator[bytes], str]:
+        def parts() -> Iterator[bytes]:
+            yield b"a 1\n"
+            raise RuntimeError("a defect")
+
+        return parts(), "text/plain"
+
+    monkeypatch.setattr(exposition, "render_parts", fail)
+    with pytest.raises(http.client.IncompleteRead):
+        ask(plain, "/metrics")
+    monkeypatch.undo()
+    assert "a defect" in caplog.text
+    assert b"\nsizewatch_web_errors_total 1.0\n" in ask(plain, "/metrics")[2]
 
 
 def test_a_page_can_be_asked_to_keep_still(plain: WebServer) -> None:

@@ -29,7 +29,7 @@ from waiting import CEILING_SECONDS
 
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 
 MOST_BYTES = 20_000
 UP = {"metric": {"__name__": "up"}, "value": [5, "1"]}

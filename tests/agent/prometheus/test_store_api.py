@@ -13,7 +13,7 @@ from store_servers import Sample, prometheus_with_blocks, steady, victoria_metri
 
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import MOST_POINTS, StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 from exporters.render.text import one_line
 
 pytestmark = pytest.mark.server

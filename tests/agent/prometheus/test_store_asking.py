@@ -14,7 +14,7 @@ from hostile_store import Handler, Server, Tls, give, serving, vector
 from agent.errors import ConfigError
 from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.query import StoreOptions
+from agent.prometheus.options import StoreOptions
 
 CANARY = "c4n4ry-s3cret"
 

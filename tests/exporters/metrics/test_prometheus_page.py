@@ -18,7 +18,7 @@ from tools import tool
 from waiting import CEILING_SECONDS
 
 from exporters.metrics import names
-from exporters.metrics.exposition import render
+from exporters.metrics.exposition import render, render_parts
 from exporters.status.records import AgentHealth, AgentStatus, ExportScope, GpuStatus, ReplicaStatus
 from rules.confidence import Certainty
 from rules.telemetry.families import FAMILIES, FamilyKind
@@ -325,7 +325,7 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
 
 
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
-def test_a_page_takes_little_more_memory_than_its_bytes_twice(accept: str) -> None:
+def test_a_page_takes_little_more_memory_than_its_bytes_twice_and_less_in_parts(accept: str) -> None:
     status = alone(full_replica())
     many = tuple(replace(full_replica(), name=f"r{n}") for n in range(30))
     status = replace(status, tiers=(replace(status.tiers[0], replicas=many),))
@@ -337,6 +337,14 @@ def test_a_page_takes_little_more_memory_than_its_bytes_twice(accept: str) -> No
     finally:
         tracemalloc.stop()
     assert peak < 2.5 * len(body)
+    tracemalloc.start()
+    try:
+        whole = sum(len(part) for part in render_parts(status, accept)[0])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert whole == len(body)
+    assert peak < len(body) / 2
     assert accept == PLAIN or body.endswith(b"# EOF\n")
     assert body.count(b"# EOF\n") == (accept != PLAIN)
 
