@@ -77,7 +77,8 @@ class Fleet:
         values = self.values_at(t)
         heads = [
             json.dumps(
-                {k: v for k, v in {**self.labels[p], "tier": f"tier-{tier}"}.items() if kept is None or k in kept}
+                {k: v for k, v in {**self.labels[p], "tier": f"tier-{tier}"}.items() if kept is None or k in kept},
+                separators=(",", ":"),
             )
             for p in places
         ]

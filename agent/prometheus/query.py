@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
@@ -21,6 +21,9 @@ from agent.http_client.connection import KeptConnection
 from agent.http_client.error_text import http_status_error, place_of, redact
 from agent.http_client.transport import HttpRequest, TargetOptions
 from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, parse_answer
+
+Parser = Callable[[str, bytes], ApiResponse]
+"""Parser of a response body from a place."""
 
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 64 * 1024 * 1024
@@ -198,14 +201,14 @@ class QueryRunner:
         self.bytes = 0
         """Bytes of all response bodies."""
 
-    def ask(self, path: str, form: Mapping[str, str]) -> ApiResponse:
+    def ask(self, path: str, form: Mapping[str, str], parse: Parser = parse_answer) -> ApiResponse:
         """Send a query and return its response with data. Raise StoreError."""
         try:
             body, status = self._answered(path, urlencode({**form, **self._parameters}))
         except ScrapeError as error:
             raise self._clean(transport_error(self.place, error)) from error
         self.bytes += len(body)
-        given = parse_answer(self.place, body)
+        given = parse(self.place, body)
         if given.error is not None:
             raise self._clean(error_from_body(given, status))
         if status != 200:

@@ -72,7 +72,9 @@ def test_a_slow_machine_gets_the_turns_that_it_needs() -> None:
 
 def test_memory_that_fills_at_first_is_no_growth_and_without_a_later_sample_nothing_is_known() -> None:
     def grown(turns: int) -> tuple[bool, str]:
-        samples = [replace(sample(at, 300_000), rss_bytes=60_000_000 + 10_000 * min(at, 600)) for at in range(20, turns, 7)]
+        samples = [
+            replace(sample(at, 300_000), rss_bytes=60_000_000 + 10_000 * min(at, 600)) for at in range(20, turns, 7)
+        ]
         one = judged(samples, 2, CYCLE)[0]
         return one.holds, one.found
 
