@@ -101,7 +101,7 @@ class Fleet:
         for labels_of, of in grouped.items():
             told_at = (_aggregated(way, self.values_at(t), of, many) for t in ends)
             both = [f'[{t:.0f},"{_number(value)}"]' for t, value in zip(ends, told_at, strict=True)]
-            head = json.dumps({**dict(labels_of), "sizewatch_part": told})
+            head = json.dumps({**dict(labels_of), "sizewatch_part": told}, separators=(",", ":"))
             yield f'{{"metric":{head},"values":[{",".join(both)}]}}'
 
 

@@ -29,7 +29,7 @@ from agent.prometheus.answers import (
 )
 from agent.prometheus.interruptible import CallInterruptedError, InterruptibleCalls
 from agent.prometheus.query import LOGIN, Parser, QueryRunner, StoreOptions
-from agent.prometheus.rows import RowParser, Rows
+from agent.prometheus.rows import RangeParser, RowParser, Rows
 
 T = TypeVar("T")
 
@@ -74,6 +74,7 @@ class StoreApi:
         self._clock = clock
         self._runner = QueryRunner(options, login)
         self._calls = InterruptibleCalls()
+        self._range_parser = RangeParser()
         self._row_parsers: dict[str, RowParser] = {}
         self._backoff = Backoff()
         self._slow = 0
@@ -163,7 +164,8 @@ class StoreApi:
             "end": _stamp(end / 1000),
             "step": _stamp(step / 1000),
         }
-        return self._counted(self._asked(QUERY_RANGE, form, lambda given: matrix(given, self.options.most_samples)))
+        most, parser = self.options.most_samples, self._range_parser
+        return self._counted(self._asked(QUERY_RANGE, form, lambda given: parser.series(given, most), parser.parse))
 
     def _counted(self, found: tuple[MatrixSeries, ...]) -> tuple[MatrixSeries, ...]:
         self.counts.samples += sum(len(one.times) for one in found)

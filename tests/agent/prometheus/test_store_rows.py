@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from agent.fleet.agent_series import AgentPages
-from agent.prometheus.answers import MatrixSeries, StoreError, parse_answer, vector
-from agent.prometheus.rows import RowParser, Rows
+from agent.prometheus.answers import MatrixSeries, StoreError, matrix, parse_answer, vector
+from agent.prometheus.rows import MOST_KINDS, RangeParser, RowParser, Rows
 
 T = 1_790_000_000.0
 
@@ -131,3 +132,62 @@ def test_pages_of_rows_are_those_of_series(pools: tuple[str, str]) -> None:
     found = list(AgentPages().row_pages(rows, T))
     assert found == list(AgentPages().pages(series))
     assert {page.replica for page in found} == {"r1", "r2", "r3", "r4"}
+
+
+def matrix_body(*entries: tuple[list[list[Any]], dict[str, str]], compact: bool = True) -> bytes:
+    result = [{"metric": labels, "values": values} for values, labels in entries]
+    found = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    return json.dumps(found, separators=(",", ":") if compact else None).encode()
+
+
+SUMS = (
+    ([[60, "1"], [120.5, "2"]], {"__name__": "a_total"}),
+    ([[60, "0"], [120.5, "+Inf"]], {"__name__": "a_bucket", "le": "+Inf"}),
+)
+
+
+def test_a_range_of_the_usual_form_is_cut_and_shares_its_labels() -> None:
+    parser = RangeParser()
+    first, again = (parser.series(parser.parse("store", matrix_body(*SUMS)), 4) for _ in range(2))
+    assert first == again == matrix(parse_answer("store", matrix_body(*SUMS)), 4)
+    assert first[0].labels is again[0].labels
+    with pytest.raises(StoreError, match="more than 3 samples"):
+        parser.series(parser.parse("store", matrix_body(*SUMS)), 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        matrix_body(),
+        matrix_body(*SUMS, compact=False),
+        matrix_body(*SUMS, ([[60, "1"]], {"__name__": "b"})),
+        matrix_body(*SUMS, ([[120.5, "1"]], {"__name__": "b"})),
+        matrix_body(*SUMS, ([[60, "1"], [120.5, "NaN"]], {"__name__": "b"})),
+        matrix_body(*SUMS, ([[60, "1"], [120.5, "1"]], {})),
+        matrix_body(*SUMS, ([[60, "1"], [120.5, "1"]], {"__name__": 'b"],[120.5,"'})),
+        matrix_body(([[120, "1"], [60, "1"]], {"__name__": "b"})),
+        matrix_body(SUMS[0], SUMS[0]),
+        matrix_body(*SUMS)[:-9],
+        matrix_body(*SUMS).replace(b"120.5", b"soon"),
+        matrix_body(*SUMS).replace(b'"2"', b'"two"'),
+    ],
+)
+def test_a_range_of_another_form_gives_the_same(text: bytes) -> None:
+    parser = RangeParser()
+
+    def told(read: Callable[[], tuple[MatrixSeries, ...]]) -> object:
+        try:
+            return read()
+        except StoreError as error:
+            return error.kind, error.text
+
+    found = told(lambda: parser.series(parser.parse("store", text), 100))
+    assert found == told(lambda: matrix(parse_answer("store", text), 100))
+
+
+def test_a_cache_of_many_labels_is_emptied() -> None:
+    parser = RangeParser()
+    many = matrix_body(*(([[60, "1"]], {"__name__": "a", "replica": str(n)}) for n in range(MOST_KINDS + 1)))
+    series = parser.series(parser.parse("store", many), 10_000)
+    assert series == matrix(parse_answer("store", many), 10_000)
+    assert parser.series(parser.parse("store", many), 10_000)[0].labels is not series[0].labels
