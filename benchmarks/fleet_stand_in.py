@@ -77,7 +77,8 @@ class Fleet:
         values = self.values_at(t)
         heads = [
             json.dumps(
-                {k: v for k, v in {**self.labels[p], "tier": f"tier-{tier}"}.items() if kept is None or k in kept}
+                {k: v for k, v in {**self.labels[p], "tier": f"tier-{tier}"}.items() if kept is None or k in kept},
+                separators=(",", ":"),
             )
             for p in places
         ]
@@ -100,7 +101,7 @@ class Fleet:
         for labels_of, of in grouped.items():
             told_at = (_aggregated(way, self.values_at(t), of, many) for t in ends)
             both = [f'[{t:.0f},"{_number(value)}"]' for t, value in zip(ends, told_at, strict=True)]
-            head = json.dumps({**dict(labels_of), "sizewatch_part": told})
+            head = json.dumps({**dict(labels_of), "sizewatch_part": told}, separators=(",", ":"))
             yield f'{{"metric":{head},"values":[{",".join(both)}]}}'
 
 

@@ -13,7 +13,9 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -182,8 +184,12 @@ class Writer:
             "X-Prometheus-Remote-Write-Version": "0.1.0",
         }
         asked = urllib.request.Request(f"{self._url}/api/v1/write", snappy(message), headers)
-        with urllib.request.urlopen(asked, timeout=300):
-            pass
+        try:
+            with urllib.request.urlopen(asked, timeout=300):
+                pass
+        except urllib.error.HTTPError as error:
+            text = error.read(1000).decode(errors="replace")
+            raise SystemExit(f"the store refused {len(message)} bytes: {error.code} {text}") from error
 
 
 class StoreProcess:
@@ -195,12 +201,12 @@ class StoreProcess:
         self.folder = folder
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._process = subprocess.Popen(
-            (*command, str(port)) if command else _command(name, folder, port),
-            stdout=subprocess.DEVNULL,
-            stderr=None if command else subprocess.DEVNULL,
-        )
-        _wait(f"{self.url}/-/ready" if name == "prometheus" else f"{self.url}/health")
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                (*command, str(port)) if command else _command(name, folder, port), stdout=log, stderr=log
+            )
+        self._wait(f"{self.url}/-/ready" if name == "prometheus" else f"{self.url}/health")
 
     @property
     def cpu_seconds(self) -> float:
@@ -219,6 +225,24 @@ class StoreProcess:
             with urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=300):
                 pass
 
+    @property
+    def ending(self) -> str:
+        """Return how the store ended by itself, with the end of its log. Empty while it runs."""
+        if (status := self._process.poll()) is None:
+            return ""
+        return f"{self.name} ended with {status}:\n{self._log.read_text(errors='replace')[-2000:]}"
+
+    def _wait(self, url: str) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not self.ending:
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    return
+            except OSError:
+                time.sleep(0.1)
+        self._process.kill()
+        raise SystemExit(self.ending or f"{url} did not answer within 60 s")
+
     def stop(self) -> None:
         """Its data stay in the folder."""
         self._process.terminate()
@@ -232,6 +256,8 @@ def store(name: str, folder: Path, command: Sequence[str] = ()) -> Iterator[Stor
     try:
         yield one
     finally:
+        if ending := one.ending:
+            print(ending, file=sys.stderr, flush=True)
         one.stop()
 
 
@@ -275,14 +301,3 @@ def _free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-def _wait(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit(f"{url} did not answer within 60 s")

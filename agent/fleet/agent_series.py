@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.fleet.agent_columns import GPU_INFO, SAMPLES, SeriesColumns
 from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import quote_value
 from agent.prometheus.answers import MatrixSeries
+from agent.prometheus.rows import Rows, SeriesKind
 from exporters.metrics import names
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
@@ -34,6 +35,9 @@ AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
 
 CARRIED_SECONDS = 60.0
 """Validity of the last sample of a GPU on another node: Prometheus' usual scrape interval."""
+
+MOST_LAYOUTS = 256
+"""Maximum number of cached layouts, by the kinds of a replica's series."""
 
 _UP, _SEEN, _INFO = names.TARGET_UP.name, names.TARGET_SEEN.name, names.REPLICA_INFO.name
 
@@ -181,6 +185,26 @@ class AgentPages:
 
     def __init__(self) -> None:
         self._replicas: dict[str, _ReplicaState] = {}
+        self._layouts: dict[tuple[SeriesKind, ...], RowLayout] = {}
+
+    def row_pages(self, rows: Rows, t: float) -> Iterator[StoredPage]:
+        """Yield the new page of every replica in the rows of one time, without labels of agents."""
+        for replica, row in rows.by_name.items():
+            layout = self._layout(tuple(kind for kind, _ in row))
+            if layout.pool is None:
+                labelled = (({**kind.labels, names.REPLICA: replica}, value) for kind, value in row)
+                yield from self.pages([MatrixSeries(labels, (t,), (value,)) for labels, value in labelled])
+            elif layout.times:
+                layout.fill(value for _, value in row)
+                yield from self._read(sys.intern(replica), layout.pool, layout.columns, (t,), layout.facts)
+
+    def _layout(self, kinds: tuple[SeriesKind, ...]) -> RowLayout:
+        found = self._layouts.get(kinds)
+        if found is None:
+            if len(self._layouts) >= MOST_LAYOUTS:
+                self._layouts.clear()
+            found = self._layouts[kinds] = RowLayout(kinds)
+        return found
 
     def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
         """Yield the new pages of a response, replica by replica, each in order of time."""
@@ -194,11 +218,15 @@ class AgentPages:
             self._replicas.pop(replica, None)
 
     def _of(self, replica: str, pool: str, seen: _Seen) -> Iterator[StoredPage]:
-        facts = _facts(seen)
-        read = SeriesColumns(seen.by_name, seen.scrape_times)
+        times = seen.scrape_times
+        return self._read(replica, pool, SeriesColumns(seen.by_name, times), times, _facts(seen))
+
+    def _read(
+        self, replica: str, pool: str, read: SeriesColumns, times: tuple[float, ...], facts: Mapping[str, str]
+    ) -> Iterator[StoredPage]:
         state = self._replicas.setdefault(replica, _ReplicaState())
         up, at = read.column(_UP), read.column(_SEEN)
-        for place, t in enumerate(read.times):
+        for place, t in enumerate(times):
             if not up[place]:
                 yield StoredPage(t=t, replica=replica, pool=pool, snapshot=None, error="its agent got no page from it")
                 continue
@@ -255,6 +283,28 @@ def _carried(one: MatrixSeries, times: tuple[float, ...]) -> MatrixSeries:
         if place >= 0 and t - one.times[place] <= CARRIED_SECONDS:
             found.append((t, one.values[place]))
     return MatrixSeries(one.labels, tuple(t for t, _ in found), tuple(value for _, value in found))
+
+
+class RowLayout:
+    """Columns of one value for rows of the same kinds of series. `pool` is None if the series have several pools."""
+
+    def __init__(self, kinds: Iterable[SeriesKind]) -> None:
+        several = [kind.labels for kind in kinds]
+        self._cells = [[0.0] for _ in several]
+        seen = _Seen()
+        for labels, cell in zip(several, self._cells, strict=True):
+            series = MatrixSeries(labels, (0.0,), cell)
+            seen.by_name.setdefault(labels.get("__name__", ""), []).append(series)
+        pools = {labels.get(names.POOL, "mixed") for labels in several}
+        self.pool = sys.intern(pools.pop()) if len(pools) == 1 else None
+        self.facts = _facts(seen)
+        self.times = seen.scrape_times
+        self.columns = SeriesColumns(seen.by_name, (0.0,))
+
+    def fill(self, values: Iterable[float]) -> None:
+        """Set the values of a row."""
+        for cell, value in zip(self._cells, values, strict=True):
+            cell[0] = value
 
 
 def _facts(seen: _Seen) -> dict[str, str]:

@@ -25,6 +25,7 @@ from agent.fleet.engine_sums import (
     replica_windows,
     used_labels,
 )
+from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import GROUP, WHAT, AgentSums, GroupSums, group_sums, replica_parts
 from agent.prometheus.answers import InstantSample, MatrixSeries
 from agent.prometheus.api import QueryClient
@@ -71,8 +72,11 @@ class EngineAggregates:
         self._of_the_target: frozenset[str] = frozenset()
         self._releases: dict[tuple[Name, ...], EngineRelease | None] = {}
 
-    def query_replicas(self, until: float) -> Iterable[MatrixSeries]:
-        """Return some series of every replica as of its last scrape up to `until`. Raise StoreError."""
+    def replica_pages(self, until: float) -> Iterable[StoredPage]:
+        """Return the last page of every replica up to `until`, of some series. Raise StoreError."""
+        return self.reader.pages(self._query_replicas(until))
+
+    def _query_replicas(self, until: float) -> Iterator[MatrixSeries]:
         label = self._sums.replica_label
         scraped: dict[str, float] = {}
         series: list[InstantSample] = []
@@ -244,16 +248,17 @@ class AgentAggregates:
         self._api = api
         self._edges: tuple[str, ...] = ()
 
-    def query_replicas(self, until: float) -> Iterable[MatrixSeries]:
-        """Return some series of every replica at `until`. The agents export the scrape times. Raise StoreError.
+    def replica_pages(self, until: float) -> Iterable[StoredPage]:
+        """Return the page of every replica at `until`, of some series. The agents export the scrape times. Raise StoreError.
 
         Where several agents export a replica, such as after its pod moved, the labels of agents are needed.
         """
-        found = self._api.query(self._sums.replica_query(self._edges), until)
-        if any(WHAT in one.labels for one in found):
-            found = self._api.query(self._sums.replica_selector(self._edges), until)
+        rows = self._api.query_rows(self._sums.replica_query(self._edges), until, names.REPLICA)
+        if not any(WHAT in kind.labels for kind in rows.kinds):
+            return self.reader.row_pages(rows, until)
+        found = self._api.query(self._sums.replica_selector(self._edges), until)
         times = (until,)
-        return [MatrixSeries(one.labels, times, (one.value,)) for one in found]
+        return self.reader.pages([MatrixSeries(one.labels, times, (one.value,)) for one in found])
 
     def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
         """Return the summed window of every group over the covered time of its replicas. Raise StoreError."""

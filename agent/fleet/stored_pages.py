@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -93,7 +93,10 @@ class TierPages:
 
     def take(self, series: Iterable[MatrixSeries]) -> tuple[ReplicaPage, ...]:
         """Return the pages of a response in order of time, with the missing scrapes."""
-        pages = list(self._reader.pages(series))
+        return self.take_pages(list(self._reader.pages(series)))
+
+    def take_pages(self, pages: Sequence[StoredPage]) -> tuple[ReplicaPage, ...]:
+        """Return new pages in order of time, with the missing scrapes."""
         usual = self._intervals(pages)
         found = [one for page in pages for one in self._add_page(page, usual)]
         return tuple(sorted(found, key=lambda one: one.page.t))

@@ -76,10 +76,10 @@ class AggregatedTierReader:
 
     def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
         """Return the newest page of every replica at `until`, with some series only. Raise StoreError."""
-        found = self._summing.query_replicas(until)
+        found = list(self._summing.replica_pages(until))
         self._span = (self._until, until) if self._until is not None else None
         self._until = until
-        return self.pages.take(found)
+        return self.pages.take_pages(found)
 
     def minute(
         self, seen: Mapping[str, Window], context: TierContext, before: Mapping[str | None, BinnedWindow]

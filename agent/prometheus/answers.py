@@ -83,7 +83,7 @@ class MatrixSeries:
 
     labels: Mapping[str, str]
     times: tuple[float, ...]
-    values: tuple[float, ...]
+    values: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)

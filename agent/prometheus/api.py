@@ -24,11 +24,13 @@ from agent.prometheus.answers import (
     StoreErrorKind,
     key,
     matrix,
+    parse_answer,
     vector,
 )
 from agent.prometheus.interruptible import CallInterruptedError, InterruptibleCalls
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.query import LOGIN, QueryRunner
+from agent.prometheus.query import LOGIN, Parser, QueryRunner
+from agent.prometheus.rows import RangeParser, RowParser, Rows
 
 T = TypeVar("T")
 
@@ -73,6 +75,8 @@ class StoreApi:
         self._clock = clock
         self._runner = QueryRunner(options, login)
         self._calls = InterruptibleCalls()
+        self._range_parser = RangeParser()
+        self._row_parsers: dict[str, RowParser] = {}
         self._backoff = Backoff()
         self._slow = 0
         self._last: StoreError | None = None
@@ -84,6 +88,14 @@ class StoreApi:
         most = self.options.most_samples
         found = self._asked(QUERY, {"query": expr, "time": _stamp(t)}, lambda given: vector(given, most))
         self.counts.samples += len(found)
+        return found
+
+    def query_rows(self, expr: str, t: float, label: str) -> Rows:
+        """Return the same as `query` by the value of a label, cheaper if stores write that label last. Raise StoreError."""
+        parser = self._row_parsers.setdefault(label, RowParser(label))
+        form, most = {"query": expr, "time": _stamp(t)}, self.options.most_samples
+        found = self._asked(QUERY, form, lambda given: parser.rows(given, most), parser.parse)
+        self.counts.samples += found.count
         return found
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
@@ -153,19 +165,22 @@ class StoreApi:
             "end": _stamp(end / 1000),
             "step": _stamp(step / 1000),
         }
-        return self._counted(self._asked(QUERY_RANGE, form, lambda given: matrix(given, self.options.most_samples)))
+        most, parser = self.options.most_samples, self._range_parser
+        return self._counted(self._asked(QUERY_RANGE, form, lambda given: parser.series(given, most), parser.parse))
 
     def _counted(self, found: tuple[MatrixSeries, ...]) -> tuple[MatrixSeries, ...]:
         self.counts.samples += sum(len(one.times) for one in found)
         return found
 
-    def _asked(self, path: str, form: dict[str, str], read: Callable[[ApiResponse], T]) -> T:
+    def _asked(
+        self, path: str, form: dict[str, str], read: Callable[[ApiResponse], T], parse: Parser = parse_answer
+    ) -> T:
         began = self._clock()
         try:
             self._leave_alone(began)
             self.counts.queries += 1
             try:
-                given = self._calls.run(lambda: self._runner.ask(path, form))
+                given = self._calls.run(lambda: self._runner.ask(path, form, parse))
                 found = read(given)
                 self.counts.partial += bool(given.partial)
             finally:
@@ -224,6 +239,8 @@ class QueryClient(Protocol):
     counts: QueryCounters
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
+
+    def query_rows(self, expr: str, t: float, label: str) -> Rows: ...
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]: ...
 

@@ -8,7 +8,7 @@ the store's own text repeats it. The tables follow the sources of Prometheus 2.4
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse
@@ -19,6 +19,9 @@ from agent.http_client.error_text import http_status_error, place_of, redact
 from agent.http_client.transport import HttpRequest
 from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, parse_answer
 from agent.prometheus.options import StoreOptions
+
+Parser = Callable[[str, bytes], ApiResponse]
+"""Parser of a response body from a place."""
 
 _ADDRESS = "is this the address of a Prometheus server?"
 _STATUSES = {
@@ -132,14 +135,14 @@ class QueryRunner:
         self.bytes = 0
         """Bytes of all response bodies."""
 
-    def ask(self, path: str, form: Mapping[str, str]) -> ApiResponse:
+    def ask(self, path: str, form: Mapping[str, str], parse: Parser = parse_answer) -> ApiResponse:
         """Send a query and return its response with data. Raise StoreError."""
         try:
             body, status = self._answered(path, urlencode({**form, **self._parameters}))
         except ScrapeError as error:
             raise self._clean(transport_error(self.place, error)) from error
         self.bytes += len(body)
-        given = parse_answer(self.place, body)
+        given = parse(self.place, body)
         if given.error is not None:
             raise self._clean(error_from_body(given, status))
         if status != 200:

@@ -12,6 +12,7 @@ from agent.fleet.stored_pages import ReplicaPage
 from agent.fleet.tier_readers import ReplicaReader
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryClient
+from agent.prometheus.rows import Rows
 from agent.sources.store import STEP_SECONDS as FLEET_STEP_SECONDS
 from agent.sources.store import observation_of
 from rules.evaluator.observation import Observation
@@ -86,6 +87,14 @@ class PastQueryClient:
         """Return values like `StoreApi.query`. Raise StoreError."""
         try:
             return self._api.query(expr, t)
+        except StoreError as error:
+            self.error = error
+            raise
+
+    def query_rows(self, expr: str, t: float, label: str) -> Rows:
+        """Return rows like `StoreApi.query_rows`. Raise StoreError."""
+        try:
+            return self._api.query_rows(expr, t, label)
         except StoreError as error:
             self.error = error
             raise

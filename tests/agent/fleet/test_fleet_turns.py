@@ -21,6 +21,7 @@ from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, R
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.prometheus.options import StoreOptions
+from agent.prometheus.rows import Rows
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from rules.evaluator.observation import StepResult
@@ -347,6 +348,9 @@ class FewInstants:
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
         return self._api.query(expr, t)
+
+    def query_rows(self, expr: str, t: float, label: str) -> Rows:
+        return self._api.query_rows(expr, t, label)
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         return self._api.query_samples(selector, start, end)

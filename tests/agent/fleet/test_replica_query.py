@@ -13,10 +13,13 @@ import pytest
 from store_servers import prometheus_with_blocks, victoria_metrics
 
 from agent.fleet.aggregates import AgentAggregates
+from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import WHAT, AgentSums, regex_any, split_members
-from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.answers import InstantSample
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import QueryRunner
+from agent.prometheus.rows import RangeParser, RowParser, Rows, SeriesKind
 
 T = 1_790_000_000.0
 TIER = "chat"
@@ -54,10 +57,11 @@ def filled(kind: str, folder: Path, samples: list[Sample]) -> Iterator[str]:
 def test_a_response_has_no_labels_of_agents_unless_two_of_them_export_a_replica(kind: str, tmp_path: Path) -> None:
     once = [*series("r1", "node-1:9095", 5.0), *series("r2", "node-2:9095", 7.0)]
     with filled(kind, tmp_path / "once", once) as url:
-        reader, found = asked(url)
-        assert len(found) == 10
-        assert not any("instance" in one.labels or WHAT in one.labels for one in found)
-        pages = {page.replica: page for page in reader.reader.pages(found)}
+        api = StoreApi(StoreOptions(url=url, timeout_seconds=60.0))
+        rows = api.query_rows(AgentSums(tier=TIER).replica_query(()), T, "replica")
+        assert rows.count == 10
+        assert not any("instance" in kind.labels or WHAT in kind.labels for kind in rows.kinds)
+        pages = pages_of(api)
     assert {name: page.snapshot.counters for name, page in pages.items() if page.snapshot} == {
         "r1": {"requests_finished": 5.0},
         "r2": {"requests_finished": 7.0},
@@ -66,13 +70,32 @@ def test_a_response_has_no_labels_of_agents_unless_two_of_them_export_a_replica(
     assert pages["r1"].snapshot is not None
     assert pages["r1"].snapshot.facts == {"model": "llama", "engine_version": "0.32.0"}
     with filled(kind, tmp_path / "twice", [*once, *series("r1", "node-3:9095", 1.0)]) as url:
-        _, both = asked(url)
-    assert {one.labels["instance"] for one in both} == {"node-1:9095", "node-2:9095", "node-3:9095"}
+        api = StoreApi(StoreOptions(url=url, timeout_seconds=60.0))
+        both = api.query_rows(AgentSums(tier=TIER).replica_query(()), T, "replica")
+        assert {WHAT} == {label for kind in both.kinds for label in kind.labels if label.startswith("sizewatch")}
+        snapshot = pages_of(api)["r1"].snapshot
+    # The sums of one of both agents, not the larger of each.
+    assert snapshot is not None
+    assert snapshot.counters["requests_finished"] in (1.0, 5.0)
 
 
-def asked(url: str) -> tuple[AgentAggregates, list[MatrixSeries]]:
-    reader = AgentAggregates(AgentSums(tier=TIER), None, StoreApi(StoreOptions(url=url, timeout_seconds=60.0)))
-    return reader, list(reader.query_replicas(T))
+@pytest.mark.parametrize("kind", ["victoria-metrics", "prometheus"])
+def test_the_responses_of_both_stores_have_the_form_that_is_cut(kind: str, tmp_path: Path) -> None:
+    once = [*series("r1", "node-1:9095", 5.0), *series("r2", "node-2:9095", 7.0)]
+    sums, rows, ranges = AgentSums(tier=TIER), RowParser("replica"), RangeParser()
+    (query,) = sums.queries([["r1", "r2"]])
+    with filled(kind, tmp_path / "once", once) as url:
+        runner = QueryRunner(StoreOptions(url=url, timeout_seconds=60.0))
+        instant = runner.ask("/api/v1/query", {"query": sums.replica_query(()), "time": str(T)}, rows.parse)
+        form = {"query": query, "start": str(T), "end": str(T + 60.0), "step": "60"}
+        matrix = runner.ask("/api/v1/query_range", form, ranges.parse)
+    assert isinstance(instant.data, Rows)
+    assert isinstance(matrix.data, tuple)
+    assert {one.times for one in matrix.data} == {(T, T + 60.0)}
+
+
+def pages_of(api: StoreApi) -> dict[str, StoredPage]:
+    return {page.replica: page for page in AgentAggregates(AgentSums(tier=TIER), None, api).replica_pages(T)}
 
 
 @dataclass
@@ -81,19 +104,22 @@ class Answers:
 
     asked: list[str] = field(default_factory=list)
 
+    def query_rows(self, expr: str, t: float, label: str) -> Rows:
+        self.asked.append(expr)
+        several = SeriesKind({WHAT: "several"})
+        return Rows({"r1": [(several, 2.0)]}, frozenset({several}), 1)
+
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
         self.asked.append(expr)
-        if len(self.asked) == 1:
-            return (InstantSample({"replica": "r1", WHAT: "several"}, 2.0),)
-        return (InstantSample({"replica": "r1", "instance": "a", "__name__": "sizewatch_target_up"}, 1.0),)
+        return (InstantSample({"replica": "r1", "instance": "a", "__name__": "sizewatch_target_up"}, 0.0),)
 
 
 def test_only_then_a_second_query_is_asked() -> None:
     api = Answers()
     sums = AgentSums(tier=TIER, matchers='cluster="eu"')
-    found = list(AgentAggregates(sums, None, api).query_replicas(T))  # type: ignore[arg-type]
+    (page,) = AgentAggregates(sums, None, api).replica_pages(T)  # type: ignore[arg-type]
     assert api.asked == [sums.replica_query(()), sums.replica_selector(())]
-    assert [one.labels["instance"] for one in found] == ["a"]
+    assert (page.replica, page.snapshot) == ("r1", None)
     assert api.asked[0].count('cluster="eu"') == 2
 
 
