@@ -163,11 +163,13 @@ def fetched(url: str) -> bytes | None:
     found = b""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as result:
-            expected = int(result.headers.get("Content-Length") or 0)
+            # A page in chunks tells no length: its end is marked, and http.client raises where the mark is missing.
+            length = result.headers.get("Content-Length")
             while piece := result.read1(65536):
                 found += piece
                 if time.monotonic() > until or len(found) > MOST_BYTES:
                     return None
-            return found if len(found) == expected and found.count(b"\n") <= MOST_LINES else None
+            whole = length is None or len(found) == int(length)
+            return found if whole and found.count(b"\n") <= MOST_LINES else None
     except (OSError, HTTPException, ValueError):
         return None

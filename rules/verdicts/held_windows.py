@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from typing import Any, TypeVar, TypeVarTuple
 
 from rules.plan import load_bins
@@ -141,9 +142,12 @@ def scraped_by_the_minute(binned: Sequence[BinnedWindow]) -> bool:
 
 
 def _is_of_one_scrape(window: Window) -> bool:
-    return _is_coarse(window) or any(
-        one.seconds > BURST_SECONDS * one.samples for family, one in window.gauges.items() if family in STEP_GAUGES
-    )
+    if _is_coarse(window):
+        return True
+    for family, one in window.gauges.items():  # noqa: SIM110 - a generator for each of many thousand windows costs more
+        if one.seconds > BURST_SECONDS * one.samples and family in STEP_GAUGES:
+            return True
+    return False
 
 
 def _is_coarse(window: Window) -> bool:
@@ -169,11 +173,18 @@ def watched_seconds(binned: Iterable[BinnedWindow]) -> float:
 
 
 def _watched_seconds(binned: Iterable[BinnedWindow]) -> float:
-    stretches: list[tuple[float, float, float]] = []
-    for window in sorted((one.window for one in binned if one.window.covered_seconds > 0), key=lambda w: w.start):
-        begin, end, seen = window.start, window.end, window.span * window.coverage
-        if stretches and begin <= stretches[-1][1]:
-            before = stretches.pop()
-            begin, end, seen = before[0], max(before[1], end), before[2] + seen
-        stretches.append((begin, end, seen))
-    return math.fsum(min(seen, end - begin) for begin, end, seen in stretches)
+    # Hot path: an hour of a large tier has many thousand windows, so properties of a window are written out.
+    seen_windows = (s.window for s in binned if s.window.covered_seconds > 0)
+    spans = sorted(((w.start, w.end, w.covered_seconds, w.expected_seconds) for w in seen_windows), key=itemgetter(0))
+    stretches: list[float] = []
+    begin = end = seen = 0.0
+    for start, stop, covered, expected in spans:
+        span = stop - start
+        due = max(expected, span)
+        part = span * min(1.0, covered / due) if due > 0 else 0.0
+        if start <= end:
+            end, seen = max(end, stop), seen + part
+        else:
+            stretches.append(min(seen, end - begin))
+            begin, end, seen = start, stop, part
+    return math.fsum((*stretches, min(seen, end - begin)))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from paths import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-from chaos_collector import MODES, Source, text
+from chaos_collector import MODES, Source, fetched, text
 from chaos_daemon import REPLACED
 from chaos_fault import Fault
 from chaos_faults import FAULTS
@@ -95,3 +97,22 @@ def test_every_benchmark_finds_the_modules_that_it_uses() -> None:
 
 def test_the_names_that_the_daemon_under_attack_replaces_are_there() -> None:
     assert [name for module, name in REPLACED if name not in vars(module)] == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "page"),
+    [
+        (b"Transfer-Encoding: chunked\r\n\r\n4\r\nup 1\r\n1\r\n\n\r\n0\r\n\r\n", b"up 1\n"),
+        (b"Transfer-Encoding: chunked\r\n\r\n4\r\nup 1\r\n1\r\n", None),
+        (b"Content-Length: 5\r\n\r\nup 1\n", b"up 1\n"),
+        (b"Content-Length: 9\r\n\r\nup 1\n", None),
+    ],
+)
+def test_the_collector_takes_whole_pages_only_with_a_length_or_in_chunks(sent: bytes, page: bytes | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        fetch = pool.submit(fetched, f"http://127.0.0.1:{server.getsockname()[1]}/metrics")
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + sent)
+        assert fetch.result() == page
