@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agent.fleet.agent_series import AgentPages
 from agent.prometheus.answers import MatrixSeries, StoreError, matrix, parse_answer, vector
@@ -191,3 +193,40 @@ def test_a_cache_of_many_labels_is_emptied() -> None:
     series = parser.series(parser.parse("store", many), 10_000)
     assert series == matrix(parse_answer("store", many), 10_000)
     assert parser.series(parser.parse("store", many), 10_000)[0].labels is not series[0].labels
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
+    """A response with a few bytes replaced, inserted or removed, or a piece of it repeated elsewhere."""
+    text = bytearray(whole)
+    for _ in range(draw(st.integers(1, 3))):
+        at, end = (draw(st.integers(0, len(text))) for _ in range(2))
+        piece = draw(st.binary(max_size=3) | st.text('"{}[]:,\\ .0123456789eE+-NaInf', max_size=4).map(str.encode))
+        text[at : at + draw(st.integers(0, 4))] = text[at:end][:200] if draw(st.booleans()) else piece
+    return bytes(text)
+
+
+def outcome(read: Callable[[], Any]) -> str:
+    try:
+        return repr(read())
+    except StoreError as error:
+        return str(error)
+
+
+@settings(max_examples=300)
+@given(damaged(body(*USUAL)))
+def test_a_damaged_response_gives_what_its_objects_give(text: bytes) -> None:
+    parser = RowParser("replica")
+    assert outcome(lambda: numbers(parser.rows(parser.parse("store", text), 100))) == outcome(lambda: by_objects(text))
+
+
+@settings(max_examples=300)
+@given(damaged(matrix_body(*SUMS)))
+def test_a_damaged_range_gives_what_its_objects_give(text: bytes) -> None:
+    parser = RangeParser()
+
+    def listed(found: tuple[MatrixSeries, ...]) -> list[tuple[Any, ...]]:
+        return [(dict(one.labels), tuple(one.times), tuple(one.values)) for one in found]
+
+    cut = outcome(lambda: listed(parser.series(parser.parse("store", text), 100)))
+    assert cut == outcome(lambda: listed(matrix(parse_answer("store", text), 100)))
