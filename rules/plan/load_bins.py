@@ -351,21 +351,13 @@ def _begun(window: Window) -> float:
     return math.fsum(p.n for p in parts) if parts else window.counters.get("requests_finished", 0.0)
 
 
-def _has_waiting(gauges: Mapping[str, GaugeSum]) -> bool:
-    for family in WAITING:
-        gauge = gauges.get(family)
-        if gauge is not None and gauge.maximum:
-            return True
-    return False
-
-
 def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str:
     """Return a sentence about a queue of one replica that grew over the whole hold, or "" (DESIGN 3.4).
 
     In every third more arrived than finished and more waited than before. The last third has twice the first's queue: a
     busy queue fluctuates less. Most replicas of a fleet have no queue at all: they need no thirds.
     """
-    if not any(_has_waiting(one.window.gauges) for one in binned):
+    if not any(gauge.maximum for one in binned for gauge in map(one.window.gauges.get, WAITING) if gauge is not None):
         return ""
     thirds = _thirds(binned, now)
     third = mean_waiting(thirds[2])

@@ -72,7 +72,7 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
         found = told(daemon)
         assert found["recommended_replicas"] >= 1
         assert found["ready_replicas"] == 1
-        assert "the plan's 140 s are the lead" in found["prewarm"]["recommendation"]["lead_source"]
+        assert "The plan's 140 s are the lead" in found["prewarm"]["recommendation"]["lead_source"]
         assert found["forecast"]["method"] == "same as now"
         assert metric(daemon, "sizewatch_recommended_replicas") == found["recommended_replicas"]
         assert metric(daemon, "sizewatch_minimum_warm_replicas") == 1
