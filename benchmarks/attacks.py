@@ -69,6 +69,7 @@ class World:
         """What the harness sends with its own requests; credentials."""
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        self.ended = 0.0
         self.over = threading.Event()
         world = self
 
@@ -253,6 +254,7 @@ def attacked(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        world.ended = time.monotonic()
         world.over.set()
         world.server.shutdown()
         world.server.server_close()
@@ -277,7 +279,7 @@ def run_attack(attack: Attack, minutes: float, root: Path) -> dict[str, Any]:
             due = int((time.monotonic() - begin) / INTERVAL_SECONDS)
             exit_early, lost = process.poll(), attack.lost(world)
             stop_begin = time.monotonic()
-        stop = time.monotonic() - stop_begin
+        stop = world.ended - stop_begin
         text = (world.folder / "log").read_text(errors="replace")
     unhealthy = [one for one in statuses[10:] if one != 200]
     return {

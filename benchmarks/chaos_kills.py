@@ -128,9 +128,9 @@ def _live(config: Path, begin: float, end: int, log: Path) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     _tell(end)
-    daemon = made(config, Clock(SPEED, time.monotonic(), begin), SPEED)
-    schedule.UPKEEP_SECONDS = 0.1
-    daemon.run()
+    # Before the daemon is made, which reads it once: upkeep comes every tenth of a second.
+    schedule.UPKEEP_SECONDS = 0.1 * SPEED
+    made(config, Clock(SPEED, time.monotonic(), begin), SPEED).run()
 
 
 def held(path: Path) -> dict[str, float]:

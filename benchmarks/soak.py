@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import soak_memory
-from soak_bounds import Cycle, Finding, Sample, drift, judged, printed
+from soak_bounds import Cycle, Finding, Sample, TooFewSamplesError, drift, judged, printed
 
 from agent.daemon.schedule import Schedule
 from agent.demo.engines import RecordedTrack, track
@@ -291,7 +291,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         return run(options)
-    except ValueError as error:
+    except TooFewSamplesError as error:
         raise SystemExit(f"soak: {error}") from error
 
 

@@ -20,6 +20,12 @@ GROWTH_BYTES_A_1000_TURNS, OF_A_YOUNG = 0.5 * MB, 2.0 * MB
 objects, which a leak is made of, have a bound of their own."""
 
 YOUNG_TURNS = 10_000
+LEAST_SAMPLES = 4
+
+
+class TooFewSamplesError(ValueError):
+    """The run was too short to judge growth."""
+
 
 BLOCKS_A_TURN = 2.0
 """Of hundreds of thousands. A list that grows by a record a turn is 3 and more."""
@@ -88,9 +94,9 @@ class Finding:
 
 
 def slope(samples: Sequence[Sample], full: int, of: Callable[[Sample], float]) -> float:
-    """By how much it grows a turn, over the second half and after `full` turns; NaN before these."""
+    """By how much it grows a turn, over the second half and after `full` turns; NaN for under four samples of it."""
     half = [one for one in samples if 2 * one.turns >= samples[-1].turns and one.turns >= full]
-    if not half:
+    if len({one.turns for one in half}) < LEAST_SAMPLES:
         return nan
     mean_turns = sum(one.turns for one in half) / len(half)
     mean = sum(of(one) for one in half) / len(half)
@@ -106,9 +112,9 @@ def growth(samples: Sequence[Sample], cycle: Cycle) -> float:
 
 
 def judged(samples: Sequence[Sample], generations: int, cycle: Cycle) -> list[Finding]:
-    """Each bound, and whether it holds; `generations` of pods may be told of at once. Raise ValueError for under four samples."""
-    if len(samples) < 4:
-        raise ValueError(f"{len(samples)} samples are too few to judge growth: let it run for longer")
+    """Each bound, and whether it holds; `generations` of pods may be told of at once. Raise TooFewSamplesError."""
+    if len(samples) < LEAST_SAMPLES:
+        raise TooFewSamplesError(f"{len(samples)} samples are too few to judge growth: let it run for longer")
     first, last = samples[0], samples[-1]
     half = [one for one in samples if 2 * one.turns >= last.turns]
     third, fourth = half[: len(half) // 2], half[len(half) // 2 :]

@@ -190,6 +190,8 @@ class AgentPages:
     def row_pages(self, rows: Rows, t: float) -> Iterator[StoredPage]:
         """Yield the new page of every replica in the rows of one time, without labels of agents."""
         for replica, row in rows.by_name.items():
+            if not replica:
+                continue  # A sum over replicas may keep its metric's name.
             layout = self._layout(tuple(kind for kind, _ in row))
             if layout.pool is None:
                 labelled = (({**kind.labels, names.REPLICA: replica}, value) for kind, value in row)

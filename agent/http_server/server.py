@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,9 @@ def _metrics(status: AgentStatus | None, request: Request) -> Reply:
     if status is None:
         return NOT_YET
     parts, content_type = exposition.render_parts(status, request.accept)
-    return Reply(status="200 OK", content_type=content_type, parts=parts)
+    # The first part is made here: what cannot be printed at all is an error 500, not an unfinished page.
+    first = next(parts, b"")
+    return Reply(status="200 OK", content_type=content_type, parts=chain((first,), parts))
 
 
 def _page(status: AgentStatus | None, request: Request) -> Reply:
@@ -293,7 +296,11 @@ class WebServer:
 
     def _reply(self, environ: dict[str, Any]) -> Reply:
         try:
-            return self._routed(environ)
+            reply = self._routed(environ)
+            # HTTP/1.0 has no chunks: without a length a page that is cut off would look whole.
+            if reply.parts is not None and environ["SERVER_PROTOCOL"] == "HTTP/1.0":
+                return replace(reply, body=b"".join(reply.parts), parts=None)
+            return reply
         except StatusUnavailableError as error:
             return _text("503 Service Unavailable", str(error))
         except PasswordCheckError as error:

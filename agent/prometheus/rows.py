@@ -33,7 +33,10 @@ MOST_KINDS = 8192
 """Number of cached label sets above which a cache is emptied."""
 
 _HEAD = b'{"metric":{'
-_BEGIN = b'"result":[' + _HEAD
+_RESULT = b'"result":'
+_BEGIN = _RESULT + b"[" + _HEAD
+_CARE = (b"\\", b"\n", b"\r", b"\t", b"\x7f")
+"""Bytes that JSON escapes, forbids in a text, or allows between texts."""
 
 
 class SeriesKind:
@@ -89,7 +92,7 @@ def _cut(
     the labels, the parts that begin with each of `before`, and the values. Raise StoreError or ValueError for another form.
     """
     begin, end = body.index(_BEGIN) + len(_BEGIN), body.rindex(close + b"}]")
-    if b"\\" in body or b"\n" in body or b"\x7f" in body or not body.isascii():
+    if any(mark in body for mark in _CARE) or body.count(_RESULT) != 1 or not body.isascii():
         raise ValueError("text that needs care")
     given = parse_answer(place, body[: begin - len(_HEAD)] + body[end + len(close) + 1 :])
     if given.data != {"resultType": result_type, "result": []}:
@@ -98,7 +101,7 @@ def _cut(
     # Without a backslash a quote begins or ends a text, so no text has these marks in it.
     first = series.partition(following)[0]
     between = first[first.index(key) + len(key) :].split(b'"')[::2]
-    times = tuple(float(text.strip(b"[],")) for text in between)
+    times = tuple(float(json.loads(text.strip(b"[],"))) for text in between)
     if not all(map(math.isfinite, times)) or not all(map(operator.lt, times, times[1:])):
         raise ValueError("other kinds of time")
     marks = (*before, key + between[0] + b'"', *(b'"%s"' % text for text in between[1:]), following)
@@ -172,11 +175,11 @@ class RowParser:
         kinds = list(map(self._kinds.of_text, heads))
         if len(set(zip(kinds, names, strict=True))) < len(kinds):
             raise ValueError("a series that comes twice")
-        by_name: dict[bytes, list[tuple[SeriesKind, float]]] = {name: [] for name in names}
+        by_name: dict[bytes, list[tuple[SeriesKind, float]]] = {}
         for kind, name, value in zip(kinds, names, map(float, texts), strict=True):
             if value == value:
-                by_name[name].append((kind, value))
-        all_kinds, all_names = frozenset(kinds), b"".join(by_name).decode()
+                by_name.setdefault(name, []).append((kind, value))
+        all_kinds, all_names = frozenset(kinds), b"".join(set(names)).decode()
         if '"' in all_names or not all_names.isprintable() or any(self._label in kind.labels for kind in all_kinds):
             raise ValueError("other kinds of text")
         rows = {name.decode(): several for name, several in by_name.items()}

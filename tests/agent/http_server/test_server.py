@@ -179,6 +179,26 @@ def test_metrics_that_fail_while_they_are_sent_are_no_whole_page(
     assert b"\nsizewatch_web_errors_total 1.0\n" in ask(plain, "/metrics")[2]
 
 
+@pytest.mark.parametrize("protocol", ["1.0", "1.1"])
+def test_a_page_whose_first_part_fails_is_an_error(
+    plain: WebServer, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    def fail(status: object, accept: str) -> tuple[Iterator[bytes], str]:
+        return (b"%d" % (1 // 0) for _ in "a"), "text/plain"
+
+    monkeypatch.setattr(exposition, "render_parts", fail)
+    for method in ("GET", "HEAD"):
+        asked = f"{method} /metrics HTTP/{protocol}\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        assert raw(plain, asked).startswith(b"HTTP/1.1 500 ")
+
+
+def test_a_client_of_http_1_0_gets_a_length_with_the_page(plain: WebServer) -> None:
+    head, _, body = raw(plain, b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").partition(b"\r\n\r\n")
+    assert b"\r\nContent-Length: %d" % len(body) in head
+    assert b"chunked" not in head
+    assert body.endswith(b"\n")
+
+
 def test_a_page_can_be_asked_to_keep_still(plain: WebServer) -> None:
     assert b'http-equiv="refresh"' in ask(plain, "/")[2]
     assert b'http-equiv="refresh"' not in ask(plain, "/?paused=1")[2]

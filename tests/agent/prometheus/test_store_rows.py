@@ -127,6 +127,9 @@ def test_pages_of_rows_are_those_of_series(pools: tuple[str, str]) -> None:
     # A replica that is down, and one without an agent.
     several += [entry("0", __name__="sizewatch_target_up", pool="mixed", replica="r4")]
     several += [entry("2", __name__="sizewatch_requests_finished_total", pool="mixed", replica="r5")]
+    # Sums over replicas that keep the name of their metric.
+    several += [entry("1", __name__="sizewatch_target_up", pool="mixed")]
+    several += [entry(str(T - 3.0), __name__="sizewatch_target_last_success_timestamp_seconds", pool="mixed")]
     text = body(*several)
     parser = RowParser("replica")
     rows = parser.rows(parser.parse("store", text), 100)
