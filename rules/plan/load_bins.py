@@ -256,20 +256,10 @@ def sum_by_bin(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     )
 
 
-def group_by_load_bin(binned: Iterable[BinnedWindow], curve: Curve) -> dict[int, LoadBin]:
-    """Return the windows inside the curve by load bin."""
-    return select_on_curve(sum_load_bins(binned), curve)
-
-
 def sum_load_bins(binned: Iterable[BinnedWindow]) -> dict[int, LoadBin]:
     """Return the windows that have a load bin, by it."""
     grouped = windows.group_by(binned, lambda one: one.bin)
     return {bin: _bin_sum(tuple(group)) for bin, group in grouped.items() if bin is not None}
-
-
-def select_on_curve(bins: Mapping[int, LoadBin], curve: Curve) -> dict[int, LoadBin]:
-    """Return the bins of the curve, in its order."""
-    return {bin: bins[bin] for bin in range(len(curve.points)) if bin in bins}
 
 
 def _bin_sum(group: tuple[BinnedWindow, ...]) -> LoadBin:

@@ -88,8 +88,9 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         return self.once(_select_since, begin, newest, seconds)
 
     def by_load_bin(self, curve: Curve) -> dict[int, LoadBin]:
-        """Return the windows inside the curve by load bin."""
-        return load_bins.select_on_curve(self.once(load_bins.sum_load_bins), curve)
+        """Return the windows inside the curve by load bin, in the order of its points."""
+        bins = self.once(load_bins.sum_load_bins)
+        return {bin: bins[bin] for bin in range(len(curve.points)) if bin in bins}
 
     def sum_families(self, families: Collection[str]) -> Window:
         """Return the sum for some families. Raise ValueError for no windows."""

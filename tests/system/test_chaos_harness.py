@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from paths import ROOT
+from waiting import CEILING_SECONDS
 
 sys.path.append(str(ROOT / "benchmarks"))
 
+import chaos_collector
 from chaos_collector import MODES, Source, fetched, text
 from chaos_daemon import REPLACED
 from chaos_fault import Fault
@@ -108,7 +110,10 @@ def test_the_names_that_the_daemon_under_attack_replaces_are_there() -> None:
         (b"Content-Length: 9\r\n\r\nup 1\n", None),
     ],
 )
-def test_the_collector_takes_whole_pages_only_with_a_length_or_in_chunks(sent: bytes, page: bytes | None) -> None:
+def test_the_collector_takes_whole_pages_only_with_a_length_or_in_chunks(
+    sent: bytes, page: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos_collector, "TIMEOUT_SECONDS", CEILING_SECONDS)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         fetch = pool.submit(fetched, f"http://127.0.0.1:{server.getsockname()[1]}/metrics")
         connection, _ = server.accept()

@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 from judging_samples import context, each, gauge, minute, minutes
 
-from rules.plan.load_bins import bin_window, group_by_load_bin
+from rules.plan.load_bins import bin_window
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.windows import sum_windows
 from rules.telemetry.work import MeanTokens
-from rules.verdicts.held_windows import scraped_by_the_minute, seldom_scraped
+from rules.verdicts.held_windows import hold, scraped_by_the_minute, seldom_scraped
 
 
 def test_a_tier_without_a_plan_has_neither_curve_nor_objectives() -> None:
@@ -84,7 +84,7 @@ def test_a_sum_of_one_bin_keeps_its_bin() -> None:
 
 def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
     made = [minute(0, rps=1.0), minute(1, rps=3.0), minute(2, rps=7.0), minute(3, rps=2.5, in_system=4.0)]
-    found = group_by_load_bin(minutes(context(), {"a": made}).binned, context().curve)
+    found = hold(minutes(context(), {"a": made}).binned).by_load_bin(context().curve)
     assert sorted(found) == [0, 1]
     assert [len(found[bin].binned) for bin in (0, 1)] == [1, 2]
     assert found[1].rps == 2.75
@@ -98,11 +98,11 @@ def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
 
 def test_a_bin_of_another_curve_is_left_out() -> None:
     one = bin_window(minute(0), context().curve, None, bin=3)
-    assert group_by_load_bin([one], context().curve) == {}
+    assert hold([one]).by_load_bin(context().curve) == {}
 
 
 def test_a_polled_family_of_any_slice_marks_the_bin() -> None:
     made = each(2, lambda n: minute(n, sampled=frozenset({"gpu_power_watts"}) if n else frozenset()))
-    (one,) = group_by_load_bin(minutes(context(), {"a": made}).binned, context().curve).values()
+    (one,) = hold(minutes(context(), {"a": made}).binned).by_load_bin(context().curve).values()
     assert one.sampled("gpu_power_watts")
     assert not one.sampled("gpu_busy_seconds")
