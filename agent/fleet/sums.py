@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from agent.fleet.agent_columns import SAMPLES, SeriesColumns
 from agent.prometheus.answers import MatrixSeries
@@ -106,6 +107,7 @@ def _common_prefix(first: str, last: str) -> str:
     return first[:same]
 
 
+@lru_cache(maxsize=4096)
 def _escaped_length(name: str) -> int:
     return len(quote_value(re.escape(name)))
 

@@ -5,6 +5,7 @@ A store that is unavailable, slow or partial hides only the queried tiers; known
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
@@ -50,6 +51,9 @@ OVERLAP_SECONDS = 60.0
 MOST_BEHIND_SECONDS = 3600.0
 """Maximum span in seconds of a query. After a longer outage of the store the time before is a gap."""
 
+COLLECTED_TURNS = 60
+"""Turns between two full collections of garbage."""
+
 MOST_NAMED = 5
 """Maximum number of replicas named in a sentence."""
 
@@ -87,6 +91,7 @@ class StoreSource:
         self._delay = delay_seconds
         self._interrupt_query = interrupt_query
         self._interrupted = False
+        self._turns = 0
         self._read_until: dict[str, float] = {}
         self._windows: dict[ReplicaKey, Window] = {}
         self._contexts: Mapping[str, TierContext] = {}
@@ -109,32 +114,52 @@ class StoreSource:
         """
         until = now - self._delay
         with collector_resting():
-            pages, unavailable, failed = self._read(until)
-            if self._interrupted:
-                return
-            aggregated = frozenset(reader.tier for reader in self._readers if reader.sums)
-            self._windows = {}
-            for step, several in groupby(pages, key=lambda one: one.page.t // STEP_SECONDS):
-                yield observation_of(
-                    tuple(several), min(until, (step + 1) * STEP_SECONDS), unavailable, aggregated=aggregated
-                )
-            aggregates = {
-                reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums
-            }
-            if self._interrupted:
-                return
-            removed = self._pop_gone_replicas(until, failed)
-            self.targets = tuple(self._list_targets())
-            self.errors = unavailable
-            yield Observation(
-                now=until,
-                aggregated=aggregated,
-                aggregates=aggregates,
-                unavailable=unavailable,
-                removed=frozenset(key for keys in removed.values() for key in keys),
-                pools={reader.tier: reader.pages.pools for reader in self._readers},
-                events=tuple(_gone_event(until, tier, keys) for tier, keys in removed.items()),
+            yield from self._observe(until)
+            self._forget_collecting()
+
+    def _observe(self, until: float) -> Iterator[Observation]:
+        pages, unavailable, failed = self._read(until)
+        if self._interrupted:
+            return
+        aggregated = frozenset(reader.tier for reader in self._readers if reader.sums)
+        self._windows = {}
+        for step, several in groupby(pages, key=lambda one: one.page.t // STEP_SECONDS):
+            yield observation_of(
+                tuple(several), min(until, (step + 1) * STEP_SECONDS), unavailable, until, aggregated=aggregated
             )
+        in_pages = dict(unavailable)
+        aggregates = {
+            reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums
+        }
+        if self._interrupted:
+            return
+        if unavailable != in_pages:
+            # Sums failed where pages came: the rules over pages are evaluated once without that failure.
+            yield Observation(now=until, aggregated=aggregated, unavailable=in_pages)
+        removed = self._pop_gone_replicas(until, failed)
+        self.targets = tuple(self._list_targets())
+        self.errors = unavailable
+        yield Observation(
+            now=until,
+            aggregated=aggregated,
+            aggregates=aggregates,
+            unavailable=unavailable,
+            removed=frozenset(key for keys in removed.values() for key in keys),
+            pools={reader.tier: reader.pages.pools for reader in self._readers},
+            events=tuple(_gone_event(until, tier, keys) for tier, keys in removed.items()),
+        )
+
+    def _forget_collecting(self) -> None:
+        """Leave what this turn made to reference counting. Once in COLLECTED_TURNS, collect garbage in all of it.
+
+        A turn of thousands of replicas makes a hundred thousand records that live for an hour and have no cycles. The
+        collector would search them twice young, and a million old ones every few turns.
+        """
+        self._turns += 1
+        if self._turns % COLLECTED_TURNS == 0:
+            gc.unfreeze()
+            gc.collect()
+        gc.freeze()
 
     def take_windows(self, result: StepResult) -> None:
         """Take the windows that the sums of the last observation are grouped by."""
@@ -247,10 +272,11 @@ def observation_of(
     pages: tuple[ReplicaPage, ...],
     now: float,
     unavailable: Mapping[str, str],
+    until: float = math.inf,
     aggregated: frozenset[str] = frozenset(),
     pools: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Observation:
-    """Return the observation of stored pages at `now` (unix seconds)."""
+    """Return the observation of stored pages at `now` (unix seconds). That at `until` is evaluated with the turn's last."""
     return Observation(
         now=now,
         scrapes=tuple(
@@ -269,6 +295,7 @@ def observation_of(
         aggregated=aggregated,
         unavailable=unavailable,
         pools=pools or {},
+        continues=now >= until,
     )
 
 

@@ -250,8 +250,7 @@ def check_cold_cache(context: CauseContext) -> CauseResult:
     Most late requests on it prove the cause. Without late requests the lost hits alone make it likely.
     """
     warm_up = CATALOGUE[prefix_routing.RULE].limit("warm_up_seconds", context.context.limits)
-    parts = hold(context.binned).once(prefix_routing.split_by_warmth, warm_up)
-    warm, young = ([one for _, one in part] for part in parts)
+    warm, young = hold(context.binned).once(prefix_routing.split_by_warmth, warm_up)
     usual = prefix_routing.hit_rate(warm)
     if not young or usual is None:
         return CauseResult(supported=False)

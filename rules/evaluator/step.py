@@ -39,7 +39,6 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget, finding
-from rules.verdicts.context import TierWindows
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState
 from rules.verdicts.verdict import FIRING, MissedObjective, RuleResult, Unknown, Verdict
 
@@ -81,7 +80,7 @@ class Evaluator:
         state.inherit(earlier, keys, {name: self.tier(name) for name, _ in keys})
 
     def step(self, state: EvaluatorState, observation: Observation) -> StepResult:
-        """Apply an observation to `state` and evaluate every due rule. `state` is changed in place."""
+        """Apply an observation to `state` and evaluate every due rule, unless it `continues`. `state` is changed in place."""
         found: list[tuple[ReplicaKey, Window]] = []
         events = list(observation.events)
         defects: dict[ReplicaKey, Exception] = {}
@@ -102,7 +101,11 @@ class Evaluator:
         if observation.removed:
             self.remove_replicas(state, observation.removed)
             events.extend(_complete_upgrades(state, {tier for tier, _ in observation.removed}, observation.now))
-        closed, changed = self._evaluate(state, observation.now, observation.unavailable)
+        state.now = observation.now
+        closed: tuple[ClosedSpan, ...] = ()
+        changed: tuple[Finding, ...] = ()
+        if not observation.continues:
+            closed, changed = self._evaluate(state, observation.now, observation.unavailable)
         return StepResult(
             now=observation.now,
             tiers=self.tiers,
@@ -198,7 +201,6 @@ class Evaluator:
         self, state: EvaluatorState, now: float, unavailable: Mapping[str, str]
     ) -> tuple[tuple[ClosedSpan, ...], tuple[Finding, ...]]:
         """Evaluate the due rules. Return what ended and the findings that began or became worse."""
-        state.now = now
         results: list[RuleResult] = []
         answering = {
             replica.tier for replica in state.replicas.values() if replica.track.last and not replica.track.misses
@@ -249,7 +251,8 @@ class Evaluator:
         """Yield the results of rules over minutes for every tier that closed one."""
         if not state.due_tiers:
             return
-        fleet = {name: TierWindows(context=self.tier(name), binned=one.binned) for name, one in state.minutes.items()}
+        contexts = {name: self.tier(name) for name in state.minutes}
+        fleet = tier_rules.compared_tiers(state.minutes, contexts, now)
         for name in sorted(state.due_tiers - unavailable.keys()):
             minutes = state.minutes[name]
             cached = tier_rules.cached_results(minutes, state.tier_results.get(name, ()), now)

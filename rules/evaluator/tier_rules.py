@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +42,9 @@ LIVE_SECONDS = 3600.0
 """Maximum window in seconds of a rule over the minutes in memory. Longer rules use the hours of the history."""
 
 LIVE = tuple(rule for rule in RULES if not rule.per_scrape and rule.window_seconds <= LIVE_SECONDS)
+
+COMPARING = next(rule for rule in LIVE if rule.method is judge_tiers)
+"""The rule that reads the windows of other tiers."""
 
 LONGEST = max(rule.window_seconds for rule in LIVE)
 
@@ -98,11 +101,11 @@ class TierMinutes:
     of its replicas.
 
     In an aggregated tier `binned` are sums over the replicas of one load, and `each` holds what comparing rules need of
-    every replica. Otherwise `binned` are those of single replicas, and `each` is None.
+    every replica; a turn's windows are a batch. Otherwise `binned` are those of single replicas, and `each` is None.
     """
 
-    binned: tuple[BinnedWindow, ...] = ()
-    each: tuple[BinnedWindow, ...] | None = None
+    binned: HeldWindows = field(default_factory=HeldWindows)
+    each: HeldWindows | None = None
     budget: Budget = field(default_factory=Budget)
     starts: tuple[ReplicaStart, ...] = ()
     releases: tuple[ReplicaRelease, ...] = ()
@@ -122,12 +125,12 @@ def add_minute(
     """Add a closed minute of a replica. Drop minutes older than any rule looks back, and those in the future: the clock
     was set back. Without `watched` the minute's end is the present time."""
     now, since, until = _reach(minute.end, watched)
-    keep = tuple(_aged(s, now) for s in minutes.binned if since < s.window.end <= until)
+    keep = [_aged(s, now) for s in minutes.binned if since < s.window.end <= until]
     before = next((s for s in reversed(keep) if s.replica == replica), None)
     newest = load_bins.mark_backlog(load_bins.bin_window(minute, context.curve, replica), before)
     return replace(
         minutes,
-        binned=_bounded(keep, (newest,), watched),
+        binned=_drop_excess(HeldWindows((*keep, newest)), (newest,), watched),
         each=None,
         budget=error_budget.add_minute(_budget(minutes, context), minute),
     )
@@ -147,14 +150,28 @@ def add_aggregated_minute(
     known = _budget(minutes, context)
     for one in groups:
         known = error_budget.add_minute(known, one.window)
-    before = (_aged(s, now) for s in minutes.binned if since < s.window.end <= until)
-    of_each = (_aged_each(s, now) for s in minutes.each or () if since < s.window.end <= until)
+    aged = _age_batches(minutes.binned, _aged, since, until, now)
+    aged_each = _age_batches(minutes.each or HeldWindows(), _aged_each, since, until, now)
     return replace(
         minutes,
-        binned=_bounded(before, groups, watched),
-        each=_bounded(of_each, each, watched),
+        binned=_drop_excess(HeldWindows.of_batches((*aged, HeldWindows(groups))), groups, watched),
+        each=_drop_excess(HeldWindows.of_batches((*aged_each, HeldWindows(each))), each, watched),
         budget=known,
     )
+
+
+def _age_batches(
+    held: HeldWindows, age: Callable[[BinnedWindow, float], BinnedWindow], since: float, until: float, now: float
+) -> Iterator[HeldWindows]:
+    """Yield the batches with the windows that end between `since` and `until`, the older ones `age`d."""
+    for batch in held.ending_within(since, until).batches:
+        is_new = batch.ends[0] > now - RECENT_SECONDS
+        yield batch if is_new or batch.once(_is_aged, age) else HeldWindows(age(one, now) for one in batch)
+
+
+def _is_aged(batch: HeldWindows, age: Callable[[BinnedWindow, float], BinnedWindow]) -> bool:
+    """Return whether all windows have only what rules read of older ones."""
+    return all(age(one, math.inf) is one for one in batch)
 
 
 def _reach(end: float, watched: TierSize | None) -> tuple[float, float, float]:
@@ -166,19 +183,20 @@ def _reach(end: float, watched: TierSize | None) -> tuple[float, float, float]:
     return now, now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
 
 
-def _bounded(
-    before: Iterable[BinnedWindow], newest: Sequence[BinnedWindow], watched: TierSize | None
-) -> tuple[BinnedWindow, ...]:
-    """Add the newest windows. Drop the oldest of the same minutes where there are more than the replicas can leave."""
-    several = (*before, *newest)
-    if watched is None or len(several) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
-        return several
+def _drop_excess(held: HeldWindows, newest: Sequence[BinnedWindow], watched: TierSize | None) -> HeldWindows:
+    """Drop the oldest windows of the minutes of `newest` where there are more than the replicas can leave."""
+    if watched is None or len(held) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
+        return held
     most = TIMES * watched.replicas + SPARE
-    places: dict[float, deque[int]] = {windows.minute_of(one.window): deque(maxlen=most) for one in newest}
-    others: list[int] = []
-    for place, one in enumerate(several):
-        places.get(windows.minute_of(one.window), others).append(place)
-    return tuple(several[place] for place in sorted(itertools.chain(others, *places.values())))
+    kept: dict[float, deque[BinnedWindow]] = {windows.minute_of(one.window): deque(maxlen=most) for one in newest}
+    for one in held:
+        if (minute := windows.minute_of(one.window)) in kept:
+            kept[minute].append(one)
+    known = {id(one) for several in kept.values() for one in several}
+    return HeldWindows.of_batches(
+        HeldWindows(one for one in batch if id(one) in known or windows.minute_of(one.window) not in kept)
+        for batch in held.batches
+    )
 
 
 def add_start(minutes: TierMinutes, start: ReplicaStart) -> TierMinutes:
@@ -240,7 +258,7 @@ def rebin_minutes(minutes: TierMinutes, context: TierContext) -> TierMinutes:
     anew = TierMinutes(starts=minutes.starts, releases=minutes.releases)
     if minutes.each is not None:
         # Sums by the loads of another curve cannot be taken apart.
-        return replace(anew, each=(), budget=_budget(minutes, context))
+        return replace(anew, each=HeldWindows(), budget=_budget(minutes, context))
     for one in minutes.binned:
         anew = add_minute(anew, one.window, one.replica or "", context)
     same = minutes.budget.objectives == error_budget.empty_budget(context).objectives
@@ -306,6 +324,16 @@ def evaluate_rule(
     return result
 
 
+def compared_tiers(
+    minutes: Mapping[str, TierMinutes], contexts: Mapping[str, TierContext], now: float
+) -> dict[str, TierWindows]:
+    """Return what rules that compare tiers read of each. The tiers share it, as each is compared with all others."""
+    return {
+        name: TierWindows(context=contexts[name], binned=_hold(one.binned, COMPARING, now))
+        for name, one in minutes.items()
+    }
+
+
 def evaluate_tier_rules(
     minutes: TierMinutes,
     context: TierContext,
@@ -316,10 +344,13 @@ def evaluate_tier_rules(
 ) -> tuple[RuleResult, ...]:
     """Return the results of the rules over minutes at `now`; unknown where a rule's minimum time has not passed.
 
-    `fleet` holds the minutes of all tiers, for rules that compare them. `kept` are cached results by rule.
+    `fleet` holds the windows of all tiers, by `compared_tiers`. `kept` are cached results by rule.
     """
     rule_state = kept or {}
+    fleet = fleet or {}
     holds: dict[tuple[bool, float], HeldWindows] = {}
+    if context.tier in fleet:
+        holds[False, COMPARING.window_seconds] = fleet[context.tier].binned
     results = []
     compared = OF_EACH if context.serves_whole_requests else OF_EACH | EACH_POOL
     for rule in LIVE:
@@ -331,7 +362,7 @@ def evaluate_tier_rules(
         if kind not in holds:
             # Rules share few window lengths, and an hour of a large tier has many thousand windows.
             holds[kind] = _hold(minutes.each or () if of_each else minutes.binned, rule, now)
-        results.append(_judged(rule, minutes, holds[kind], context, now, fleet or {}, projection))
+        results.append(_judged(rule, minutes, holds[kind], context, now, fleet, projection))
     return tuple(results)
 
 
@@ -352,18 +383,12 @@ def _judged(
     if not hold and rule.minimum_seconds > 0:
         text = too_short(rule, hold)
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.TOO_FEW_REQUESTS, text=text)
-    others = None
-    if rule.method is judge_tiers:
-        others = {
-            name: TierWindows(context=tier.context, binned=_hold(tier.binned, rule, now))
-            for name, tier in fleet.items()
-        }
     result = evaluate_rule(
         rule,
         context,
         hold,
         now,
-        fleet=others,
+        fleet=fleet if rule is COMPARING else None,
         budget=minutes.budget,
         projection=projection,
         starts=minutes.starts,
@@ -392,4 +417,4 @@ def _may_exceed(result: Verdict) -> bool:
 
 
 def _hold(all_slices: Sequence[BinnedWindow], rule: Rule, now: float) -> HeldWindows:
-    return HeldWindows(s for s in all_slices if s.window.end > now - rule.window_seconds)
+    return hold(all_slices).ending_within(now - rule.window_seconds)

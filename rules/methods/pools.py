@@ -7,7 +7,7 @@ be a hot spot of the routing (guide 7.3), a straggler, or have a full data-paral
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
 from rules.light_dataclass import light_dataclass
@@ -21,7 +21,7 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import number
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, worst_gap
-from rules.verdicts.held_windows import hold
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status
 
 PREFILL, DECODE = POOL_TOKENS
@@ -227,17 +227,15 @@ def judge_imbalance(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     warm = hold(case.binned).once(split_by_warmth, case.limit("warm_up_seconds"))[0]
-    grouped: dict[tuple[float, str], list[ReplicaMinute]] = {}
-    for minute, one in sorted(warm, key=lambda pair: pair[0]):
-        pool = case.context.pools.get(one.replica or "", "")
-        grouped.setdefault((minute, pool), []).append(_read_minute(one, case.limit("minimum_requests")))
+    minutes = [group for group in warm.periods(windows.MINUTE_SECONDS).values() if any(group.by_batch(_is_comparable))]
+    grouped = [several for group in minutes for several in _read_minute(case, group)]
     found: dict[tuple[str, str], list[ReplicaComparison]] = {}
-    for several in grouped.values():
+    for several in grouped:
         for pattern, (compare, _, _) in PATTERNS.items():
             for name, compared in compare(case, several):
                 found.setdefault((pattern, name), []).append(compared)
     rows = [OddReplica(replica=name, pattern=kind, minutes=tuple(several)) for (kind, name), several in found.items()]
-    n = len({one.replica for _, one in warm})
+    n = len({one.replica for one in warm})
     odd = [one for one in rows if one.is_lasting]
     if odd:
         return _describe_odd(case, odd, n)
@@ -245,7 +243,7 @@ def judge_imbalance(case: RuleContext) -> RuleResult:
         sentence = "Fewer than two warm replicas: nothing to compare"
     elif max((len(one.minutes) for one in rows), default=0) >= SEPARATE:
         sentence = f"No replica stands out among {n}"
-    elif all(one.load is None for several in grouped.values() for one in several):
+    elif all(one.in_system is None for one in warm):
         return case.unknown(worst_gap(case.binned, "requests_running"), "requests in the system are not there")
     else:
         return case.unknown(Gap.TOO_FEW_REQUESTS, f"fewer than {SEPARATE} minutes in which replicas can be compared")
@@ -266,7 +264,19 @@ def _describe_odd(case: RuleContext, odd: Sequence[OddReplica], n: float) -> Rul
     return case.verdict(Status.WARNING, sure, observed, range_reading(0.0, limit, n), str(worst), details=details)
 
 
-def _read_minute(one: BinnedWindow, fewest: float) -> ReplicaMinute:
+def _is_comparable(batch: HeldWindows) -> bool:
+    """Return whether any window has what replicas are compared by: old minutes of a large tier have not."""
+    return any(one.window.gauges or "tpot_seconds" in one.window.histograms for one in batch)
+
+
+def _read_minute(case: RuleContext, minute: HeldWindows) -> Iterable[list[ReplicaMinute]]:
+    """Return the replicas of a minute, by pool."""
+    fewest = case.limit("minimum_requests")
+    pools = windows.group_by(minute, lambda one: case.context.pools.get(one.replica or "", ""))
+    return [[_read_replica(one, fewest) for one in several] for several in pools.values()]
+
+
+def _read_replica(one: BinnedWindow, fewest: float) -> ReplicaMinute:
     kv, fullest = (one.window.gauge(family) for family in ("kv_utilization", "kv_utilization_max"))
     times = one.window.histograms.get("tpot_seconds", ())
     return ReplicaMinute(

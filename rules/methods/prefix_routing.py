@@ -7,9 +7,8 @@ one replica divided by their number. Prompts are as long as before, nothing is e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from itertools import chain
 
 from rules import confidence
 from rules.light_dataclass import light_dataclass
@@ -25,7 +24,7 @@ from rules.methods.evidence import (
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.windows import MINUTE_SECONDS, group_by
+from rules.telemetry.windows import MINUTE_SECONDS, Window
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext, worst_gap
 from rules.verdicts.held_windows import HeldWindows, hold
@@ -139,8 +138,9 @@ def judge_replicas(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(QUERIED in one.window.counters for one in case.binned):
         return case.unknown(worst_gap(case.binned, QUERIED), "prefix cache queries are not there")
-    if sum_family(case.binned, QUERIED) <= 0:
-        if sum_family(case.binned, FINISHED) <= 0:
+    held = hold(case.binned)
+    if not any(held.by_batch(sum_family, QUERIED)):
+        if not any(held.by_batch(sum_family, FINISHED)):
             return case.unknown(Gap.NO_TRAFFIC, "no prompt asked the prefix cache")
         return case.unknown(Gap.NOT_EXPOSED, "no prompt asked the prefix cache: it is off")
     routing = assess_routing(case.binned, case.context, case.rule)
@@ -193,7 +193,7 @@ def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
 
 def sum_family(binned: Sequence[BinnedWindow], family: str) -> float:
     """Return the increase of a counter over binned windows."""
-    return math.fsum(one.window.counters.get(family, 0.0) for one in binned)
+    return math.fsum([one.window.counters.get(family, 0.0) for one in binned])
 
 
 def hit_rate(binned: Sequence[BinnedWindow]) -> float | None:
@@ -211,58 +211,87 @@ def measure_hit_rate(
     """
     newest = sorted(binned.periods(MINUTE_SECONDS))[-MINUTES:]
     warm = binned.once(split_by_warmth, limits.warm_up_seconds)[0]
-    asking = (pair for pair in warm if pair[1].window.counters.get(QUERIED, 0.0) > 0)
-    grouped = group_by(asking, lambda pair: pair[0])
-    minutes = [(minute, tuple([one for _, one in grouped[minute]])) for minute in sorted(grouped)]
-    past = tuple(several for minute, several in minutes if minute not in newest)
+    minutes = [(minute, group) for minute, group in warm.periods(MINUTE_SECONDS).items() if _count_asking(group)[0]]
     return CurrentHitRate(
-        minutes=tuple(several for minute, several in minutes if minute in newest),
-        reference=_find_reference(past, planned, limits),
+        minutes=tuple(_select_asking(group) for minute, group in minutes if minute in newest),
+        reference=_find_reference([group for minute, group in minutes if minute not in newest], planned, limits),
     )
 
 
-def split_by_warmth(
-    binned: HeldWindows, warm_up_seconds: float
-) -> tuple[list[tuple[float, BinnedWindow]], list[tuple[float, BinnedWindow]]]:
-    """Return the windows of warm replicas, then those of replicas that started less than `warm_up_seconds` before.
+def _select_asking(minute: Iterable[BinnedWindow]) -> Minute:
+    """Return the windows in which prompts asked the prefix cache."""
+    return tuple(one for one in minute if one.window.counters.get(QUERIED, 0.0) > 0)
 
-    Each comes with the number of its minute. Replicas of the first minute are warm: their start was not seen.
+
+def _count_asking(minute: HeldWindows) -> tuple[float, ...]:
+    """Return the number of windows in which prompts asked, and their requests, queried tokens and hits."""
+    return tuple(map(math.fsum, zip(*minute.by_batch(_count_asking_batch), strict=True)))
+
+
+def _count_asking_batch(batch: HeldWindows) -> tuple[float, ...]:
+    asking = _select_asking(batch)
+    return len(asking), *(sum_family(asking, family) for family in (FINISHED, QUERIED, HIT))
+
+
+def split_by_warmth(held: HeldWindows, warm_up_seconds: float) -> tuple[HeldWindows, HeldWindows]:
+    """Return the seen windows of warm replicas, then those of replicas that started less than `warm_up_seconds` before.
+
+    Replicas of the first minute are warm: their start was not seen.
     """
-    covered = [(one.window.middle // MINUTE_SECONDS, one) for one in binned if one.window.covered_seconds > 0]
-    begin = min((minute for minute, _ in covered), default=0.0)
-    cold_from: dict[str | None, float] = {}
-    for minute, one in sorted(covered, key=lambda pair: pair[1].window.start):
-        if one.window.counters.get("restarts", 0.0) > 0 or (one.replica not in cold_from and minute > begin):
-            cold_from[one.replica] = one.window.start
-        elif one.replica not in cold_from:
-            cold_from[one.replica] = -math.inf
-    warm: list[tuple[float, BinnedWindow]] = []
-    cold: list[tuple[float, BinnedWindow]] = []
-    for minute, one in covered:
-        is_cold = 0 <= one.window.start - cold_from[one.replica] < warm_up_seconds
-        (cold if is_cold else warm).append((minute, one))
-    return warm, cold
+    first: dict[str | None, Window] = {}
+    restarts: list[tuple[float, str | None]] = []
+    for one in held:
+        window = one.window
+        if window.covered_seconds > 0:
+            known = first.get(one.replica)
+            if known is None or window.start < known.start:
+                first[one.replica] = window
+            if window.counters.get("restarts", 0.0) > 0:
+                restarts.append((window.start, one.replica))
+    begin = min((window.middle // MINUTE_SECONDS for window in first.values()), default=0.0)
+    cold_from = {name: window.start for name, window in first.items() if window.middle // MINUTE_SECONDS > begin}
+    for start, name in restarts:
+        cold_from[name] = max(start, cold_from.get(name, start))
+
+    def is_cold(one: BinnedWindow) -> bool:
+        return 0 <= one.window.start - cold_from.get(one.replica, math.inf) < warm_up_seconds
+
+    def has_cold(batch: HeldWindows) -> bool:
+        return any(t <= batch.ends[1] and batch.start < t + warm_up_seconds for t in cold_from.values())
+
+    def select_warm(batch: HeldWindows) -> HeldWindows:
+        if batch.once(_is_seen) and not has_cold(batch):
+            return batch
+        return HeldWindows(one for one in batch if one.window.covered_seconds > 0 and not is_cold(one))
+
+    def select_cold(batch: HeldWindows) -> HeldWindows:
+        if not has_cold(batch):
+            return HeldWindows()
+        return HeldWindows(one for one in batch if one.window.covered_seconds > 0 and is_cold(one))
+
+    return held.select(select_warm), held.select(select_cold)
+
+
+def _is_seen(batch: HeldWindows) -> bool:
+    """Return whether all of its windows were seen."""
+    return all(one.window.covered_seconds > 0 for one in batch)
 
 
 def _find_reference(
-    past: tuple[Minute, ...], planned: tuple[float, str] | None, limits: LocalityThresholds
+    past: Sequence[HeldWindows], planned: tuple[float, str] | None, limits: LocalityThresholds
 ) -> ReferenceHitRate | None:
     """Return the better of the best past minutes and the planned rate."""
-    # Each minute is read once: an hour of a large tier has many thousand binned windows.
-    read = [
-        tuple([one.window.counters.get(family, 0.0) for one in minute] for family in (FINISHED, QUERIED, HIT))
-        for minute in past
-    ]
-    seen = []
+    counts = [_count_asking(minute)[1:] for minute in past]
+    rates = []
     for place in range(max(1, len(past) - MINUTES + 1)) if past else ():
-        requests, asked, hit = (
-            math.fsum(chain(*column)) for column in zip(*read[place : place + MINUTES], strict=True)
-        )
+        requests, asked, hit = (math.fsum(column) for column in zip(*counts[place : place + MINUTES], strict=True))
         if requests >= limits.minimum_requests and asked > 0 and hit <= asked:
-            seen.append(ReferenceHitRate(rate=hit / asked, words="before", minutes=past[place : place + MINUTES]))
-    if planned is not None:
-        seen.append(ReferenceHitRate(rate=planned[0], words=planned[1]))
-    return max(seen, key=lambda one: one.rate, default=None)
+            rates.append((hit / asked, place))
+    best = max(rates, key=lambda pair: pair[0], default=None)
+    if best is None or (planned is not None and planned[0] > best[0]):
+        return ReferenceHitRate(rate=planned[0], words=planned[1]) if planned is not None else None
+    minutes = tuple(map(_select_asking, past[best[1] : best[1] + MINUTES]))
+    return ReferenceHitRate(rate=best[0], words="before", minutes=minutes)
 
 
 def _is_locality_lost(found: CurrentHitRate, limits: LocalityThresholds) -> bool:

@@ -13,19 +13,22 @@ from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, exact_reading, join_names
 from rules.plan.curve import operating_point
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import TierContext
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.windows import Window, minute_of
+from rules.telemetry.windows import Window
 from rules.verdicts.context import SEPARATE, RuleContext, TierWindows, worst_gap
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status
 
 FINISHED = "requests_finished"
 LENGTHS = ("prompt_tokens_per_request", "generation_tokens_per_request")
 LATENCIES = {"tpot_seconds": "output tokens", "ttft_seconds": "first tokens"}
 """Latencies that show the speed of a tier. The time per token comes first, because waiting does not change it."""
+
+COMPARED = frozenset({FINISHED, *LENGTHS, *LATENCIES})
 
 Parts = tuple[Histogram, ...]
 Minutes = Mapping[float, Window]
@@ -124,7 +127,7 @@ def judge_tiers(case: RuleContext) -> RuleResult:
     if not others:
         sentence = f"No other tier of {model} is watched"
         return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence)
-    mine = _sum_minutes(case.binned)
+    mine = hold(case.binned).once(_sum_minutes)
     if not any(FINISHED in window.counters for window in mine.values()):
         return case.unknown(worst_gap(case.binned, FINISHED), "finished requests are not there")
     pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, mine, name, tier)) is not None]
@@ -153,7 +156,7 @@ def judge_tiers(case: RuleContext) -> RuleResult:
 
 
 def _compare(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> TierPair | None:
-    theirs = _sum_minutes(tier.binned)
+    theirs = tier.binned.once(_sum_minutes)
     both = sorted(m for m in mine.keys() & theirs.keys() if _rate(mine[m]) > 0 or _rate(theirs[m]) > 0)[-SEPARATE:]
     own, other = tuple(mine[m] for m in both), tuple(theirs[m] for m in both)
     if len(both) < SEPARATE or min(_count_finished(own), _count_finished(other)) < case.limit("minimum_requests"):
@@ -241,9 +244,15 @@ def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:
     return exact_reading(share, n), exact_reading(due, n)
 
 
-def _sum_minutes(binned: Sequence[BinnedWindow]) -> dict[float, Window]:
-    grouped = windows.group_by((one.window for one in binned if one.window.covered_seconds > 0), minute_of)
-    return {minute: windows.sum_windows(group) for minute, group in grouped.items()}
+def _sum_minutes(held: HeldWindows) -> dict[float, Window]:
+    """Return the sum of each minute in which the tier was seen, by its number."""
+    sums = {number: group.once(_sum_seen) for number, group in held.periods(windows.MINUTE_SECONDS).items()}
+    return {number: whole for number, whole in sums.items() if whole is not None}
+
+
+def _sum_seen(group: HeldWindows) -> Window | None:
+    seen = [one.window for one in group if one.window.covered_seconds > 0]
+    return windows.sum_families(seen, COMPARED) if seen else None
 
 
 def _rate(window: Window) -> float:

@@ -68,7 +68,8 @@ def judge_queue(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     replicas = group_by_replica(case.binned)
-    last = {name: load_bins.mean_waiting(case.last_quarter(group)) for name, group in replicas.items()}
+    late = case.last_quarter(case.binned).by_replica
+    last = {name: load_bins.mean_waiting(late.get(name, ())) for name in replicas}
     if all(value is None for value in last.values()):
         return case.unknown(worst_gap(case.binned, "requests_waiting"), "how many requests wait is not known")
     most = max(value for value in last.values() if value is not None)

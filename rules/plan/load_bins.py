@@ -320,6 +320,15 @@ def waiting_gauge(window: Window) -> GaugeSum | None:
     return next((gauge for gauge in map(window.gauge, WAITING) if gauge is not None), None)
 
 
+def has_waited(window: Window) -> bool:
+    """Return whether any request waited in a window."""
+    for family in WAITING:
+        gauge = window.gauges.get(family)
+        if gauge is not None and gauge.maximum:
+            return True
+    return False
+
+
 def _growing(one: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:
     """Return how a queue grows, "" if it does not. Two minutes of a growing queue count together."""
     earlier = waiting_gauge(before.window) if before is not None else None
@@ -345,10 +354,8 @@ def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str:
     """Return a sentence about a queue of one replica that grew over the whole hold, or "" (DESIGN 3.4).
 
     In every third more arrived than finished and more waited than before. The last third has twice the first's queue: a
-    busy queue fluctuates less. Most replicas of a fleet have no queue at all: they need no thirds.
+    busy queue fluctuates less.
     """
-    if not any(gauge.maximum for one in binned for gauge in map(one.window.gauges.get, WAITING) if gauge is not None):
-        return ""
     thirds = _thirds(binned, now)
     third = mean_waiting(thirds[2])
     if third is None or third < QUEUE:

@@ -44,7 +44,7 @@ class TierWindows:
     """Tier in rules that compare tiers: its context and its binned windows of the same hold."""
 
     context: TierContext
-    binned: tuple[BinnedWindow, ...]
+    binned: HeldWindows
 
 
 NO_BUDGET = Budget()

@@ -25,16 +25,54 @@ Made = TypeVar("Made")
 
 
 class HeldWindows(tuple[BinnedWindow, ...]):
-    """Windows of a hold, with what every rule asks of them. Some forty rules share a hold of many thousand windows."""
+    """Windows of a hold, with what every rule asks of them. Some forty rules share a hold of many thousand windows.
+
+    `batches` are the windows that were booked together, in one evaluation of a large tier. A batch stays in memory for as
+    long as its minutes, and keeps what was asked of it. So the next evaluation asks it of the newest batch only.
+    """
+
+    _batches: tuple[HeldWindows, ...] = ()
+
+    @classmethod
+    def of_batches(cls, batches: Iterable[HeldWindows]) -> HeldWindows:
+        """Return the windows of these batches, oldest first."""
+        several = tuple(batch for batch in batches if batch)
+        held = cls(chain.from_iterable(several))
+        held._batches = several
+        return held
+
+    @property
+    def batches(self) -> tuple[HeldWindows, ...]:
+        return self._batches or (self,)
+
+    def by_batch(self, make: Callable[[HeldWindows, *Arguments], Made], *arguments: *Arguments) -> list[Made]:
+        """Return `make` of each batch. Batches keep it, so no argument may depend on the present time."""
+        return [batch.once(make, *arguments) for batch in self.batches]
 
     @cached_property
     def span_seconds(self) -> float:
         """Return the time from the first start to the last end."""
-        return max((s.window.end for s in self), default=0.0) - min((s.window.start for s in self), default=0.0)
+        return self.ends[1] - self.start if self else 0.0
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """Return the first and the last end in unix seconds."""
+        if self._batches:
+            return min(batch.ends[0] for batch in self._batches), max(batch.ends[1] for batch in self._batches)
+        ends = [s.window.end for s in self]
+        return min(ends, default=math.inf), max(ends, default=-math.inf)
+
+    @cached_property
+    def middles(self) -> tuple[float, float]:
+        """Return the first and the last middle in unix seconds."""
+        middles = [(s.window.start + s.window.end) / 2 for s in self]
+        return min(middles, default=math.inf), max(middles, default=-math.inf)
 
     @cached_property
     def start(self) -> float:
         """Return the first start in unix seconds, inf without windows."""
+        if self._batches:
+            return min(batch.start for batch in self._batches)
         return min((s.window.start for s in self), default=math.inf)
 
     @cached_property
@@ -48,6 +86,26 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def is_scraped_by_the_minute(self) -> bool:
         return _mostly(self, _is_of_one_scrape)
+
+    def ending_within(self, since: float, until: float = math.inf) -> HeldWindows:
+        """Return the windows that end after `since` and not after `until` (unix seconds)."""
+
+        def select(batch: HeldWindows) -> HeldWindows:
+            first, last = batch.ends
+            if since < first and last <= until:
+                return batch
+            if last <= since or until < first:
+                return HeldWindows()
+            return HeldWindows(one for one in batch if since < one.window.end <= until)
+
+        return self.select(select)
+
+    def select(self, choose: Callable[[HeldWindows], HeldWindows]) -> HeldWindows:
+        """Return the windows that `choose` returns of each batch."""
+        if not self._batches:
+            # Never these windows themselves: what is kept with them must not hold them.
+            return HeldWindows(choose(self))
+        return HeldWindows.of_batches(map(choose, self._batches))
 
     @cached_property
     def by_replica(self) -> Mapping[str | None, HeldWindows]:
@@ -107,24 +165,51 @@ def hold(binned: Iterable[BinnedWindow]) -> HeldWindows:
 
 
 def _find_growing_queues(held: HeldWindows, now: float) -> dict[str | None, str]:
-    found = {name: load_bins.describe_growth(group, now) for name, group in held.by_replica.items()}
+    # Most replicas of a fleet have no queue at all.
+    waiting = frozenset().union(*held.by_batch(_find_waiting))
+    groups = held.by_replica.items() if waiting else ()
+    found = {name: load_bins.describe_growth(group, now) for name, group in groups if name in waiting}
     return {name: text for name, text in found.items() if text}
 
 
+def _find_waiting(batch: HeldWindows) -> frozenset[str | None]:
+    """Return the replicas at which a request waited."""
+    return frozenset([one.replica for one in batch if load_bins.has_waited(one.window)])
+
+
 def _group_by_period(held: HeldWindows, seconds: float) -> dict[float, HeldWindows]:
+    if len(held.batches) > 1:
+        several: dict[float, list[HeldWindows]] = {}
+        for batch in held.batches:
+            first, last = (middle // seconds for middle in batch.middles)
+            found = {first: batch} if first == last else batch.once(_group_by_period, seconds)
+            for number, group in found.items():
+                several.setdefault(number, []).append(group)
+        return {number: HeldWindows.of_batches(several[number]) for number in sorted(several)}
     groups = windows.group_by(held, lambda one: one.window.middle // seconds)
     return {number: HeldWindows(groups[number]) for number in sorted(groups)}
 
 
 def _select_since(held: HeldWindows, begin: float, newest: float, seconds: float) -> HeldWindows:
-    return HeldWindows(s for s in held if s.window.start >= begin or s.window.middle // seconds == newest)
+    def select(batch: HeldWindows) -> HeldWindows:
+        if batch.start >= begin:
+            return batch
+        if batch.ends[1] < min(begin, newest * seconds):
+            return HeldWindows()
+        return HeldWindows(s for s in batch if s.window.start >= begin or s.window.middle // seconds == newest)
+
+    return held.select(select)
 
 
 def _sum_families(held: HeldWindows, families: frozenset[str]) -> Window:
+    if len(held.batches) > 1:
+        return windows.sum_families(held.by_batch(_sum_families, families), families)
     return windows.sum_families([one.window for one in held], families)
 
 
 def _sum_parts(held: HeldWindows, family: str) -> tuple[Histogram, ...]:
+    if len(held.batches) > 1:
+        return histograms.sum_histograms(chain.from_iterable(held.by_batch(_sum_parts, family)))
     found = [one.window.histograms[family] for one in held if family in one.window.histograms]
     return histograms.sum_histograms(chain.from_iterable(found))
 
@@ -157,12 +242,21 @@ def _is_coarse(window: Window) -> bool:
 
 def _mostly(binned: Sequence[BinnedWindow], so: Callable[[Window], bool]) -> bool:
     part = whole = 0.0
-    for one in binned:
+    for some, every in hold(binned).by_batch(_count_seconds, so):
+        part += some
+        whole += every
+    return part > whole / 2
+
+
+def _count_seconds(batch: HeldWindows, so: Callable[[Window], bool]) -> tuple[float, float]:
+    """Return the seen replica-seconds in windows that are `so`, and in all."""
+    part = whole = 0.0
+    for one in batch:
         seconds = one.window.covered_seconds
         if seconds > 0:
             whole += seconds
             part += seconds if so(one.window) else 0.0
-    return part > whole / 2
+    return part, whole
 
 
 def watched_seconds(binned: Iterable[BinnedWindow]) -> float:
@@ -173,19 +267,37 @@ def watched_seconds(binned: Iterable[BinnedWindow]) -> float:
     return hold(binned).watched_seconds
 
 
-def _watched_seconds(binned: Iterable[BinnedWindow]) -> float:
+def _watched_seconds(held: HeldWindows) -> float:
+    stretches = chain.from_iterable(held.by_batch(_list_stretches))
+    joined = _join_spans(sorted(stretches, key=itemgetter(0)))
+    return math.fsum(min(seen, end - begin) for begin, end, seen in joined)
+
+
+Span = tuple[float, float, float]
+"""Begin and end in unix seconds, and the seconds seen between them by all windows together."""
+
+
+def _list_stretches(batch: HeldWindows) -> list[Span]:
+    """Return the times that windows cover without a hole between them."""
     # Hot path: an hour of a large tier has many thousand windows, so properties of a window are written out.
-    seen_windows = (s.window for s in binned if s.window.covered_seconds > 0)
-    spans = sorted(((w.start, w.end, w.covered_seconds, w.expected_seconds) for w in seen_windows), key=itemgetter(0))
-    stretches: list[float] = []
-    begin = end = seen = 0.0
-    for start, stop, covered, expected in spans:
-        span = stop - start
-        due = max(expected, span)
-        part = span * min(1.0, covered / due) if due > 0 else 0.0
-        if start <= end:
-            end, seen = max(end, stop), seen + part
+    spans = []
+    for one in batch:
+        window = one.window
+        if window.covered_seconds > 0:
+            span = window.end - window.start
+            due = max(window.expected_seconds, span)
+            seen = span * min(1.0, window.covered_seconds / due) if due > 0 else 0.0
+            spans.append((window.start, window.end, seen))
+    return _join_spans(sorted(spans, key=itemgetter(0)))
+
+
+def _join_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans, sorted by their begin, with those that touch as one."""
+    joined: list[Span] = []
+    for begin, end, seen in spans:
+        if joined and begin <= joined[-1][1]:
+            first, last, before = joined[-1]
+            joined[-1] = first, max(last, end), before + seen
         else:
-            stretches.append(min(seen, end - begin))
-            begin, end, seen = start, stop, part
-    return math.fsum((*stretches, min(seen, end - begin)))
+            joined.append((begin, end, seen))
+    return joined

@@ -17,7 +17,7 @@ from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.telemetry.windows import Window
 from rules.verdicts.context import TierWindows
-from rules.verdicts.held_windows import watched_seconds
+from rules.verdicts.held_windows import HeldWindows, watched_seconds
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 JUDGED = tuple(rule for rule in RULES if not rule.per_scrape)
@@ -131,7 +131,7 @@ def results(history: list[Window]) -> list[RuleResult]:
     found = slices_of(tier, history)
     now = max((one.end for one in history), default=START)
     booked = minutes(tier, {"a": history})
-    fleet = {"t": TierWindows(context=tier, binned=found)}
+    fleet = {"t": TierWindows(context=tier, binned=HeldWindows(found))}
     told: list[RuleResult] = list(tier_rules.evaluate_tier_rules(booked, tier, now, fleet))
     told += long_rules.evaluate_long_rules(tier, found, now)
     for period in (60.0, 3600.0):
