@@ -51,7 +51,7 @@ OVERLAP_SECONDS = 60.0
 MOST_BEHIND_SECONDS = 3600.0
 """Maximum span in seconds of a query. After a longer outage of the store the time before is a gap."""
 
-COLLECTED_TURNS = 60
+COLLECTED_TURNS = 360
 """Turns between two full collections of garbage."""
 
 MOST_NAMED = 5

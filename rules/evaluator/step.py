@@ -253,9 +253,11 @@ class Evaluator:
             return
         contexts = {name: self.tier(name) for name in state.minutes}
         fleet = tier_rules.compared_tiers(state.minutes, contexts, now)
-        for name in sorted(state.due_tiers - unavailable.keys()):
-            minutes = state.minutes[name]
-            cached = tier_rules.cached_results(minutes, state.tier_results.get(name, ()), now)
+        for place, name in enumerate(sorted(self.tiers)):
+            if name not in state.due_tiers or name in unavailable:
+                continue
+            minutes, share = state.minutes[name], place / len(self.tiers)
+            cached = tier_rules.cached_results(minutes, state.tier_results.get(name, ()), now, share)
             found = tier_rules.evaluate_tier_rules(
                 minutes, self.tier(name), now, fleet, state.projections.get(name), cached
             )

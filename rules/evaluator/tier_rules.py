@@ -276,11 +276,17 @@ def recent_windows(
     return tuple(closed)
 
 
-def cached_results(minutes: TierMinutes, results: Iterable[RuleResult], now: float) -> dict[str, RuleResult]:
-    """Return the last results of SELDOM rules that are still valid at `now`, by rule."""
+def cached_results(
+    minutes: TierMinutes, results: Iterable[RuleResult], now: float, share: float = 0.0
+) -> dict[str, RuleResult]:
+    """Return the last results of SELDOM rules that are still valid at `now`, by rule.
+
+    They end with an interval of the clock, which begins later by this `share` (0-1) of it: tiers take turns.
+    """
     if minutes.each is None:
         return {}
-    return {one.rule: one for one in results if one.rule in SELDOM and one.t <= now < one.t + SELDOM_SECONDS}
+    began = math.floor(now / SELDOM_SECONDS - share) + share
+    return {one.rule: one for one in results if one.rule in SELDOM and began * SELDOM_SECONDS <= one.t <= now}
 
 
 def evaluate_rule(

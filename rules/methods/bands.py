@@ -19,7 +19,7 @@ from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
 from rules.telemetry.wording import number, quantity
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
-from rules.verdicts.held_windows import hold
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import Condition
 from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Verdict
 
@@ -179,8 +179,8 @@ def judge_experts(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     named = BY_NAME[case.rule.signal].families
-    families = set(named)
-    known = [one for one in case.binned if one.window.counters.keys() >= families]
+    families = frozenset(named)
+    known = [one for batch in hold(case.binned).batches for one in batch.once(_select_counting, families)]
     if not known:
         name = case.context.plan.engine if case.context.plan else ""
         texts = [dict(engine.not_exposed).get(named[0], "") for engine in ENGINES if engine.name == name]
@@ -198,6 +198,11 @@ def judge_experts(case: RuleContext) -> RuleResult:
     worst = max(verdicts, key=lambda name: _rank(verdicts[name]))
     found = verdicts[worst]
     return replace(found, sentence=f"{found.sentence}; on replica {worst}") if worst else found
+
+
+def _select_counting(batch: HeldWindows, families: frozenset[str]) -> tuple[BinnedWindow, ...]:
+    """Return the windows that have these counters."""
+    return tuple(one for one in batch if one.window.counters.keys() >= families)
 
 
 def _mean_running(one: BinnedWindow) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
 from rules.light_dataclass import light_dataclass
@@ -271,9 +272,12 @@ def _is_comparable(batch: HeldWindows) -> bool:
 
 def _read_minute(case: RuleContext, minute: HeldWindows) -> Iterable[list[ReplicaMinute]]:
     """Return the replicas of a minute, by pool."""
-    fewest = case.limit("minimum_requests")
-    pools = windows.group_by(minute, lambda one: case.context.pools.get(one.replica or "", ""))
-    return [[_read_replica(one, fewest) for one in several] for several in pools.values()]
+    replicas = chain.from_iterable(minute.by_batch(_read_batch, case.limit("minimum_requests")))
+    return windows.group_by(replicas, lambda one: case.context.pools.get(one.replica, "")).values()
+
+
+def _read_batch(batch: HeldWindows, fewest: float) -> tuple[ReplicaMinute, ...]:
+    return tuple(_read_replica(one, fewest) for one in batch)
 
 
 def _read_replica(one: BinnedWindow, fewest: float) -> ReplicaMinute:

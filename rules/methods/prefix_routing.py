@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 
 from rules import confidence
 from rules.light_dataclass import light_dataclass
@@ -240,14 +241,13 @@ def split_by_warmth(held: HeldWindows, warm_up_seconds: float) -> tuple[HeldWind
     """
     first: dict[str | None, Window] = {}
     restarts: list[tuple[float, str | None]] = []
-    for one in held:
-        window = one.window
-        if window.covered_seconds > 0:
+    for batch in sorted(held.batches, key=lambda one: one.start):
+        names, restarted = batch.once(_list_replicas)
+        restarts += restarted
+        for one in batch if not names <= first.keys() else ():
             known = first.get(one.replica)
-            if known is None or window.start < known.start:
-                first[one.replica] = window
-            if window.counters.get("restarts", 0.0) > 0:
-                restarts.append((window.start, one.replica))
+            if one.window.covered_seconds > 0 and (known is None or one.window.start < known.start):
+                first[one.replica] = one.window
     begin = min((window.middle // MINUTE_SECONDS for window in first.values()), default=0.0)
     cold_from = {name: window.start for name, window in first.items() if window.middle // MINUTE_SECONDS > begin}
     for start, name in restarts:
@@ -270,6 +270,19 @@ def split_by_warmth(held: HeldWindows, warm_up_seconds: float) -> tuple[HeldWind
         return HeldWindows(one for one in batch if one.window.covered_seconds > 0 and is_cold(one))
 
     return held.select(select_warm), held.select(select_cold)
+
+
+def _list_replicas(batch: HeldWindows) -> tuple[frozenset[str | None], tuple[tuple[float, str | None], ...]]:
+    """Return the seen replicas, and when which of them restarted."""
+    seen = [one for one in batch if one.window.covered_seconds > 0]
+    restarts = ((one.window.start, one.replica) for one in seen if one.window.counters.get("restarts", 0.0) > 0)
+    return _share_names(frozenset(one.replica for one in seen)), tuple(restarts)
+
+
+@lru_cache(maxsize=64)
+def _share_names(names: frozenset[str | None]) -> frozenset[str | None]:
+    """Return the same object for equal names: most minutes of a tier have the same replicas."""
+    return names
 
 
 def _is_seen(batch: HeldWindows) -> bool:

@@ -82,7 +82,7 @@ def _count_most(tiers: Mapping[str, Parts], edge: float | None) -> float:
 class TierPair:
     """Tier and a tier that is `faster` times as fast, over their common minutes, newest last.
 
-    `words` describe the measure. `planned`: the plan is the measure. `proven`: the factor is certain.
+    `words` describe the measure. `planned`: the plan is the measure.
     """
 
     slow: str
@@ -92,7 +92,6 @@ class TierPair:
     faster: float
     words: str
     planned: bool
-    proven: bool
 
     def has_equal_shares(self, follow: float) -> bool:
         """Return whether requests are nearer to an equal share than to the capacities, in each minute and in all."""
@@ -143,7 +142,8 @@ def judge_tiers(case: RuleContext) -> RuleResult:
         own, other = worst.rates
         sentence = f"Each replica of {worst.slow} gets {own:.3g} rps, of {worst.fast} {other:.3g} rps; {worst.words}"
         details = (_describe_p99(case, worst, others, model),)
-        return case.verdict(Status.WARNING, certain_if(worst.proven), *_read_shares(worst), sentence, details=details)
+        proven = _have_knees(case.context, others[worst.fast].context) or _is_slower(worst.own, worst.other, unequal)
+        return case.verdict(Status.WARNING, certain_if(proven), *_read_shares(worst), sentence, details=details)
     pair = routed[0] if routed else max(pairs, key=lambda pair: pair.faster)
     own, other = pair.rates
     if routed:
@@ -173,7 +173,6 @@ def _compare(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> 
         faster=faster,
         words=words,
         planned=planned is not None,
-        proven=_have_knees(case.context, tier.context) or _is_slower(own, other, case.limit("unequal")),
     )
 
 

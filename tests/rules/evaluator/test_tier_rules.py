@@ -83,15 +83,20 @@ def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None
 
 
 def test_a_rule_over_an_hour_of_every_replica_is_asked_seldom_of_a_tier_that_is_seen_as_sums() -> None:
-    result = Unknown(t=1000.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
-    other = Unknown(t=1000.0, rule="KvEviction", subject=Subject(tier="t"), reason=Gap.NO_TRAFFIC, text="x")
+    result = Unknown(t=1200.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
+    other = Unknown(t=1200.0, rule="KvEviction", subject=Subject(tier="t"), reason=Gap.NO_TRAFFIC, text="x")
     sums, single = tier_rules.TierMinutes(each=HeldWindows()), tier_rules.TierMinutes()
-    assert tier_rules.cached_results(sums, (result, other), 1299.0) == {"PrefixRoutingBroken": result}
-    assert tier_rules.cached_results(sums, (result,), 1300.0) == tier_rules.cached_results(sums, (result,), 999.0) == {}
-    assert tier_rules.cached_results(single, (result,), 1010.0) == {}
+    assert tier_rules.cached_results(sums, (result, other), 1499.0) == {"PrefixRoutingBroken": result}
+    assert (
+        tier_rules.cached_results(sums, (result,), 1500.0) == tier_rules.cached_results(sums, (result,), 1199.0) == {}
+    )
+    assert tier_rules.cached_results(single, (result,), 1210.0) == {}
+    # Tiers take turns: half an interval later for one in the middle of them.
+    assert tier_rules.cached_results(sums, (result,), 1349.0, share=0.5) == {"PrefixRoutingBroken": result}
+    assert tier_rules.cached_results(sums, (result,), 1350.0, share=0.5) == {}
     told = {
         one.rule: one
-        for one in tier_rules.evaluate_tier_rules(sums, view_of("t", None), 1100.0, kept={result.rule: result})
+        for one in tier_rules.evaluate_tier_rules(sums, view_of("t", None), 1300.0, kept={result.rule: result})
     }
-    assert told["PrefixRoutingBroken"] == replace(result, t=1100.0)
-    assert told["KvEviction"].t == 1100.0
+    assert told["PrefixRoutingBroken"] == replace(result, t=1300.0)
+    assert told["KvEviction"].t == 1300.0
