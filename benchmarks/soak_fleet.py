@@ -36,7 +36,7 @@ from agent.prometheus.api import QueryCounters
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition, names
 from exporters.status.records import AgentHealth
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes
 from rules.plan.load_bins import build_tier_context
 from rules.replicas import starts
 
@@ -96,7 +96,7 @@ def soak_fleet(minutes: float, turns: int) -> list[Sample]:
     """Makes turns until so many minutes or turns are over; a sample every cycle."""
     logging.getLogger("agent").setLevel(logging.ERROR)
     runtime_state.DAY_SECONDS = REMEMBERED_SECONDS
-    starts.MOST = tier_rules.MOST_RELEASES = REMEMBERED_PODS
+    starts.MOST = tier_minutes.MOST_RELEASES = REMEMBERED_PODS
     now = BEGIN
     api = Churning()
     plan = load_plan(HERE.parent / "tests" / "plans" / "cpu-small.yaml")

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from exporters.status.records import TrendPoint
 from rules.evaluator.observation import ClosedMinute, Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
-from rules.evaluator.tier_rules import AHEAD_SECONDS
+from rules.evaluator.tier_minutes import AHEAD_SECONDS
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import TierContext
 from rules.telemetry import readings, windows

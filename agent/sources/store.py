@@ -32,7 +32,7 @@ from rules.evaluator.observation import (
     StepResult,
     TierAggregate,
 )
-from rules.evaluator.tier_rules import AHEAD_SECONDS, RECENT_SECONDS
+from rules.evaluator.tier_minutes import AHEAD_SECONDS, RECENT_SECONDS
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext

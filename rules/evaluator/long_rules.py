@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
-from rules.evaluator.tier_rules import LIVE_SECONDS, evaluate_rule
+from rules.evaluator.tier_minutes import LIVE_SECONDS
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import APART, BinnedWindow, TierContext
 from rules.replicas.track import ReplicaRelease, find_upgrade
 from rules.telemetry import windows

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from rules.evaluator import long_rules, tier_rules
+from rules.evaluator import long_rules, tier_minutes
 from rules.evaluator.alert_state import AlertKey, AlertState
 from rules.evaluator.observation import ClosedMinute, ReplicaKey
-from rules.evaluator.tier_rules import TierMinutes, TierSize
+from rules.evaluator.tier_minutes import TierMinutes, TierSize
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
@@ -83,7 +83,7 @@ class EvaluatorState:
     def restore_starts(self, tier: str, starts: Iterable[ReplicaStart]) -> None:
         """Add starts of a tier, also from an earlier run. A known start adds nothing."""
         for start in starts:
-            self.minutes[tier] = tier_rules.add_start(self.minutes.get(tier, TierMinutes()), start)
+            self.minutes[tier] = tier_minutes.add_start(self.minutes.get(tier, TierMinutes()), start)
 
     def releases(self, tier: str) -> tuple[ReplicaRelease, ...]:
         """Return the known releases of a tier's replicas, oldest first."""
@@ -92,7 +92,7 @@ class EvaluatorState:
     def restore_releases(self, tier: str, releases: Iterable[ReplicaRelease]) -> None:
         """Add releases of a tier, also from an earlier run. A known one adds nothing."""
         for release in releases:
-            self.minutes[tier] = tier_rules.add_release(self.minutes.get(tier, TierMinutes()), release)
+            self.minutes[tier] = tier_minutes.add_release(self.minutes.get(tier, TierMinutes()), release)
 
     def restore_error_budget(self, tier: str, budget: Budget) -> None:
         """Replace a tier's error budget by the one that the history has."""
@@ -133,7 +133,7 @@ class EvaluatorState:
         """
         self.replicas = {key: replica for key, replica in before.replicas.items() if key in keys}
         for tier in tiers.keys() & before.minutes.keys():
-            self.minutes[tier] = tier_rules.rebin_minutes(before.minutes[tier], tiers[tier])
+            self.minutes[tier] = tier_minutes.rebin_minutes(before.minutes[tier], tiers[tier])
         self.rules = {key: state for key, state in before.rules.items() if _is_monitored(key[1], keys, tiers)}
         self.long_term = {k: v for k, v in before.long_term.items() if k[1].tier in tiers} | self.long_term
         self.new_results = (*(one for one in before.new_results if one.subject.tier in tiers), *self.new_results)

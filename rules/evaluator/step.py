@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from rules.evaluator import alert_state, long_rules, tier_rules, timeline
+from rules.evaluator import alert_state, long_rules, tier_minutes, tier_rules, timeline
 from rules.evaluator.observation import (
     AGGREGATE,
     ClosedMinute,
@@ -26,7 +26,7 @@ from rules.evaluator.scrape_rules import (
     evaluate_unknowns,
 )
 from rules.evaluator.state import EvaluatorState, RuleKey
-from rules.evaluator.tier_rules import TierMinutes
+from rules.evaluator.tier_minutes import TierMinutes
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -273,7 +273,7 @@ def _recent_windows(
     """Return the last minutes of a replica in a cascade, which explain it."""
     if replica.cascade.stage == 0:
         return ()
-    return tier_rules.recent_windows(state.minutes.get(replica.tier, TierMinutes()), replica, context, now)
+    return tier_minutes.recent_windows(state.minutes.get(replica.tier, TierMinutes()), replica, context, now)
 
 
 def _unknown_results(state: EvaluatorState, now: float, unavailable: Mapping[str, str]) -> Iterator[RuleResult]:
@@ -329,7 +329,7 @@ def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, 
     if state.is_aggregated(tier):
         return
     before = state.minutes.get(tier, TierMinutes())
-    state.minutes[tier] = tier_rules.add_minute(before, minute, replica.name, context, state.tier_size(tier))
+    state.minutes[tier] = tier_minutes.add_minute(before, minute, replica.name, context, state.tier_size(tier))
     kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.seen_spans, minute.start, minute.end))
     newest = state.minutes[tier].binned[-1]
     state.closed_minutes.append(ClosedMinute(tier=tier, replica=replica.name, slice=newest, kept=kept))
@@ -345,6 +345,6 @@ def _close_open_minute(state: EvaluatorState, replica: ReplicaState, context: Ti
 def add_aggregate(state: EvaluatorState, tier: str, aggregate: TierAggregate, context: TierContext) -> None:
     """Add a minute of a tier that a store adds up."""
     before, size = state.minutes.get(tier, TierMinutes()), state.tier_size(tier)
-    state.minutes[tier] = tier_rules.add_aggregated_minute(before, aggregate.groups, aggregate.each, context, size)
+    state.minutes[tier] = tier_minutes.add_aggregated_minute(before, aggregate.groups, aggregate.each, context, size)
     state.closed_minutes += (ClosedMinute(tier=tier, replica=AGGREGATE, slice=one) for one in aggregate.groups)
     state.due_tiers.add(tier)

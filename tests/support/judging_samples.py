@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rules.catalogue.registry import BY_NAME
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes, tier_rules
 from rules.plan.load_bins import TierContext
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.plan.schema import TierPlan, parse_plan
@@ -102,12 +102,12 @@ def minute(
     return Window(**{**span, **whole, **more})
 
 
-def minutes(context: TierContext, replicas: Mapping[str, Iterable[Window]]) -> tier_rules.TierMinutes:
+def minutes(context: TierContext, replicas: Mapping[str, Iterable[Window]]) -> tier_minutes.TierMinutes:
     """The minutes of several replicas, booked in the order of time."""
-    booked = tier_rules.TierMinutes()
+    booked = tier_minutes.TierMinutes()
     every = [(window, name) for name, windows in replicas.items() for window in windows]
     for window, name in sorted(every, key=lambda pair: pair[0].end):
-        booked = tier_rules.add_minute(booked, window, name, context)
+        booked = tier_minutes.add_minute(booked, window, name, context)
     return booked
 
 

@@ -18,12 +18,13 @@ from paths import TESTS
 
 from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
 from rules.confidence import Certainty
-from rules.evaluator import alert_state, tier_rules
+from rules.evaluator import alert_state, tier_minutes, tier_rules
 from rules.evaluator.scrape_rules import evaluate_replica_rules
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import TierPlan, parse_plan
 from rules.replicas.cascade import CascadeSample, CascadeState
+from rules.replicas.state import ReplicaState
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry import windows
 from rules.telemetry.gauges import GaugeSum
@@ -159,10 +160,10 @@ def replica(tier: str, name: str, **changes: Any) -> ReplicaStatus:
 
 def judged(context: TierContext, hours: Mapping[str, list[Window]]) -> tuple[RuleResult, ...]:
     """What the rules over load bins say at NOW of the minutes of each replica."""
-    minutes = tier_rules.TierMinutes()
+    minutes = tier_minutes.TierMinutes()
     for number in range(MINUTES):
         for name, hour in hours.items():
-            minutes = tier_rules.add_minute(minutes, hour[number], name, context)
+            minutes = tier_minutes.add_minute(minutes, hour[number], name, context)
     return tier_rules.evaluate_tier_rules(minutes, context, NOW)
 
 
@@ -194,9 +195,7 @@ def watched(
         request_seconds=9,
     )
     state = replace(cascade or CascadeState(), recent=(seen,))
-    one = tier_rules.ReplicaState(
-        tier=tier, name=name, track=ScrapeTrack(last=page, seen=NOW - 4, misses=misses), cascade=state
-    )
+    one = ReplicaState(tier=tier, name=name, track=ScrapeTrack(last=page, seen=NOW - 4, misses=misses), cascade=state)
     return evaluate_replica_rules(one, context, NOW)
 
 

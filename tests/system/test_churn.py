@@ -27,7 +27,7 @@ from agent.gpu.collector import GpuCollector
 from agent.gpu.owners import GpuAssignment
 from agent.pipeline.runtime_state import TREND_MINUTES
 from exporters.metrics import names
-from rules.evaluator.tier_rules import MOST_MINUTES, SPARE, TIMES
+from rules.evaluator.tier_minutes import MOST_MINUTES, SPARE, TIMES
 from rules.plan import load_bins
 from rules.telemetry.snapshots import GpuReadout
 

@@ -29,7 +29,7 @@ from agent.prometheus.answers import MatrixSeries
 from exporters.alertmanager import payload
 from exporters.alertmanager.payload import AlertSettings
 from rules.confidence import Certainty
-from rules.evaluator import alert_state, tier_rules
+from rules.evaluator import alert_state, tier_minutes
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.incident_alerts import TICKET_WAIT_SECONDS, step_incident_alerts
 from rules.evaluator.incidents import group_incidents
@@ -344,11 +344,11 @@ def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
 
 def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None:
     context = load_bins.build_tier_context("t", None)
-    minutes = tier_rules.TierMinutes()
+    minutes = tier_minutes.TierMinutes()
     for number in range(70):
-        minutes = tier_rules.add_minute(minutes, window(START + 60.0 * number), "r", context)
-    minutes = tier_rules.add_minute(minutes, window(START), "r", context)
-    assert max(one.window.end for one in minutes.binned) <= START + 60.0 + tier_rules.AHEAD_SECONDS
+        minutes = tier_minutes.add_minute(minutes, window(START + 60.0 * number), "r", context)
+    minutes = tier_minutes.add_minute(minutes, window(START), "r", context)
+    assert max(one.window.end for one in minutes.binned) <= START + 60.0 + tier_minutes.AHEAD_SECONDS
 
 
 def keep_history(fleet: Fleet, path: Path) -> None:

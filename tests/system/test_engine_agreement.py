@@ -20,8 +20,8 @@ from promtool import Case, differences, firing, narrowed
 from exporters.prometheus_rules.engine_queries import EDGES
 from exporters.prometheus_rules.engine_rules import Z
 from rules.confidence import Certainty, poisson_lower_bound
-from rules.evaluator import tier_rules
 from rules.evaluator.scrape_rules import evaluate_replica_rules
+from rules.replicas.state import ReplicaState
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.snapshots import Snapshot
@@ -154,7 +154,7 @@ def test_a_target_is_down_after_as_many_scrapes_as_the_judgement_counts(tmp_path
     up = {"up{" + LABELS + "}": "1x9 0x9"}
     values = []
     for misses in (1, 2, 3, 4):
-        one = tier_rules.ReplicaState(tier="t", name="a", track=ScrapeTrack(last=page, seen=START, misses=misses))
+        one = ReplicaState(tier="t", name="a", track=ScrapeTrack(last=page, seen=START, misses=misses))
         (result,) = [a for a in evaluate_replica_rules(one, context(), START) if a.rule == "TargetDown"]
         values.append((f"{(9 + misses) * 15}s", firing("TargetDown"), float(certain(result))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
@@ -165,7 +165,7 @@ def test_telemetry_is_stale_after_as_long_as_the_judgement_waits(tmp_path: Path,
     moving = {STEPS: "0+5x20 100x40", RUNNING: "3x60", WAITING: "0x60", KV: "0.5x60"}
     values = []
     for stood in (90.0, 105.0, 120.0, 135.0):
-        one = tier_rules.ReplicaState(
+        one = ReplicaState(
             tier="t", name="a", track=ScrapeTrack(last=snapshot({STEP_FAMILY: 9.0}, {"requests_running": 3.0}), seen=START),
             stale_seconds=stood,
         )  # fmt: skip

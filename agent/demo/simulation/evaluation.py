@@ -20,7 +20,8 @@ from rules.evaluator.external_alerts import AlertTargets, ExternalAlert
 from rules.evaluator.observation import ClosedMinute, Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
-from rules.evaluator.tier_rules import LIVE_SECONDS, evaluate_rule
+from rules.evaluator.tier_minutes import LIVE_SECONDS
+from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.burn_rate import judge_burn
 from rules.methods.demand import judge_demand, judge_forecast
 from rules.methods.errors import judge_availability

@@ -7,7 +7,7 @@ import judging_samples
 import pytest
 
 from agent.config.config import wrong_thresholds
-from rules.evaluator import long_rules, tier_rules
+from rules.evaluator import long_rules, tier_minutes
 from rules.plan.load_bins import TierContext
 from rules.verdicts.rule import Rule
 
@@ -24,7 +24,7 @@ def allowed(rule: Rule) -> list[tuple[str, float]]:
     return [(name, value) for name, value in every if not list(wrong_thresholds(rule, {name: value}))]
 
 
-@pytest.mark.parametrize("rule", tier_rules.LIVE, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", tier_minutes.LIVE, ids=lambda rule: rule.name)
 def test_a_live_rule_answers_by_any_threshold_that_a_configuration_may_have(rule: Rule) -> None:
     lengths = {"prompt_tokens_per_request": judging_samples.seen({0.4: 90, 0.08: 90})}
     made = judging_samples.each(12, lambda n: judging_samples.minute(n, rps=7.0, slow=60, histograms=lengths))

@@ -4,7 +4,7 @@ import pytest
 from judging_samples import START, answered, context, each, gauge, minute, seen, unknown
 
 from rules.catalogue.registry import BY_NAME, RULES
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.events import judge_event_ratio, judge_excess
 from rules.methods.load import judge_beyond
@@ -103,10 +103,10 @@ def test_the_hold_is_the_rules_window_and_no_more() -> None:
         assert isinstance(found, Verdict)
         assert found.status is Status.OK
         assert "0.0%" in found.sentence
-    kept = tier_rules.TierMinutes()
+    kept = tier_minutes.TierMinutes()
     for window in each(70, minute):
-        kept = tier_rules.add_minute(kept, window, "a", WHOLE)
-    assert len(kept.binned) == tier_rules.LONGEST / 60 + 1
+        kept = tier_minutes.add_minute(kept, window, "a", WHOLE)
+    assert len(kept.binned) == tier_minutes.LONGEST / 60 + 1
 
 
 def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
@@ -115,7 +115,9 @@ def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
     def hours(slow: tuple[int, ...]) -> Status:
         made = [minute(60 * n, seconds=3600.0, slow=1000.0 if n in slow else 0.0) for n in range(8)]
         placed = tuple(
-            one for window in made for one in tier_rules.add_minute(tier_rules.TierMinutes(), window, "", WHOLE).binned
+            one
+            for window in made
+            for one in tier_minutes.add_minute(tier_minutes.TierMinutes(), window, "", WHOLE).binned
         )
         found = evaluate_rule(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
         assert isinstance(found, Verdict)

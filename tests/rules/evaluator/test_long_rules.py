@@ -10,7 +10,7 @@ from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.catalogue.registry import RULES
 from rules.confidence import Certainty
-from rules.evaluator import long_rules, tier_rules
+from rules.evaluator import long_rules, tier_minutes
 from rules.plan.load_bins import BinnedWindow, bin_window
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
@@ -20,11 +20,11 @@ TIER = Subject(tier="t")
 
 
 def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
-    live, long = {rule.name for rule in tier_rules.LIVE}, {rule.name for rule in long_rules.LONG}
+    live, long = {rule.name for rule in tier_minutes.LIVE}, {rule.name for rule in long_rules.LONG}
     assert live | long == {rule.name for rule in RULES if not rule.per_scrape}
     assert not live & long
     assert live >= long_rules.ALSO_WEEKLY
-    assert tier_rules.LONGEST <= tier_rules.LIVE_SECONDS
+    assert tier_minutes.LONGEST <= tier_minutes.LIVE_SECONDS
 
 
 def test_every_rule_over_days_answers_also_where_there_is_nothing() -> None:

@@ -3,14 +3,14 @@ from dataclasses import replace
 from judging_samples import START, context, each, gauge, minute, minutes, seen
 
 from rules.catalogue.registry import BY_NAME
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes, tier_rules
 from rules.methods.configuration import judge_cold_start
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap
 from rules.verdicts.held_windows import HeldWindows
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
-TIER_RULES = [rule.name for rule in tier_rules.LIVE]
+TIER_RULES = [rule.name for rule in tier_minutes.LIVE]
 
 
 def test_a_closed_minute_is_placed_and_comes_last() -> None:
@@ -20,7 +20,7 @@ def test_a_closed_minute_is_placed_and_comes_last() -> None:
 
 def test_only_what_a_rule_still_looks_back_to_is_kept() -> None:
     booked = minutes(context(), {"a": each(70, minute), "b": each(70, minute)})
-    assert max(rule.window_seconds for rule in tier_rules.LIVE) == tier_rules.LONGEST == 3600
+    assert max(rule.window_seconds for rule in tier_minutes.LIVE) == tier_minutes.LONGEST == 3600
     assert len(booked.binned) == 2 * 61
     assert booked.binned[0].window.start == START + 9 * 60
 
@@ -31,7 +31,7 @@ def test_every_rule_over_load_bins_answers() -> None:
 
 
 def test_nothing_yet_is_unknown_for_every_rule() -> None:
-    results = tier_rules.evaluate_tier_rules(tier_rules.TierMinutes(), context(), START)
+    results = tier_rules.evaluate_tier_rules(tier_minutes.TierMinutes(), context(), START)
     lacking = {"TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "TpotTail", "PrefixHitLow", "PdRatioOff", "KvResidencyShort"}
     assert [a.text for a in results if isinstance(a, Unknown)] == [
         f"the plan has no {BY_NAME[rule].needs}"
@@ -55,37 +55,37 @@ def test_another_plan_places_the_same_minutes_anew() -> None:
     booked = minutes(context(), {"a": [minute(0, rps=3.0), minute(1, rps=7.0)]})
     assert [s.bin for s in booked.binned] == [1, None]
     higher = context({}, {}, {"completed_rps": 8.0})
-    assert [s.bin for s in tier_rules.rebin_minutes(booked, higher).binned] == [1, 2]
-    bare = tier_rules.rebin_minutes(booked, view_of("t", None))
+    assert [s.bin for s in tier_minutes.rebin_minutes(booked, higher).binned] == [1, 2]
+    bare = tier_minutes.rebin_minutes(booked, view_of("t", None))
     assert [(s.bin, s.replica, s.outside) for s in bare.binned] == [(None, "a", ""), (None, "a", "")]
 
 
 def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
     of = context()
     lengths = {"prompt_tokens_per_request": seen({0.08: 180}), "generation_tokens_per_request": seen({0.08: 180})}
-    kept = tier_rules.TierMinutes()
+    kept = tier_minutes.TierMinutes()
     for number in range(20):
         levels = {"kv_utilization": gauge(0.5)}
-        kept = tier_rules.add_minute(kept, minute(number, histograms=lengths, gauges=levels), "a", of)
+        kept = tier_minutes.add_minute(kept, minute(number, histograms=lengths, gauges=levels), "a", of)
     old, new = kept.binned[0], kept.binned[-1]
-    assert set(old.window.histograms) == tier_rules.LENGTHS
+    assert set(old.window.histograms) == tier_minutes.LENGTHS
     assert set(old.window.gauges) == {"requests_running", "requests_waiting"}
-    assert {"ttft_seconds", *tier_rules.LENGTHS} <= set(new.window.histograms)
+    assert {"ttft_seconds", *tier_minutes.LENGTHS} <= set(new.window.histograms)
     assert "kv_utilization" in new.window.gauges
     assert old.window.counters == minute(0).counters
     assert len(kept.binned) == 20
 
 
 def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None:
-    for rule in tier_rules.LIVE:
+    for rule in tier_minutes.LIVE:
         if rule.family.endswith("_seconds") or rule.signal.endswith("_seconds"):
-            assert rule.window_seconds <= tier_rules.RECENT_SECONDS or rule.method is judge_cold_start, rule.name
+            assert rule.window_seconds <= tier_minutes.RECENT_SECONDS or rule.method is judge_cold_start, rule.name
 
 
 def test_a_rule_over_an_hour_of_every_replica_is_asked_seldom_of_a_tier_that_is_seen_as_sums() -> None:
     result = Unknown(t=1200.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
     other = Unknown(t=1200.0, rule="KvEviction", subject=Subject(tier="t"), reason=Gap.NO_TRAFFIC, text="x")
-    sums, single = tier_rules.TierMinutes(each=HeldWindows()), tier_rules.TierMinutes()
+    sums, single = tier_minutes.TierMinutes(each=HeldWindows()), tier_minutes.TierMinutes()
     assert tier_rules.cached_results(sums, (result, other), 1499.0) == {"PrefixRoutingBroken": result}
     assert (
         tier_rules.cached_results(sums, (result,), 1500.0) == tier_rules.cached_results(sums, (result,), 1199.0) == {}

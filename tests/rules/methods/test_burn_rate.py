@@ -10,7 +10,7 @@ from judging_samples import minute as minute_of_two
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes, tier_rules
 from rules.methods.burn_rate import PERIOD_SECONDS, RUNGS, format_span
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -63,9 +63,9 @@ def answered(
 ) -> RuleResult:
     """What the rule says after these minutes, with the past of three days from the history."""
     by = seen_by or tier()
-    kept = tier_rules.TierMinutes(budget=error_budget.restore_budget(by, past or [], []))
+    kept = tier_minutes.TierMinutes(budget=error_budget.restore_budget(by, past or [], []))
     for one in several:
-        kept = tier_rules.add_minute(kept, one, "a", by)
+        kept = tier_minutes.add_minute(kept, one, "a", by)
     now = several[-1].end
     return next(a for a in tier_rules.evaluate_tier_rules(kept, by, now) if a.rule == rule)
 
@@ -195,9 +195,9 @@ def test_a_restart_of_the_agent_costs_no_page() -> None:
     several = each(20, lambda n: minute(n, slow=36))
     assert told(TTFT, several).certainty is LIKELY
     before = [load_bins.bin_window(minute(n, slow=36), None, "a") for n in range(-40, 0)]
-    kept = tier_rules.TierMinutes(budget=error_budget.restore_budget(tier(), hours({})[:-1], before))
+    kept = tier_minutes.TierMinutes(budget=error_budget.restore_budget(tier(), hours({})[:-1], before))
     for one in several:
-        kept = tier_rules.add_minute(kept, one, "a", tier())
+        kept = tier_minutes.add_minute(kept, one, "a", tier())
     (found,) = (a for a in tier_rules.evaluate_tier_rules(kept, tier(), START + 1200) if a.rule == TTFT)
     assert isinstance(found, Verdict)
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)

@@ -9,10 +9,10 @@ from prose import explain
 
 from agent.scrape.scrapers import PageReader
 from rules.confidence import Certainty
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes, tier_rules
 from rules.evaluator.scrape_rules import cascade_limits
 from rules.plan.load_bins import build_tier_context as view_of
-from rules.replicas.state import apply_snapshot
+from rules.replicas.state import ReplicaState, apply_snapshot
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
@@ -139,14 +139,14 @@ http_requests_total{{handler="/v1/completions",method="POST",status="5xx"}} {err
 
 def judged(pages: list[tuple[float, float]]) -> RuleResult:
     """What the rule says after these pages of (served, errors), 15 s apart, none of which tells when its process began."""
-    reader, replica, by = PageReader("vllm"), tier_rules.ReplicaState(tier="t", name="a"), context()
-    kept = tier_rules.TierMinutes()
+    reader, replica, by = PageReader("vllm"), ReplicaState(tier="t", name="a"), context()
+    kept = tier_minutes.TierMinutes()
     for number, (served, errors) in enumerate(pages):
         t = START + 15.0 * number
         page = reader.read(PAGE.format(served=served, errors=errors).encode(), t)
         replica, _, closed = apply_snapshot(replica, page, cascade_limits(by))
         if closed is not None:
-            kept = tier_rules.add_minute(kept, closed, "a", by)
+            kept = tier_minutes.add_minute(kept, closed, "a", by)
     return next(a for a in tier_rules.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
 
 

@@ -6,7 +6,7 @@ from judging_samples import START, context, minute, minutes, seen
 from making import snapshot
 
 from rules.confidence import Certainty
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes
 from rules.evaluator.scrape_rules import cascade_limits, evaluate_replica_rules
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.cascade import CascadeState
@@ -235,7 +235,7 @@ def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
     booked = minutes(planned, {"a": [minute(n, histograms=lengths) for n in range(6)], "b": [minute(5.2)]})
     state = replace(replica().cascade, stage=3, onset=START, since=START, evidence="why")
     one = replica(cascade=state)
-    recent = tier_rules.recent_windows(booked, one, planned, START + 360)
+    recent = tier_minutes.recent_windows(booked, one, planned, START + 360)
     assert [s.window.start for s in recent] == [START + 180, START + 240, START + 300, START]
     found = next(a for a in evaluate_replica_rules(one, planned, START + 360, recent) if a.rule == "KvCacheCascade")
     assert isinstance(found, Verdict)

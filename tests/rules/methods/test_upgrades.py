@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from rules.confidence import Certainty
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes, tier_rules
 from rules.evaluator.long_rules import evaluate_upgrade, find_upgrade_hours
 from rules.replicas.track import ReplicaRelease, find_upgrade
 from rules.telemetry.signals import Gap
@@ -51,7 +52,7 @@ def answered(
     view = context()
     booked = minutes(view, replicas)
     for one in releases:
-        booked = tier_rules.add_release(booked, one)
+        booked = tier_minutes.add_release(booked, one)
     end = now or max(s.window.end for s in booked.binned)
     return next(a for a in tier_rules.evaluate_tier_rules(booked, view, end) if a.rule == "UpgradeRegression")
 
@@ -196,7 +197,7 @@ def test_hours_before_and_after_a_finished_change_are_compared_for_a_week() -> N
     booked = minutes(view, {"a": each(20, lambda n: at(n, 0.08, 0.4 if n >= 10 else 0.0))})
     # Each minute stands for an hour of the history: sums over the replicas.
     hours = tuple(
-        tier_rules.replace(one, replica=None, window=tier_rules.replace(one.window, start=t, end=t + HOUR_SECONDS))
+        replace(one, replica=None, window=replace(one.window, start=t, end=t + HOUR_SECONDS))
         for number, one in enumerate(booked.binned)
         for t in (START + number * HOUR_SECONDS,)
     )

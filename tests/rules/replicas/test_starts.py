@@ -23,7 +23,7 @@ from agent.history.store import HistoryStore
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.documents.timeline import line
-from rules.evaluator import tier_rules, timeline
+from rules.evaluator import tier_minutes, timeline
 from rules.evaluator.scrape_rules import cascade_limits
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.load_bins import build_tier_context
@@ -332,11 +332,11 @@ def test_tiers_are_never_put_together() -> None:
 
 def test_starts_outlive_minutes_and_another_plan() -> None:
     start = found(*RESTARTED)
-    kept = tier_rules.add_start(tier_rules.TierMinutes(), start)
-    assert tier_rules.add_start(kept, start) is kept
-    assert tier_rules.rebin_minutes(kept, VIEW).starts == (start,)
+    kept = tier_minutes.add_start(tier_minutes.TierMinutes(), start)
+    assert tier_minutes.add_start(kept, start) is kept
+    assert tier_minutes.rebin_minutes(kept, VIEW).starts == (start,)
     replica = walk(told(240, 80, 211), told(255, 80, 211), told(360, 80, 211))
-    assert tier_rules.add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
+    assert tier_minutes.add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
 
 
 def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from agent.history.errors import HistoryErrorKind, trouble
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
-from rules.evaluator import tier_rules
+from rules.evaluator import tier_minutes
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
@@ -123,8 +123,8 @@ def test_what_was_counted_against_another_promise_is_forgotten() -> None:
     seen = minutes(tier(), {"a": each(5, lambda n: minute(n, slow=18))})
     assert whole(seen.budget).best == 90
     stricter = context(slo={"ttft_p99_seconds": 0.05})
-    assert whole(tier_rules.rebin_minutes(seen, stricter).budget).best == 5 * 180
-    assert tier_rules.rebin_minutes(seen, tier()).budget is seen.budget
+    assert whole(tier_minutes.rebin_minutes(seen, stricter).budget).best == 5 * 180
+    assert tier_minutes.rebin_minutes(seen, tier()).budget is seen.budget
 
 
 def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> None:

@@ -1,0 +1,252 @@
+"""Minutes of a tier that live rules look back on: as much of each as they read, in limited memory."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from rules.catalogue.registry import RULES
+from rules.plan import load_bins
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.replicas import starts
+from rules.replicas.starts import ReplicaStart
+from rules.replicas.state import ReplicaState
+from rules.replicas.track import ReplicaRelease
+from rules.telemetry import windows
+from rules.telemetry.windows import Window
+from rules.verdicts import error_budget
+from rules.verdicts.error_budget import Budget
+from rules.verdicts.held_windows import HeldWindows
+
+LIVE_SECONDS = 3600.0
+"""Maximum window in seconds of a rule over the minutes in memory. Longer rules use the hours of the history."""
+
+LIVE = tuple(rule for rule in RULES if not rule.per_scrape and rule.window_seconds <= LIVE_SECONDS)
+
+LONGEST = max(rule.window_seconds for rule in LIVE)
+
+RECENT_SECONDS = 960.0
+"""Age in seconds from which a minute keeps only LENGTHS of its histograms and LEVELS of its gauges.
+
+Rules that look back further read no others, and these are most of a minute's memory (a node agent has 64 MiB, DESIGN 5).
+"""
+
+LENGTHS = frozenset({"prompt_tokens_per_request", "generation_tokens_per_request"})
+LEVELS = frozenset({"requests_running", "requests_waiting", "engine_startup_seconds"})
+
+LOCALITY = frozenset(
+    {
+        *("prefix_queried_tokens", "prefix_hit_tokens", "requests_finished", "preemptions", "restarts"),
+        *("prompt_tokens", "generation_tokens"),
+    }
+)
+"""Counters of a replica's older minute that rules on prefix locality and pools read, beside LENGTHS."""
+
+AHEAD_SECONDS = 600.0
+"""Maximum seconds that a minute may lie ahead. Replicas close minutes in different cycles; more is a wrong clock."""
+
+MOST_MINUTES = round((LONGEST + AHEAD_SECONDS) / windows.MINUTE_SECONDS) + 1
+"""Maximum number of minutes of one replica in memory."""
+
+TIMES, SPARE = 8, 64
+"""Maximum number of windows of one minute: TIMES per replica (cycles may be shorter than a minute) and SPARE of removed
+pods. More arrive where a clock stands still while pods come and go."""
+
+EXPLAINED_SECONDS = 180.0
+"""Span in seconds of the minutes that explain a cascade: lengths are known only when requests finish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierMinutes:
+    """Closed minutes of a tier, oldest first, as far back as its rules look; its error budget, the starts and the releases
+    of its replicas.
+
+    In an aggregated tier `binned` are sums over the replicas of one load, and `each` holds what comparing rules need of
+    every replica; a turn's windows are a batch. Otherwise `binned` are those of single replicas, and `each` is None.
+    """
+
+    binned: HeldWindows = field(default_factory=HeldWindows)
+    each: HeldWindows | None = None
+    budget: Budget = field(default_factory=Budget)
+    starts: tuple[ReplicaStart, ...] = ()
+    releases: tuple[ReplicaRelease, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSize:
+    """Time of the evaluation (unix seconds) and number of replicas, when a minute closes."""
+
+    now: float
+    replicas: int
+
+
+def add_minute(
+    minutes: TierMinutes, minute: Window, replica: str, context: TierContext, watched: TierSize | None = None
+) -> TierMinutes:
+    """Add a closed minute of a replica. Drop minutes older than any rule looks back, and those in the future: the clock
+    was set back. Without `watched` the minute's end is the present time."""
+    now, since, until = _reach(minute.end, watched)
+    keep = [_aged(s, now) for s in minutes.binned if since < s.window.end <= until]
+    before = next((s for s in reversed(keep) if s.replica == replica), None)
+    newest = load_bins.mark_backlog(load_bins.bin_window(minute, context.curve, replica), before)
+    return replace(
+        minutes,
+        binned=_drop_excess(HeldWindows((*keep, newest)), (newest,), watched),
+        each=None,
+        budget=error_budget.add_minute(_budget(minutes, context), minute),
+    )
+
+
+def add_aggregated_minute(
+    minutes: TierMinutes,
+    groups: Sequence[BinnedWindow],
+    each: Sequence[BinnedWindow],
+    context: TierContext,
+    watched: TierSize | None = None,
+) -> TierMinutes:
+    """Add a minute of an aggregated tier: `groups` are sums by load, `each` the windows of every replica."""
+    if not groups and not each:
+        return minutes
+    now, since, until = _reach(max(s.window.end for s in (*groups, *each)), watched)
+    known = _budget(minutes, context)
+    for one in groups:
+        known = error_budget.add_minute(known, one.window)
+    aged = _age_batches(minutes.binned, _aged, since, until, now)
+    aged_each = _age_batches(minutes.each or HeldWindows(), _aged_each, since, until, now)
+    return replace(
+        minutes,
+        binned=_drop_excess(HeldWindows.of_batches((*aged, HeldWindows(groups))), groups, watched),
+        each=_drop_excess(HeldWindows.of_batches((*aged_each, HeldWindows(each))), each, watched),
+        budget=known,
+    )
+
+
+def _age_batches(
+    held: HeldWindows, age: Callable[[BinnedWindow, float], BinnedWindow], since: float, until: float, now: float
+) -> Iterator[HeldWindows]:
+    """Yield the batches with the windows that end between `since` and `until`, the older ones `age`d."""
+    for batch in held.ending_within(since, until).batches:
+        is_new = batch.ends[0] > now - RECENT_SECONDS
+        yield batch if is_new or batch.once(_is_aged, age) else HeldWindows(age(one, now) for one in batch)
+
+
+def _is_aged(batch: HeldWindows, age: Callable[[BinnedWindow, float], BinnedWindow]) -> bool:
+    """Return whether all windows have only what rules read of older ones."""
+    return all(age(one, math.inf) is one for one in batch)
+
+
+def _reach(end: float, watched: TierSize | None) -> tuple[float, float, float]:
+    """Return the present time when a minute ends at `end`, and between which times kept minutes end.
+
+    A minute far from the evaluation's own time has a wrong clock, and makes no other minute old.
+    """
+    now = end if watched is None or abs(end - watched.now) <= AHEAD_SECONDS else watched.now
+    return now, now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
+
+
+def _drop_excess(held: HeldWindows, newest: Sequence[BinnedWindow], watched: TierSize | None) -> HeldWindows:
+    """Drop the oldest windows of the minutes of `newest` where there are more than the replicas can leave."""
+    if watched is None or len(held) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
+        return held
+    most = TIMES * watched.replicas + SPARE
+    kept: dict[float, deque[BinnedWindow]] = {windows.minute_of(one.window): deque(maxlen=most) for one in newest}
+    for one in held:
+        if (minute := windows.minute_of(one.window)) in kept:
+            kept[minute].append(one)
+    known = {id(one) for several in kept.values() for one in several}
+    return HeldWindows.of_batches(
+        HeldWindows(one for one in batch if id(one) in known or windows.minute_of(one.window) not in kept)
+        for batch in held.batches
+    )
+
+
+def add_start(minutes: TierMinutes, start: ReplicaStart) -> TierMinutes:
+    """Add a start of a replica. Return the same object if the start is known."""
+    known = starts.add_start(minutes.starts, start)
+    return minutes if known is minutes.starts else replace(minutes, starts=known)
+
+
+MOST_RELEASES = 500
+"""Maximum records of releases of a tier: a change in 200 replicas, and the pods that were replaced before it."""
+
+
+def add_release(minutes: TierMinutes, release: ReplicaRelease) -> TierMinutes:
+    """Add the release of a replica; a known one adds nothing. The oldest that are not part of a change go first."""
+    if release in minutes.releases:
+        return minutes
+    records = sorted((*minutes.releases, release), key=lambda one: one.t)
+    spare = len(records) - MOST_RELEASES
+    if spare > 0:
+        plain = [one for one in records if not one.before][:spare]
+        records = [one for one in records if one not in plain][-MOST_RELEASES:]
+    return replace(minutes, releases=tuple(records))
+
+
+def _aged(one: BinnedWindow, now: float) -> BinnedWindow:
+    """Drop the parts of an older window that no rule reads."""
+    window = one.window
+    slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= LEVELS
+    if window.end > now - RECENT_SECONDS or slim:
+        return one
+    parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
+    gauges = {family: gauge for family, gauge in window.gauges.items() if family in LEVELS}
+    return replace(one, window=replace(window, histograms=parts, gauges=gauges))
+
+
+def _aged_each(one: BinnedWindow, now: float) -> BinnedWindow:
+    """Drop the parts of a replica's older window that no comparing rule reads."""
+    window = one.window
+    if window.end > now - RECENT_SECONDS or not window.gauges:
+        return one
+    counters = {family: value for family, value in window.counters.items() if family in LOCALITY}
+    parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
+    slim = Window(
+        start=window.start,
+        end=window.end,
+        expected_seconds=window.expected_seconds,
+        covered_seconds=window.covered_seconds,
+        counters=counters,
+        histograms=parts,
+        gauges=_NOTHING,
+        short_seconds=_NOTHING,
+        gaps=window.gaps,
+        sampled=window.sampled,
+    )
+    return replace(one, window=slim)
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""Shared empty mapping: an hour of a large tier has many thousand windows."""
+
+
+def _budget(minutes: TierMinutes, context: TierContext) -> Budget:
+    """Return the budget, or an empty one if it was counted against other objectives."""
+    anew = error_budget.empty_budget(context)
+    return minutes.budget if minutes.budget.objectives == anew.objectives else anew
+
+
+def rebin_minutes(minutes: TierMinutes, context: TierContext) -> TierMinutes:
+    """Bin the minutes by another curve, after the plan changed."""
+    anew = TierMinutes(starts=minutes.starts, releases=minutes.releases)
+    if minutes.each is not None:
+        # Sums by the loads of another curve cannot be taken apart.
+        return replace(anew, each=HeldWindows(), budget=_budget(minutes, context))
+    for one in minutes.binned:
+        anew = add_minute(anew, one.window, one.replica or "", context)
+    same = minutes.budget.objectives == error_budget.empty_budget(context).objectives
+    return replace(anew, budget=minutes.budget) if same else anew
+
+
+def recent_windows(
+    minutes: TierMinutes, replica: ReplicaState, context: TierContext, now: float
+) -> tuple[BinnedWindow, ...]:
+    """Return the last minutes of one replica, including the open one."""
+    of_each = minutes.binned if minutes.each is None else minutes.each
+    closed = [s for s in of_each if s.replica == replica.name and s.window.end > now - EXPLAINED_SECONDS]
+    if replica.open:
+        closed.append(load_bins.bin_window(windows.sum_windows(replica.open), context.curve, replica.name))
+    return tuple(closed)
