@@ -32,7 +32,8 @@ _GZIP = zlib.MAX_WBITS | 16
 class Reply:
     """What a route answers; its `headers` take the place of those of every answer.
 
-    `parts` are a body that is made while it is sent, in place of `body`. Its length is not known before.
+    `parts` are a body that is made while it is sent, in place of `body`. Its length is not known before. No part waits for
+    its reader: the connection holds what a slow one has not taken, without gzip perhaps megabytes.
     """
 
     status: str

@@ -92,7 +92,9 @@ class StoreApi:
 
     def query_rows(self, expr: str, t: float, label: str) -> Rows:
         """Return the same as `query` by the value of a label, cheaper if stores write that label last. Raise StoreError."""
-        parser = self._row_parsers.setdefault(label, RowParser(label))
+        parser = self._row_parsers.get(label)
+        if parser is None:
+            parser = self._row_parsers[label] = RowParser(label)
         form, most = {"query": expr, "time": _stamp(t)}, self.options.most_samples
         found = self._asked(QUERY, form, lambda given: parser.rows(given, most), parser.parse)
         self.counts.samples += found.count

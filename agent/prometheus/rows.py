@@ -33,10 +33,10 @@ MOST_KINDS = 8192
 """Number of cached label sets above which a cache is emptied."""
 
 _HEAD = b'{"metric":{'
-_RESULT = b'"result":'
-_BEGIN = _RESULT + b"[" + _HEAD
-_CARE = (b"\\", b"\n", b"\r", b"\t", b"\x7f")
-"""Bytes that JSON escapes, forbids in a text, or allows between texts."""
+_RESULT = b'"result"'
+_BEGIN = _RESULT + b":[" + _HEAD
+_CARE = (b"\\", b"\n", b"\r", b"\t", b"\v", b"\f", b"\x7f")
+"""Bytes that JSON escapes, forbids in a text (and `float` skips), or allows between texts."""
 
 
 class SeriesKind:

@@ -42,7 +42,7 @@ def render(status: AgentStatus, accept: str) -> tuple[bytes, str]:
 
 
 def render_parts(status: AgentStatus, accept: str) -> tuple[Iterator[bytes], str]:
-    """Return the parts of the page, and its content type. Of 150 replicas it has 4 MiB, which never are held at once."""
+    """Return the parts of the page, and its content type. Of 150 replicas it has 4 MiB, of which one part is made at a time."""
     metrics = StatusCollector(status).collect()
     if _prefers_openmetrics(accept):
         return _join_texts(chain(_print(metrics, _print_openmetrics), (END,))), openmetrics.CONTENT_TYPE_LATEST

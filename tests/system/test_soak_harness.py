@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from math import isnan
 
 import pytest
 from paths import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-from soak_bounds import BLOCKS_A_TURN, Cycle, Sample, judged
+from soak_bounds import BLOCKS_A_TURN, Cycle, Sample, judged, slope
 from soak_memory import Held
 
 CYCLE = Cycle(turns=480, full=600)
@@ -80,6 +81,15 @@ def test_memory_that_fills_at_first_is_no_growth_and_without_a_later_sample_noth
 
     assert grown(1_100) == (True, "+0.000 MB a 1000 turns")
     assert grown(500) == (False, "not known before turn 600")
+
+
+def test_growth_is_known_from_four_different_turns_after_what_fills() -> None:
+    def grown(*turns: int) -> float:
+        return slope([replace(sample(at, 0), rss_bytes=2 * at) for at in turns], 600, lambda one: one.rss_bytes)
+
+    assert grown(600, 700, 800, 900) == 2.0
+    assert isnan(grown(599, 700, 800, 900))
+    assert isnan(grown(600, 700, 800, 800, 800))
 
 
 def test_a_run_of_three_samples_is_refused() -> None:

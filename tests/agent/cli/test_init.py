@@ -157,7 +157,21 @@ def test_where_nothing_listens_it_names_the_ports(
 ) -> None:
     monkeypatch.setattr(init, "find_candidates", lambda: ())
     assert main(["init"]) == 3
-    assert "nothing listens on 8000, 30000, 8080, 3000." in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines() == [
+        "sizewatch init: no engine answers on this machine: nothing listens on 8000, 30000, 8080, 3000.",
+        "sizewatch init: Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.",
+        "sizewatch init: An engine elsewhere: sizewatch plan init http://HOST:PORT/metrics > plan.yaml",
+    ]
+
+
+def test_what_answered_is_shown_on_one_line_each(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init, "ask_candidates", lambda candidates: ((), ("a: no\npage\x1b[2J", "b: " + "x" * 300)))
+    assert main(["init"]) == 3
+    said = capsys.readouterr().err.split("\n")
+    assert said[1:3] == ["sizewatch init:   a: no page [2J", f"sizewatch init:   b: {'x' * 196}…"]
+    assert [line.partition(": ")[2][:6] for line in said[3:]] == ["Is the", "An eng", ""]
 
 
 def test_run_starts_the_daemon_on_what_was_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

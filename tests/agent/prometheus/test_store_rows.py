@@ -71,6 +71,8 @@ def test_the_usual_form_is_cut() -> None:
         body(*USUAL, entry("2", __name__="d", le="},{", replica="ä")),
         body(*USUAL, entry("2", __name__="d", le="\x7f", replica="r1")),
         body(*USUAL, entry("2", __name__="d", le='"},"value":[1,"', replica="r1")),
+        body(*USUAL).replace(b"]}}", b'],"result":[]}}'),
+        body(*USUAL).replace(b"]}}", b'],"result" :[]}}'),
     ],
 )
 def test_another_form_gives_the_same(text: bytes) -> None:
@@ -84,6 +86,8 @@ def test_another_form_gives_the_same(text: bytes) -> None:
         body(*USUAL)[:-30],
         body(*USUAL).replace(b'"]},{', b'"]};{', 1),
         body(*USUAL).replace(b'"7e-3"', b'"seven"'),
+        body(*USUAL).replace(b'"7e-3"', b'"\f7e-3"'),
+        body(*USUAL).replace(b'"7e-3"', b'"7e-3\v"'),
         body(*USUAL).replace(b"1790000000", b"soon"),
         body(*USUAL).replace(b'"pool":"mixed"', b'"pool":1'),
         body(*USUAL).replace(b'"r2"', b'"r\n2"'),
@@ -204,7 +208,7 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
     text = bytearray(whole)
     for _ in range(draw(st.integers(1, 3))):
         at, end = (draw(st.integers(0, len(text))) for _ in range(2))
-        piece = draw(st.binary(max_size=3) | st.text('"{}[]:,\\ .0123456789eE+-NaInf', max_size=4).map(str.encode))
+        piece = draw(st.binary(max_size=3) | st.text('"{}[]:,\\ \v\f.0123456789eE+-NaInf', max_size=4).map(str.encode))
         text[at : at + draw(st.integers(0, 4))] = text[at:end][:200] if draw(st.booleans()) else piece
     return bytes(text)
 

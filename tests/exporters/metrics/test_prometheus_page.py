@@ -18,7 +18,7 @@ from tools import tool
 from waiting import CEILING_SECONDS
 
 from exporters.metrics import names
-from exporters.metrics.exposition import render, render_parts
+from exporters.metrics.exposition import GROUP_REPLICAS, render, render_parts
 from exporters.status.records import AgentHealth, AgentStatus, ExportScope, GpuStatus, ReplicaStatus
 from rules.confidence import Certainty
 from rules.telemetry.families import FAMILIES, FamilyKind
@@ -347,6 +347,16 @@ def test_a_page_takes_little_more_memory_than_its_bytes_twice_and_less_in_parts(
     assert peak < len(body) / 2
     assert accept == PLAIN or body.endswith(b"# EOF\n")
     assert body.count(b"# EOF\n") == (accept != PLAIN)
+
+
+@pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
+def test_a_metric_of_many_replicas_has_its_head_once(accept: str) -> None:
+    def heads(replicas: int) -> list[bytes]:
+        several = tuple(replace(full_replica(), name=f"r{n}") for n in range(replicas))
+        body, _ = render(agent_status(tiers=(unplanned_tier(replicas=several),)), accept)
+        return [line for line in body.splitlines() if line.startswith(b"#")]
+
+    assert heads(2 * GROUP_REPLICAS + 1) == heads(1)
 
 
 def test_promtool_finds_nothing_wrong_with_any_metric_that_a_role_may_print() -> None:

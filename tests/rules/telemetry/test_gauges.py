@@ -164,7 +164,7 @@ def test_where_the_bounds_leave_the_load_open_it_is_not_placed() -> None:
     assert bin_window(between(80.0, [10.0] * 5), context().curve, "r").bin == 0
 
 
-@pytest.mark.parametrize("seconds", [1713149715.4445245, 1764128001.7331, 49.000000001])
+@pytest.mark.parametrize("seconds", [1713149715.4445245, 1764128001.7331, 49.000000001, 14.13])
 def test_rounding_never_moves_the_mean_past_the_extremes(seconds: float) -> None:
     one = interpolate(0.643, 0.643, seconds)
     assert (one.mean, one.minimum, one.maximum) == (0.643, 0.643, 0.643)

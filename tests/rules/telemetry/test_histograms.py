@@ -21,6 +21,7 @@ from rules.telemetry.histograms import (
     mean,
     quantile,
     share_above,
+    share_counts,
     sum_histograms,
 )
 
@@ -348,3 +349,16 @@ def test_a_histogram_that_had_observed_nothing_has_no_edges_yet_and_its_first_ob
     assert sum_histograms([still, still]) == (still,)
     with pytest.raises(BrokenHistogramError):
         increase(later, nothing)
+
+
+def test_shared_counts_are_the_numbers_given_and_small_ones_one_object() -> None:
+    counts = (*map(float, range(200)), 0.5, 1e12)
+    shared, again = share_counts(counts), share_counts(tuple(number + 0.0 for number in counts))
+    assert shared == again == counts
+    assert {type(number) for number in shared} == {float}
+    assert all(one is other for one, other in zip(shared[:128], again[:128], strict=True))
+
+
+def test_buckets_without_observations_are_one_tuple() -> None:
+    assert share_counts(tuple([0.0] * 5)) is share_counts(tuple([0.0] * 5))
+    assert share_counts((0.0, 0.0)) == (0.0, 0.0)

@@ -45,6 +45,7 @@ def test_the_same_question_is_answered_once_and_another_argument_is_another_ques
     one = held()
     assert [one.once(count, 1.0), one.once(count, 2.0), one.once(count, 1.0)] == [12.0, 24.0, 12.0]
     assert asked == [1.0, 2.0]
+    assert one.once(lambda windows, factor: len(windows) / factor, 2.0) == 6.0
     assert one.sum_families(FAMILIES) is one.sum_families(reversed(FAMILIES))
 
 
