@@ -125,17 +125,17 @@ class StoreSource:
         self._windows = {}
         for step, several in groupby(pages, key=lambda one: one.page.t // STEP_SECONDS):
             yield observation_of(
-                tuple(several), min(until, (step + 1) * STEP_SECONDS), unavailable, until, aggregated=aggregated
+                tuple(several),
+                min(until, (step + 1) * STEP_SECONDS),
+                dict(unavailable),
+                aggregated=aggregated,
+                partial=True,
             )
-        in_pages = dict(unavailable)
         aggregates = {
             reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums
         }
         if self._interrupted:
             return
-        if unavailable != in_pages:
-            # Sums failed where pages came: the rules over pages are evaluated once without that failure.
-            yield Observation(now=until, aggregated=aggregated, unavailable=in_pages)
         removed = self._pop_gone_replicas(until, failed)
         self.targets = tuple(self._list_targets())
         self.errors = unavailable
@@ -272,11 +272,11 @@ def observation_of(
     pages: tuple[ReplicaPage, ...],
     now: float,
     unavailable: Mapping[str, str],
-    until: float = math.inf,
     aggregated: frozenset[str] = frozenset(),
     pools: Mapping[str, Mapping[str, str]] | None = None,
+    partial: bool = False,
 ) -> Observation:
-    """Return the observation of stored pages at `now` (unix seconds). That at `until` is evaluated with the turn's last."""
+    """Return the observation of stored pages at `now` (unix seconds)."""
     return Observation(
         now=now,
         scrapes=tuple(
@@ -295,7 +295,7 @@ def observation_of(
         aggregated=aggregated,
         unavailable=unavailable,
         pools=pools or {},
-        continues=now >= until,
+        partial=partial,
     )
 
 

@@ -80,7 +80,7 @@ class Evaluator:
         state.inherit(earlier, keys, {name: self.tier(name) for name, _ in keys})
 
     def step(self, state: EvaluatorState, observation: Observation) -> StepResult:
-        """Apply an observation to `state` and evaluate every due rule, unless it `continues`. `state` is changed in place."""
+        """Apply an observation to `state` and evaluate every due rule. `state` is changed in place."""
         found: list[tuple[ReplicaKey, Window]] = []
         events = list(observation.events)
         defects: dict[ReplicaKey, Exception] = {}
@@ -101,11 +101,7 @@ class Evaluator:
         if observation.removed:
             self.remove_replicas(state, observation.removed)
             events.extend(_complete_upgrades(state, {tier for tier, _ in observation.removed}, observation.now))
-        state.now = observation.now
-        closed: tuple[ClosedSpan, ...] = ()
-        changed: tuple[Finding, ...] = ()
-        if not observation.continues:
-            closed, changed = self._evaluate(state, observation.now, observation.unavailable)
+        closed, changed = self._evaluate(state, observation)
         return StepResult(
             now=observation.now,
             tiers=self.tiers,
@@ -198,15 +194,18 @@ class Evaluator:
         return True
 
     def _evaluate(
-        self, state: EvaluatorState, now: float, unavailable: Mapping[str, str]
+        self, state: EvaluatorState, observation: Observation
     ) -> tuple[tuple[ClosedSpan, ...], tuple[Finding, ...]]:
         """Evaluate the due rules. Return what ended and the findings that began or became worse."""
+        now = state.now = observation.now
+        unavailable = observation.unavailable
+        scraped = {one.key for one in observation.scrapes} if observation.partial else state.replicas.keys()
         results: list[RuleResult] = []
         answering = {
             replica.tier for replica in state.replicas.values() if replica.track.last and not replica.track.misses
         }
-        for replica in state.replicas.values():
-            if replica.tier not in unavailable:
+        for replica_key, replica in state.replicas.items():
+            if replica_key in scraped and replica.tier not in unavailable:
                 context = self.tier(replica.tier)
                 recent = _recent_windows(state, replica, context, now)
                 results.extend(evaluate_replica_rules(replica, context, now, recent, replica.tier in answering))

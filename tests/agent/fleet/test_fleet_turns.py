@@ -369,8 +369,15 @@ def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> No
         )
         fleet = Fleet(api, AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
         fleet.go(3)
-    assert "too many samples" in fleet.source.errors[TIER]
-    assert all(c.slice.window.covered_seconds == 0 for c in fleet.closed)
+        assert "too many samples" in fleet.source.errors[TIER]
+        assert all(c.slice.window.covered_seconds == 0 for c in fleet.closed)
+        turn = []
+        for observation in fleet.source.observe(fleet.now + 60.0):
+            fleet.source.take_windows(fleet.loop.evaluator.step(fleet.loop.state, observation))
+            turn.append(observation)
+    # Pages came: the rules of their replicas are evaluated before the tier is unknown.
+    assert [bool(one.scrapes) for one in turn] == [one.partial for one in turn] == [True, False]
+    assert [TIER in one.unavailable for one in turn] == [False, True]
 
 
 def exported(fleet: Fleet, tells: str) -> set[tuple[str, str]]:

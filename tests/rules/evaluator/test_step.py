@@ -7,6 +7,9 @@ from judging_samples import EDGES, START, context
 from making import cumulative, snapshot
 
 from rules.evaluator.alert_state import Phase
+from rules.evaluator.observation import Observation, ReplicaScrape
+from rules.evaluator.state import EvaluatorState
+from rules.evaluator.step import Evaluator
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
@@ -67,6 +70,27 @@ def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
     assert (closed.tier, closed.replica) == ("t", "a")
     assert closed.slice is watcher.minutes["t"].binned[-1]
     assert closed.slice.beyond
+
+
+def test_a_partial_observation_evaluates_the_rules_of_the_scraped_replicas_only() -> None:
+    evaluator, state = Evaluator({"t": context()}), EvaluatorState()
+
+    def step(seconds: int, names: str, *, partial: bool) -> dict[str, float]:
+        """The times of the results on single replicas."""
+        scrapes = tuple(
+            ReplicaScrape(tier="t", replica=name, t=START + seconds, snapshot=at(seconds)) for name in names
+        )
+        evaluator.step(state, Observation(now=START + seconds, scrapes=scrapes, partial=partial))
+        return {
+            subject.replica: one.result.t - START
+            for (rule, subject), one in state.rules.items()
+            if rule == "TargetDown" and subject.replica is not None
+        }
+
+    assert step(0, "ab", partial=False) == {"a": 0.0, "b": 0.0}
+    assert step(15, "a", partial=True) == {"a": 15.0, "b": 0.0}
+    assert step(30, "b", partial=True) == {"a": 15.0, "b": 30.0}
+    assert step(45, "", partial=False) == {"a": 45.0, "b": 45.0}
 
 
 def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
