@@ -79,8 +79,8 @@ def judge_band(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(one.window.covered_seconds > 0 for one in case.binned):
         return case.unknown(worst_gap(case.binned, windows.EVERYTHING), "nothing was seen in this time")
-    always = case.rule.condition is Condition.ANY
-    counted = tuple(one for one in case.binned if always or one.rps or one.in_system)
+    held = hold(case.binned)
+    counted = held if case.rule.condition is Condition.ANY else held.select(_select_loaded)
     if not counted:
         return case.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
     found = _read_signal(case, counted)
@@ -117,6 +117,12 @@ def judge_band(case: RuleContext) -> RuleResult:
     moved = abs(last - found.value) > MOVED * abs(found.value)
     remark = f"{number(last, case.rule.unit)} at the end of the time" if moved else ""
     return _build_verdict(case, found, status, certainty, limits, remark)
+
+
+def _select_loaded(batch: HeldWindows) -> HeldWindows:
+    """Return the windows with requests."""
+    loaded = HeldWindows(one for one in batch if one.rps or one.in_system)
+    return batch if len(loaded) == len(batch) else loaded
 
 
 def _read_signal(case: RuleContext, binned: Sequence[BinnedWindow]) -> SignalValue:

@@ -126,13 +126,9 @@ def sum_gauges(
 
 def interpolate(before: float, value: float, dt: float) -> GaugeSum:
     """Return the sum of a gauge that changed linearly between two values in `dt` seconds."""
-    return GaugeSum(
-        integral=(before + value) / 2 * dt,
-        seconds=dt,
-        minimum=min(before, value),
-        maximum=max(before, value),
-        samples=1,
-    )
+    # Hot path: some gauges of every scrape.
+    low, high = (before, value) if before <= value else (value, before)
+    return GaugeSum(integral=(before + value) / 2 * dt, seconds=dt, minimum=low, maximum=high, samples=1)
 
 
 def _is_still(counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram, ...]]) -> bool:

@@ -108,9 +108,10 @@ def _is_possible(edges: tuple[float, ...], counts: tuple[float, ...], total: flo
         return False
     # Hot path: every histogram of every scrape. Most buckets are empty and add nothing to exact sums.
     held = [(lower, edge, count) for lower, edge, count in zip((0.0, *edges), edges, counts, strict=False) if count]
-    one = max((edge for _, edge, _ in held if math.isfinite(edge)), default=math.inf)
-    lowest = math.fsum(count * max(0.0, lower) for lower, _, count in held)
-    return lowest - one <= total <= math.fsum(edge * count for _, edge, count in held) + one
+    finite = [edge for _, edge, _ in held if edge < math.inf]
+    one = max(finite) if finite else math.inf
+    lowest = math.fsum([count * lower for lower, _, count in held if lower > 0])
+    return lowest - one <= total <= math.fsum([edge * count for _, edge, count in held]) + one
 
 
 @light_dataclass(frozen=True, slots=True)
