@@ -77,7 +77,10 @@ def _remarks(past: TierPast, zone: str) -> Iterator[str]:
         yield changed
     # A week in which the clock was set back has an extra hour.
     if seen.until - seen.since > RECENT_SECONDS + HOUR:
-        yield "Lengths, the curve and the comparison with the benchmark are of the last 7 days, the rest is of the whole time."
+        yield (
+            "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to midnight (UTC), "
+            "the rest is of the whole time."
+        )
     if seen.minutes == 0:
         yield "Arrivals are not in the history: peak and average are not known."
 

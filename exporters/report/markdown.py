@@ -109,7 +109,7 @@ def _curve(tier: TierReport) -> Iterator[str]:
     yield w.curve_sentence(part)
     yield ""
     if rows:
-        yield f"Production, a replica, in the last {w.days_words(part.days)}:"
+        yield f"Production, a replica, in {w.curve_period(tier)}:"
         yield ""
         yield table(("load", "in system", "requests", "TTFT P50", "TTFT P99", "TPOT P99", "SLO"), rows)
         yield ""

@@ -185,14 +185,15 @@ def next_step(found: Report) -> str:
 
 
 def lengths_line(tier: TierReport) -> str:
-    """Return the request lengths that all numbers of a tier hold for, and those of its last days if they differ."""
-    lately = tier.curve.lengths
+    """Return the request lengths that all numbers of a tier hold for, and those of its curve if they differ."""
+    part = tier.curve
     text = f"All numbers{':' if tier.lengths.startswith('lengths') else ''} {tier.lengths}."
-    return (
-        text
-        if lately == tier.lengths
-        else f"{text} Workload and curve are of the last {days_words(tier.curve.days)}, {lately}."
-    )
+    return text if part.lengths == tier.lengths else f"{text} The curve is of {curve_period(tier)}, {part.lengths}."
+
+
+def curve_period(tier: TierReport) -> str:
+    """Return the time of production's points: "the 7 days to Mon 17 Nov 00:00 UTC"."""
+    return f"the {days_words(tier.curve.days)} to {instant(tier.curve.until, tier.trap.zone)}"
 
 
 TOLD = ("warning", "critical", "unknown")
