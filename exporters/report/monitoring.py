@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from exporters.render.text import format_duration
+from exporters.render.text import describe_gap, format_duration
 from exporters.report.findings import total_duration
 from exporters.report.inputs import TierPast
 from exporters.report.records import MonitoredValue, ReportNumber, RuleOutcome
@@ -122,8 +122,7 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
     if past.resize.seen.total is None or not past.resize.seen.hours:
         return _judged("", "unknown", "", NOT_SEEN.text)
     if reason is not None:
-        why = reason.reason.value.replace("_", " ")
-        return _judged(reason.rule, "unknown", "", f"{why}: {reason.text}" if reason.text else why)
+        return _judged(reason.rule, "unknown", "", describe_gap(reason.reason, reason.text))
     return _judged("", "ok", "", "nothing was found in this time") if names else UNJUDGED
 
 

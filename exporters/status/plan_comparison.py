@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from exporters.render.text import Tone, format_duration
+from exporters.render.text import Tone, describe_gap, format_duration
 from exporters.status.active_findings import list_active_findings, list_notes
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
@@ -98,7 +98,7 @@ class PlanComparison:
         if result is None:
             return Status.UNKNOWN, ""
         if isinstance(result, Unknown):
-            why = "" if result.reason is Gap.NOT_IN_PLAN else f": {result.reason.value.replace('_', ' ')}"
+            why = "" if result.reason is Gap.NOT_IN_PLAN else f": {describe_gap(result.reason, result.text, '{gap}')}"
             return Status.UNKNOWN, f"not judged{why}"
         if result.status in FIRING:
             tone: Tone = result.status if self.alerts else "note"
