@@ -344,8 +344,12 @@ def coverage_sentence(part: QualityPart) -> str:
 
 
 def seen_words(seen: float, hours: float) -> str:
-    """Return "5 of 7 hours", and "12 of 20 minutes" of a period below an hour."""
-    return f"{seen:.0f} of {hours:.0f} hours" if hours >= 1 else f"{seen * 60:.0f} of {hours * 60:.0f} minutes"
+    """Return "5 of 7 hours", and "12 of 20 minutes" of an hour or less."""
+    # Of a day or less, 98 % can round to all of it.
+    places = 1 if hours <= 25 else 0
+    return (
+        f"{round(seen, places):g} of {hours:.0f} hours" if hours > 1 else f"{seen * 60:.0f} of {hours * 60:.0f} minutes"
+    )
 
 
 def days_words(days: float) -> str:

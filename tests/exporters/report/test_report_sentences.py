@@ -14,7 +14,7 @@ from exporters.report.markdown import report_markdown
 from exporters.report.monitoring import NO_SLO
 from exporters.report.period_records import UnknownPeriod
 from exporters.report.records import GuardrailRow, Report
-from exporters.report.wording import BOUNDS, blind_lines, fit_words
+from exporters.report.wording import BOUNDS, blind_lines, fit_words, seen_words
 from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import UnknownSpan
@@ -116,3 +116,16 @@ def test_what_was_not_judged_tells_hours_and_not_too_few_requests() -> None:
         "UtilizationTrap: not judged for 7 d: 157 of 168 hours seen",
         "TtftTail: not judged for 1 h: scrape failed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "hours", "said"),
+    [
+        (0.75, 1.0, "45 of 60 minutes"),
+        (23.5, 24.0, "23.5 of 24 hours"),
+        (24.0, 24.0, "24 of 24 hours"),
+        (157.4, 168.0, "157 of 168 hours"),
+    ],
+)
+def test_what_was_not_seen_is_not_rounded_away(seen: float, hours: float, said: str) -> None:
+    assert seen_words(seen, hours) == said
