@@ -209,7 +209,7 @@ def _episode(finding: Finding, now: float) -> str:
 def _step13(tier: TierStatus, now: float) -> str:
     if tier.step13 is None:
         return ""
-    return fold("Step 13: does production confirm the benchmark?", f"<p>{escape(tier.step13)}</p>")
+    return fold("Step 13: did the first week under this plan confirm the benchmark?", f"<p>{escape(tier.step13)}</p>")
 
 
 PARTS: tuple[Callable[[TierStatus, float], str], ...] = (
