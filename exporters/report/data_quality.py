@@ -6,7 +6,7 @@ Remarks cover missing data, a plan change within the period and a clock change. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -47,6 +47,39 @@ def _blind(past: TierPast) -> tuple[UnknownPeriod, ...]:
             sums[key] = (sums.get(key, (0.0, ""))[0] + seconds, one.text)
     rows = [UnknownPeriod(rule=rule, reason=why, seconds=s, text=text) for (rule, why), (s, text) in sums.items()]
     return tuple(sorted(rows, key=lambda row: (-row.seconds, row.rule)))
+
+
+MOST_BLIND = 12
+"""Maximum number of lines of unknown periods, longest first."""
+
+MOST_NAMED = 6
+"""Maximum number of rules that a line names."""
+
+
+def blind_lines(part: QualityPart) -> Iterator[str]:
+    """Yield the unknown periods: rules, duration and reason. The text, if present, replaces the gap's name."""
+    said: dict[str, list[str]] = {}
+    for one in part.blind:
+        text = f"not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
+        said.setdefault(text, []).append(one.rule)
+    lines = [f"{_named(rules)}: {text}" for text, rules in said.items()]
+    yield from lines[:MOST_BLIND]
+    hidden = sum(len(rules) for rules in list(said.values())[MOST_BLIND:])
+    if hidden:
+        yield f"and {hidden} more of shorter times, which report.json has"
+
+
+def _named(rules: Sequence[str]) -> str:
+    more = f" and {len(rules) - MOST_NAMED} more" if len(rules) > MOST_NAMED else ""
+    return ", ".join(rules[:MOST_NAMED]) + more
+
+
+def coverage_sentence(part: QualityPart) -> str:
+    """Return the seen share of the period and of its replicas."""
+    text = f"{seen_words(part.hours_seen, part.hours)} were seen"
+    return (
+        f"{text}." if part.coverage is None else f"{text}, and in them {part.coverage:.1%} of the time of all replicas."
+    )
 
 
 def _remarks(past: TierPast, zone: str) -> Iterator[str]:

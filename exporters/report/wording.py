@@ -6,10 +6,10 @@ Units are those of `rules.telemetry.wording`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 
 from exporters.render.text import format_duration, format_local
-from exporters.report.period_records import QualityPart
 from exporters.report.records import (
     CurvePart,
     Formula,
@@ -197,7 +197,20 @@ def curve_period(tier: TierReport) -> str:
 
 
 TOLD = ("warning", "critical", "unknown")
-"""Statuses whose sentence stands in the table. The others are in the appendix."""
+"""Statuses whose sentence always stands in the table."""
+
+_RANGE = re.compile(r"([\d.]+)-([\d.]+) %")
+
+
+def is_told(row: MonitoredValue) -> bool:
+    """Return whether the sentence of a row stands in the table, not in the appendix.
+
+    That of a row without a finding does where the value lies outside the target: it says why that is as it should be.
+    """
+    target, value = _RANGE.match(row.target), row.observed.value
+    if row.status != "ok" or target is None or value is None:
+        return row.status in TOLD
+    return not float(target[1]) <= round(value * 100, 1) <= float(target[2])
 
 
 def main_rows(tier: TierReport) -> list[MonitoredValue]:
@@ -208,7 +221,7 @@ def main_rows(tier: TierReport) -> list[MonitoredValue]:
 def calm_rows(tier: TierReport) -> list[MonitoredValue]:
     """Return the judged rows whose sentence is not in the table."""
     judged = (row for row in tier.monitoring if row.status != "not_judged")
-    return [row for row in judged if row.rules and (row.observed.gap or row.status not in TOLD)]
+    return [row for row in judged if row.rules and (row.observed.gap or not is_told(row))]
 
 
 def unseen_line(tier: TierReport) -> str:
@@ -321,26 +334,6 @@ def fit_words(one: GuardrailRow) -> str:
     """Return the range that fits a guardrail, once if both ends are equal."""
     low, high = f"{one.low:,.0f}", f"{one.high:,.0f}"
     return low if low == high else f"{low} to {high}"
-
-
-MOST_BLIND = 12
-"""Maximum number of unknown periods shown, longest first."""
-
-
-def blind_lines(part: QualityPart) -> Iterator[str]:
-    """Yield the unknown periods: subject, duration and reason. The text, if present, replaces the gap's name."""
-    for one in part.blind[:MOST_BLIND]:
-        yield f"{one.rule}: not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
-    if len(part.blind) > MOST_BLIND:
-        yield f"and {len(part.blind) - MOST_BLIND} more of shorter times, which report.json has"
-
-
-def coverage_sentence(part: QualityPart) -> str:
-    """Return the seen share of the period and of its replicas."""
-    text = f"{seen_words(part.hours_seen, part.hours)} were seen"
-    return (
-        f"{text}." if part.coverage is None else f"{text}, and in them {part.coverage:.1%} of the time of all replicas."
-    )
 
 
 def seen_words(seen: float, hours: float) -> str:
