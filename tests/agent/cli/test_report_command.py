@@ -281,6 +281,17 @@ def test_a_directory_that_cannot_be_made_is_said_in_a_sentence(
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_a_directory_that_cannot_be_made_is_told_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, [])
+    (tmp_path / "history.db").unlink()
+    assert main.main(["report", "-c", str(config), "--out", str(config / "out")]) == 2
+    assert capsys.readouterr().err == (
+        f"sizewatch report: {config}/out cannot be written: Not a directory; give another --out\n"
+    )
+
+
 def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, recent(1))
     (tmp_path / "history.db").unlink()
