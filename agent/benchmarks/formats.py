@@ -6,6 +6,7 @@ A new tool is a module with `recognises` and `read`, and a row of FORMATS. Its n
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +52,9 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             # Read in pieces: one large read would allocate the whole limit.
             body = bytearray()
-            while len(body) <= MAX_BYTES and (piece := file.read(1 << 20)):
+            while len(body) <= MAX_BYTES and (piece := file.read(MAX_YAML_BYTES)):
+                if len(body) == MAX_YAML_BYTES and not _may_be_json(body):
+                    raise NotAResultError(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
                 body += piece
         if len(body) > MAX_BYTES:
             raise BenchmarkError(path, f"is larger than {MAX_BYTES >> 20} MiB; export it without single requests")
@@ -67,6 +70,11 @@ def _text(path: Path) -> str:
     if not text.strip():
         raise BenchmarkError(path, "is empty")
     return text
+
+
+def _may_be_json(begin: bytearray) -> bool:
+    """Return whether a file that begins so may be JSON: the rest of one that may not is not read."""
+    return begin.removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"["))
 
 
 def _from_json(path: Path, text: str) -> _Numbered:
@@ -96,8 +104,6 @@ def _from_lines(path: Path, text: str) -> _Numbered:
 
 
 def _from_yaml(path: Path, text: str) -> _Numbered:
-    if len(text) > MAX_YAML_BYTES:
-        raise BenchmarkError(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
     try:
         return (("", files.parse_yaml(text)),)
     except (yaml.YAMLError, ValueError):

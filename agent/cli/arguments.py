@@ -67,14 +67,15 @@ class Parser(argparse.ArgumentParser):
         found, rest = super().parse_known_args(args, namespace)
         for word in (word for word in rest if word.startswith("--")):
             name = word.partition("=")[0]
-            self.error(f"there is no option {name}{suggestion(name, self._option_string_actions)}")
+            known = (option[2:] for option in self._option_string_actions if option.startswith("--"))
+            self.error(f"there is no option {name}{suggestion(name[2:], known, '--')}")
         return found, rest
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
     """Return words that name the closest known word, or ""."""
     close = find_close_name(word, known)
-    return f"; did you mean {close}?" if close else ""
+    return f"; did you mean {prefix}{close}?" if close else ""
 
 
 def exit_codes_text(exits: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from agent.errors import ConfigError, RecordingError
 from agent.gpu.collector import samples
 from agent.http_client.connection import fetch_page
 from agent.http_client.error_text import place_of, wrong_content
+from agent.http_client.transport import DEFAULT_MAX_BYTES
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
 from exporters.documents.signal_exposure import (
@@ -139,9 +140,12 @@ def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 def _saved(name: str) -> bytes:
     try:
-        body = Path(name).read_bytes()
+        with Path(name).open("rb") as file:
+            body = file.read(DEFAULT_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise RecordingError(name, f"cannot be read: {getattr(error, 'strerror', error)}") from error
+    if len(body) > DEFAULT_MAX_BYTES:
+        raise RecordingError(name, f"is larger than {DEFAULT_MAX_BYTES >> 20} MiB: is this a saved page?")
     if wrong := wrong_content(name, "", body[:100]):
         raise wrong
     return body

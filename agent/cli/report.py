@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError((f"{loaded.path}: report.deliver: names no destination to send the report to",))
     if options.out.exists() and not options.out.is_dir():
         raise ReportOutputError(f"{options.out} is a file and cannot be written into; give with --out a directory")
+    _make(options.out)
     texts, found = files_of(load_report_inputs(loaded, options.since, time.time(), tell_progress))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
     if options.deliver:
@@ -100,14 +101,25 @@ def _deliver(loaded: LoadedConfig, out: Path) -> bool:
     return all_sent
 
 
+def _make(place: Path) -> None:
+    """Make the directory before the work of half a minute."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(place, error) from error
+
+
+def _unwritable(place: Path, error: OSError) -> ReportOutputError:
+    return ReportOutputError(f"{place} cannot be written: {error.strerror or error}; give another --out")
+
+
 def _write(place: Path, files: Mapping[str, bytes]) -> None:
     """Write each file atomically, so that a reader never sees a partial one."""
     try:
-        place.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             unfinished = place / f".{name}.{os.getpid()}"
             with open_new_file(unfinished, EVERYBODY_READS) as opened:
                 opened.write(content)
             unfinished.replace(place / name)
     except OSError as error:
-        raise ReportOutputError(f"{place} cannot be written: {error.strerror or error}; give another --out") from error
+        raise _unwritable(place, error) from error

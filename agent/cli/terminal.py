@@ -84,7 +84,7 @@ class Progress:
     def draw(self) -> None:
         """Show the present state, if it is due."""
         now, share = self._clock(), self._share
-        if now - self._began < SILENT_SECONDS or (share == 1 and not self._tenths):
+        if now - self._began < SILENT_SECONDS or (share == 1 and self._tenths in (0, LINES)):
             self.clear()
             return
         line = strip_control_characters(self.text(now))

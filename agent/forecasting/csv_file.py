@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
@@ -32,6 +33,9 @@ HEADER = "timestamp,requests[,prompt_tokens,output_tokens]"
 
 MOST_ROWS = 50_000_000
 """Maximum rows: a century of minutes."""
+
+LONGEST_LINE = 65_536
+"""Maximum characters of a line."""
 
 MOST_AMOUNT = 1e15
 """Maximum amount of a bin: no service has as many, and its square is still exact."""
@@ -129,7 +133,9 @@ def _text(path: Path) -> Iterator[IO[str]]:
 
 def _rows(text: IO[str]) -> Iterator[tuple[int, list[str]]]:
     """Return every row with its line, the header first. Blank lines are skipped."""
-    reader = csv.reader(text, skipinitialspace=True)
+    # A longer line is read as several: a file without an end of line must not fill the memory.
+    lines = iter(partial(text.readline, LONGEST_LINE), "")
+    reader = csv.reader(lines, skipinitialspace=True)
     return ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
 
 

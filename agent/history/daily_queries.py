@@ -16,7 +16,7 @@ from agent.history.reader import Reader
 from rules.evaluator import long_rules
 from rules.evaluator.timeline import parse_release_event
 from rules.methods.upgrades import COMPARED
-from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
+from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import windows
@@ -173,9 +173,14 @@ def read_capacity(store: Reader, context: TierContext, version: str, now: float)
 
     None where neither plan nor production tells. Raises HistoryError.
     """
+    return capacity_now(context, read_capacity_days(store, context.tier, version, now))
+
+
+def read_capacity_days(store: Reader, tier: str, version: str, now: float) -> Iterator[tuple[BinnedWindow, ...]]:
+    """Yield the load bins of each day that the capacity at `now` (unix seconds) rests on, oldest first. Raises HistoryError."""
     until = now // DAY_SECONDS * DAY_SECONDS
     begins = (until - age * DAY_SECONDS for age in range(DAYS, 0, -1))
-    return capacity_now(context, (store.bins(context.tier, begin, begin + DAY_SECONDS, version) for begin in begins))
+    return (sum_by_bin(store.bins(tier, begin, begin + DAY_SECONDS, version)) for begin in begins)
 
 
 def measured_views(

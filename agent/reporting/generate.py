@@ -13,7 +13,6 @@ from agent.config.load import LoadedConfig, build_tier_contexts, history_path, p
 from agent.errors import SizewatchError
 from agent.forecasting.messages import ForecastResponse
 from agent.history import daily_queries
-from agent.history.daily_queries import measured_views
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from agent.reporting import storage
@@ -29,8 +28,9 @@ from exporters.report.records import Report
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.benchmark_check import Step13, check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
 from rules.plan.schema import Plan
+from rules.resize.measured_capacity import capacity_now, evidence_of
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
 from rules.resize.proposal import Resize, index_by_rule, propose_size
 from rules.resize.tier_move import add_tier_moves
@@ -84,7 +84,6 @@ class _TierResult:
 
 def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
     """Return all inputs of the report. Raise HistoryError."""
-    asked = replace(asked, contexts=measured_views(store, asked.contexts, asked.versions, asked.until))
     every = dict.fromkeys((*(asked.plan.tiers if asked.plan else ()), *sorted(asked.contexts)))
     names = [name for name in every if name in asked.contexts]
     told = _count(names, asked.told, "history")
@@ -113,6 +112,9 @@ def _count(tiers: Iterable[str], told: Told, what: str) -> Iterator[str]:
 
 def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResult:
     version = asked.versions.get(context.tier, "")
+    measured = version and context.serves_whole_requests
+    days = tuple(daily_queries.read_capacity_days(store, context.tier, version, asked.until)) if measured else ()
+    context = with_capacity(context, capacity_now(context, days))
     versions = store.plan_versions(context.tier, asked.since, asked.until)
     collected = ProductionSummaryBuilder(context=context, since=asked.since, until=asked.until)
     recent: list[BinnedWindow] = []
@@ -135,8 +137,8 @@ def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResul
         *(evaluate_rule(RULES[name], context, recent, asked.until, HOUR_SECONDS) for name in OVER_THE_TIME),
         *daily_queries.evaluate_days(store, context, version, asked.until),
     )
-    before = _before(store, asked, context)
-    return _TierResult(summary=collected.build(versions), step13=checked, results=results, before=before)
+    summary = replace(collected.build(versions), capacity_bins=evidence_of(days))
+    return _TierResult(summary=summary, step13=checked, results=results, before=_before(store, asked, context))
 
 
 def _as_needed(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from exporters.documents.replay import explanation_json, incident_json
-from exporters.render.text import format_duration, runbook_url
+from exporters.render.text import describe_gap, format_duration, runbook_url
 from rules.evaluator.benchmark_check import LEARNING_SECONDS, Step13, learning_words
 from rules.evaluator.incidents import Incident
 from rules.telemetry.reading_methods import FULL_COVERAGE
@@ -82,8 +82,7 @@ def _fires(result: RuleResult) -> bool:
 
 def _line(result: RuleResult) -> str:
     if isinstance(result, Unknown):
-        why = result.reason.value.replace("_", " ")
-        return f"unknown   {result.rule}: {why}{f' ({result.text})' if result.text else ''}"
+        return f"unknown   {result.rule}: {describe_gap(result.reason, result.text, '{gap} ({text})')}"
     return f"{result.status.value:9} {result.rule}, {result.certainty.value}: {result.sentence}"
 
 

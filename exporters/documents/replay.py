@@ -11,7 +11,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from exporters.render.text import runbook_url
+from exporters.render.text import describe_gap, runbook_url
 from rules.engines.coverage import engine_signals
 from rules.evaluator.incidents import Impact, Incident, group_incidents
 from rules.plan.load_bins import TierContext
@@ -275,8 +275,7 @@ def _finding_lines(finding: Finding, origin: float, is_of_cut_minute: bool) -> l
 
 def _unknown_text(span: UnknownSpan) -> str:
     """Return the reason, with its detail if present."""
-    reason = span.reason.value.replace("_", " ")
-    return f"{reason} ({span.text})" if span.text else reason
+    return describe_gap(span.reason, span.text, "{gap} ({text})")
 
 
 def _wrapped(text: str, indent: str) -> str:

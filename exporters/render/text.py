@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 import yaml
 
+from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import Status
 
 STAND_IN = "\ufffd"
@@ -146,6 +147,17 @@ SIGNS: Mapping[str, str] = {
     "note": "◆",
 }
 """Shape of each tone, for readers and printers without colour."""
+
+
+def describe_gap(gap: Gap, text: str, form: str = "{gap}: {text}") -> str:
+    """Return a gap and its text in words.
+
+    What has too few requests may lack time instead: its text says what was seen and what is needed, and stands alone.
+    """
+    if text and gap is Gap.TOO_FEW_REQUESTS:
+        return text
+    words = gap.value.replace("_", " ")
+    return form.format(gap=words, text=text) if text else words
 
 
 def sign(tone: str, text: str) -> str:

@@ -6,7 +6,7 @@ Remarks cover missing data, a plan change within the period and a clock change. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -49,6 +49,39 @@ def _blind(past: TierPast) -> tuple[UnknownPeriod, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.seconds, row.rule)))
 
 
+MOST_BLIND = 12
+"""Maximum number of lines of unknown periods, longest first."""
+
+MOST_NAMED = 6
+"""Maximum number of rules that a line names."""
+
+
+def blind_lines(part: QualityPart) -> Iterator[str]:
+    """Yield the unknown periods: rules, duration and reason. The text, if present, replaces the gap's name."""
+    said: dict[str, list[str]] = {}
+    for one in part.blind:
+        text = f"not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
+        said.setdefault(text, []).append(one.rule)
+    lines = [f"{_named(rules)}: {text}" for text, rules in said.items()]
+    yield from lines[:MOST_BLIND]
+    hidden = sum(len(rules) for rules in list(said.values())[MOST_BLIND:])
+    if hidden:
+        yield f"and {hidden} more of shorter times, which report.json has"
+
+
+def _named(rules: Sequence[str]) -> str:
+    more = f" and {len(rules) - MOST_NAMED} more" if len(rules) > MOST_NAMED else ""
+    return ", ".join(rules[:MOST_NAMED]) + more
+
+
+def coverage_sentence(part: QualityPart) -> str:
+    """Return the seen share of the period and of its replicas."""
+    text = f"{seen_words(part.hours_seen, part.hours)} were seen"
+    return (
+        f"{text}." if part.coverage is None else f"{text}, and in them {part.coverage:.1%} of the time of all replicas."
+    )
+
+
 def _remarks(past: TierPast, zone: str) -> Iterator[str]:
     seen = past.resize.seen
     hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
@@ -77,7 +110,10 @@ def _remarks(past: TierPast, zone: str) -> Iterator[str]:
         yield changed
     # A week in which the clock was set back has an extra hour.
     if seen.until - seen.since > RECENT_SECONDS + HOUR:
-        yield "Lengths, the curve and the comparison with the benchmark are of the last 7 days, the rest is of the whole time."
+        yield (
+            "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to midnight (UTC), "
+            "the rest is of the whole time."
+        )
     if seen.minutes == 0:
         yield "Arrivals are not in the history: peak and average are not known."
 

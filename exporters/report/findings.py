@@ -27,7 +27,7 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import Incident, describe_missed, group_incidents
 from rules.evaluator.timeline import LOUDNESS_WORDS, TimelineEvent, TimelineKind, parse_start_event
 from rules.replicas.cascade import STAGES
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import Finding, UnknownSpan
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import SEVERITY, Status
 
@@ -167,10 +167,10 @@ def _badness(one: Finding) -> tuple[int, bool, int]:
     return SEVERITY[worst.status], worst.certainty is Certainty.CERTAIN, worst.stage or 0
 
 
-def total_duration(findings: Iterable[Finding], since: float, until: float) -> float:
-    """Return the seconds of the period in which any finding lasted. Overlapping findings count once."""
+def total_duration(spans: Iterable[Finding | UnknownSpan], since: float, until: float) -> float:
+    """Return the seconds of the period in which any finding or unknown span lasted. Overlapping ones count once."""
     total, reached = 0.0, since
-    for one in sorted(findings, key=lambda one: one.started_at):
+    for one in sorted(spans, key=lambda one: one.started_at):
         end = until if one.ended_at is None else min(one.ended_at, until)
         total += max(0.0, end - max(one.started_at, reached))
         reached = max(reached, end)

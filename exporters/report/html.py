@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from exporters.render.svg_charts import draw_scale
 from exporters.render.text import SIGNS, icon, strip_control_characters
-from exporters.report import charts, findings, wording
+from exporters.report import charts, data_quality, findings, wording
 from exporters.report.records import Report, ReportNumber
 from rules.plan.money import figure
 from rules.verdicts.verdict import Status
@@ -51,6 +51,7 @@ def _environment() -> Environment:
     made.filters["coded"] = _coded
     made.globals["w"] = wording
     made.globals["h"] = findings
+    made.globals["q"] = data_quality
     return made
 
 

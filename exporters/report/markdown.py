@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from exporters.render.text import strip_control_characters, table
+from exporters.report import data_quality as q
 from exporters.report import findings as h
 from exporters.report import wording as w
 from exporters.report.records import Report, TierReport
@@ -52,7 +53,7 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
             w.observed_text(row, tier.currency),
             w.trend(row.change, row.observed, row.before),
             w.verdict_words(row.status, row.certainty),
-            row.sentence if row.status in w.TOLD else "",
+            row.sentence if w.is_told(row) else "",
         )
         for row in w.main_rows(tier)
     ]
@@ -109,7 +110,7 @@ def _curve(tier: TierReport) -> Iterator[str]:
     yield w.curve_sentence(part)
     yield ""
     if rows:
-        yield f"Production, a replica, in the last {w.days_words(part.days)}:"
+        yield f"Production, a replica, in {w.curve_period(tier)}:"
         yield ""
         yield table(("load", "in system", "requests", "TTFT P50", "TTFT P99", "TPOT P99", "SLO"), rows)
         yield ""
@@ -233,11 +234,11 @@ def _findings(tier: TierReport) -> Iterator[str]:
 
 def _quality(tier: TierReport) -> Iterator[str]:
     part = tier.quality
-    yield w.coverage_sentence(part)
+    yield q.coverage_sentence(part)
     yield ""
     for text in (*part.remarks, h.restarts_in_all(tier)):
         yield from (f"- {text}",) if text else ()
-    yield from (f"- {line}" for line in w.blind_lines(part))
+    yield from (f"- {line}" for line in q.blind_lines(part))
 
 
 def _questions(tier: TierReport) -> Iterator[str]:

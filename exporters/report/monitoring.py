@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from exporters.render.text import format_duration
+from exporters.render.text import describe_gap, format_duration
+from exporters.report.data_quality import NEARLY
 from exporters.report.findings import total_duration
 from exporters.report.inputs import TierPast
 from exporters.report.records import MonitoredValue, ReportNumber, RuleOutcome
@@ -25,7 +26,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import Finding, UnknownSpan
 from rules.verdicts.verdict import FIRING, SEVERITY, Unknown, Verdict
 
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
@@ -117,14 +118,21 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         return _judged(answered.rule, answered.status.value, sure, answered.sentence_with_suspect())
     if loudest is not None:
         return _fired(loudest, fired, past)
-    silent = [one for one in past.unknowns if one.rule in names]
+    silent = _silent(names, past)
     reason = silent[-1] if silent else answered if isinstance(answered, Unknown) else None
     if past.resize.seen.total is None or not past.resize.seen.hours:
         return _judged("", "unknown", "", NOT_SEEN.text)
     if reason is not None:
-        why = reason.reason.value.replace("_", " ")
-        return _judged(reason.rule, "unknown", "", f"{why}: {reason.text}" if reason.text else why)
+        return _judged(reason.rule, "unknown", "", describe_gap(reason.reason, reason.text))
     return _judged("", "ok", "", "nothing was found in this time") if names else UNJUDGED
+
+
+def _silent(names: tuple[str, ...], past: TierPast) -> list[UnknownSpan]:
+    """Return the unknown spans of the rules that were not judged for more than the time that counts as nearly none."""
+    seen = past.resize.seen
+    shortest = (1 - NEARLY) * (seen.until - seen.since)
+    by_rule = ([one for one in past.unknowns if one.rule == name] for name in names)
+    return [one for spans in by_rule if total_duration(spans, seen.since, seen.until) > shortest for one in spans]
 
 
 def _fired(loudest: Finding, fired: list[Finding], past: TierPast) -> RuleOutcome:

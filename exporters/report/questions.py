@@ -257,7 +257,7 @@ def _memory(asked: _Asked) -> _Answer:
     )
     full, days = asked.resize.kv_fullest, asked.resize.seen.observed_seconds / 86_400
     text += f"; KV cache {words(kv, 'ratio')} in use on average"
-    text += f", hourly mean {number(full, 'ratio')} in the fullest hours of {days:.3g} days" if full is not None else ""
+    text += f", hourly mean {number(full, 'ratio')} in the fullest hours of {days:.1f} days" if full is not None else ""
     return text, (
         *_term("tokens_per_second_per_gb_hbm", per, "tokens_per_second", source),
         *_term("kv_utilization", kv.value, "ratio"),

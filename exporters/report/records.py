@@ -102,10 +102,11 @@ class CurvePoint:
 class CurvePart:
     """Curve of a replica. `headroom` is 1 less the peak's share of what the planned replicas can take: 0.2 is a fifth
     left. `source` of the usable rps is benchmark, operator or production ("" if unknown). `days` is the range of the
-    production points, which may be shorter than the report.
+    production points, which ends at `until` (unix seconds): the days that the usable rps rest on.
     """
 
     days: float
+    until: float
     production: tuple[CurvePoint, ...]
     planned: tuple[CurvePoint, ...]
     ttft_slo_seconds: float | None

@@ -45,10 +45,10 @@ from rules.plan.schema import Plan, Point, TierPlan
 from rules.resize.fleet_cost import Arithmetic, FleetCost
 from rules.resize.levers import group_by_hour_of_week
 from rules.resize.production_curve import ProductionPoint
-from rules.resize.production_summary import RECENT_SECONDS, Rate
+from rules.resize.production_summary import ProductionSummary, Rate
 from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import list_guardrail_ranges
-from rules.telemetry.windows import HOUR_SECONDS
+from rules.telemetry.windows import HOUR_SECONDS, Window, sum_windows
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 Row = TypeVar("Row")
@@ -182,9 +182,11 @@ def _curve(resize: Resize) -> CurvePart:
     context, usable = resize.seen.context, resize.usable
     fleet = context.plan.fleet if context.plan else None
     peak = resize.workload.peak_rps
+    measured = _curve_window(resize.seen)
     headroom = 1 - peak / (fleet.instances * usable.rps) if fleet and usable and peak else None
     return CurvePart(
-        days=min(RECENT_SECONDS, resize.seen.until - resize.seen.since) / DAY_SECONDS,
+        days=measured.span / DAY_SECONDS if measured else 0.0,
+        until=measured.end if measured else resize.seen.until,
         production=tuple(_production(one) for one in resize.points),
         planned=tuple(_benchmark(one) for one in context.curve.points) if context.curve else (),
         ttft_slo_seconds=context.basis.ttft_slo_seconds,
@@ -198,8 +200,14 @@ def _curve(resize: Resize) -> CurvePart:
         source=usable.source.value if usable else "",
         benchmark_refuted=is_benchmark_refuted(resize),
         headroom=headroom,
-        lengths=lengths_words(resize.seen.lately, context.basis),
+        lengths=lengths_words(measured, context.basis),
     )
+
+
+def _curve_window(seen: ProductionSummary) -> Window | None:
+    """Return the sum of what the points of the curve were measured in, None without any."""
+    several = [one.window for one in seen.capacity_bins]
+    return sum_windows(several) if several else seen.lately
 
 
 def _production(one: ProductionPoint) -> CurvePoint:

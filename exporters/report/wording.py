@@ -6,10 +6,10 @@ Units are those of `rules.telemetry.wording`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 
 from exporters.render.text import format_duration, format_local
-from exporters.report.period_records import QualityPart
 from exporters.report.records import (
     CurvePart,
     Formula,
@@ -185,18 +185,32 @@ def next_step(found: Report) -> str:
 
 
 def lengths_line(tier: TierReport) -> str:
-    """Return the request lengths that all numbers of a tier hold for, and those of its last days if they differ."""
-    lately = tier.curve.lengths
+    """Return the request lengths that all numbers of a tier hold for, and those of its curve if they differ."""
+    part = tier.curve
     text = f"All numbers{':' if tier.lengths.startswith('lengths') else ''} {tier.lengths}."
-    return (
-        text
-        if lately == tier.lengths
-        else f"{text} Workload and curve are of the last {days_words(tier.curve.days)}, {lately}."
-    )
+    return text if part.lengths == tier.lengths else f"{text} The curve is of {curve_period(tier)}, {part.lengths}."
+
+
+def curve_period(tier: TierReport) -> str:
+    """Return the time of production's points: "the 7 days to Mon 17 Nov 00:00 UTC"."""
+    return f"the {days_words(tier.curve.days)} to {instant(tier.curve.until, tier.trap.zone)}"
 
 
 TOLD = ("warning", "critical", "unknown")
-"""Statuses whose sentence stands in the table. The others are in the appendix."""
+"""Statuses whose sentence always stands in the table."""
+
+_RANGE = re.compile(r"([\d.]+)-([\d.]+) %")
+
+
+def is_told(row: MonitoredValue) -> bool:
+    """Return whether the sentence of a row stands in the table, not in the appendix.
+
+    That of a row without a finding does where the value lies outside the target: it says why that is as it should be.
+    """
+    target, value = _RANGE.match(row.target), row.observed.value
+    if row.status != "ok" or target is None or value is None:
+        return row.status in TOLD
+    return not float(target[1]) <= round(value * 100, 1) <= float(target[2])
 
 
 def main_rows(tier: TierReport) -> list[MonitoredValue]:
@@ -207,7 +221,7 @@ def main_rows(tier: TierReport) -> list[MonitoredValue]:
 def calm_rows(tier: TierReport) -> list[MonitoredValue]:
     """Return the judged rows whose sentence is not in the table."""
     judged = (row for row in tier.monitoring if row.status != "not_judged")
-    return [row for row in judged if row.rules and (row.observed.gap or row.status not in TOLD)]
+    return [row for row in judged if row.rules and (row.observed.gap or not is_told(row))]
 
 
 def unseen_line(tier: TierReport) -> str:
@@ -322,29 +336,13 @@ def fit_words(one: GuardrailRow) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-MOST_BLIND = 12
-"""Maximum number of unknown periods shown, longest first."""
-
-
-def blind_lines(part: QualityPart) -> Iterator[str]:
-    """Yield the unknown periods: subject, duration and reason. The text, if present, replaces the gap's name."""
-    for one in part.blind[:MOST_BLIND]:
-        yield f"{one.rule}: not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
-    if len(part.blind) > MOST_BLIND:
-        yield f"and {len(part.blind) - MOST_BLIND} more of shorter times, which report.json has"
-
-
-def coverage_sentence(part: QualityPart) -> str:
-    """Return the seen share of the period and of its replicas."""
-    text = f"{seen_words(part.hours_seen, part.hours)} were seen"
-    return (
-        f"{text}." if part.coverage is None else f"{text}, and in them {part.coverage:.1%} of the time of all replicas."
-    )
-
-
 def seen_words(seen: float, hours: float) -> str:
-    """Return "5 of 7 hours", and "12 of 20 minutes" of a period below an hour."""
-    return f"{seen:.0f} of {hours:.0f} hours" if hours >= 1 else f"{seen * 60:.0f} of {hours * 60:.0f} minutes"
+    """Return "5 of 7 hours", and "12 of 20 minutes" of an hour or less."""
+    # Of a day or less, 98 % can round to all of it.
+    places = 1 if hours <= 25 else 0
+    return (
+        f"{round(seen, places):g} of {hours:.0f} hours" if hours > 1 else f"{seen * 60:.0f} of {hours * 60:.0f} minutes"
+    )
 
 
 def days_words(days: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 
 from exporters.render.svg_charts import draw_spans
-from exporters.render.text import format_clock, format_duration, format_rfc3339, sign
+from exporters.render.text import describe_gap, format_clock, format_duration, format_rfc3339, sign
 from exporters.status.active_findings import ActiveFinding, ActiveIncident, place
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -237,13 +237,12 @@ def describe_finding(one: ActiveFinding, now: float) -> str:
 
 def describe_silence(one: ActiveFinding) -> str:
     """Return why a finding's rule has no verdict now, or an empty text."""
-    return f"No verdict now: {describe_gap(one.silent)}. The worst verdict is shown." if one.silent else ""
+    return f"No verdict now: {describe_unknown(one.silent)}. The worst verdict is shown." if one.silent else ""
 
 
-def describe_gap(unknown: Unknown) -> str:
+def describe_unknown(unknown: Unknown) -> str:
     """Return the reason of a missing verdict."""
-    reason = unknown.reason.value.replace("_", " ")
-    return f"{reason}: {unknown.text}" if unknown.text else reason
+    return describe_gap(unknown.reason, unknown.text)
 
 
 def fold(summary: str, content: str) -> str:

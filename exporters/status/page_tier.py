@@ -13,7 +13,7 @@ from html import escape
 from exporters.render.svg_charts import draw_panel, draw_scale
 from exporters.render.text import format_clock, format_duration, sign, tier_anchor
 from exporters.status.active_findings import LACKING, ended_findings, list_notes, pending_rules, place, unknowns
-from exporters.status.page_incident import describe_finding, describe_gap, fold
+from exporters.status.page_incident import describe_finding, describe_unknown, fold
 from exporters.status.page_tables import replicas
 from exporters.status.page_trend import Chart, charts, forecast
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
@@ -170,7 +170,7 @@ def _unanswered(tier: TierStatus, now: float) -> str:
     for unknown in unknowns(tier):
         rule = BY_NAME[unknown.rule].title if unknown.rule in BY_NAME else unknown.rule
         where = f" ({unknown.subject.replica})" if unknown.subject.replica else ""
-        several.setdefault(describe_gap(unknown), []).append(rule + where)
+        several.setdefault(describe_unknown(unknown), []).append(rule + where)
     if not several:
         return ""
     rows = "".join(
@@ -209,7 +209,7 @@ def _episode(finding: Finding, now: float) -> str:
 def _step13(tier: TierStatus, now: float) -> str:
     if tier.step13 is None:
         return ""
-    return fold("Step 13: does production confirm the benchmark?", f"<p>{escape(tier.step13)}</p>")
+    return fold("Step 13: did the first week under this plan confirm the benchmark?", f"<p>{escape(tier.step13)}</p>")
 
 
 PARTS: tuple[Callable[[TierStatus, float], str], ...] = (

@@ -25,6 +25,7 @@ from rules.plan.curve import operating_point
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Missing, Reading, SignalKind
 from rules.telemetry.wording import format_count, number, quantity
+from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 HOUR = 3600.0
@@ -296,9 +297,21 @@ def _quality(tier: TierStatus, one: ForecastStatus) -> Iterator[Tile]:
     made = one.forecast.projection
     share = f"{made.covered / made.forecasts:.1%}" if made.forecasts else NOT_YET
     within = coverage_text(made) if made.forecasts else "no target has passed"
-    yield "Within the 95 % quantile", share, within, _judged(tier, "ForecastDegraded", "holds")
+    judged, (error_high, quantile_low) = _judged(tier, "ForecastDegraded", "holds"), _misses(tier, made)
+    held = error_high and not quantile_low
+    yield "Within the 95 % quantile", share, within, sign(Status.OK, "holds") if held else judged
     error = NOT_YET if made.error_ratio is None else f"{made.error_ratio:.2f}"
-    yield "Error / naive error", error, comparison_text(made), ""
+    yield "Error / naive error", error, comparison_text(made), judged if error_high else ""
+
+
+def _misses(tier: TierStatus, made: Projection) -> tuple[bool, bool]:
+    """Return which limits of `ForecastDegraded` are missed while it fires: that of the error, that of the quantile."""
+    result = next((one for one in tier.results if one.rule == "ForecastDegraded"), None)
+    if result is None or isinstance(result, Unknown) or result.status is Status.OK:
+        return False, False
+    rule, limits = BY_NAME["ForecastDegraded"], tier.context.limits
+    error_high = made.error_ratio is not None and made.error_ratio >= rule.limit("error_ratio", limits)
+    return error_high, bool(made.forecasts) and made.covered / made.forecasts < rule.limit("coverage", limits)
 
 
 def _judged(tier: TierStatus, rule: str, fine: str) -> str:

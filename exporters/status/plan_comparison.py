@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from exporters.render.text import Tone, format_duration
+from exporters.render.text import Tone, describe_gap, format_duration
 from exporters.status.active_findings import list_active_findings, list_notes
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
@@ -52,7 +52,8 @@ class ComparisonRow:
     """Compared number: signal, unit, rules, and its readers from windows and plan.
 
     `seen` describes the bounds of the reading: bucket edges of a quantile or extremes of a level. The rules are all
-    page and ticket rules about the number, so tiles and findings agree. With `more_is_better`, below the plan is worse.
+    page and ticket rules about the number, so tiles and findings agree. Notes about the `signals` stand at the number.
+    With `more_is_better`, below the plan is worse.
     A `judged_by_plan` number has no rule: its planned value is its limit.
     """
 
@@ -60,6 +61,7 @@ class ComparisonRow:
     title: str
     unit: str
     rules: tuple[str, ...]
+    signals: tuple[str, ...]
     now: Callable[[TierStatus, Window], SignalValue]
     planned: Callable[[TierStatus], PlannedValue | None]
     seen: str = ""
@@ -98,7 +100,7 @@ class PlanComparison:
         if result is None:
             return Status.UNKNOWN, ""
         if isinstance(result, Unknown):
-            why = "" if result.reason is Gap.NOT_IN_PLAN else f": {result.reason.value.replace('_', ' ')}"
+            why = "" if result.reason is Gap.NOT_IN_PLAN else f": {describe_gap(result.reason, result.text, '{gap}')}"
             return Status.UNKNOWN, f"not judged{why}"
         if result.status in FIRING:
             tone: Tone = result.status if self.alerts else "note"
@@ -156,14 +158,13 @@ def _compared(row: ComparisonRow, tier: TierStatus, active: list[Verdict], notes
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
     firing = tuple(one for one in active if one.rule in row.rules)
-    signals = {row.key, *(RULES[rule].signal for rule in row.rules)}
     results = (*firing, *(result for result in tier.results if result.rule in row.rules))
     return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
         judged=worst_result(firing) or worst_result(results),
-        note=next((one for one in notes if one.rule in RULES and RULES[one.rule].signal in signals), None),
+        note=next((one for one in notes if one.rule in RULES and RULES[one.rule].signal in row.signals), None),
         alerts=bool(firing),
         at_this_load=_at_this_load(results),
         window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
@@ -284,6 +285,7 @@ def _row(
         title=title,
         unit=unit,
         rules=tuple(dict.fromkeys((*_about(key), *rules))),
+        signals=(key,),
         now=now or _signal(key),
         planned=lambda tier: planned(tier.context.plan) if tier.context.plan else None,
         seen=seen,
@@ -306,6 +308,7 @@ ROWS: tuple[ComparisonRow, ...] = (
         title="Requests per replica",
         unit="per_second",
         rules=_about("completed_rps", "arrival_rps", "fleet_utilization"),
+        signals=("completed_rps", "fleet_utilization"),
         now=_rps,
         planned=_usable,
     ),

@@ -70,6 +70,11 @@ def capacity_now(context: TierContext, days: Iterable[Iterable[BinnedWindow]]) -
     return damp_capacity(estimates)
 
 
+def evidence_of(days: Sequence[Iterable[BinnedWindow]]) -> tuple[BinnedWindow, ...]:
+    """Return the load bins behind the newest estimate of `capacity_now`, from the same days."""
+    return sum_by_bin(one for day in days[-EVIDENCE_DAYS:] for one in day)
+
+
 def estimate_capacity(context: TierContext, bins: Sequence[BinnedWindow]) -> Capacity | None:
     """Return the capacity from one sum per load bin. Return None if neither production nor plan gives one.
 

@@ -43,6 +43,7 @@ class ProductionSummary:
     without histograms, under any plan. `plan_hours` and `bins` (recent, one per load bin, one beyond the benchmark) are
     under the present plan. `rates` are the arrivals in `minutes` known minutes. `versions` are the plan versions,
     newest last. `pools` has the same of each pool, where prefill and decode are served apart: the arrivals are the tier's.
+    `capacity_bins` are the load bins that the capacity rests on, empty where there are none.
     """
 
     context: TierContext
@@ -53,6 +54,7 @@ class ProductionSummary:
     hours: tuple[Window, ...] = ()
     plan_hours: tuple[Window, ...] = ()
     bins: tuple[BinnedWindow, ...] = ()
+    capacity_bins: tuple[BinnedWindow, ...] = ()
     rates: tuple[Rate, ...] = ()
     minutes: int = 0
     requests: float = 0.0
@@ -63,6 +65,11 @@ class ProductionSummary:
     def observed_seconds(self) -> float:
         """Return the seconds in which the tier was observed."""
         return sum(utilization.observed_seconds(hour, HOUR_SECONDS) for hour in self.hours)
+
+    @property
+    def curve_bins(self) -> tuple[BinnedWindow, ...]:
+        """Return the load bins of the curve: those of the capacity, so that both tell of the same requests."""
+        return self.capacity_bins or self.bins
 
     @property
     def average_rps(self) -> float | None:

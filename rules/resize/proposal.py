@@ -109,7 +109,7 @@ def index_by_rule(results: Iterable[RuleResult]) -> Answers:
 
 def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     """Return the steps and the proposal from production and the rules' results of the same time."""
-    workload, points = measure_workload(seen), production_points(seen.context, seen.bins)
+    workload, points = measure_workload(seen), production_points(seen.context, seen.curve_bins)
     usable = seen.context.capacity
     plan, peak = seen.context.plan, find_peak_rps(seen, workload)
     mixed = seen.context.serves_whole_requests

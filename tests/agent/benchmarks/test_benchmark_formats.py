@@ -11,7 +11,7 @@ from paths import SHARED, TESTS
 from agent.benchmarks import formats
 from agent.benchmarks.formats import FORMATS, NAMES, read_results
 from agent.benchmarks.points import BenchmarkMeasurement
-from agent.errors import BenchmarkError
+from agent.errors import BenchmarkError, NotAResultError
 
 BENCH = TESTS / "bench"
 RUN = BENCH / "vllm-cpu" / "bench_c04.json"
@@ -146,13 +146,18 @@ def test_a_file_that_is_missing_a_folder_or_too_large_is_refused(tmp_path: Path)
     assert refusal(tmp_path) == "is a folder"
     large = tmp_path / "large.json"
     with large.open("wb") as file:
+        file.write(b"\n{")
         file.truncate(formats.MAX_BYTES + 1)
     assert refusal(large) == "is larger than 256 MiB; export it without single requests"
 
 
-def test_what_has_no_size_and_no_end_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "MAX_BYTES", 3 << 20)
-    assert refusal(Path("/dev/zero")) == "is larger than 3 MiB; export it without single requests"
+def test_what_does_not_begin_as_json_is_not_read_to_its_end(tmp_path: Path) -> None:
+    said = "is neither JSON nor YAML of less than 1 MiB"
+    assert refusal(Path("/dev/zero")) == said
+    path = written(tmp_path, b"\xff" * formats.MAX_YAML_BYTES + b"{}")
+    assert refusal(path) == said
+    with pytest.raises(NotAResultError):
+        read_results(path)
 
 
 def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:

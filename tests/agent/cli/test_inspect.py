@@ -226,6 +226,11 @@ def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (code, err) == (2, f"sizewatch inspect: {tmp_path}: cannot be read: Is a directory\n")
 
 
+def test_a_file_without_an_end_is_read_up_to_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = inspected(capsys, "/dev/zero")
+    assert (code, err) == (2, "sizewatch inspect: /dev/zero: is larger than 16 MiB: is this a saved page?\n")
+
+
 def test_an_engine_that_is_named_wrongly_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = inspected(capsys, str(PAGES / "steady_after_load.prom"), "--engine", "vlm")
     assert code == 2

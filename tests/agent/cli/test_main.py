@@ -122,6 +122,7 @@ def test_wrong_arguments_are_told_with_the_usage_and_end_with_2(
         (["chek"], "there is no 'chek'; did you mean check?"),
         (["plan", "improt"], "there is no 'improt'; did you mean import?"),
         (["check", "--formt", "json"], "there is no option --formt; did you mean --format?"),
+        (["init", "--tier", "a"], "there is no option --tier\n"),
         (["check", "--format", "jsno"], "there is no 'jsno'; did you mean json?"),
         (["zzz"], "there is no 'zzz'; choose from init, run, demo, "),
     ],

@@ -26,6 +26,7 @@ from exporters.report.records import TierReport, report_schema
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan, plan_version
+from rules.resize.production_curve import FINE
 from rules.telemetry.windows import Window
 
 FILES = ["plan.next.yaml", "report.html", "report.json", "report.md"]
@@ -63,6 +64,22 @@ def test_two_weeks_of_history_report_on_the_second_and_compare_it_with_the_first
     assert next(row for row in found.monitoring if row.key == "completed_rps").change == pytest.approx(1.0)
     assert found.quality.hours_seen == pytest.approx(168.0)
     assert found.quality.remarks == ()
+
+
+def test_the_curve_is_of_the_days_that_the_capacity_rests_on(tmp_path: Path) -> None:
+    # After the last midnight there is more load than in the week before.
+    path = history(tmp_path, hours(175, rps=lambda n: 45.0 if n >= 168 else day_and_night(n)))
+    (past,) = told(path, asked(plan(), since=START + 7 * HOUR, until=START + WEEK + 7 * HOUR)).tiers
+    usable, points = past.resize.usable, past.resize.points
+    assert usable is not None
+    assert max(one.rps for one in points if one.kept in FINE) == usable.kept_rps == pytest.approx(3.0)
+    curve = report(told(path, asked(plan(), since=START, until=START + WEEK + 7 * HOUR)))[0].tiers[0].curve
+    assert (curve.days, curve.until) == (7.0, START + WEEK)
+
+
+def test_the_curve_of_the_first_day_is_of_what_was_seen(tmp_path: Path) -> None:
+    (past,) = told(history(tmp_path, hours(7)), asked(plan(), since=START, until=START + 7 * HOUR)).tiers
+    assert [one.rps for one in past.resize.points] == [pytest.approx(1.0)]
 
 
 def test_the_rules_over_days_speak_of_the_same_week(tmp_path: Path) -> None:
@@ -262,6 +279,17 @@ def test_a_directory_that_cannot_be_made_is_said_in_a_sentence(
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main.main(["report", "-c", str(config), "--out", str(tmp_path / "file")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_made_is_told_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, [])
+    (tmp_path / "history.db").unlink()
+    assert main.main(["report", "-c", str(config), "--out", str(config / "out")]) == 2
+    assert capsys.readouterr().err == (
+        f"sizewatch report: {config}/out cannot be written: Not a directory; give another --out\n"
+    )
 
 
 def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,6 +163,16 @@ def test_progress_without_a_terminal_is_a_line_each_tenth_or_half_minute() -> No
     assert lines[-1] == "sizewatch demo: filling in the past 90%, 14 s left"
 
 
+def test_what_is_done_is_told_once() -> None:
+    console, times = io.StringIO(), [0.0]
+    shown = progress(console, times)
+    for second, share in ((10, 0.5), (20, 1.0), (60, 1.0), (120, 1.0)):
+        times[0] = float(second)
+        shown.tell(share, "filling in the past")
+        shown.draw()
+    assert console.getvalue().splitlines()[1:] == ["sizewatch demo: filling in the past 100%"]
+
+
 def test_slow_progress_without_a_terminal_is_a_line_each_half_minute() -> None:
     console, times = io.StringIO(), [0.0]
     shown = progress(console, times)

@@ -292,6 +292,10 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_told(tmp_path: Path) -> None
     assert wrong(tmp_path) == ": cannot be read: Is a directory"
 
 
+def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
+    assert wrong(Path("/dev/zero")).startswith(":1: has no column timestamp")
+
+
 def test_a_zone_that_is_none_is_told(tmp_path: Path) -> None:
     assert "'Europe/Berlinn', which is no time zone" in wrong(written(tmp_path, "0,1"), "Europe/Berlinn")
 

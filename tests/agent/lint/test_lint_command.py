@@ -163,6 +163,11 @@ def test_a_file_that_cannot_be_read_is_broken(name: str, text: str, says: str, t
     assert str(one).startswith(str(tmp_path / name))
 
 
+def test_a_file_without_an_end_is_read_up_to_the_limit() -> None:
+    (one,) = lint_files([Path("/dev/zero")]).broken
+    assert "is larger than" in str(one)
+
+
 def test_a_rule_without_an_expression_does_not_hide_the_others(tmp_path: Path) -> None:
     text = "- {alert: A, for: 5m}\n- {alert: B, expr: 'vllm:gpu_cache_usage_perc > 1'}\n- {record: C}\n"
     result = lint_files([path := written(tmp_path, text)])

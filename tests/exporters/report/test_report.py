@@ -18,6 +18,7 @@ from exporters.report.data_quality import clock_change
 from exporters.report.html import report_html
 from exporters.report.inputs import Prewarming
 from exporters.report.markdown import APPENDIX, MAIN, report_markdown
+from exporters.report.monitoring import judge_row
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report, TierReport, report_schema
 from rules.confidence import Certainty
@@ -227,6 +228,19 @@ def test_what_was_not_known_is_added_up_by_rule_and_reason() -> None:
     )
     found = week(unknowns=spans).quality.blind
     assert [(one.rule, one.seconds) for one in found] == [("TtftDivergence", 4 * HOUR)]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(120.0, "ok"), (8 * HOUR, "unknown")])
+def test_a_rule_that_was_silent_for_minutes_after_a_restart_was_judged_in_this_week(seconds: float, said: str) -> None:
+    silent = UnknownSpan(
+        rule="RequestsRefused",
+        subject=Subject(tier="t"),
+        reason=Gap.TOO_FEW_REQUESTS,
+        text="120 s seen, 180 s are needed",
+        started_at=START + DAY,
+        ended_at=START + DAY + seconds,
+    )
+    assert judge_row(("RequestsRefused",), tier_past(PLAN, hours(), unknowns=(silent,))).status == said
 
 
 def worth() -> PrewarmValue:

@@ -23,6 +23,8 @@ NUMBER = re.compile(rf"(?<![\w.,/+-])(\d[\d,]*(?:\.\d+)?)(?: to (\d[\d,]*(?:\.\d
 
 FACTS = {
     "capacity of a replica": r"(?:A replica keeps the SLO up to|a replica takes|; capacity =|^target .* replicas at) ([\d.]+) rps",
+    "highest load that kept the SLO": r"production kept the SLO up to ([\d.]+\d)"
+    r"|^\| ([\d.]+) rps \|[^\n]*kept \|\n\n",
     "peak": r"(?:the peak was|; peak =|peak rate, of five minutes \| [\d.]+ rps \|) ([\d.]+) rps",
     "completed requests": r"(?:Completed requests \|[^|]*\||rps of) ([\d.]+) rps",
     "cost of a million tokens": r"(?:Cost per million tokens \|[^|]*\||measured \|[^|]*\|[^|]*\|[^|]*\|) ([\d.]+) USD"

@@ -9,12 +9,13 @@ import pytest
 from report_samples import DAY, START, finding, hour, hours, plan, reported
 
 from exporters.documents.check import NO_BENCHMARK, result_words
+from exporters.report.data_quality import blind_lines
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.monitoring import NO_SLO
 from exporters.report.period_records import UnknownPeriod
 from exporters.report.records import GuardrailRow, Report
-from exporters.report.wording import BOUNDS, blind_lines, fit_words
+from exporters.report.wording import BOUNDS, fit_words, seen_words
 from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import UnknownSpan
@@ -111,8 +112,35 @@ def test_what_was_not_judged_tells_hours_and_not_too_few_requests() -> None:
     rows = (
         UnknownPeriod(rule="UtilizationTrap", reason="too_few_requests", seconds=7 * DAY, text="157 of 168 hours seen"),
         UnknownPeriod(rule="TtftTail", reason="scrape_failed", seconds=3600.0, text=""),
+        UnknownPeriod(rule="TpotTail", reason="scrape_failed", seconds=3600.0, text=""),
+        *(UnknownPeriod(rule=f"R{n}", reason="stale", seconds=60.0, text="late") for n in range(9)),
     )
     assert list(blind_lines(replace(reported(plan(), hours())[0].tiers[0].quality, blind=rows))) == [
         "UtilizationTrap: not judged for 7 d: 157 of 168 hours seen",
-        "TtftTail: not judged for 1 h: scrape failed",
+        "TtftTail, TpotTail: not judged for 1 h: scrape failed",
+        "R0, R1, R2, R3, R4, R5 and 3 more: not judged for 1 min: late",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "hours", "said"),
+    [
+        (0.75, 1.0, "45 of 60 minutes"),
+        (23.5, 24.0, "23.5 of 24 hours"),
+        (24.0, 24.0, "24 of 24 hours"),
+        (157.4, 168.0, "157 of 168 hours"),
+    ],
+)
+def test_what_was_not_seen_is_not_rounded_away(seen: float, hours: float, said: str) -> None:
+    assert seen_words(seen, hours) == said
+
+
+def test_a_value_outside_its_target_without_a_finding_says_why_in_the_table() -> None:
+    found = reported(plan(), hours(rps=lambda n: 36.0))[0]
+    row = next(one for one in found.tiers[0].monitoring if one.key == "fleet_utilization")
+    assert (row.status, row.target) == ("ok", "60-80 %")
+    said = "Fleet utilisation is 49.1% over 7.0 days; 40% or more is no trap"
+    assert row.sentence == said
+    assert f"| as it should be | {said} |" in report_markdown(found)
+    assert f"<small>{said}</small>" in report_html(found)
+    assert f"Fleet utilisation, on average: as it should be: {said}" not in report_markdown(found)

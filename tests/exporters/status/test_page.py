@@ -562,6 +562,15 @@ def test_what_is_for_the_report_only_spoils_no_tier_and_stands_apart() -> None:
     assert "quiet ✓ as planned" in page.text
 
 
+def test_a_note_stands_at_the_number_that_it_is_about() -> None:
+    tier = healthy()
+    low = next(a for a in tier.results if a.rule == "GpuComputeLow")
+    assert isinstance(low, Verdict)
+    notes = (replace(low, rule=rule, status=Status.WARNING) for rule in ("KvCacheUnderused", "ForecastDegraded"))
+    rows = compare_with_plan(replace(tier, results=(*(a for a in tier.results if a is not low), *notes)))
+    assert {one.row.key: one.note.rule for one in rows if one.note} == {"kv_utilization": "KvCacheUnderused"}
+
+
 def test_findings_of_one_cause_are_one_card_with_its_symptoms_folded() -> None:
     tier = explained_tier()
     page = read(with_tiers(tier))

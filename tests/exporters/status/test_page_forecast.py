@@ -19,9 +19,11 @@ from exporters.status.page import render_page
 from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus
 from exporters.status.status_json import status_json
 from forecast.capacity.cold_start import ColdStart, LeadSource
+from rules.confidence import Certainty
 from rules.replicas.start_quantiles import StartQuantiles
 from rules.replicas.starts import Timing
 from rules.verdicts.projection import ForecastPoint
+from rules.verdicts.verdict import Status, Verdict
 
 COLD = ColdStart(
     p95_seconds=140.0,
@@ -96,6 +98,26 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     assert re.search(
         r"Warm from \(replicas\), UTC, until \d\d:\d\d tomorrow, enough with 99% certainty: \d\d:\d\d \d+", page
     )
+
+
+def judged(told: ForecastStatus, error_ratio: float, covered: int) -> str:
+    """The page while `ForecastDegraded` fires for such a forecast."""
+    assert told.forecast is not None
+    made = replace(told.forecast.projection, error_ratio=error_ratio, covered=covered, forecasts=1000)
+    shown = status(replace(told, forecast=replace(told.forecast, projection=made)))
+    fired = next(one for one in shown.tiers[0].results if isinstance(one, Verdict))
+    bad = replace(fired, rule="ForecastDegraded", status=Status.WARNING, certainty=Certainty.LIKELY)
+    return text(replace(shown, tiers=(replace(shown.tiers[0], results=(bad,)),)))
+
+
+def test_the_verdict_on_a_forecast_stands_at_the_number_that_misses_its_limit(told: ForecastStatus) -> None:
+    warned = "▲ warning, likely"
+    page = judged(told, 1.13, 976)
+    assert "at or below their 95% quantile ✓ holds" in page
+    assert f"1.13 of same as now over 1000 targets; the naive method was as good {warned}" in page
+    page = judged(told, 0.62, 500)
+    assert f"at or below their 95% quantile {warned}" in page
+    assert f"of same as now over 1000 targets {warned}" not in page
 
 
 def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> None:
