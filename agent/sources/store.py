@@ -146,6 +146,8 @@ class StoreSource:
             unavailable=unavailable,
             removed=frozenset(key for keys in removed.values() for key in keys),
             pools={reader.tier: reader.pages.pools for reader in self._readers},
+            # Every replica had a page or a missed scrape in this turn.
+            partial=True,
             events=tuple(_gone_event(until, tier, keys) for tier, keys in removed.items()),
         )
 

@@ -68,8 +68,8 @@ class Observation:
 
     `gpus` also holds replicas that another agent scrapes. `aggregated` are the tiers that a store adds up, `aggregates`
     their new minutes. `unavailable` maps a tier of which nothing is known now to the reason. `removed` are replicas that
-    no longer exist. `pools` maps replicas to pools, by tier, where the source learns them. `partial`: others of the same
-    cycle follow. The rules of a replica are evaluated only where it was scraped.
+    no longer exist. `pools` maps replicas to pools, by tier, where the source learns them. `partial`: it is one of
+    several of a cycle. The rules of a replica are evaluated only where it was scraped.
     """
 
     now: float

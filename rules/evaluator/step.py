@@ -134,9 +134,10 @@ class Evaluator:
         """Apply one scrape at `now` (unix seconds). Return its window, and add what happened to `events`."""
         if scrape.snapshot is None and scrape.starting and self._is_starting(state, scrape):
             return None
-        before = state.replicas.get(scrape.key) or ReplicaState(tier=scrape.tier, name=scrape.replica)
+        key = scrape.key
+        before = state.replicas.get(key) or ReplicaState(tier=scrape.tier, name=scrape.replica)
         if before.gpu_problem != scrape.gpu_problem:
-            before = state.replicas[scrape.key] = replace(before, gpu_problem=scrape.gpu_problem)
+            before = state.replicas[key] = replace(before, gpu_problem=scrape.gpu_problem)
         if scrape.snapshot is None:
             return self._apply_failure(state, scrape)
         if before.track.last is not None and windows.is_restart(before.track.last, scrape.snapshot):

@@ -379,7 +379,7 @@ def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> No
             fleet.source.take_windows(fleet.loop.evaluator.step(fleet.loop.state, observation))
             turn.append(observation)
     # Pages came: the rules of their replicas are evaluated before the tier is unknown.
-    assert [bool(one.scrapes) for one in turn] == [one.partial for one in turn] == [True, False]
+    assert [bool(one.scrapes) for one in turn] == [True, False]
     assert [TIER in one.unavailable for one in turn] == [False, True]
 
 
