@@ -18,7 +18,6 @@ from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import Finding, RuleState
-from rules.verdicts.held_windows import HeldWindows
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Subject
 
@@ -74,7 +73,7 @@ class EvaluatorState:
         for tier in (*self.minutes, *sorted(tiers - self.minutes.keys())):
             minutes = self.minutes.get(tier, TierMinutes())
             if (minutes.each is not None) != (tier in tiers):
-                self.minutes[tier] = replace(minutes, each=HeldWindows() if tier in tiers else None)
+                self.minutes[tier] = replace(minutes, each=() if tier in tiers else None)
 
     def starts(self, tier: str) -> tuple[ReplicaStart, ...]:
         """Return the known starts of a tier's replicas, oldest first."""

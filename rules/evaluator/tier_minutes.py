@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +21,7 @@ from rules.telemetry import windows
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
-from rules.verdicts.held_windows import HeldWindows
+from rules.verdicts.held_windows import HeldWindows, select_ending
 
 LIVE_SECONDS = 3600.0
 """Maximum window in seconds of a rule over the minutes in memory. Longer rules use the hours of the history."""
@@ -66,11 +67,11 @@ class TierMinutes:
     of its replicas.
 
     In an aggregated tier `binned` are sums over the replicas of one load, and `each` holds what comparing rules need of
-    every replica; a turn's windows are a batch. Otherwise `binned` are those of single replicas, and `each` is None.
+    every replica, in a batch for each turn. Otherwise `binned` are those of single replicas, and `each` is None.
     """
 
     binned: HeldWindows = field(default_factory=HeldWindows)
-    each: HeldWindows | None = None
+    each: tuple[HeldWindows, ...] | None = None
     budget: Budget = field(default_factory=Budget)
     starts: tuple[ReplicaStart, ...] = ()
     releases: tuple[ReplicaRelease, ...] = ()
@@ -95,7 +96,7 @@ def add_minute(
     newest = load_bins.mark_backlog(load_bins.bin_window(minute, context.curve, replica), before)
     return replace(
         minutes,
-        binned=_drop_excess(HeldWindows((*keep, newest)), (newest,), watched),
+        binned=_drop_excess((HeldWindows((*keep, newest)),), (newest,), watched)[0],
         each=None,
         budget=error_budget.add_minute(_budget(minutes, context), minute),
     )
@@ -115,21 +116,25 @@ def add_aggregated_minute(
     known = _budget(minutes, context)
     for one in groups:
         known = error_budget.add_minute(known, one.window)
-    aged = _age_batches(minutes.binned, _aged, since, until, now)
-    aged_each = _age_batches(minutes.each or HeldWindows(), _aged_each, since, until, now)
+    aged = _age_batches(minutes.binned.batches, _aged, since, until, now)
+    aged_each = _age_batches(minutes.each or (), _aged_each, since, until, now)
     return replace(
         minutes,
-        binned=_drop_excess(HeldWindows.of_batches((*aged, HeldWindows(groups))), groups, watched),
-        each=_drop_excess(HeldWindows.of_batches((*aged_each, HeldWindows(each))), each, watched),
+        binned=HeldWindows.of_batches(_drop_excess((*aged, HeldWindows(groups)), groups, watched)),
+        each=_drop_excess((*aged_each, HeldWindows(each)), each, watched),
         budget=known,
     )
 
 
 def _age_batches(
-    held: HeldWindows, age: Callable[[BinnedWindow, float], BinnedWindow], since: float, until: float, now: float
+    batches: Iterable[HeldWindows],
+    age: Callable[[BinnedWindow, float], BinnedWindow],
+    since: float,
+    until: float,
+    now: float,
 ) -> Iterator[HeldWindows]:
-    """Yield the batches with the windows that end between `since` and `until`, the older ones `age`d."""
-    for batch in held.ending_within(since, until).batches:
+    """Yield the windows that end between `since` and `until`, the older ones `age`d."""
+    for batch in filter(None, (select_ending(batch, since, until) for batch in batches)):
         is_new = batch.ends[0] > now - RECENT_SECONDS
         yield batch if is_new or batch.once(_is_aged, age) else HeldWindows(age(one, now) for one in batch)
 
@@ -148,19 +153,21 @@ def _reach(end: float, watched: TierSize | None) -> tuple[float, float, float]:
     return now, now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
 
 
-def _drop_excess(held: HeldWindows, newest: Sequence[BinnedWindow], watched: TierSize | None) -> HeldWindows:
+def _drop_excess(
+    batches: tuple[HeldWindows, ...], newest: Sequence[BinnedWindow], watched: TierSize | None
+) -> tuple[HeldWindows, ...]:
     """Drop the oldest windows of the minutes of `newest` where there are more than the replicas can leave."""
-    if watched is None or len(held) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
-        return held
+    if watched is None or sum(map(len, batches)) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
+        return batches
     most = TIMES * watched.replicas + SPARE
     kept: dict[float, deque[BinnedWindow]] = {windows.minute_of(one.window): deque(maxlen=most) for one in newest}
-    for one in held:
+    for one in chain.from_iterable(batches):
         if (minute := windows.minute_of(one.window)) in kept:
             kept[minute].append(one)
     known = {id(one) for several in kept.values() for one in several}
-    return HeldWindows.of_batches(
+    return tuple(
         HeldWindows(one for one in batch if id(one) in known or windows.minute_of(one.window) not in kept)
-        for batch in held.batches
+        for batch in batches
     )
 
 
@@ -234,7 +241,7 @@ def rebin_minutes(minutes: TierMinutes, context: TierContext) -> TierMinutes:
     anew = TierMinutes(starts=minutes.starts, releases=minutes.releases)
     if minutes.each is not None:
         # Sums by the loads of another curve cannot be taken apart.
-        return replace(anew, each=HeldWindows(), budget=_budget(minutes, context))
+        return replace(anew, each=(), budget=_budget(minutes, context))
     for one in minutes.binned:
         anew = add_minute(anew, one.window, one.replica or "", context)
     same = minutes.budget.objectives == error_budget.empty_budget(context).objectives
@@ -245,8 +252,9 @@ def recent_windows(
     minutes: TierMinutes, replica: ReplicaState, context: TierContext, now: float
 ) -> tuple[BinnedWindow, ...]:
     """Return the last minutes of one replica, including the open one."""
-    of_each = minutes.binned if minutes.each is None else minutes.each
-    closed = [s for s in of_each if s.replica == replica.name and s.window.end > now - EXPLAINED_SECONDS]
+    of_each = minutes.binned.batches if minutes.each is None else minutes.each
+    recent = chain.from_iterable(select_ending(batch, now - EXPLAINED_SECONDS) for batch in of_each)
+    closed = [s for s in recent if s.replica == replica.name]
     if replica.open:
         closed.append(load_bins.bin_window(windows.sum_windows(replica.open), context.curve, replica.name))
     return tuple(closed)

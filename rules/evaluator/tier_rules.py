@@ -26,7 +26,7 @@ from rules.verdicts.context import (
     too_short,
 )
 from rules.verdicts.error_budget import Budget
-from rules.verdicts.held_windows import HeldWindows, hold
+from rules.verdicts.held_windows import HeldWindows, hold, select_ending
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
@@ -110,7 +110,7 @@ def compared_tiers(
 ) -> dict[str, TierWindows]:
     """Return what rules that compare tiers read of each. The tiers share it, as each is compared with all others."""
     return {
-        name: TierWindows(context=contexts[name], binned=_hold(one.binned, COMPARING, now))
+        name: TierWindows(context=contexts[name], binned=_hold(one.binned.batches, COMPARING, now))
         for name, one in minutes.items()
     }
 
@@ -142,7 +142,7 @@ def evaluate_tier_rules(
         kind = (of_each, rule.window_seconds)
         if kind not in holds:
             # Rules share few window lengths, and an hour of a large tier has many thousand windows.
-            holds[kind] = _hold(minutes.each or () if of_each else minutes.binned, rule, now)
+            holds[kind] = _hold((minutes.each or ()) if of_each else minutes.binned.batches, rule, now)
         results.append(_judged(rule, minutes, holds[kind], context, now, fleet, projection))
     return tuple(results)
 
@@ -197,5 +197,5 @@ def _may_exceed(result: Verdict) -> bool:
     return seen.high is None or seen.high > expected.high
 
 
-def _hold(all_slices: Sequence[BinnedWindow], rule: Rule, now: float) -> HeldWindows:
-    return hold(all_slices).ending_within(now - rule.window_seconds)
+def _hold(batches: Iterable[HeldWindows], rule: Rule, now: float) -> HeldWindows:
+    return HeldWindows.of_batches(select_ending(batch, now - rule.window_seconds) for batch in batches)

@@ -113,14 +113,17 @@ def unserved(counters: Mapping[str, float]) -> float:
 
 
 def minute_from_window(window: Window) -> MinuteSums:
-    """Return the sums of a window of one replica as if it were one minute."""
+    """Return the sums of a window as if it were one minute.
+
+    A window of several replicas expects more time than it spans, and all of it since its start.
+    """
     told = count_arrivals(window.counters)
     seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
     prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
     waiting, computed = window.gauges.get("requests_waiting"), computed_share(window)
     return MinuteSums(
         start=window.start,
-        first=window.end - window.expected_seconds,
+        first=max(window.start, window.end - window.expected_seconds),
         last=window.end,
         expected_seconds=window.expected_seconds,
         covered_seconds=window.covered_seconds,
@@ -160,7 +163,7 @@ def split_by_minute(window: Window) -> tuple[MinuteSums, ...]:
     while start < window.end:
         seen = _overlap(start, seen_from, window.end) / (window.end - seen_from) if window.span > 0 else 0.0
         due = _overlap(start, first, window.end)
-        share = dict.fromkeys(ADDED, seen) | {"expected_seconds": due / window.expected_seconds if due else 0.0}
+        share = dict.fromkeys(ADDED, seen) | {"expected_seconds": due / (window.end - whole.first) if due else 0.0}
         minutes.append(
             MinuteSums(
                 start=start,

@@ -87,19 +87,6 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     def is_scraped_by_the_minute(self) -> bool:
         return _mostly(self, _is_of_one_scrape)
 
-    def ending_within(self, since: float, until: float = math.inf) -> HeldWindows:
-        """Return the windows that end after `since` and not after `until` (unix seconds)."""
-
-        def select(batch: HeldWindows) -> HeldWindows:
-            first, last = batch.ends
-            if since < first and last <= until:
-                return batch
-            if last <= since or until < first:
-                return HeldWindows()
-            return HeldWindows(one for one in batch if since < one.window.end <= until)
-
-        return self.select(select)
-
     def select(self, choose: Callable[[HeldWindows], HeldWindows]) -> HeldWindows:
         """Return the windows that `choose` returns of each batch."""
         if not self._batches:
@@ -162,6 +149,16 @@ class HeldWindows(tuple[BinnedWindow, ...]):
 def hold(binned: Iterable[BinnedWindow]) -> HeldWindows:
     """Return the windows with what was already asked of them."""
     return binned if isinstance(binned, HeldWindows) else HeldWindows(binned)
+
+
+def select_ending(batch: HeldWindows, since: float, until: float = math.inf) -> HeldWindows:
+    """Return the windows of a batch that end after `since` and not after `until` (unix seconds)."""
+    first, last = batch.ends
+    if since < first and last <= until:
+        return batch
+    if last <= since or until < first:
+        return HeldWindows()
+    return HeldWindows(one for one in batch if since < one.window.end <= until)
 
 
 def _find_growing_queues(held: HeldWindows, now: float) -> dict[str | None, str]:

@@ -105,7 +105,7 @@ def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
         if number % 1000 == 0:
             watcher.step(BEGIN)
         held_now = watcher.minutes["t"]
-        sizes.append(len(held_now.binned) + len(held_now.each or ()))
+        sizes.append(len(held_now.binned) + sum(map(len, held_now.each or ())))
     return sizes
 
 

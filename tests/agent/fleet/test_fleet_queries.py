@@ -53,7 +53,7 @@ def test_eight_tiers_are_asked_with_at_most_40_queries_and_as_many_for_three_tim
     minutes = loop.state.minutes["tier-0"]
     assert sum(s.window.counters.get("requests_finished", 0.0) for s in minutes.binned) > 0
     assert minutes.each is not None
-    assert {s.replica for s in minutes.each} == {pod_name(0, number) for number in range(12)}
+    assert {s.replica for batch in minutes.each for s in batch} == {pod_name(0, number) for number in range(12)}
 
 
 def test_tiers_that_are_read_replica_by_replica_are_counted_now_and_then_and_asked_once_a_turn(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def turns(name: str, folder: Path) -> tuple[list[Window], dict[Any, RuleResult]]
             loop.run_cycle()
             assert source_of(loop).errors == {}
         state = loop.state
-    minutes = [one for tier in state.minutes.values() for one in (*tier.binned, *(tier.each or ()))]
+    minutes = [one for tier in state.minutes.values() for one in (*tier.binned, *chain.from_iterable(tier.each or ()))]
     return [one.window for one in minutes], {key: rule.result for key, rule in state.rules.items()}
 
 

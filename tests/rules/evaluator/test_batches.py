@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from judging_samples import START, context, minute, minutes
@@ -127,32 +128,33 @@ def test_a_batch_is_asked_once_whatever_hold_it_is_part_of() -> None:
         return len(batch)
 
     held = in_batches(windows_of(steady), 60.0)
-    first = [held.by_batch(count), held.ending_within(held.batches[0].ends[1]).by_batch(count)]
+    first = [held.by_batch(count), HeldWindows.of_batches(held.batches[1:]).by_batch(count)]
     assert first == [[len(batch) for batch in held.batches], [len(batch) for batch in held.batches[1:]]]
     assert asked_of == first[0]
 
 
 def test_what_is_kept_with_windows_does_not_hold_them() -> None:
     held = HeldWindows(windows_of(steady))
-    kept = [held.ending_within(0.0), held.since(0.0, 0.0, 60.0)]
-    assert kept == [held, held]
-    assert all(one is not held and held not in one.batches[1:] and one.batches[0] is not held for one in kept)
+    kept = held.since(0.0, 0.0, 60.0)
+    assert kept == held
+    assert kept is not held
+    assert all(batch is not held for batch in kept.batches)
 
 
 def test_an_hour_of_an_aggregated_tier_keeps_its_batches_and_ages_them_whole() -> None:
-    kept, sizes = tier_minutes.TierMinutes(each=HeldWindows()), []
+    kept, sizes = tier_minutes.TierMinutes(each=()), []
     for number in range(70):
         newest = [BinnedWindow(replica=name, window=minute(number), rps=3.0, in_system=3.0) for name in NAMES]
-        before = kept.each.batches if kept.each else ()
+        before = kept.each or ()
         kept = tier_minutes.add_aggregated_minute(kept, newest[:1], newest, PLAN)
         assert kept.each is not None
-        sizes.append(len(kept.each))
-        lasting = [batch for batch in kept.each.batches if any(batch is one for one in before)]
+        sizes.append(sum(map(len, kept.each)))
+        lasting = [batch for batch in kept.each if any(batch is one for one in before)]
         assert len(lasting) >= len(before) - 2, "one is dropped and one is aged at most"
     assert kept.each is not None
     assert sizes[-1] == sizes[-2] == 4 * 61
-    now = kept.each.ends[1]
-    for one in kept.each:
+    now = kept.each[-1].ends[1]
+    for one in chain.from_iterable(kept.each):
         old = one.window.end <= now - tier_minutes.RECENT_SECONDS
         assert bool(one.window.gauges) is not old
         assert bool("ttft_seconds" in one.window.histograms) is not old

@@ -7,7 +7,6 @@ from rules.evaluator import tier_minutes, tier_rules
 from rules.methods.configuration import judge_cold_start
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap
-from rules.verdicts.held_windows import HeldWindows
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 TIER_RULES = [rule.name for rule in tier_minutes.LIVE]
@@ -85,7 +84,7 @@ def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None
 def test_a_rule_over_an_hour_of_every_replica_is_asked_seldom_of_a_tier_that_is_seen_as_sums() -> None:
     result = Unknown(t=1200.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
     other = Unknown(t=1200.0, rule="KvEviction", subject=Subject(tier="t"), reason=Gap.NO_TRAFFIC, text="x")
-    sums, single = tier_minutes.TierMinutes(each=HeldWindows()), tier_minutes.TierMinutes()
+    sums, single = tier_minutes.TierMinutes(each=()), tier_minutes.TierMinutes()
     assert tier_rules.cached_results(sums, (result, other), 1499.0) == {"PrefixRoutingBroken": result}
     assert (
         tier_rules.cached_results(sums, (result,), 1500.0) == tier_rules.cached_results(sums, (result,), 1199.0) == {}

@@ -150,7 +150,7 @@ def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:
         binned=tuple(
             load_bins.bin_window(one.window, context().curve, None) for one in alone.binned if one.replica == "a"
         ),
-        each=alone.binned,
+        each=alone.binned.batches,
     )
     now = max(one.window.end for one in alone.binned)
     found = {one.rule: one for one in tier_rules.evaluate_tier_rules(summed, context(), now)}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
-from rules.telemetry import arrivals
+from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums, list_demand, minute_from_window, split_by_minute
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.signals import Gap
@@ -262,6 +262,15 @@ def test_parts_of_different_minutes_do_not_add_up() -> None:
         arrivals.add((minute_from_window(busy(START, START + 60)), minute_from_window(busy(START + 60, START + 120))))
     with pytest.raises(ValueError, match="one and the same minute"):
         arrivals.add(())
+
+
+def test_a_sum_over_many_replicas_has_the_minutes_of_its_replicas() -> None:
+    replicas = [busy(START + 15, START + 75)] * 60
+    each, added = minutes(*replicas), minutes(windows.sum_windows(replicas))
+    assert [one.start for one in added] == [one.start for one in each] == [START, START + 60]
+    for single, whole in zip(each, added, strict=True):
+        assert (whole.first, whole.last) == (single.first, single.last)
+        assert [getattr(whole, name) for name in ADDED] == pytest.approx([getattr(single, name) for name in ADDED])
 
 
 def test_every_sum_is_added_and_the_ends_are_the_outermost() -> None:
