@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty
@@ -68,17 +69,19 @@ def judge_queue(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     replicas = group_by_replica(case.binned)
-    late = case.last_quarter(case.binned).by_replica
-    last = {name: load_bins.mean_waiting(late.get(name, ())) for name in replicas}
-    if all(value is None for value in last.values()):
+    late, held = case.last_quarter(case.binned).by_replica, hold(case.binned)
+    # Most replicas of a fleet have no queue at all.
+    last = {name: load_bins.mean_waiting(late.get(name, ())) for name in replicas if name in held.waiting}
+    others = (load_bins.mean_waiting(late.get(name, ())) for name in replicas if name not in last)
+    if all(value is None for value in chain(last.values(), others)):
         return case.unknown(worst_gap(case.binned, "requests_waiting"), "how many requests wait is not known")
-    most = max(value for value in last.values() if value is not None)
+    most = max((value for value in last.values() if value is not None), default=0.0)
     expected = range_reading(0.0, case.limit("waiting"), float(len(replicas)))
-    texts = hold(case.binned).find_growing_queues(case.now)
+    texts = held.find_growing_queues(case.now)
     found = (_describe_growth(case, name, replicas[name], text) for name, text in texts.items())
     grown = [trend for trend in found if trend is not None]
     if not grown:
-        waiting = [name for name in replicas if (last[name] or 0.0) >= case.limit("waiting")]
+        waiting = [name for name in replicas if (last.get(name) or 0.0) >= case.limit("waiting")]
         unseen = next((name for name in waiting if not load_bins.thirds_seen(replicas[name], case.now)), None)
         if unseen is not None:
             seen = part_seen(replicas[unseen], replicas[unseen])

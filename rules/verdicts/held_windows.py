@@ -95,6 +95,11 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         return HeldWindows.of_batches(map(choose, self._batches))
 
     @cached_property
+    def waiting(self) -> frozenset[str | None]:
+        """Return the replicas at which a request waited."""
+        return frozenset().union(*self.by_batch(_find_waiting))
+
+    @cached_property
     def by_replica(self) -> Mapping[str | None, HeldWindows]:
         """Return the windows of each replica, in their order."""
         return {name: HeldWindows(group) for name, group in windows.group_by(self, lambda one: one.replica).items()}
@@ -163,9 +168,8 @@ def select_ending(batch: HeldWindows, since: float, until: float = math.inf) -> 
 
 def _find_growing_queues(held: HeldWindows, now: float) -> dict[str | None, str]:
     # Most replicas of a fleet have no queue at all.
-    waiting = frozenset().union(*held.by_batch(_find_waiting))
-    groups = held.by_replica.items() if waiting else ()
-    found = {name: load_bins.describe_growth(group, now) for name, group in groups if name in waiting}
+    groups = held.by_replica.items() if held.waiting else ()
+    found = {name: load_bins.describe_growth(group, now) for name, group in groups if name in held.waiting}
     return {name: text for name, text in found.items() if text}
 
 

@@ -19,6 +19,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.windows import Window
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
+from rules.verdicts.held_windows import HeldWindows
 from rules.verdicts.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS
 from rules.verdicts.verdict import Status, Verdict
 
@@ -147,7 +148,7 @@ def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:
     alone = minutes(context(), several)
     summed = replace(
         alone,
-        binned=tuple(
+        binned=HeldWindows(
             load_bins.bin_window(one.window, context().curve, None) for one in alone.binned if one.replica == "a"
         ),
         each=alone.binned.batches,
