@@ -238,6 +238,25 @@ def _with_sums(seen: Window, added: Window, families: frozenset[str]) -> Window:
     )
 
 
+OWN = frozenset({windows.NET_CHANGE, *windows.STARTS})
+"""Counters of a group that come from its replicas, as its gauges do."""
+
+
+def _without_sums(window: Window) -> Window:
+    """Return a replica's window without what the store adds up."""
+    return Window(
+        start=window.start,
+        end=window.end,
+        expected_seconds=window.expected_seconds,
+        covered_seconds=window.covered_seconds,
+        counters={family: value for family, value in window.counters.items() if family in OWN},
+        gauges=window.gauges,
+        short_seconds=window.short_seconds,
+        gaps=window.gaps,
+        sampled=window.sampled,
+    )
+
+
 class AgentAggregates:
     """Sums of one tier from agents' series. `slo_seconds` is the TTFT objective: buckets around it are read by replica."""
 
@@ -273,17 +292,17 @@ class AgentAggregates:
         return [self._whole(several, found.get(place, ()), start, end) for place, several in enumerate(grouped)]
 
     def _whole(self, several: Sequence[BinnedWindow], parts: Sequence[GroupSums], start: float, end: float) -> Window:
-        seen = windows.sum_windows(one.window for one in several)
         if not parts:
+            seen = windows.sum_windows(one.window for one in several)
             return replace(seen, gaps={**seen.gaps, EVERYTHING: Gap.SCRAPE_FAILED})
+        seen = windows.sum_windows(_without_sums(one.window) for one in several)
         added = windows.sum_windows(part.window for part in parts)
         parts_of = dict(added.histograms)
         for family in frozenset().union(*(part.mixed for part in parts)):
             parts_of[family] = self._replica_by_replica(family, several, start, end)
-        own = {f: v for f, v in seen.counters.items() if f in (windows.NET_CHANGE, *windows.STARTS)}
         return replace(
             seen,
-            counters={**added.counters, **own},
+            counters={**added.counters, **seen.counters},
             histograms=parts_of,
             gauges={**seen.gauges, **added.gauges},
             short_seconds={

@@ -236,16 +236,23 @@ class _GroupPart:
     levels: dict[str, dict[str, MatrixSeries]] = field(default_factory=dict)
 
 
+@lru_cache(maxsize=1024)
+def _split_part(text: str) -> tuple[str, str]:
+    """Return group and lot, and aggregation, of a part's name. Return "" of what no query asks for."""
+    lot, _, what = text.rpartition(".")
+    return (lot, what) if _ASKED_FOR.fullmatch(lot) else ("", "")
+
+
 def group_sums(several: Iterable[MatrixSeries], start: float, end: float) -> dict[int, tuple[GroupSums, ...]]:
     """Return the parts of each group from `start` to `end` (unix seconds). Their windows cover no time themselves."""
     parts: dict[str, _GroupPart] = {}
     for one in several:
         labels = one.labels
-        lot, _, what = labels.get(PART, "").rpartition(".")
-        if not _ASKED_FOR.fullmatch(lot):
+        lot, what = _split_part(labels.get(PART, ""))
+        if not lot:
             # The series belongs to no part of the query.
             continue
-        part = parts.setdefault(lot, _GroupPart())
+        part = parts.get(lot) or parts.setdefault(lot, _GroupPart())
         name = labels.get("__name__", "")
         if what in LEVELS or name in LEVEL_NAMES:
             part.levels.setdefault(name, {})[what] = one
