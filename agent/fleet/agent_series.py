@@ -77,20 +77,22 @@ class CounterContinuity:
 
     def __init__(self) -> None:
         self._base: dict[str, float] = {}
-        self._last: dict[str, float] = {}
+        self._last: Mapping[str, float] = {}
         self._base_parts: dict[str, Cumulative] = {}
-        self._last_parts: dict[str, Cumulative] = {}
+        self._last_parts: Mapping[str, Cumulative] = {}
 
     def page(self, page: Snapshot) -> Snapshot:
         """Return the page with the sums of earlier agents added."""
         if self._of_the_first_agent(page):
-            self._last, self._last_parts = dict(page.counters), dict(page.histograms)
+            self._last, self._last_parts = page.counters, page.histograms
             return page
-        counters = {f: self._counter(f, page.counters.get(f, 0.0)) for f in {**self._last, **page.counters}}
+        last, last_parts = dict(self._last), dict(self._last_parts)
+        self._last, self._last_parts = last, last_parts
+        counters = {f: self._counter(last, f, page.counters.get(f, 0.0)) for f in {**last, **page.counters}}
         for family, part in page.histograms.items():
-            self._part(family, part)
-        for family in self._last_parts.keys() - page.histograms.keys():
-            self._vanished(family)
+            self._part(last_parts, family, part)
+        for family in last_parts.keys() - page.histograms.keys():
+            self._vanished(last_parts, family)
         parts = {
             family: _plus(self._base_parts.get(family), self._last_parts.get(family))
             for family in {**self._base_parts, **self._last_parts}
@@ -102,30 +104,35 @@ class CounterContinuity:
         if self._base or self._base_parts:
             return False
         counters, parts = page.counters, page.histograms
-        return all(counters.get(f, -math.inf) >= last for f, last in self._last.items()) and all(
-            (now := parts.get(f)) is not None and (now.edges != last.edges or now.counts[-1] >= last.counts[-1])
-            for f, last in self._last_parts.items()
-        )
+        # Hot path: a generator for each of thousands of pages costs more than these loops.
+        for family, last in self._last.items():
+            if counters.get(family, -math.inf) < last:
+                return False
+        for family, last_part in self._last_parts.items():
+            now = parts.get(family)
+            if now is None or (now.edges == last_part.edges and now.counts[-1] < last_part.counts[-1]):
+                return False
+        return True
 
-    def _counter(self, family: str, now: float) -> float:
-        last = self._last.get(family, 0.0)
-        if now < last:
-            self._base[family] = self._base.get(family, 0.0) + last
-        self._last[family] = now
+    def _counter(self, last: dict[str, float], family: str, now: float) -> float:
+        before = last.get(family, 0.0)
+        if now < before:
+            self._base[family] = self._base.get(family, 0.0) + before
+        last[family] = now
         return self._base.get(family, 0.0) + now
 
-    def _part(self, family: str, now: Cumulative) -> None:
-        last = self._last_parts.get(family)
+    def _part(self, last_parts: dict[str, Cumulative], family: str, now: Cumulative) -> None:
+        last = last_parts.get(family)
         if last is not None and last.edges == now.edges and now.counts[-1] < last.counts[-1]:
-            self._vanished(family)
+            self._vanished(last_parts, family)
         base = self._base_parts.get(family)
         if base is not None and base.edges != now.edges:
             # The engine was replaced by one with other buckets.
             del self._base_parts[family]
-        self._last_parts[family] = now
+        last_parts[family] = now
 
-    def _vanished(self, family: str) -> None:
-        whole = _plus(self._base_parts.get(family), self._last_parts.pop(family))
+    def _vanished(self, last_parts: dict[str, Cumulative], family: str) -> None:
+        whole = _plus(self._base_parts.get(family), last_parts.pop(family))
         if whole is not None:
             self._base_parts[family] = whole
 
