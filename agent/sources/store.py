@@ -51,8 +51,9 @@ OVERLAP_SECONDS = 60.0
 MOST_BEHIND_SECONDS = 3600.0
 """Maximum span in seconds of a query. After a longer outage of the store the time before is a gap."""
 
-COLLECTED_TURNS = 360
-"""Turns between two full collections of garbage."""
+COLLECTED_OBJECTS = 50_000
+"""New objects before the garbage collector looks at them. A turn of thousands of replicas makes as many, in place of as many
+old ones, and they have no cycles: by default the collector would search them twice young, and a million old ones."""
 
 MOST_NAMED = 5
 """Maximum number of replicas named in a sentence."""
@@ -91,7 +92,6 @@ class StoreSource:
         self._delay = delay_seconds
         self._interrupt_query = interrupt_query
         self._interrupted = False
-        self._turns = 0
         self._read_until: dict[str, float] = {}
         self._windows: dict[ReplicaKey, Window] = {}
         self._contexts: Mapping[str, TierContext] = {}
@@ -115,7 +115,6 @@ class StoreSource:
         until = now - self._delay
         with collector_resting():
             yield from self._observe(until)
-            self._forget_collecting()
 
     def _observe(self, until: float) -> Iterator[Observation]:
         pages, unavailable, failed = self._read(until)
@@ -150,18 +149,6 @@ class StoreSource:
             partial=True,
             events=tuple(_gone_event(until, tier, keys) for tier, keys in removed.items()),
         )
-
-    def _forget_collecting(self) -> None:
-        """Leave what this turn made to reference counting. Once in COLLECTED_TURNS, collect garbage in all of it.
-
-        A turn of thousands of replicas makes a hundred thousand records that live for an hour and have no cycles. The
-        collector would search them twice young, and a million old ones every few turns.
-        """
-        self._turns += 1
-        if self._turns % COLLECTED_TURNS == 0:
-            gc.unfreeze()
-            gc.collect()
-        gc.freeze()
 
     def take_windows(self, result: StepResult) -> None:
         """Take the windows that the sums of the last observation are grouped by."""
@@ -321,6 +308,7 @@ def build_store_source(
 
     Raise ConfigError if the API of the lease is not found.
     """
+    gc.set_threshold(COLLECTED_OBJECTS)
     keys = loaded.config
     assert keys.store is not None, "role fleet has a store"
     options = keys.store.options(keys.turn_seconds)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import re
-import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, St
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.prometheus.options import StoreOptions
 from agent.prometheus.rows import Rows
-from agent.sources import store as store_source
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from rules.evaluator.observation import StepResult
@@ -381,29 +378,6 @@ def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> No
     # Pages came: the rules of their replicas are evaluated before the tier is unknown.
     assert [bool(one.scrapes) for one in turn] == [True, False]
     assert [TIER in one.unavailable for one in turn] == [False, True]
-
-
-class Cycle:
-    """An object that only the garbage collector can free."""
-
-    def __init__(self) -> None:
-        self.itself = self
-
-
-def test_garbage_among_what_turns_made_is_collected_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet, _ = told_by_agents(list(agent_samples("steady")))
-    one = Cycle()
-    found = weakref.ref(one)
-    try:
-        fleet.go(1)
-        del one
-        gc.collect()
-        assert found() is not None, "a turn leaves its records to reference counting"
-        monkeypatch.setattr(store_source, "COLLECTED_TURNS", 2)
-        fleet.go(2)
-        assert found() is None
-    finally:
-        gc.unfreeze()
 
 
 def exported(fleet: Fleet, tells: str) -> set[tuple[str, str]]:
