@@ -182,3 +182,9 @@ def test_why_saturation_cannot_be_known() -> None:
     few = unknown(GPU, PLANLESS, each(15, lambda n: pegged(n, rising(n), requests=5.0)))
     assert few.text == "25 requests in the first third at pegged GPUs, 30 are needed"
     assert unknown(GPU, PLANLESS, each(2, lambda n: pegged(n, rising(n)))).reason is Gap.TOO_FEW_REQUESTS
+
+
+def test_the_queue_at_the_end_is_that_of_the_last_quarter() -> None:
+    """Eight waited in the first ten minutes, none in the last five."""
+    found = verdict(QUEUE, PLANLESS, each(15, lambda n: minute(n, waiting=8.0 if n < 10 else 0.0, in_system=9.0)))
+    assert found.sentence == "No queue grows: at most 0.0 requests were waiting at a replica at the end of this time"

@@ -168,3 +168,9 @@ def test_where_the_bounds_leave_the_load_open_it_is_not_placed() -> None:
 def test_rounding_never_moves_the_mean_past_the_extremes(seconds: float) -> None:
     one = interpolate(0.643, 0.643, seconds)
     assert (one.mean, one.minimum, one.maximum) == (0.643, 0.643, 0.643)
+
+
+@pytest.mark.parametrize(("before", "value"), [(2.0, 6.0), (6.0, 2.0)])
+def test_the_extremes_of_a_gauge_are_its_ends_whichever_comes_first(before: float, value: float) -> None:
+    one = interpolate(before, value, 15.0)
+    assert (one.minimum, one.maximum, one.mean) == (2.0, 6.0, 4.0)

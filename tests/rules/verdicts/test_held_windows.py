@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from judging_samples import context, each, minute, minutes
 
-from rules.plan.load_bins import sum_load_bins
+from rules.plan.load_bins import BinnedWindow, sum_load_bins
 from rules.telemetry import histograms
-from rules.telemetry.windows import sum_families
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import gap_window, sum_families
 from rules.verdicts.held_windows import HeldWindows, hold
 
 FAMILIES = ("requests_finished", "requests_running", "ttft_seconds")
@@ -53,3 +56,13 @@ def test_held_windows_are_held_as_they_are() -> None:
     one = held()
     assert hold(one) is one
     assert hold(tuple(one)) == one
+
+
+def test_a_window_inside_another_does_not_end_the_time_that_was_seen() -> None:
+    spans = [(0.0, 100.0), (10.0, 20.0), (90.0, 120.0)]
+    seen = [gap_window(begin, end, Gap.SCRAPE_FAILED) for begin, end in spans]
+    held = HeldWindows(
+        BinnedWindow(replica="a", window=replace(one, covered_seconds=one.span), rps=None, in_system=None)
+        for one in seen
+    )
+    assert held.watched_seconds == 120.0
