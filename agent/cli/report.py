@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 import tempfile
@@ -17,15 +16,12 @@ from agent.config.load import LoadedConfig, find, load
 from agent.durations import duration_text
 from agent.errors import ConfigError, SizewatchError
 from agent.files import EVERYBODY_READS, open_new_file
+from agent.garbage import collect_rarely
 from agent.history import reader
 from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob, JobRunner
 from agent.worker.process import ONE_THREAD
 from rules.telemetry.windows import HOUR_SECONDS
-
-RARELY = (50_000, 20, 100)
-"""Garbage collector thresholds: windows of weeks hold no cycles, and default thresholds cost a seventh of the time."""
-
 
 FIRST_HOUR = "the history is younger than an hour, and reports are of full hours from then on"
 
@@ -52,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     delivery."""
     # Jinja2 and the forecast libraries are imported on demand.
     os.environ.update(ONE_THREAD)
-    gc.set_threshold(*RARELY)
+    collect_rarely()
     from agent.reporting.generate import files_of, load_report_inputs
     from exporters.report.picture import png
 

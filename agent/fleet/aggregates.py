@@ -244,17 +244,8 @@ OWN = frozenset({windows.NET_CHANGE, *windows.STARTS})
 
 def _without_sums(window: Window) -> Window:
     """Return a replica's window without what the store adds up."""
-    return Window(
-        start=window.start,
-        end=window.end,
-        expected_seconds=window.expected_seconds,
-        covered_seconds=window.covered_seconds,
-        counters={family: value for family, value in window.counters.items() if family in OWN},
-        gauges=window.gauges,
-        short_seconds=window.short_seconds,
-        gaps=window.gaps,
-        sampled=window.sampled,
-    )
+    counters = {family: value for family, value in window.counters.items() if family in OWN}
+    return windows.take_parts(window, counters=counters, gauges=window.gauges, short_seconds=window.short_seconds)
 
 
 class AgentAggregates:

@@ -158,16 +158,12 @@ def _slim(window: Window) -> Window:
         for f, g in window.gauges.items()
         if f in ("requests_running", "requests_waiting", "requests_waiting_capacity")
     }
-    return Window(
-        start=window.start,
-        end=window.end,
-        expected_seconds=window.expected_seconds,
-        covered_seconds=window.covered_seconds,
+    return windows.take_parts(
+        window,
         # One zero for all.
         counters={f: v or 0.0 for f, v in window.counters.items()},
         histograms={"prompt_tokens_per_request": means} if means else NOTHING,
         gauges=gauges,
-        short_seconds=NOTHING,
         gaps=_same_gaps(tuple(window.gaps.items())),
     )
 

@@ -17,18 +17,17 @@ and checked (Python 3.11, best of 3):
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from typing import Any, NoReturn
 
 from agent.errors import SizewatchError
+from agent.garbage import collector_resting
 from exporters.render.text import one_line
 from rules.light_dataclass import light_dataclass
 
@@ -97,18 +96,6 @@ class ApiResponse:
     error: str | None = None
     odd: bool = False
     """True if a label may contain characters that are not plain text."""
-
-
-@contextmanager
-def collector_resting() -> Iterator[None]:
-    """Disable the garbage collector. It would search a million new objects without cycles, at half of the CPU."""
-    working = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if working:
-            gc.enable()
 
 
 @collector_resting()

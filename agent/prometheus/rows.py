@@ -17,11 +17,11 @@ from dataclasses import replace
 from itertools import chain
 
 from agent.errors import SizewatchError
+from agent.garbage import collector_resting
 from agent.prometheus.answers import (
     ApiResponse,
     InstantSample,
     MatrixSeries,
-    collector_resting,
     matrix,
     parse_answer,
     too_many,

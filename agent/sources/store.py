@@ -5,7 +5,6 @@ A store that is unavailable, slow or partial hides only the queried tiers; known
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
@@ -16,11 +15,11 @@ from agent.config.store import Lease
 from agent.errors import ConfigError, ScrapeFailure, SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
+from agent.garbage import collect_rarely, collector_resting
 from agent.http_client.transport import TargetOptions
 from agent.kubernetes.api import KubernetesApiError
 from agent.kubernetes.lease import LeaderElection
 from agent.pipeline.interfaces import Source
-from agent.prometheus.answers import collector_resting
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.scrape.scrapers import Target
 from exporters.status.records import ExportScope, StoreHealth
@@ -50,10 +49,6 @@ OVERLAP_SECONDS = 60.0
 
 MOST_BEHIND_SECONDS = 3600.0
 """Maximum span in seconds of a query. After a longer outage of the store the time before is a gap."""
-
-COLLECTED_OBJECTS = 50_000
-"""New objects before the garbage collector looks at them. A turn of thousands of replicas makes as many, in place of as many
-old ones, and they have no cycles: by default the collector would search them twice young, and a million old ones."""
 
 MOST_NAMED = 5
 """Maximum number of replicas named in a sentence."""
@@ -308,7 +303,8 @@ def build_store_source(
 
     Raise ConfigError if the API of the lease is not found.
     """
-    gc.set_threshold(COLLECTED_OBJECTS)
+    # An hour of thousands of replicas are a million records without cycles.
+    collect_rarely()
     keys = loaded.config
     assert keys.store is not None, "role fleet has a store"
     options = keys.store.options(keys.turn_seconds)

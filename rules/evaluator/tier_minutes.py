@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from types import MappingProxyType
-from typing import Any
 
 from rules.catalogue.registry import RULES
 from rules.plan import load_bins
@@ -211,23 +209,7 @@ def _aged_each(one: BinnedWindow, now: float) -> BinnedWindow:
         return one
     counters = {family: value for family, value in window.counters.items() if family in LOCALITY}
     parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
-    slim = Window(
-        start=window.start,
-        end=window.end,
-        expected_seconds=window.expected_seconds,
-        covered_seconds=window.covered_seconds,
-        counters=counters,
-        histograms=parts,
-        gauges=_NOTHING,
-        short_seconds=_NOTHING,
-        gaps=window.gaps,
-        sampled=window.sampled,
-    )
-    return replace(one, window=slim)
-
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-"""Shared empty mapping: an hour of a large tier has many thousand windows."""
+    return replace(one, window=windows.take_parts(window, counters=counters, histograms=parts))
 
 
 def _budget(minutes: TierMinutes, context: TierContext) -> Budget:

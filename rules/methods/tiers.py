@@ -245,13 +245,14 @@ def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:
 
 def _sum_minutes(held: HeldWindows) -> dict[float, Window]:
     """Return the sum of each minute in which the tier was seen, by its number."""
-    sums = {number: group.once(_sum_seen) for number, group in held.periods(windows.MINUTE_SECONDS).items()}
-    return {number: whole for number, whole in sums.items() if whole is not None}
+    minutes = held.periods(windows.MINUTE_SECONDS).items()
+    seen = {number: group.select(_select_seen) for number, group in minutes}
+    return {number: group.sum_families(COMPARED) for number, group in seen.items() if group}
 
 
-def _sum_seen(group: HeldWindows) -> Window | None:
-    seen = [one.window for one in group if one.window.covered_seconds > 0]
-    return windows.sum_families(seen, COMPARED) if seen else None
+def _select_seen(batch: HeldWindows) -> HeldWindows:
+    seen = HeldWindows(one for one in batch if one.window.covered_seconds > 0)
+    return batch if len(seen) == len(batch) else seen
 
 
 def _rate(window: Window) -> float:

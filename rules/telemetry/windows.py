@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import field, replace
 from functools import lru_cache
 from itertools import chain
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from rules.light_dataclass import light_dataclass
 from rules.telemetry import histograms
@@ -108,6 +109,34 @@ class Window:
         if named is not None:
             return named
         return Gap.NOT_EXPOSED if self.covered_seconds > 0 else self.gaps.get(EVERYTHING, Gap.NOT_EXPOSED)
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""Shared empty mapping: an hour of a large tier has many thousand windows."""
+
+
+def take_parts(
+    window: Window,
+    *,
+    counters: Mapping[str, float],
+    histograms: Mapping[str, tuple[Histogram, ...]] = _NOTHING,
+    gauges: Mapping[str, GaugeSum] = _NOTHING,
+    short_seconds: Mapping[str, float] = _NOTHING,
+    gaps: Mapping[str, Gap] | None = None,
+) -> Window:
+    """Return the window with these parts only. `replace` takes longer, and a fleet does this thousands of times a turn."""
+    return Window(
+        start=window.start,
+        end=window.end,
+        expected_seconds=window.expected_seconds,
+        covered_seconds=window.covered_seconds,
+        counters=counters,
+        histograms=histograms,
+        gauges=gauges,
+        short_seconds=short_seconds,
+        gaps=window.gaps if gaps is None else gaps,
+        sampled=window.sampled,
+    )
 
 
 def gap_window(start: float, end: float, reason: Gap) -> Window:

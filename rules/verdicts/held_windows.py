@@ -45,6 +45,11 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     def batches(self) -> tuple[HeldWindows, ...]:
         return self._batches or (self,)
 
+    @property
+    def has_batches(self) -> bool:
+        """Return whether these windows are made of batches, of one perhaps, and are none themselves."""
+        return bool(self._batches)
+
     def by_batch(self, make: Callable[[HeldWindows, *Arguments], Made], *arguments: *Arguments) -> list[Made]:
         """Return `make` of each batch. Batches keep it, so no argument may depend on the present time."""
         return [batch.once(make, *arguments) for batch in self.batches]
@@ -179,7 +184,7 @@ def _find_waiting(batch: HeldWindows) -> frozenset[str | None]:
 
 
 def _group_by_period(held: HeldWindows, seconds: float) -> dict[float, HeldWindows]:
-    if len(held.batches) > 1:
+    if held.has_batches:
         several: dict[float, list[HeldWindows]] = {}
         for batch in held.batches:
             first, last = (middle // seconds for middle in batch.middles)
@@ -203,13 +208,14 @@ def _select_since(held: HeldWindows, begin: float, newest: float, seconds: float
 
 
 def _sum_families(held: HeldWindows, families: frozenset[str]) -> Window:
-    if len(held.batches) > 1:
-        return windows.sum_families(held.by_batch(_sum_families, families), families)
+    if held.has_batches:
+        sums = held.by_batch(_sum_families, families)
+        return sums[0] if len(sums) == 1 else windows.sum_families(sums, families)
     return windows.sum_families([one.window for one in held], families)
 
 
 def _sum_parts(held: HeldWindows, family: str) -> tuple[Histogram, ...]:
-    if len(held.batches) > 1:
+    if held.has_batches:
         return histograms.sum_histograms(chain.from_iterable(held.by_batch(_sum_parts, family)))
     found = [one.window.histograms[family] for one in held if family in one.window.histograms]
     return histograms.sum_histograms(chain.from_iterable(found))
