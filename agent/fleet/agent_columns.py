@@ -121,8 +121,8 @@ class SeriesColumns:
 
     def _cumulative(self, place: int) -> Iterator[tuple[str, Cumulative]]:
         for family, part in self._histograms.items():
-            counts = tuple(column[place] for column in part.columns)
-            if part.edges[-1] == math.inf and all(0 <= c < math.inf for c in counts):
+            counts = tuple([column[place] for column in part.columns])
+            if part.edges[-1] == math.inf and all(map(math.isfinite, counts)) and min(counts) >= 0:
                 total = part.total[place] if part.total is not None else math.nan
                 yield family, Cumulative(part.edges, counts, total if math.isfinite(total) else None)
 

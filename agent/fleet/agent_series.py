@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -191,7 +192,7 @@ class AgentPages:
     """Pages of one tier, for one thread."""
 
     def __init__(self) -> None:
-        self._replicas: dict[str, _ReplicaState] = {}
+        self._replicas: defaultdict[str, _ReplicaState] = defaultdict(_ReplicaState)
         self._layouts: dict[tuple[SeriesKind, ...], RowLayout] = {}
 
     def row_pages(self, rows: Rows, t: float) -> Iterator[StoredPage]:
@@ -199,12 +200,13 @@ class AgentPages:
         for replica, row in rows.by_name.items():
             if not replica:
                 continue  # A sum over replicas may keep its metric's name.
-            layout = self._layout(tuple(kind for kind, _ in row))
+            kinds, values = zip(*row, strict=True)
+            layout = self._layout(kinds)
             if layout.pool is None:
                 labelled = (({**kind.labels, names.REPLICA: replica}, value) for kind, value in row)
                 yield from self.pages([MatrixSeries(labels, (t,), (value,)) for labels, value in labelled])
             elif layout.times:
-                layout.fill(value for _, value in row)
+                layout.fill(values)
                 yield from self._read(sys.intern(replica), layout.pool, layout.columns, (t,), layout.facts)
 
     def _layout(self, kinds: tuple[SeriesKind, ...]) -> RowLayout:
@@ -233,7 +235,7 @@ class AgentPages:
     def _read(
         self, replica: str, pool: str, read: SeriesColumns, times: tuple[float, ...], facts: Mapping[str, str]
     ) -> Iterator[StoredPage]:
-        state = self._replicas.setdefault(replica, _ReplicaState())
+        state = self._replicas[replica]
         up, at = read.column(_UP), read.column(_SEEN)
         for place, t in enumerate(times):
             if not up[place]:

@@ -244,7 +244,7 @@ OWN = frozenset({windows.NET_CHANGE, *windows.STARTS})
 
 def _without_sums(window: Window) -> Window:
     """Return a replica's window without what the store adds up."""
-    counters = {family: value for family, value in window.counters.items() if family in OWN}
+    counters = {family: window.counters[family] for family in OWN if family in window.counters}
     return windows.take_parts(window, counters=counters, gauges=window.gauges, short_seconds=window.short_seconds)
 
 

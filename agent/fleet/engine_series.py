@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -217,7 +218,7 @@ class GpuPages:
     def __init__(self, exporter: GpuExporter, replica_label: str) -> None:
         self._exporter = exporter
         self._label = replica_label
-        self._replicas: dict[str, _Replica] = {}
+        self._replicas: defaultdict[str, _Replica] = defaultdict(_Replica)
 
     def take(self, several: Iterable[MatrixSeries]) -> list[MatrixSeries]:
         """Add the new readouts of a response. Return the series that are not the exporter's."""
@@ -254,7 +255,7 @@ class GpuPages:
             self._replicas.pop(replica, None)
 
     def _of(self, replica: str) -> _Replica:
-        return self._replicas.setdefault(replica, _Replica())
+        return self._replicas[replica]
 
     def _read(self, known: _Replica, samples: list[Sample], t: float) -> None:
         page = self._exporter.read(samples, t)

@@ -153,7 +153,7 @@ class HistoryService:
         if now is not None:
             self._told.start_cycle(now)
         self._waiting.extend(ended)
-        self.buffer.add(
+        new = [
             MinuteRecord(
                 tier=one.tier,
                 plan_version=versions.get(one.tier, ""),
@@ -161,18 +161,21 @@ class HistoryService:
                 pool=pools.get((one.tier, one.replica), "mixed"),
             )
             for one in closed
-        )
+        ]
         lasting = tuple(still_open)
-        if not (self.buffer or self._waiting or self._events or lasting) and self._store is not None:
+        if not (new or self.buffer or self._waiting or self._events or lasting) and self._store is not None:
             return
         try:
-            store = self._open()
-            self.buffer.drain(lambda several: store.book(self._told.select_new_minutes(store, several)))
-            self._save(store, lasting)
+            self.buffer.drain(self._book, new)
+            self._save(self._open(), lasting)
             self.error = None
         except (HistoryError, HistoryOpenError) as error:
             self.error = str(error)
             self._drop(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
+
+    def _book(self, several: Sequence[MinuteRecord]) -> None:
+        store = self._open()
+        store.book(self._told.select_new_minutes(store, several))
 
     def _save(self, store: HistoryStore, lasting: tuple[Finding, ...]) -> None:
         waiting, events = tuple(self._waiting), tuple(self._events)

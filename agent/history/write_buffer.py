@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from agent.history.codec import NO_BIN, bin_code, decode_window, encode_window, slice_of
-from agent.history.errors import HistoryError
+from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.schema import COMPUTED_COLUMNS, MINUTES, SumTable
 from rules.plan.load_bins import APART, BinnedWindow
 from rules.telemetry import arrivals, windows
@@ -79,23 +79,35 @@ class WriteBuffer:
                 self._take(1)
                 self.dropped += 1
 
-    def drain(self, into: Callable[[Sequence[MinuteRecord]], None]) -> None:
-        """Books what waits, oldest first. `into` books all it is given, or raises and has booked none (`Store.book`).
+    def drain(self, into: Callable[[Sequence[MinuteRecord]], None], new: Iterable[MinuteRecord] = ()) -> None:
+        """Book what waits, oldest first, then `new`. `into` books all it is given, or raises and has booked none.
 
-        Its HistoryError rises; what was not booked goes on waiting, and nothing is booked twice. After any other error
-        (a defect) what was just tried is dropped and counted, for it would stand in the way forever.
+        Its HistoryError or HistoryOpenError is raised. What was not booked waits, and nothing is booked twice. After any
+        other error (a defect) the batch is dropped and counted: it would stand in the way forever. New bookings are packed
+        only if they have to wait.
         """
-        while self._waiting:
-            batch = [_booking(one) for one in islice(self._waiting, BATCH)]
-            try:
-                into(batch)
-            except HistoryError:
-                raise
-            except Exception:
-                self._take(len(batch))
-                self.dropped += len(batch)
-                raise
-            self._take(len(batch))
+        rest = list(new)
+        try:
+            while self._waiting or rest:
+                batch = [_booking(one) for one in islice(self._waiting, BATCH)] or rest[:BATCH]
+                try:
+                    into(batch)
+                except (HistoryError, HistoryOpenError):
+                    raise
+                except Exception:
+                    self._remove(len(batch), rest)
+                    self.dropped += len(batch)
+                    raise
+                self._remove(len(batch), rest)
+        finally:
+            self.add(rest)
+
+    def _remove(self, count: int, rest: list[MinuteRecord]) -> None:
+        """Remove the oldest of what waits, or of `rest` where nothing waits."""
+        if self._waiting:
+            self._take(count)
+        else:
+            del rest[:count]
 
     def _take(self, count: int) -> None:
         for _ in range(count):

@@ -172,7 +172,7 @@ class RuntimeState:
     def _record_observation(self, observation: Observation, found: Sequence[tuple[ReplicaKey, Window]]) -> None:
         self.gpu_problems = observation.gpu_problems
         for scrape in observation.scrapes:
-            entry = self.replicas.setdefault(scrape.key, ReplicaRuntime())
+            entry = self._entry(scrape.key)
             entry.scrape = scrape
             if scrape.snapshot is not None:
                 entry.seen, entry.error = scrape.t, ""
@@ -185,9 +185,10 @@ class RuntimeState:
                 of_gpus = {name for extra in gpus.values() for name in extra.counters}
                 self.replicas[key].sums.add(window, leave_out=of_gpus)
         # The GPUs of a target count only where its own window does.
-        left_out = {scrape.key for scrape in observation.scrapes} - {key for key, _ in found}
+        scrapes = observation.scrapes if observation.gpus else ()
+        left_out = {scrape.key for scrape in scrapes} - {key for key, _ in found}
         for key, gpus_of in observation.gpus.items():
-            entry = self.replicas.setdefault(key, ReplicaRuntime())
+            entry = self._entry(key)
             entry.gpus = replace(gpus_of, windows=_NO_GPUS.windows)
             if key not in left_out:
                 _add_gpu_windows(entry, gpus_of.windows)
@@ -195,6 +196,12 @@ class RuntimeState:
             gone = observation.removed
             self.replicas = {key: entry for key, entry in self.replicas.items() if key not in gone}
             self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in gone})
+
+    def _entry(self, key: ReplicaKey) -> ReplicaRuntime:
+        entry = self.replicas.get(key)
+        if entry is None:
+            entry = self.replicas[key] = ReplicaRuntime()
+        return entry
 
     def record_minutes(
         self, minutes: tuple[ClosedMinute, ...], contexts: Mapping[str, TierContext], now: float = math.inf

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -86,22 +87,23 @@ class _Kinds:
 
 
 def _cut(
-    place: str, body: bytes, result_type: str, key: bytes, close: bytes, before: tuple[bytes, ...] = ()
+    place: str, body: bytes, result_type: str, key: bytes, opening: bytes, close: bytes, before: tuple[bytes, ...] = ()
 ) -> tuple[ApiResponse, tuple[float, ...], list[list[bytes]]]:
     """Cut the series out of a body. Return the rest of the response, the times of all series, and columns of their texts:
     the labels, the parts that begin with each of `before`, and the values. Raise StoreError or ValueError for another form.
     """
     begin, end = body.index(_BEGIN) + len(_BEGIN), body.rindex(close + b"}]")
-    if any(mark in body for mark in _CARE) or body.count(_RESULT) != 1 or not body.isascii():
+    rest = body[: begin - len(_HEAD)] + body[end + len(close) + 1 :]
+    if any(mark in body for mark in _CARE) or rest.count(_RESULT) != 1 or not body.isascii():
         raise ValueError("text that needs care")
-    given = parse_answer(place, body[: begin - len(_HEAD)] + body[end + len(close) + 1 :])
+    given = parse_answer(place, rest)
     if given.data != {"resultType": result_type, "result": []}:
         raise ValueError("another result")
     series, following = body[begin:end], close + b"}," + _HEAD
     # Without a backslash a quote begins or ends a text, so no text has these marks in it.
     first = series.partition(following)[0]
     between = first[first.index(key) + len(key) :].split(b'"')[::2]
-    times = tuple(float(json.loads(text.strip(b"[],"))) for text in between)
+    times = tuple(_time(text, b"],[" if place else opening) for place, text in enumerate(between))
     if not all(map(math.isfinite, times)) or not all(map(operator.lt, times, times[1:])):
         raise ValueError("other kinds of time")
     marks = (*before, key + between[0] + b'"', *(b'"%s"' % text for text in between[1:]), following)
@@ -111,6 +113,14 @@ def _cut(
     if len(found) % len(marks):
         raise ValueError("series of another form")
     return given, times, [found[place :: len(marks)] for place in range(len(marks))]
+
+
+def _time(text: bytes, before: bytes) -> float:
+    """Return the time in the text before a value. Raise ValueError for text of another form."""
+    found = json.loads(text[len(before) : -1]) if text.startswith(before) and text.endswith(b",") else None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise ValueError("another form of sample")
+    return float(found)
 
 
 class RangeParser:
@@ -123,7 +133,7 @@ class RangeParser:
     def parse(self, place: str, body: bytes) -> ApiResponse:
         """Parse a response body. Its data are MatrixSeries if all have the usual form and the same times. Raise StoreError."""
         try:
-            given, times, (heads, *columns) = _cut(place, body, "matrix", b'},"values":', b'"]]')
+            given, times, (heads, *columns) = _cut(place, body, "matrix", b'},"values":', b"[[", b'"]]')
             kinds = list(map(self._kinds.of_text, heads))
             values = list(zip(*(map(float, column) for column in columns), strict=True))
             if len(set(kinds)) < len(kinds) or any(map(math.isnan, chain.from_iterable(values))):
@@ -170,19 +180,23 @@ class RowParser:
         return found
 
     def _parse(self, place: str, body: bytes) -> ApiResponse:
-        given, _, columns = _cut(place, body, "vector", b'"},"value":', b'"]', (self._before_name,))
+        given, _, columns = _cut(place, body, "vector", b'"},"value":', b"[", b'"]', (self._before_name,))
         heads, names, texts = columns
-        kinds = list(map(self._kinds.of_text, heads))
-        if len(set(zip(kinds, names, strict=True))) < len(kinds):
+        kinds, values = list(map(self._kinds.of_text, heads)), list(map(float, texts))
+        by_name: defaultdict[bytes, list[tuple[SeriesKind, float]]] = defaultdict(list)
+        for name, cell in zip(names, zip(kinds, values, strict=True), strict=True):
+            by_name[name].append(cell)
+        if any(len(dict(row)) < len(row) for row in by_name.values()):
             raise ValueError("a series that comes twice")
-        by_name: dict[bytes, list[tuple[SeriesKind, float]]] = {}
-        for kind, name, value in zip(kinds, names, map(float, texts), strict=True):
-            if value == value:
-                by_name.setdefault(name, []).append((kind, value))
         all_kinds, all_names = frozenset(kinds), b"".join(set(names)).decode()
         if '"' in all_names or not all_names.isprintable() or any(self._label in kind.labels for kind in all_kinds):
             raise ValueError("other kinds of text")
         rows = {name.decode(): several for name, several in by_name.items()}
+        if any(map(math.isnan, values)):
+            known = {
+                name: [(kind, value) for kind, value in several if value == value] for name, several in rows.items()
+            }
+            rows = {name: several for name, several in known.items() if several}
         return replace(given, data=Rows(rows, all_kinds, len(kinds)))
 
     def _of_samples(self, several: Iterable[InstantSample]) -> Rows:

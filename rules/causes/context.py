@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band
@@ -21,12 +22,13 @@ from rules.methods.representative import judge_representative
 from rules.methods.shape import judge_shape
 from rules.methods.tails import judge_tail
 from rules.methods.trend import judge_trend
+from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import Workload
 from rules.telemetry import histograms, outcomes
 from rules.telemetry.histograms import Share
 from rules.telemetry.windows import Window
-from rules.verdicts.held_windows import HeldWindows
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import Method, Rule
 
 USERS = frozenset({judge_burn, judge_shape})
@@ -136,7 +138,9 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     if context.rule.method is not judge_tail and limit is None:
         return None
     factor = context.rule.limit("factor", context.context.limits) if limit is None else 1.0
-    counted = [(one, late) for one in context.binned if (late := _count_late(context, one, limit, factor)) is not None]
+    rule, curve = context.rule, context.context.curve if limit is None else None
+    of_batches = hold(context.binned).by_batch(_list_late, rule.family, rule.metric, curve, limit, factor)
+    counted = list(chain.from_iterable(of_batches))
     n = math.fsum(late.n for _, late in counted)
     if n <= 0:
         return None
@@ -186,10 +190,16 @@ def _read_limit(context: CauseContext) -> float | None:
     return {"tpot_seconds": facts.tpot_slo_seconds, "e2e_seconds": facts.e2e_slo_seconds}.get(context.rule.family)
 
 
-def _count_late(context: CauseContext, one: BinnedWindow, limit: float | None, factor: float) -> Share | None:
-    """Return the requests slower than `limit` (seconds), or without limit than `factor` times the benchmark's."""
-    curve, parts = context.context.curve, one.window.histograms.get(context.rule.family)
-    if limit is None and curve is not None and one.bin is not None and parts:
-        expected = curve.expectation(one.bin, context.rule.metric, one.rps or 0.0, one.in_system)
-        limit = expected.interpolated * factor if expected is not None else None
-    return histograms.share_above(parts, limit) if parts and limit is not None else None
+def _list_late(
+    batch: HeldWindows, family: str, metric: str, curve: Curve | None, limit: float | None, factor: float
+) -> list[tuple[BinnedWindow, Share]]:
+    """Return the windows with the requests slower than `limit` (seconds), or than `factor` times the benchmark's."""
+    found = []
+    for one in batch:
+        parts, most = one.window.histograms.get(family), limit
+        if parts and curve is not None and one.bin is not None:
+            expected = curve.expectation(one.bin, metric, one.rps or 0.0, one.in_system)
+            most = expected.interpolated * factor if expected is not None else None
+        if parts and most is not None:
+            found.append((one, histograms.share_above(parts, most)))
+    return found

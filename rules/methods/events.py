@@ -102,7 +102,7 @@ def judge_excess(case: RuleContext) -> RuleResult:
             continue
         finished = count_events(one.binned).finished
         planned += finished * max(wanted.lower, wanted.upper)
-        supported += finished if supports_certain(case, wanted) else 0.0
+        supported += finished if supports_certain(wanted, case.limit("supported_requests")) else 0.0
         used.extend(one.binned)
     if not used:
         return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric} at this load")

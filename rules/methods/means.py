@@ -134,7 +134,7 @@ def compute_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Bin
         mean.expected += seen.weight * middle
         mean.lower += seen.weight * low
         mean.upper += seen.weight * high
-        mean.supported_weight += seen.weight if supports_certain(of.case, wanted) else 0.0
+        mean.supported_weight += seen.weight if supports_certain(wanted, of.case.limit("supported_requests")) else 0.0
         mean.weak, mean.remark = mean.weak or seen.weak, mean.remark or seen.remark
     if mean.weight <= 0:
         return None

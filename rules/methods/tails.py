@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rules.confidence import CONFIDENCE, Certainty
 from rules.methods.evidence import certain_if, explain_not_lasting, is_significant_share, quantile, sum_parts
+from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -24,7 +25,7 @@ from rules.verdicts.context import (
     supports_certain,
     too_early,
 )
-from rules.verdicts.held_windows import hold
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 
@@ -97,20 +98,30 @@ def judge_tail(case: RuleContext) -> RuleResult:
 
 def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
     """Return the slow requests, summed over load bins (DESIGN 3.4). Return None if no bin has requests to compare."""
-    case, factor, tail = of.case, of.case.limit("factor"), Tail()
-    for bin, one in hold(binned).by_load_bin(of.curve).items():
-        expected = of.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
-        parts = one.parts(case.rule.family)
+    rule, case, held = of.case.rule, of.case, hold(binned)
+    # The minutes of a large tier are batches, which keep the result.
+    only = held.batches[0] if len(held.batches) == 1 else held
+    limits = case.limit("factor"), case.limit("supported_requests")
+    return only.once(_sum_tail, of.curve, rule.metric, rule.family, rule.per_request, *limits)
+
+
+def _sum_tail(
+    held: HeldWindows, curve: Curve, metric: str, family: str, per_request: bool, factor: float, supported: float
+) -> Tail | None:
+    tail = Tail()
+    for bin, one in held.by_load_bin(curve).items():
+        expected = curve.expectation(bin, metric, one.rps, one.in_system)
+        parts = one.parts(family)
         if expected is None or not parts:
             continue
         over = histograms.share_above(parts, expected.interpolated * factor)
-        independent = over.n if case.rule.per_request else min(over.n, one.counter("requests_finished"))
+        independent = over.n if per_request else min(over.n, one.counter("requests_finished"))
         tail.n += over.n
         tail.requests += independent
         tail.slow += over.best
         tail.fewest_slow += over.low
         tail.most_slow += over.high
-        if supports_certain(case, expected):
+        if supports_certain(expected, supported):
             sure = histograms.share_above(parts, expected.upper * factor)
             tail.sure_n += sure.n
             tail.sure_requests += independent

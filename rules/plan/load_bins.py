@@ -196,10 +196,10 @@ def _in_system(window: Window) -> float | None:
     Gauges of unequal coverage would not add up, so both must be there.
     """
     gauges = [one for name in IN_SYSTEM if (one := window.gauges.get(name)) is not None and one.seconds > 0]
-    sampled = math.fsum(one.mean for one in gauges) if len(gauges) == len(IN_SYSTEM) else None
+    sampled = math.fsum([one.mean for one in gauges]) if len(gauges) == len(IN_SYSTEM) else None
     counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
     if counted is None:
-        return sampled if all(window.gauge(name) for name in IN_SYSTEM) else None
+        return sampled if sampled is not None and all(map(window.gauge, IN_SYSTEM)) else None
     if sampled is None:
         return counted.mean
     return (counted.integral + sampled * gauges[0].seconds) / (counted.seconds + gauges[0].seconds)

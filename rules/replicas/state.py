@@ -57,13 +57,14 @@ def apply_snapshot(
     else:
         cascade, slope_gap = _follow_cascade(replica, snapshot, window, limits)
         stale = Gap.STALE in (window.gaps.get("requests_running"), window.gaps.get("kv_utilization"))
+    opened, closed = (replica.open, None) if window is None else _open_minute(replica.open, window)
     # Hot path: every page of every replica. `replace` takes three times as long.
     replica = ReplicaState(
         tier=replica.tier,
         name=replica.name,
         track=track,
         cascade=cascade,
-        open=replica.open,
+        open=opened,
         stale_seconds=replica.stale_seconds + window.span if stale and window is not None else 0.0,
         error="",
         gpu_problem=replica.gpu_problem,
@@ -72,7 +73,7 @@ def apply_snapshot(
         seen_spans=replica.seen_spans,
         span_start=replica.span_start,
     )
-    return _begun_anew(replica, before) if window is None else _book(replica, window)
+    return _begun_anew(replica, before) if window is None else (_add_unwatched(replica, window), window, closed)
 
 
 def apply_failed_scrape(
@@ -82,10 +83,9 @@ def apply_failed_scrape(
     before = replica.track.seen
     track, window = record_failure(replica.track, t, reason)
     cascade = interrupt_cascade(replica.cascade)
-    replica = replace(replica, track=track, cascade=cascade, error=error, slope_gap=reason)
-    if window is None:
-        return _begun_anew(replica, before)
-    return _book(replica, window)
+    opened, closed = (replica.open, None) if window is None else _open_minute(replica.open, window)
+    replica = replace(replica, track=track, cascade=cascade, open=opened, error=error, slope_gap=reason)
+    return _begun_anew(replica, before) if window is None else (_add_unwatched(replica, window), window, closed)
 
 
 def _begun_anew(replica: ReplicaState, before: float | None) -> tuple[ReplicaState, Window | None, Window | None]:
@@ -111,14 +111,19 @@ def _with(window: Window, extra: Window) -> Window:
     )
 
 
-def _book(replica: ReplicaState, window: Window) -> tuple[ReplicaState, Window, Window | None]:
-    if is_unwatched(window):
-        told = add_spans(replica.seen_spans, ((replica.span_start, window.start),))
-        replica = replace(replica, seen_spans=told, span_start=window.end)
-    if replica.open and windows.minute_of(window) != windows.minute_of(replica.open[0]):
-        closed = windows.sum_windows(replica.open)
-        return replace(replica, open=(window,)), window, closed
-    return replace(replica, open=(*replica.open, window)), window, None
+def _open_minute(known: tuple[Window, ...], window: Window) -> tuple[tuple[Window, ...], Window | None]:
+    """Return the windows of the open minute with one more, and the minute that it closed."""
+    if known and windows.minute_of(window) != windows.minute_of(known[0]):
+        return (window,), windows.sum_windows(known)
+    return (*known, window), None
+
+
+def _add_unwatched(replica: ReplicaState, window: Window) -> ReplicaState:
+    """Return the replica with the span before a time in which nobody scraped."""
+    if not is_unwatched(window):
+        return replica
+    told = add_spans(replica.seen_spans, ((replica.span_start, window.start),))
+    return replace(replica, seen_spans=told, span_start=window.end)
 
 
 def _follow_cascade(

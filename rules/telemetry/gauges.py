@@ -15,6 +15,7 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 
 IN_SYSTEM = ("requests_running", "requests_waiting")
+_IN_SYSTEM = frozenset(IN_SYSTEM)
 
 IN_SYSTEM_BY_LITTLE = "requests_in_system"
 """Requests in the system by Little's law, for windows without usable gauges. Its extremes are the bounds of the
@@ -124,6 +125,11 @@ def sum_gauges(
     return sums, gaps
 
 
+def tells_in_system(page: Snapshot) -> bool:
+    """Return whether a page has the requests in the system."""
+    return page.gauges.keys() >= _IN_SYSTEM
+
+
 def interpolate(before: float, value: float, dt: float) -> GaugeSum:
     """Return the sum of a gauge that changed linearly between two values in `dt` seconds."""
     # Hot path: some gauges of every scrape.
@@ -155,10 +161,10 @@ def _estimate_in_system(
     """
     dt = later.t - earlier.t
     spent = _seconds_in_system(parts)
-    if spent is None or not all(name in page.gauges for name in IN_SYSTEM for page in (earlier, later)):
+    if spent is None or not (tells_in_system(earlier) and tells_in_system(later)):
         return None
     requests, seconds, longest = spent
-    first, last = (math.fsum(page.gauges[name] for name in IN_SYSTEM) for page in (earlier, later))
+    first, last = [math.fsum([page.gauges[name] for name in IN_SYSTEM]) for page in (earlier, later)]
     before = min(seconds, first * longest) if first else 0.0
     return LittleEstimate(
         in_system=seconds / dt,

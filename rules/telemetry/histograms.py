@@ -107,11 +107,15 @@ def _is_possible(edges: tuple[float, ...], counts: tuple[float, ...], total: flo
     if not math.isfinite(total) or total < 0:
         return False
     # Hot path: every histogram of every scrape. Most buckets are empty and add nothing to exact sums.
-    held = [(lower, edge, count) for lower, edge, count in zip((0.0, *edges), edges, counts, strict=False) if count]
-    finite = [edge for _, edge, _ in held if edge < math.inf]
-    one = max(finite) if finite else math.inf
-    lowest = math.fsum([count * lower for lower, _, count in held if lower > 0])
-    return lowest - one <= total <= math.fsum([edge * count for _, edge, count in held]) + one
+    least, most, one, lower = [], [], math.inf, 0.0
+    for edge, count in zip(edges, counts, strict=True):
+        if count:
+            least.append(lower * count)
+            most.append(edge * count)
+            if edge < math.inf:
+                one = edge
+        lower = max(edge, 0.0)
+    return math.fsum(least) - one <= total <= math.fsum(most) + one
 
 
 @light_dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ are not part of one.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 from rules.light_dataclass import light_dataclass
 from rules.telemetry import histograms
 from rules.telemetry.families import MOST_PER_SECOND, MOST_REQUESTS, stem
-from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, GaugeSum, sum_gauges
+from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, GaugeSum, sum_gauges, tells_in_system
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import GAP_ORDER, Gap
 from rules.telemetry.snapshots import Snapshot
@@ -166,10 +167,10 @@ def diff_snapshots(earlier: Snapshot, later: Snapshot) -> Window:
     parts = _histogram_increases(earlier, later)
     impossible = _drop_impossible(counters, parts, dt)
     gauges, untold = sum_gauges(earlier, later, counters, parts)
-    gaps = {**_absences(earlier, later, {*counters, *parts, *gauges, *untold}, impossible), **untold}
+    gaps = {**_absences(earlier, later, (counters, parts, gauges, untold), impossible), **untold}
     short = {family: dt for family in gaps if family not in later.gauges and family not in earlier.gauges}
-    if all(name in page.gauges for name in IN_SYSTEM for page in (earlier, later)):
-        counters[NET_CHANGE] = math.fsum(later.gauges[name] - earlier.gauges[name] for name in IN_SYSTEM)
+    if tells_in_system(earlier) and tells_in_system(later):
+        counters[NET_CHANGE] = math.fsum([later.gauges[name] - earlier.gauges[name] for name in IN_SYSTEM])
     return Window(
         start=earlier.t,
         end=later.t,
@@ -194,13 +195,13 @@ def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
         return True
     if earlier.started_at is not None and later.started_at is not None:
         return abs(later.started_at - earlier.started_at) > RESTART_TOLERANCE_SECONDS
+    before, after = earlier.counters, later.counters
     # Hot path: no counter fell in most windows.
-    before = earlier.counters
-    fell = [family for family, now in later.counters.items() if now < before.get(family, now)]
-    if not fell:
+    if all(map(operator.le, map(before.get, after, after.values()), after.values())):
         return False
-    grew = sum(1 for family, now in later.counters.items() if now > before.get(family, now))
-    return STEP_FAMILY in fell or len(fell) > grew
+    fell = [family for family, now in after.items() if now < before.get(family, now)]
+    grew = sum(1 for family, now in after.items() if now > before.get(family, now))
+    return bool(fell) and (STEP_FAMILY in fell or len(fell) > grew)
 
 
 def _after_restart(earlier: Snapshot, later: Snapshot) -> Window:
@@ -236,8 +237,10 @@ def _histogram_increases(earlier: Snapshot, later: Snapshot) -> dict[str, tuple[
 def _drop_impossible(counters: dict[str, float], parts: dict[str, tuple[Histogram, ...]], dt: float) -> frozenset[str]:
     """Drop the increases above what an engine can reach in `dt` seconds. Return their families."""
     seconds = max(dt, 1.0)
-    found = {f for f, value in counters.items() if value > _most_per_second(f) * seconds}
-    found |= {f for f, several in parts.items() if any(part.n > MOST_REQUESTS * seconds for part in several)}
+    requests = MOST_REQUESTS * seconds
+    # No limit is below that of requests. Hot path: few counters are above it.
+    found = {f for f, value in counters.items() if value > requests and value > _most_per_second(f) * seconds}
+    found |= {f for f, several in parts.items() for part in several if part.n > requests}
     for family in found:
         counters.pop(family, None)
         parts.pop(family, None)
@@ -250,15 +253,15 @@ def _most_per_second(family: str) -> float:
 
 
 def _absences(
-    earlier: Snapshot, later: Snapshot, present: set[str], too_many: frozenset[str] = frozenset()
+    earlier: Snapshot, later: Snapshot, present: Iterable[Iterable[str]], too_many: frozenset[str]
 ) -> dict[str, Gap]:
     """Return the gaps of families on either page that are not in the window between them."""
-    before = earlier.counters.keys() | earlier.histograms.keys() | earlier.gauges.keys()
-    now = later.counters.keys() | later.histograms.keys() | later.gauges.keys()
-    gaps: dict[str, Gap] = {}
     broken, contradictory = earlier.broken | later.broken, earlier.contradictory | later.contradictory
     impossible = earlier.impossible | later.impossible | too_many
-    for family in sorted((before | now | broken | contradictory | impossible) - present):
+    before = frozenset().union(earlier.counters, earlier.histograms, earlier.gauges)
+    now = frozenset().union(later.counters, later.histograms, later.gauges)
+    gaps: dict[str, Gap] = {}
+    for family in sorted(before.union(now, broken, contradictory, impossible).difference(*present)):
         if family in impossible:
             gaps[family] = Gap.IMPOSSIBLE
         elif family in contradictory:

@@ -257,9 +257,9 @@ def expectation_bounds(expected: Expectation) -> tuple[float, float, float]:
     return min(expected.lower, expected.upper), expected.interpolated, max(expected.lower, expected.upper)
 
 
-def supports_certain(case: RuleContext, expected: Expectation) -> bool:
-    """Return whether enough requests stand behind both points (DESIGN 3.3)."""
-    return expected.requests >= case.limit("supported_requests")
+def supports_certain(expected: Expectation, needed: float) -> bool:
+    """Return whether the `needed` requests stand behind both points (DESIGN 3.3)."""
+    return expected.requests >= needed
 
 
 def too_short(rule: Rule, held: HeldWindows) -> str:

@@ -112,7 +112,7 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def on_curve(self) -> HeldWindows:
         """Return the windows with a load bin, in their order."""
-        return HeldWindows(one for one in self if one.bin is not None)
+        return self.select(_select_on_curve)
 
     @cached_property
     def _made(self) -> dict[tuple[object, ...], Any]:
@@ -169,6 +169,15 @@ def select_ending(batch: HeldWindows, since: float, until: float = math.inf) -> 
     if last <= since or until < first:
         return HeldWindows()
     return HeldWindows(one for one in batch if since < one.window.end <= until)
+
+
+def _select_on_curve(batch: HeldWindows) -> HeldWindows:
+    """Return the windows with a load bin, the same object each time."""
+    return batch.once(_list_on_curve)
+
+
+def _list_on_curve(batch: HeldWindows) -> HeldWindows:
+    return HeldWindows(one for one in batch if one.bin is not None)
 
 
 def _find_growing_queues(held: HeldWindows, now: float) -> dict[str | None, str]:
