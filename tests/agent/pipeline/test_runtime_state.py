@@ -109,6 +109,16 @@ def test_counters_of_gpus_are_kept_by_gpu_and_not_added_to_the_replicas() -> Non
     assert entry.gpu_totals == {"GPU-a": {"gpu_energy_joules": 10.0}, "GPU-b": {"gpu_energy_joules": 14.0}}
 
 
+def test_gpus_of_a_target_count_only_with_its_own_window_and_those_of_other_agents_always() -> None:
+    runtime, elsewhere = RuntimeState(), ("t", "scraped by another agent")
+    gpus = {
+        key: ReplicaGpus(windows={"GPU-a": window(counters={"gpu_energy_joules": 5.0})}) for key in (KEY, elsewhere)
+    }
+    runtime.accept(scraped(ScrapeFailure.CONNECT, gpus=gpus))
+    assert runtime.replicas[KEY].gpu_totals == {}
+    assert runtime.replicas[elsewhere].gpu_totals == {"GPU-a": {"gpu_energy_joules": 5.0}}
+
+
 def scraped(kind: ScrapeFailure | None, key: ReplicaKey = KEY, window: Window | None = None, **more: Any) -> StepResult:
     """A failed scrape; without a kind the target is skipped after failures."""
     failure = kind.value if kind is not None else ""

@@ -160,6 +160,22 @@ SUMS = (
 )
 
 
+@pytest.mark.parametrize("count", ["-1", "+Inf", "-Inf"])
+def test_a_page_has_no_histogram_with_an_impossible_count(count: str) -> None:
+    several = [
+        *replica_entries("r1", 3.0),
+        *(
+            entry(n, __name__="sizewatch_e2e_seconds_bucket", le=le, pool="mixed", replica="r1")
+            for le, n in (("1", count), ("+Inf", "2"))
+        ),
+    ]
+    parser = RowParser("replica")
+    (page,) = AgentPages().row_pages(parser.rows(parser.parse("store", body(*several)), 100), T)
+    assert page.snapshot is not None
+    assert "e2e_seconds" not in page.snapshot.histograms
+    assert page.snapshot.counters
+
+
 def test_a_range_of_the_usual_form_is_cut_and_shares_its_labels() -> None:
     parser = RangeParser()
     first, again = (parser.series(parser.parse("store", matrix_body(*SUMS)), 4) for _ in range(2))

@@ -384,6 +384,14 @@ def test_a_ratio_above_one_and_a_crowd_that_no_memory_holds_are_gaps_with_a_name
     assert told(100, 3, 0).impossible == frozenset()
 
 
+def test_a_busy_engine_may_reach_ten_thousand_times_as_many_tokens_as_requests() -> None:
+    most, seconds = 1e10, 15.0
+    for grown, is_possible in ((most * seconds, True), (1.01 * most * seconds, False)):
+        one = diff_snapshots(told(1, 1, 0.0), told(1, 1, grown, START + seconds))
+        assert ("prefix_queried_tokens" in one.counters) is is_possible
+        assert (one.gaps.get("prefix_queried_tokens") is Gap.IMPOSSIBLE) is not is_possible
+
+
 def test_an_increase_that_no_engine_reaches_is_never_booked_and_the_next_page_counts_again() -> None:
     pages = [told(1, 1, tokens, START + 15 * n) for n, tokens in enumerate((100.0, 5e18, 300.0, 400.0))]
     jump, back, after = (diff_snapshots(*pair) for pair in pairwise(pages))

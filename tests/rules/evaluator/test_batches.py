@@ -9,10 +9,13 @@ from itertools import chain
 import pytest
 from judging_samples import START, context, minute, minutes
 
+from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_minutes, tier_rules
-from rules.plan.load_bins import BinnedWindow
+from rules.methods.tails import Tail, compute_tail
+from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.context import BenchmarkComparison, RuleContext, select_comparable
 from rules.verdicts.held_windows import HeldWindows
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -29,6 +32,10 @@ def asked(number: float, requests: float = 60.0, hits: float = 0.9, **more: floa
 
 def steady(number: int, name: str) -> Window:
     return asked(number)
+
+
+def slow_tail(number: int, name: str) -> Window:
+    return asked(number, slow=9.0 if number < 12 or number % 2 else 1.0)
 
 
 def broken_routing(number: int, name: str) -> Window:
@@ -60,7 +67,7 @@ def holes(number: int, name: str) -> Window:
     return gap_window(start, start + 60.0, Gap.SCRAPE_FAILED) if number % 3 else asked(number)
 
 
-SCENARIOS = (steady, broken_routing, overload, growing_queue, hot_spot, new_and_restarted, holes)
+SCENARIOS = (steady, slow_tail, broken_routing, overload, growing_queue, hot_spot, new_and_restarted, holes)
 
 
 def windows_of(scenario: Callable[[int, str], Window]) -> HeldWindows:
@@ -103,6 +110,27 @@ def test_batches_give_every_rule_the_same_result(scenario: Callable[[int, str], 
     assert list(results(in_batches(flat, seconds), now)) == list(results(flat, now))
 
 
+def test_a_minute_that_is_kept_is_counted_anew_for_another_plan_rule_or_limit() -> None:
+    flat = windows_of(slow_tail)
+    held, now = in_batches(flat, 60.0), flat.ends[1]
+    slower = context({"ttft_p99_seconds": 0.15}, requests=100)
+    lenient, trusting = (
+        {"TtftDivergence": {name: value}} for name, value in (("factor", 3.0), ("supported_requests", 90))
+    )
+    plans = PLAN, slower, replace(PLAN, limits=lenient), replace(slower, limits=trusting), PLAN
+
+    def tails(of: HeldWindows, plan: TierContext, rule: str) -> list[Tail | None]:
+        case = RuleContext(rule=BY_NAME[rule], catalogue=BY_NAME, context=plan, binned=of, now=now)
+        found = select_comparable(case)
+        assert isinstance(found, BenchmarkComparison)
+        return [compute_tail(found, minute) for minute in case.periods(found.binned)]
+
+    asked_of = [(plan, rule) for plan in plans for rule in ("TtftDivergence", "TpotDivergence")]
+    found = [tails(held, *one) for one in asked_of]
+    assert found == [tails(windows_of(slow_tail), *one) for one in asked_of]
+    assert all(found[0] != other for other in found[2:8:2])
+
+
 def test_the_scenarios_make_the_rules_fire_that_read_batches() -> None:
     firing: Mapping[str, set[str]] = {
         scenario.__name__: {
@@ -113,6 +141,7 @@ def test_the_scenarios_make_the_rules_fire_that_read_batches() -> None:
         }
         for scenario in SCENARIOS
     }
+    assert {"TtftDivergence", "TpotDivergence"} <= firing["slow_tail"]
     assert "PrefixRoutingBroken" in firing["broken_routing"]
     assert "LoadBeyondBenchmark" in firing["overload"]
     assert "QueueGrowing" in firing["growing_queue"]

@@ -272,6 +272,14 @@ def test_a_sum_that_the_buckets_contradict_is_dropped_and_the_buckets_stand(grow
     assert found.counts == (0, 0, 10, 0, 0)
 
 
+@pytest.mark.parametrize(("grown", "is_kept"), [(8.4, False), (8.6, True), (1e6, True)])
+def test_an_observation_above_the_last_edge_bounds_a_sum_from_below_only(grown: float, is_kept: bool) -> None:
+    """Nine observations between 0.5 and 1 s and one above 5 s: 9.5 s at least, less one that is on its way."""
+    before = Cumulative(EDGES, (0.0,) * 5, 0.0)
+    total = increase(before, Cumulative(EDGES, (0.0, 0.0, 9.0, 9.0, 10.0), grown)).total
+    assert total == (grown if is_kept else None)
+
+
 @pytest.mark.parametrize("grown", [4.1, 5.0, 10.0, 10.9])
 def test_a_sum_that_the_buckets_allow_is_kept(grown: float) -> None:
     before, after = Cumulative(EDGES, (0.0, 40.0, 40.0, 40.0, 40.0), 12.0), (0.0, 40.0, 50.0, 50.0, 50.0)
