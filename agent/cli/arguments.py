@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.durations import PATTERN, parse_duration
@@ -69,6 +70,8 @@ class Parser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             known = (option[2:] for option in self._option_string_actions if option.startswith("--"))
             self.error(f"there is no option {name}{suggestion(name[2:], known, '--')}")
+        if rest and not rest[0].startswith("-"):
+            self.error(f"no argument {rest[0]!r} is expected here; see {self.prog} --help")
         return found, rest
 
 
@@ -93,6 +96,13 @@ def duration(text: str) -> float:
     if seconds <= 0:
         raise argparse.ArgumentTypeError("must be longer than nothing")
     return seconds
+
+
+def output_folder(text: str) -> Path:
+    """Parse a folder to write into. An empty one, as of an unset variable, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder; . is the current one")
+    return Path(text)
 
 
 def normalize_arguments(words: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from agent.cli import plan
 from agent.cli import run as run_command
-from agent.cli.arguments import CANNOT_JUDGE, FINE
+from agent.cli.arguments import CANNOT_JUDGE, FINE, output_folder
 from agent.config.discovery import PORTS
 from agent.config.load import load
 from agent.errors import ConfigError, ScrapeError
@@ -75,7 +75,9 @@ class FoundEngine:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)")
+    parser.add_argument(
+        "--out", type=output_folder, default=Path(), metavar="DIR", help="where to write (default: here)"
+    )
     parser.add_argument("--force", action="store_true", help="replace sizewatch.yaml and plan.yaml that are there")
     parser.add_argument(
         "--run", action="store_true", dest="start", help="then start the daemon, as `sizewatch run` does"

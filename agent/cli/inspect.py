@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.cli.arguments import FINE, add_format, add_ways_in, target_options
-from agent.errors import ConfigError, RecordingError
+from agent.errors import ConfigError, RecordingError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.connection import fetch_page
 from agent.http_client.error_text import place_of, wrong_content
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the page. An unreadable page raises ScrapeError or RecordingError (exit 2)."""
+    """Print the page. An unreadable page raises ScrapeError or RecordingError with its name (exit 2)."""
     known = sorted({engine.name for engine in ENGINES})
     if options.engine not in (None, *known):
         raise ConfigError((f"--engine {options.engine}: is none that sizewatch reads; there is {', '.join(known)}",))
@@ -119,8 +119,11 @@ def run(options: argparse.Namespace) -> int:
     as_json = options.format == "json"
     # The query of an address may be a secret.
     name = place_of(options.page) if live else options.page
-    text = render_gpu_page(body, name, as_json=as_json, notes=notes) if options.engine is None else None
-    print(text or render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
+    try:
+        text = render_gpu_page(body, name, as_json=as_json, notes=notes) if options.engine is None else None
+        print(text or render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
+    except ScrapeError as error:
+        raise RecordingError(name, str(error)) from error
     return FINE
 
 

@@ -23,6 +23,7 @@ from agent.cli.arguments import (
     add_since,
     add_subcommands,
     add_ways_in,
+    output_folder,
     target_options,
 )
 from agent.cli.inspect import read_page_body
@@ -276,7 +277,9 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
     add_since(parser, "how much of the history")
     add_config(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write run.sh and the requests there; else print only")
+    parser.add_argument(
+        "--out", type=output_folder, metavar="DIR", help="write run.sh and the requests there; else print only"
+    )
     parser.add_argument("--tool", choices=tuple(LOAD_GENERATORS), default="vllm-bench", help="which load generator")
     parser.add_argument("--loop", choices=("open", "closed"), default="open", help="arrivals at a rate, or clients")
     parser.add_argument("--requests", type=int, default=300, metavar="N", help="of each load (default 300)")

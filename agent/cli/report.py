@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_since
+from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_since, output_folder
 from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig, find, load
 from agent.durations import duration_text
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_since(parser, "how far back, in full hours")
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="where to write it; made where it is not"
+        "--out", type=output_folder, required=True, metavar="DIR", help="where to write it; made where it is not"
     )
     parser.add_argument(
         "--deliver",

@@ -219,6 +219,7 @@ def test_a_file_that_is_no_page_says_where_it_goes_wrong_and_ends_with_2(
     code, out, err = inspected(capsys, str(tmp_path / "page"))
     assert (code, out) == (2, "")
     assert said in err
+    assert str(tmp_path / "page") in err
 
 
 def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

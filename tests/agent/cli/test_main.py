@@ -124,6 +124,8 @@ def test_wrong_arguments_are_told_with_the_usage_and_end_with_2(
         (["check", "--formt", "json"], "there is no option --formt; did you mean --format?"),
         (["init", "--tier", "a"], "there is no option --tier\n"),
         (["check", "--format", "jsno"], "there is no 'jsno'; did you mean json?"),
+        (["init", "http://gpu-1:8000"], "no argument 'http://gpu-1:8000' is expected here; see sizewatch init --help"),
+        (["report", "--out", ""], "--out: must name a folder; . is the current one"),
         (["zzz"], "there is no 'zzz'; choose from init, run, demo, "),
     ],
 )
