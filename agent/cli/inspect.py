@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the page. An unreadable page raises ScrapeError or RecordingError with its name (exit 2)."""
+    """Print the page. An unreadable page raises ScrapeError or RecordingError, which name it (exit 2)."""
     known = sorted({engine.name for engine in ENGINES})
     if options.engine not in (None, *known):
         raise ConfigError((f"--engine {options.engine}: is none that sizewatch reads; there is {', '.join(known)}",))
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
         text = render_gpu_page(body, name, as_json=as_json, notes=notes) if options.engine is None else None
         print(text or render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
     except ScrapeError as error:
-        raise RecordingError(name, str(error)) from error
+        raise ScrapeError(error.kind, f"{name}: {error.text}") from error
     return FINE
 
 

@@ -238,7 +238,7 @@ def _with_sums(seen: Window, added: Window, families: frozenset[str]) -> Window:
     )
 
 
-OWN = frozenset({windows.NET_CHANGE, *windows.STARTS})
+OWN = (windows.NET_CHANGE, *windows.STARTS)
 """Counters of a group that come from its replicas, as its gauges do."""
 
 

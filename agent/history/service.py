@@ -166,16 +166,21 @@ class HistoryService:
         if not (new or self.buffer or self._waiting or self._events or lasting) and self._store is not None:
             return
         try:
-            self.buffer.drain(self._book, new)
-            self._save(self._open(), lasting)
+            store = self._open_or_keep(new)
+            self.buffer.drain(lambda several: store.book(self._told.select_new_minutes(store, several)), new)
+            self._save(store, lasting)
             self.error = None
         except (HistoryError, HistoryOpenError) as error:
             self.error = str(error)
             self._drop(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
 
-    def _book(self, several: Sequence[MinuteRecord]) -> None:
-        store = self._open()
-        store.book(self._told.select_new_minutes(store, several))
+    def _open_or_keep(self, new: Iterable[MinuteRecord]) -> HistoryStore:
+        """Return the store. Where it cannot be opened, for whatever reason, let the new minutes wait and raise."""
+        try:
+            return self._open()
+        except BaseException:
+            self.buffer.add(new)
+            raise
 
     def _save(self, store: HistoryStore, lasting: tuple[Finding, ...]) -> None:
         waiting, events = tuple(self._waiting), tuple(self._events)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from agent.history.codec import NO_BIN, bin_code, decode_window, encode_window, slice_of
-from agent.history.errors import HistoryError, HistoryOpenError
+from agent.history.errors import HistoryError
 from agent.history.schema import COMPUTED_COLUMNS, MINUTES, SumTable
 from rules.plan.load_bins import APART, BinnedWindow
 from rules.telemetry import arrivals, windows
@@ -82,32 +82,32 @@ class WriteBuffer:
     def drain(self, into: Callable[[Sequence[MinuteRecord]], None], new: Iterable[MinuteRecord] = ()) -> None:
         """Book what waits, oldest first, then `new`. `into` books all it is given, or raises and has booked none.
 
-        Its HistoryError or HistoryOpenError is raised. What was not booked waits, and nothing is booked twice. After any
-        other error (a defect) the batch is dropped and counted: it would stand in the way forever. New bookings are packed
-        only if they have to wait.
+        Its HistoryError is raised. What was not booked waits, and nothing is booked twice. After any other error (a defect)
+        the batch is dropped and counted: it would stand in the way forever. New bookings are packed only if they have to
+        wait.
         """
         rest = list(new)
         try:
             while self._waiting or rest:
-                batch = [_booking(one) for one in islice(self._waiting, BATCH)] or rest[:BATCH]
+                waited = [_booking(one) for one in islice(self._waiting, BATCH)]
+                # In one batch: it is known of the oldest minute on which of them an earlier run booked.
+                batch = [*waited, *rest[: BATCH - len(waited)]]
                 try:
                     into(batch)
-                except (HistoryError, HistoryOpenError):
+                except HistoryError:
                     raise
                 except Exception:
-                    self._remove(len(batch), rest)
                     self.dropped += len(batch)
+                    self._remove(len(waited), rest, len(batch))
                     raise
-                self._remove(len(batch), rest)
+                self._remove(len(waited), rest, len(batch))
         finally:
             self.add(rest)
 
-    def _remove(self, count: int, rest: list[MinuteRecord]) -> None:
-        """Remove the oldest of what waits, or of `rest` where nothing waits."""
-        if self._waiting:
-            self._take(count)
-        else:
-            del rest[:count]
+    def _remove(self, waited: int, rest: list[MinuteRecord], count: int) -> None:
+        """Remove the `count` minutes of a batch, of which so many `waited`."""
+        self._take(waited)
+        del rest[: count - waited]
 
     def _take(self, count: int) -> None:
         for _ in range(count):

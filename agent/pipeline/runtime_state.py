@@ -185,8 +185,7 @@ class RuntimeState:
                 of_gpus = {name for extra in gpus.values() for name in extra.counters}
                 self.replicas[key].sums.add(window, leave_out=of_gpus)
         # The GPUs of a target count only where its own window does.
-        scrapes = observation.scrapes if observation.gpus else ()
-        left_out = {scrape.key for scrape in scrapes} - {key for key, _ in found}
+        left_out = {scrape.key for scrape in observation.scrapes if observation.gpus} - {key for key, _ in found}
         for key, gpus_of in observation.gpus.items():
             entry = self._entry(key)
             entry.gpus = replace(gpus_of, windows=_NO_GPUS.windows)
@@ -198,6 +197,7 @@ class RuntimeState:
             self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in gone})
 
     def _entry(self, key: ReplicaKey) -> ReplicaRuntime:
+        # Not `setdefault`: it makes a record for each of thousands of scrapes.
         entry = self.replicas.get(key)
         if entry is None:
             entry = self.replicas[key] = ReplicaRuntime()

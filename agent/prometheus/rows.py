@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -36,6 +37,9 @@ MOST_KINDS = 8192
 _HEAD = b'{"metric":{'
 _RESULT = b'"result"'
 _BEGIN = _RESULT + b":[" + _HEAD
+_TIME = re.compile(rb"((?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,9})?),")
+"""Unix seconds as stores write them, and the comma after them. JSON reads other numbers."""
+
 _CARE = (b"\\", b"\n", b"\r", b"\t", b"\v", b"\f", b"\x7f")
 """Bytes that JSON escapes, forbids in a text (and `float` skips), or allows between texts."""
 
@@ -89,8 +93,10 @@ class _Kinds:
 def _cut(
     place: str, body: bytes, result_type: str, key: bytes, opening: bytes, close: bytes, before: tuple[bytes, ...] = ()
 ) -> tuple[ApiResponse, tuple[float, ...], list[list[bytes]]]:
-    """Cut the series out of a body. Return the rest of the response, the times of all series, and columns of their texts:
-    the labels, the parts that begin with each of `before`, and the values. Raise StoreError or ValueError for another form.
+    """Cut the series out of a body. Return the rest of the response, the times of all series, and columns of their texts.
+
+    Columns are the labels, the parts that begin with each of `before`, and the values. `key` stands between labels and
+    samples, `opening` before the first time, `close` after the last value. Raise StoreError or ValueError for another form.
     """
     begin, end = body.index(_BEGIN) + len(_BEGIN), body.rindex(close + b"}]")
     rest = body[: begin - len(_HEAD)] + body[end + len(close) + 1 :]
@@ -103,8 +109,8 @@ def _cut(
     # Without a backslash a quote begins or ends a text, so no text has these marks in it.
     first = series.partition(following)[0]
     between = first[first.index(key) + len(key) :].split(b'"')[::2]
-    times = tuple(_time(text, b"],[" if place else opening) for place, text in enumerate(between))
-    if not all(map(math.isfinite, times)) or not all(map(operator.lt, times, times[1:])):
+    times = (_time(between[0], opening), *(_time(text, b"],[") for text in between[1:]))
+    if not all(map(operator.lt, times, times[1:])):
         raise ValueError("other kinds of time")
     marks = (*before, key + between[0] + b'"', *(b'"%s"' % text for text in between[1:]), following)
     for mark in marks:
@@ -112,15 +118,15 @@ def _cut(
     found = series.split(b"\n")
     if len(found) % len(marks):
         raise ValueError("series of another form")
-    return given, times, [found[place :: len(marks)] for place in range(len(marks))]
+    return given, times, [found[column :: len(marks)] for column in range(len(marks))]
 
 
-def _time(text: bytes, before: bytes) -> float:
+def _time(text: bytes, opening: bytes) -> float:
     """Return the time in the text before a value. Raise ValueError for text of another form."""
-    found = json.loads(text[len(before) : -1]) if text.startswith(before) and text.endswith(b",") else None
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    found = _TIME.fullmatch(text, len(opening)) if text.startswith(opening) else None
+    if found is None:
         raise ValueError("another form of sample")
-    return float(found)
+    return float(found[1])
 
 
 class RangeParser:
@@ -138,7 +144,7 @@ class RangeParser:
             values = list(zip(*(map(float, column) for column in columns), strict=True))
             if len(set(kinds)) < len(kinds) or any(map(math.isnan, chain.from_iterable(values))):
                 raise ValueError("a series that comes twice, or has no value")
-        except (SizewatchError, ValueError):
+        except (SizewatchError, ValueError, RecursionError):
             return parse_answer(place, body)
         finally:
             self._kinds.forget_many()
@@ -167,7 +173,7 @@ class RowParser:
         """Parse a response body. Its data are Rows if all of its series have the usual form. Raise StoreError."""
         try:
             return self._parse(place, body)
-        except (SizewatchError, ValueError):
+        except (SizewatchError, ValueError, RecursionError):
             return parse_answer(place, body)
         finally:
             self._kinds.forget_many()
@@ -193,10 +199,8 @@ class RowParser:
             raise ValueError("other kinds of text")
         rows = {name.decode(): several for name, several in by_name.items()}
         if any(map(math.isnan, values)):
-            known = {
-                name: [(kind, value) for kind, value in several if value == value] for name, several in rows.items()
-            }
-            rows = {name: several for name, several in known.items() if several}
+            numbers = ((name, [cell for cell in row if not math.isnan(cell[1])]) for name, row in rows.items())
+            rows = {name: row for name, row in numbers if row}
         return replace(given, data=Rows(rows, all_kinds, len(kinds)))
 
     def _of_samples(self, several: Iterable[InstantSample]) -> Rows:

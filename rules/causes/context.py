@@ -139,6 +139,7 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
         return None
     factor = context.rule.limit("factor", context.context.limits) if limit is None else 1.0
     rule, curve = context.rule, context.context.curve if limit is None else None
+    # A limit by the median is a multiple of a bucket edge, so batches keep few results.
     of_batches = hold(context.binned).by_batch(_list_late, rule.family, rule.metric, curve, limit, factor)
     counted = list(chain.from_iterable(of_batches))
     n = math.fsum(late.n for _, late in counted)
@@ -193,13 +194,13 @@ def _read_limit(context: CauseContext) -> float | None:
 def _list_late(
     batch: HeldWindows, family: str, metric: str, curve: Curve | None, limit: float | None, factor: float
 ) -> list[tuple[BinnedWindow, Share]]:
-    """Return the windows with the requests slower than `limit` (seconds), or than `factor` times the benchmark's."""
+    """Return the windows with the requests slower than `limit` (seconds), or with a curve than `factor` x its latency."""
     found = []
     for one in batch:
-        parts, most = one.window.histograms.get(family), limit
+        parts, allowed = one.window.histograms.get(family), limit
         if parts and curve is not None and one.bin is not None:
             expected = curve.expectation(one.bin, metric, one.rps or 0.0, one.in_system)
-            most = expected.interpolated * factor if expected is not None else None
-        if parts and most is not None:
-            found.append((one, histograms.share_above(parts, most)))
+            allowed = expected.interpolated * factor if expected is not None else None
+        if parts and allowed is not None:
+            found.append((one, histograms.share_above(parts, allowed)))
     return found

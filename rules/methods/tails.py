@@ -99,10 +99,10 @@ def judge_tail(case: RuleContext) -> RuleResult:
 def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
     """Return the slow requests, summed over load bins (DESIGN 3.4). Return None if no bin has requests to compare."""
     rule, case, held = of.case.rule, of.case, hold(binned)
-    # The minutes of a large tier are batches, which keep the result.
-    only = held.batches[0] if len(held.batches) == 1 else held
+    # One batch has the same windows as its hold, and keeps the result for later evaluations.
+    kept_by = held.batches[0] if len(held.batches) == 1 else held
     limits = case.limit("factor"), case.limit("supported_requests")
-    return only.once(_sum_tail, of.curve, rule.metric, rule.family, rule.per_request, *limits)
+    return kept_by.once(_sum_tail, of.curve, rule.metric, rule.family, rule.per_request, *limits)
 
 
 def _sum_tail(

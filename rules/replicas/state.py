@@ -112,14 +112,14 @@ def _with(window: Window, extra: Window) -> Window:
 
 
 def _open_minute(known: tuple[Window, ...], window: Window) -> tuple[tuple[Window, ...], Window | None]:
-    """Return the windows of the open minute with one more, and the minute that it closed."""
+    """Return the windows of the open minute with one more, and the whole minute if the window begins another."""
     if known and windows.minute_of(window) != windows.minute_of(known[0]):
         return (window,), windows.sum_windows(known)
     return (*known, window), None
 
 
 def _add_unwatched(replica: ReplicaState, window: Window) -> ReplicaState:
-    """Return the replica with the span before a time in which nobody scraped."""
+    """Return the replica with the watched span before a window in which nobody scraped. Others change nothing."""
     if not is_unwatched(window):
         return replica
     told = add_spans(replica.seen_spans, ((replica.span_start, window.start),))

@@ -126,7 +126,7 @@ def sum_gauges(
 
 
 def tells_in_system(page: Snapshot) -> bool:
-    """Return whether a page has the requests in the system."""
+    """Return whether a page has both gauges of the requests in the system."""
     return page.gauges.keys() >= _IN_SYSTEM
 
 

@@ -201,7 +201,7 @@ def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
         return False
     fell = [family for family, now in after.items() if now < before.get(family, now)]
     grew = sum(1 for family, now in after.items() if now > before.get(family, now))
-    return bool(fell) and (STEP_FAMILY in fell or len(fell) > grew)
+    return STEP_FAMILY in fell or len(fell) > grew
 
 
 def _after_restart(earlier: Snapshot, later: Snapshot) -> Window:

@@ -112,7 +112,7 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def on_curve(self) -> HeldWindows:
         """Return the windows with a load bin, in their order."""
-        return self.select(_select_on_curve)
+        return self.select(lambda batch: batch.once(_select_on_curve))
 
     @cached_property
     def _made(self) -> dict[tuple[object, ...], Any]:
@@ -172,11 +172,6 @@ def select_ending(batch: HeldWindows, since: float, until: float = math.inf) -> 
 
 
 def _select_on_curve(batch: HeldWindows) -> HeldWindows:
-    """Return the windows with a load bin, the same object each time."""
-    return batch.once(_list_on_curve)
-
-
-def _list_on_curve(batch: HeldWindows) -> HeldWindows:
     return HeldWindows(one for one in batch if one.bin is not None)
 
 

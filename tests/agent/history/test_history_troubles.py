@@ -364,16 +364,16 @@ def test_a_long_queue_is_booked_in_batches_and_a_trouble_keeps_the_rest():
 
 
 def test_new_bookings_come_after_what_waits_and_wait_where_they_cannot_be_booked():
-    full, closed = HistoryError(HistoryErrorKind.FULL, "full"), HistoryOpenError("history.db", "another program's file")
-    buffer, into = WriteBuffer(), Taking(full, None, None, closed)
-    made = [booking(minute) for minute in range(BATCH + 6)]
+    full = HistoryError(HistoryErrorKind.FULL, "full")
+    buffer, into = WriteBuffer(), Taking(full, None, None, full)
+    made = [booking(minute) for minute in range(2 * BATCH + 6)]
     with pytest.raises(HistoryError):
         buffer.drain(into.book, made[:2])
     assert (len(buffer), into.taken) == (2, [])
-    with pytest.raises(HistoryOpenError):
+    with pytest.raises(HistoryError):
         buffer.drain(into.book, made[2:])
-    assert into.taken == [made[:2], made[2 : BATCH + 2]]
-    assert (len(buffer), buffer.dropped) == (4, 0)
+    assert into.taken == [made[:BATCH], made[BATCH : 2 * BATCH]]
+    assert (len(buffer), buffer.dropped) == (6, 0)
     buffer.drain(into.book)
     assert [one for batch in into.taken for one in batch] == made
 
@@ -383,6 +383,10 @@ def test_new_bookings_that_are_a_defect_are_dropped_and_the_rest_waits():
     with pytest.raises(KeyError):
         buffer.drain(into.book, [booking(minute) for minute in range(BATCH + 2)])
     assert (len(buffer), buffer.dropped) == (2, BATCH)
+    into.errors = [KeyError("defect")]
+    with pytest.raises(KeyError):
+        buffer.drain(into.book, [booking(minute) for minute in range(BATCH)])
+    assert (len(buffer), buffer.dropped) == (2, 2 * BATCH)
 
 
 def test_the_oldest_fall_out_and_are_counted_when_the_queue_is_full():

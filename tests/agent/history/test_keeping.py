@@ -23,6 +23,7 @@ from rules.confidence import Certainty
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
+from rules.replicas.track import Spans
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.verdict import Status, Subject, Verdict
@@ -119,6 +120,54 @@ def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_i
     keeping.write_cycle((), VERSIONS, (), ())
     assert kept(path) == (3, 3, ["start"])
     assert (keeping.error, len(keeping.buffer), keeping.buffer.dropped) == (None, 0, 0)
+
+
+def test_minutes_wait_while_the_file_cannot_be_opened_for_whatever_reason(path: Path) -> None:
+    errors: list[Exception] = [
+        HistoryError(HistoryErrorKind.FULL, "full"),
+        PermissionError(13, "no entry"),
+        HistoryOpenError(path, "another program's"),
+    ]
+
+    def opened() -> HistoryStore:
+        if errors:
+            raise errors.pop(0)
+        return HistoryStore(path)
+
+    keeping = HistoryService(opened)
+    with pytest.raises(PermissionError):
+        keeping.write_cycle([closed(0)], VERSIONS, (), ())
+    keeping.write_cycle([closed(1)], VERSIONS, (), ())
+    assert (len(keeping.buffer), keeping.error) == (2, f"{path}: another program's")
+    keeping.write_cycle([closed(2)], VERSIONS, (), ())
+    keeping.close()
+    assert kept(path)[0] == 3
+    assert keeping.buffer.dropped == 0
+
+
+def test_minutes_that_an_earlier_run_booked_are_not_booked_again_after_a_trouble(path: Path) -> None:
+    """They come late, behind a newer minute that had to wait."""
+
+    class Unreadable(HistoryStore):
+        is_locked = True
+
+        def list_booked_times(self, tier: str, since: float) -> Spans:
+            if self.is_locked:
+                raise HistoryError(HistoryErrorKind.LOCKED, "another process holds it")
+            return super().list_booked_times(tier, since)
+
+    with closing(HistoryService(lambda: HistoryStore(path))) as earlier:
+        earlier.write_cycle([closed(minute) for minute in range(3)], VERSIONS, (), (), now=START + 180)
+    with closing(HistoryService(lambda: Unreadable(path))) as later:
+        newer = load_bins.bin_window(window(3), None, "other")
+        later.write_cycle([ClosedMinute(tier="t", replica="other", slice=newer)], VERSIONS, (), (), now=START + 241)
+        assert len(later.buffer) == 1
+        Unreadable.is_locked = False
+        later.write_cycle([closed(minute) for minute in range(3)], VERSIONS, (), (), now=START + 242)
+    assert kept(path)[0] == 4
+    with HistoryStore.open_reader(path) as reader:
+        told = reader.requests("t", START, START + 600)
+    assert sum(one.requests for one in told) == 4 * window(0).counters["requests_finished"]
 
 
 def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_try(
