@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from types import MappingProxyType
 
 from agent.history import daily_queries
 from agent.history import daily_queries as capacities
+from agent.history.booked_minutes import BookedMinutes
 from agent.history.codec import Span
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.reader import Reader
@@ -29,45 +29,12 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ClosedMinute, ReplicaKey, StepResult
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.replicas import track
-from rules.replicas.track import Spans
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import ClosedSpan, Finding
 from rules.verdicts.verdict import RuleResult
-
-
-class BookedMinutes:
-    """For one thread."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, Spans] = {}
-        self._now = -math.inf
-
-    def start_cycle(self, now: float) -> None:
-        """The time of this turn (unix seconds). Where the clock went back, everything is asked anew."""
-        if now < self._now:
-            self._of = {}
-        self._now = now
-
-    def select_new_minutes(self, store: Reader, bookings: Iterable[MinuteRecord]) -> Sequence[MinuteRecord]:
-        """Without minutes of which most was booked. One that ends after now is of the way that the clock had before, and was
-        not. Raises HistoryError."""
-        several = tuple(bookings)
-        since: dict[str, float] = {}
-        for one in several:
-            if one.tier not in self._of and one.slice.window.end <= self._now:
-                since[one.tier] = min(one.slice.window.start, since.get(one.tier, math.inf))
-        for tier, begin in since.items():
-            self._of[tier] = store.list_booked_times(tier, begin)
-        return [one for one in several if not self._told(one)]
-
-    def _told(self, one: MinuteRecord) -> bool:
-        window, known = one.slice.window, self._of.get(one.tier, ())
-        return window.end <= self._now and track.is_mostly_covered(known, window.start, window.end)
-
 
 MOST_WAITING = 1000
 """Ended episodes, spans, alerts of others and events that wait for a history that cannot be written; older ones are lost."""
@@ -167,12 +134,20 @@ class HistoryService:
             return
         try:
             store = self._open_or_keep(new)
-            self.buffer.drain(lambda several: store.book(self._told.select_new_minutes(store, several)), new)
+            self.buffer.drain(lambda several: self._book(store, several), new)
             self._save(store, lasting)
             self.error = None
         except (HistoryError, HistoryOpenError) as error:
             self.error = str(error)
             self._drop(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
+
+    def _book(self, store: HistoryStore, several: Sequence[MinuteRecord]) -> None:
+        new = self._told.select_new_minutes(store, several)
+        try:
+            store.book(new)
+        except HistoryError:
+            self._told.forget_last()
+            raise
 
     def _open_or_keep(self, new: Iterable[MinuteRecord]) -> HistoryStore:
         """Return the store. Where it cannot be opened, for whatever reason, let the new minutes wait and raise."""

@@ -21,7 +21,8 @@ from waiting import free_port
 
 from agent.config.load import load
 from agent.daemon.factory import assemble
-from agent.history.service import BookedMinutes, HistoryService, HistorySink
+from agent.history.booked_minutes import BookedMinutes
+from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.pipeline.runtime_state import RuntimeState

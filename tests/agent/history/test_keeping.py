@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from agent.config.files import load_plan
 from agent.history.errors import HistoryError, HistoryErrorKind, HistoryOpenError
 from agent.history.service import ALIVE_SECONDS, MOST_WAITING, HistoryService
 from agent.history.store import HistoryStore
+from agent.history.write_buffer import MinuteRecord
 from rules.confidence import Certainty
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
@@ -145,29 +146,42 @@ def test_minutes_wait_while_the_file_cannot_be_opened_for_whatever_reason(path: 
     assert keeping.buffer.dropped == 0
 
 
-def test_minutes_that_an_earlier_run_booked_are_not_booked_again_after_a_trouble(path: Path) -> None:
+class Failing(HistoryStore):
+    """A store of which one operation fails once."""
+
+    fails = ""
+
+    def _fail(self, operation: str) -> None:
+        if self.fails == operation:
+            self.fails = ""
+            raise HistoryError(HistoryErrorKind.LOCKED, "another process holds it")
+
+    def list_booked_times(self, tier: str, since: float) -> Spans:
+        self._fail("reading")
+        return super().list_booked_times(tier, since)
+
+    def book(self, minutes: Iterable[MinuteRecord]) -> None:
+        self._fail("booking")
+        super().book(minutes)
+
+
+@pytest.mark.parametrize("operation", ["reading", "booking"])
+def test_minutes_that_an_earlier_run_booked_are_not_booked_again_after_a_trouble(operation: str, path: Path) -> None:
     """They come late, behind a newer minute that had to wait."""
-
-    class Unreadable(HistoryStore):
-        is_locked = True
-
-        def list_booked_times(self, tier: str, since: float) -> Spans:
-            if self.is_locked:
-                raise HistoryError(HistoryErrorKind.LOCKED, "another process holds it")
-            return super().list_booked_times(tier, since)
-
     with closing(HistoryService(lambda: HistoryStore(path))) as earlier:
         earlier.write_cycle([closed(minute) for minute in range(3)], VERSIONS, (), (), now=START + 180)
-    with closing(HistoryService(lambda: Unreadable(path))) as later:
-        newer = load_bins.bin_window(window(3), None, "other")
-        later.write_cycle([ClosedMinute(tier="t", replica="other", slice=newer)], VERSIONS, (), (), now=START + 241)
+    store = Failing(path)
+    store.fails = operation
+    newer = ClosedMinute(tier="t", replica="other", slice=load_bins.bin_window(window(3), None, "other"))
+    with closing(HistoryService(lambda: store)) as later:
+        later.write_cycle([newer], VERSIONS, (), (), now=START + 241)
         assert len(later.buffer) == 1
-        Unreadable.is_locked = False
         later.write_cycle([closed(minute) for minute in range(3)], VERSIONS, (), (), now=START + 242)
-    assert kept(path)[0] == 4
+        later.write_cycle([closed(3)], VERSIONS, (), (), now=START + 243)
+    assert kept(path)[0] == 5
     with HistoryStore.open_reader(path) as reader:
         told = reader.requests("t", START, START + 600)
-    assert sum(one.requests for one in told) == 4 * window(0).counters["requests_finished"]
+    assert sum(one.requests for one in told) == 5 * window(0).counters["requests_finished"]
 
 
 def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_try(
