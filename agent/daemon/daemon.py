@@ -171,7 +171,7 @@ class Daemon:
             raise
         except Exception:  # noqa: BLE001 - a defect costs this check, not the daemon
             self.counts.errors += 1
-            _log.exception("update of secrets or pods failed, retry in %.0f s", CLOCK_SECONDS)
+            _log.exception("update of secrets or pods failed retry_seconds=%.0f", CLOCK_SECONDS)
 
     def _read_secrets(self) -> None:
         """Read secrets and certificates again. What a file cannot give keeps its value before, and is reported."""

@@ -124,7 +124,7 @@ def is_page(path: str) -> bool:
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _AccessRequest:
     """What decides whether a request is answered."""
 
     method: str
@@ -228,7 +228,7 @@ class WebServer:
     def _judge(self, head: RequestHead, verified: bool) -> tuple[Reply | None, WebhookEndpoint | None]:
         """Return the answer to a request that needs no worker, or the receiver that takes its alerts."""
         authorization = head.headers.get("authorization", "")
-        asked = _Asked(
+        asked = _AccessRequest(
             method=head.method,
             path=head.path,
             authorization=authorization,
@@ -258,13 +258,13 @@ class WebServer:
         up_seconds = time.monotonic() - self._begun_at
         return PROBES[path](self._progress(), up_seconds, self._options.stuck_after_seconds)
 
-    def _refuse_certificate(self, asked: _Asked) -> Reply | None:
+    def _refuse_certificate(self, asked: _AccessRequest) -> Reply | None:
         if asked.path in self._options.open_paths or not self._options.client_ca_file or asked.verified:
             return None
         self._count(refusals=1)
         return _text("403 Forbidden", "a client certificate is needed")
 
-    def _refuse(self, asked: _Asked, has_credentials: Callable[[], bool]) -> Reply | None:
+    def _refuse(self, asked: _AccessRequest, has_credentials: Callable[[], bool]) -> Reply | None:
         """Return why a page is not shown, or None."""
         closed = asked.path not in self._options.open_paths
         if (refusal := self._refuse_certificate(asked)) is not None:
@@ -315,7 +315,7 @@ class WebServer:
         receiver: WebhookEndpoint | None = environ.get(RECEIVER)
         if receiver is not None:
             return self._webhook(receiver, environ)
-        asked = _Asked(
+        asked = _AccessRequest(
             method=environ["REQUEST_METHOD"],
             path=path,
             authorization=environ.get("HTTP_AUTHORIZATION", ""),

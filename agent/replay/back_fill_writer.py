@@ -104,18 +104,18 @@ def fill_history(
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _ResumePoint:
     """Resume point in unix seconds, and the findings that were open there."""
 
     at: float
     open: frozenset[tuple[str, str, str, float]]
 
 
-def _mark(store: HistoryStore, whose: str) -> _Mark | None:
+def _mark(store: HistoryStore, whose: str) -> _ResumePoint | None:
     kept = json.loads(store.read_value(MARK) or "null")
     if not kept or kept["whose"] != whose:
         return None
-    return _Mark(kept["at"], frozenset(tuple(one) for one in kept["open"]))
+    return _ResumePoint(kept["at"], frozenset(tuple(one) for one in kept["open"]))
 
 
 def _name(one: ClosedSpan) -> tuple[str, str, str, float]:
@@ -213,7 +213,7 @@ class _BackFillRun:
         store: HistoryStore,
         free: Mapping[str, tuple[Stretch, ...]],
         block: Stretch,
-        mark: _Mark | None,
+        mark: _ResumePoint | None,
     ) -> None:
         self._store = store
         self._free = free

@@ -34,7 +34,7 @@ LENGTHS = (("prompts", "prompt_tokens"), ("outputs", "generation_tokens"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _TierSummary:
     """Tier with data, and the summary of the period."""
 
     past: TierPast
@@ -92,7 +92,7 @@ def questions(past: TierPast) -> tuple[QuestionAnswer, ...]:
     found = []
     for key, question, answer in QUESTIONS:
         text, terms = (
-            ("nothing was seen in this time", ()) if window is None else answer(_Asked(past=past, window=window))
+            ("nothing was seen in this time", ()) if window is None else answer(_TierSummary(past=past, window=window))
         )
         found.append(QuestionAnswer(key=key, question=question, answer=text, numbers=terms, lengths=lengths))
     return tuple(found)
@@ -102,7 +102,7 @@ def _term(name: str, value: float | None, unit: str, source: str = "measured") -
     return () if value is None else (TermRow(name=name, value=value, unit=unit, source=source),)
 
 
-def _efficient(asked: _Asked) -> _Answer:
+def _efficient(asked: _TierSummary) -> _Answer:
     each = asked.tokens_per_gpu
     text = f"{number(each, 'tokens_per_second')} generated a GPU" if each is not None else "tokens are not counted"
     tensor, dram = asked.number("tensor_active"), asked.number("dram_active")
@@ -118,7 +118,7 @@ def _efficient(asked: _Asked) -> _Answer:
     )
 
 
-def _contract(asked: _Asked) -> _Answer:
+def _contract(asked: _TierSummary) -> _Answer:
     good, done = asked.number("goodput_rps"), asked.number("completed_rps")
     ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
     slo = asked.slo
@@ -132,7 +132,7 @@ def _contract(asked: _Asked) -> _Answer:
     )
 
 
-def _unit(asked: _Asked) -> _Answer:
+def _unit(asked: _TierSummary) -> _Answer:
     usable, rate = asked.resize.usable, replica_rate(asked.window, "requests_finished")
     text = f"{number(rate, 'per_second')} on average" if rate is not None else "requests are not counted"
     text += (
@@ -146,7 +146,7 @@ def _unit(asked: _Asked) -> _Answer:
     )
 
 
-def _dollar(asked: _Asked) -> _Answer:
+def _dollar(asked: _TierSummary) -> _Answer:
     context = asked.tier
     rate, cost = replica_rate(asked.window, "requests_finished"), asked.number("cost_per_million_tokens")
     each = rate / asked.gpus if rate is not None and asked.gpus else None
@@ -169,7 +169,7 @@ def _dollar(asked: _Asked) -> _Answer:
     )
 
 
-def _useful(asked: _Asked) -> _Answer:
+def _useful(asked: _TierSummary) -> _Answer:
     used, waiting = as_number(asked.resize.utilization), asked.number("requests_waiting")
     context = asked.tier
     point = context.curve.usable(context.plan.slo) if context.curve and context.plan else None
@@ -188,7 +188,7 @@ def _useful(asked: _Asked) -> _Answer:
     )
 
 
-def _bound(asked: _Asked) -> _Answer:
+def _bound(asked: _TierSummary) -> _Answer:
     """Answer by the time in each phase, and by the objective nearer to its limit."""
     prefill, decode = (_spent(asked.window, name) for name in ("prefill_seconds", "decode_seconds"))
     prompt, made = (asked.window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
@@ -208,7 +208,7 @@ def _bound(asked: _Asked) -> _Answer:
     )
 
 
-def _nearest(asked: _Asked) -> _Answer:
+def _nearest(asked: _TierSummary) -> _Answer:
     """Answer which objective is nearer to its limit, by bounds. Overlapping bounds give no answer."""
     slo = asked.slo
     ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
@@ -240,7 +240,7 @@ def _spent(window: Window, family: str) -> float | None:
     return None if mean is None else mean * sum(part.n for part in parts)
 
 
-def _memory(asked: _Asked) -> _Answer:
+def _memory(asked: _TierSummary) -> _Answer:
     installed = asked.window.gauges.get("gpu_memory_total_bytes")
     each, source = None, "GPU exporter"
     if installed is not None and installed.seconds > 0:
@@ -264,7 +264,7 @@ def _memory(asked: _Asked) -> _Answer:
     )
 
 
-def _representative(asked: _Asked) -> _Answer:
+def _representative(asked: _TierSummary) -> _Answer:
     """Answer by Step 13, time in system at equal load, and the guide's ceiling, which has no verdict (DESIGN 3.11)."""
     context = asked.tier
     judged = judge_row(("BenchmarkNotRepresentative",), asked.past)
@@ -281,7 +281,7 @@ def _representative(asked: _Asked) -> _Answer:
     return text, _term("littles_law_gap", gap, "", "benchmark")
 
 
-def _fairly(asked: _Asked) -> _Answer:
+def _fairly(asked: _TierSummary) -> _Answer:
     plan, each = asked.tier.plan, asked.tokens_per_gpu
     if plan is None or each is None:
         return "not known", ()
@@ -291,7 +291,7 @@ def _fairly(asked: _Asked) -> _Answer:
     return text, _term("tokens_per_second_per_gpu", each, "tokens_per_second")
 
 
-QUESTIONS: tuple[tuple[str, str, Callable[[_Asked], _Answer]], ...] = (
+QUESTIONS: tuple[tuple[str, str, Callable[[_TierSummary], _Answer]], ...] = (
     ("efficiency", "Is my hardware being used efficiently?", _efficient),
     ("contract", "Am I serving users within my latency contract?", _contract),
     ("unit", "How many requests can each replica handle?", _unit),
