@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
 
 from agent.config.config import Config
 from agent.config.store import FleetConfig, TierSource
@@ -50,8 +49,6 @@ BACK_SHARE = 0.75
 
 COUNT_SECONDS = 300.0
 """Interval of counting the replicas of a tier that is read one by one."""
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Load = tuple[int | None, bool, bool]
 """Load bin, load beyond the benchmark, backlog."""
@@ -162,7 +159,7 @@ def _slim(window: Window) -> Window:
         window,
         # One zero for all.
         counters={f: v or 0.0 for f, v in window.counters.items()},
-        histograms={"prompt_tokens_per_request": means} if means else NOTHING,
+        histograms={"prompt_tokens_per_request": means} if means else windows.NOTHING,
         gauges=gauges,
         gaps=_same_gaps(tuple(window.gaps.items())),
     )

@@ -112,7 +112,7 @@ class Window:
         return Gap.NOT_EXPOSED if self.covered_seconds > 0 else self.gaps.get(EVERYTHING, Gap.NOT_EXPOSED)
 
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 """Shared empty mapping: an hour of a large tier has many thousand windows."""
 
 
@@ -120,9 +120,9 @@ def take_parts(
     window: Window,
     *,
     counters: Mapping[str, float],
-    histograms: Mapping[str, tuple[Histogram, ...]] = _NOTHING,
-    gauges: Mapping[str, GaugeSum] = _NOTHING,
-    short_seconds: Mapping[str, float] = _NOTHING,
+    histograms: Mapping[str, tuple[Histogram, ...]] = NOTHING,
+    gauges: Mapping[str, GaugeSum] = NOTHING,
+    short_seconds: Mapping[str, float] = NOTHING,
     gaps: Mapping[str, Gap] | None = None,
 ) -> Window:
     """Return the window with these parts only. `replace` takes longer, and a fleet does this thousands of times a turn."""
