@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Protocol
 
 READ, WRITE, NOTHING = selectors.EVENT_READ, selectors.EVENT_WRITE, 0
@@ -25,6 +27,9 @@ PAUSE_SECONDS = 0.25
 
 LOG_SECONDS = 60.0
 """Interval of the log message about such errors, in seconds."""
+
+DESCRIPTOR_SHARE = 4
+"""The part of the process's descriptors (RLIMIT_NOFILE) that waiting connections may take: one in so many."""
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -259,3 +264,20 @@ class ConnectionPool:
             self._listening.close()
         os.close(self._waking)
         os.close(self._woken)
+
+
+def limit_guests(most: int) -> int:
+    """Return how many guests may wait: `most`, or fewer where the process may open few files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else max(1, min(most, soft // DESCRIPTOR_SHARE))
+
+
+def origin(address: str) -> str:
+    """Whom an address counts for: in IPv6 a network of 64 bits is one customer's, who has every address in it."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return str(found)
+    return str(found.ipv4_mapped or ip_network((int(found) >> 64 << 64, 64)))

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import queue
-import resource
 import socket
 import ssl
 import sys
@@ -19,14 +18,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
 
 from cheroot import wsgi
 from cheroot.makefile import MakeFile
 from cheroot.server import HeaderReader, HTTPConnection, HTTPRequest
 
-from agent.http_server.connection_pool import NOTHING, READ, WRITE, ConnectionPool
+from agent.http_server.connection_pool import NOTHING, READ, WRITE, ConnectionPool, limit_guests, origin
 from agent.http_server.options import WebOptions
 from agent.http_server.reply import SERVER_NAME, busy_reply, encode_reply, text_reply
 from agent.http_server.request_head import find_head_end
@@ -35,6 +33,9 @@ from rules.light_dataclass import light_dataclass
 
 GRACE_SECONDS = 1.0
 """Seconds that an answer gets at least, however long its request took."""
+
+DRAIN_SECONDS = 1.0
+"""Seconds at most in which the rest of a refused request is read. Go's net/http waits half of that (rstAvoidanceDelay)."""
 
 CLIENT_VERIFIED = "SSL_CLIENT_VERIFY"
 """In a request's environment: whether the peer has shown a certificate of the CA that is asked for. No header can set it."""
@@ -45,9 +46,6 @@ SENT_AT_ONCE = 16_384
 LONG_BYTES = 128 * 1024
 MOST_LONG = 4
 """Requests of more than LONG_BYTES that are with the workers, at most: their bodies no longer count in the pool."""
-
-DESCRIPTOR_SHARE = 4
-"""The part of the process's descriptors (RLIMIT_NOFILE) that waiting connections may take: one in so many."""
 
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -143,6 +141,8 @@ class _Connection(HTTPConnection):
         self._held = _HeldSocket(sock)
         self._shaking = isinstance(sock, ssl.SSLSocket)
         self._leaving = False
+        self._needs_drain = False
+        self._draining = False
         self._admission: Admission | None = None
         self._request_bytes = 0
         super().__init__(server, self._held, makefile)
@@ -172,14 +172,16 @@ class _Connection(HTTPConnection):
         try:
             if not self._leaving:
                 self._receive()
-            if self._leaving:
+            if self._leaving and not self._draining:
                 self._held.flush()
+            if self._needs_drain and self._drain():
+                return READ
         except ssl.SSLWantReadError:
             return READ
         except ssl.SSLWantWriteError:
             return WRITE
         except BlockingIOError:
-            return WRITE if self._leaving else READ
+            return WRITE if self._leaving and not self._draining else READ
         return NOTHING
 
     def _receive(self) -> None:
@@ -219,10 +221,22 @@ class _Connection(HTTPConnection):
                 self._held.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         return max(0, self._request_bytes - len(held))
 
+    def _drain(self) -> bool:
+        """Read on after an answer that came before the end of the request. Return False when the client has closed.
+
+        The system resets a connection that is closed with unread data, and the client would lose the answer.
+        """
+        sock = self._held.nonblocking_socket()
+        if not self._draining:
+            self._draining = True
+            self._ends_at = time.monotonic() + DRAIN_SECONDS
+            sock.shutdown(socket.SHUT_WR)
+        return bool(sock.recv(SENT_AT_ONCE))
+
     def _leave_with(self, answer: bytes) -> None:
         self._held.held.clear()
         self._held.unsent += answer
-        self._leaving = True
+        self._leaving, self._needs_drain = True, bool(answer)
         self._ends_at = max(self._ends_at, time.monotonic() + min(GRACE_SECONDS, self.server.timeout))
 
     def finish_served(self) -> None:
@@ -251,7 +265,7 @@ class _Connection(HTTPConnection):
 
     def _shut(self) -> None:
         """Whatever state the peer left the connection in; cheroot's worker would die of an error here."""
-        # All that was sent has been read, so nobody needs to linger.
+        # The request was read to its end, or `_drain` has read on: cheroot need not wait.
         self.linger = False
         try:
             super().close()
@@ -260,17 +274,6 @@ class _Connection(HTTPConnection):
         finally:
             self._held.close()
             self.server.on_connection_closed(self)
-
-
-def origin(address: str) -> str:
-    """Whom an address counts for: in IPv6 a network of 64 bits is one customer's, who has every address in it."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, IPv4Address):
-        return str(found)
-    return str(found.ipv4_mapped or ip_network((int(found) >> 64 << 64, 64)))
 
 
 class HttpServer(wsgi.Server):
@@ -297,7 +300,7 @@ class HttpServer(wsgi.Server):
         self.timeout = options.timeout_seconds
         self.head_seconds = options.head_seconds
         self._most_of_one = options.most_of_one_address
-        self._most_guests = max(1, min(options.most_guests, descriptor_limit() // DESCRIPTOR_SHARE))
+        self._most_guests = limit_guests(options.most_guests)
         self._most_bytes = options.most_guest_bytes
         self._open: Counter[str] = Counter()
         self._counted: set[_Connection] = set()
@@ -390,9 +393,3 @@ class HttpServer(wsgi.Server):
             msg,
             exc_info=traceback and sys.exc_info()[0] is not None,
         )
-
-
-def descriptor_limit() -> int:
-    """Return how many files the process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

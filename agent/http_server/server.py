@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ConfigError
-from agent.http_server.connections import CLIENT_VERIFIED, Admission, HttpServer, origin
+from agent.http_server.connection_pool import origin
+from agent.http_server.connections import CLIENT_VERIFIED, Admission, HttpServer
 from agent.http_server.credentials import PasswordCheckError, read_gate
 from agent.http_server.options import (
     HEALTH,

@@ -21,8 +21,7 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.http_server import connection_pool
 from agent.http_server import server as web
-from agent.http_server.connection_pool import NOTHING, READ, ConnectionPool, PendingConnection
-from agent.http_server.connections import origin
+from agent.http_server.connection_pool import NOTHING, READ, ConnectionPool, PendingConnection, origin
 from agent.http_server.reply import text_reply
 from agent.http_server.server import WebServer
 

@@ -22,7 +22,7 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.alerting.webhook import WebhookReceiver
 from agent.errors import ConfigError
-from agent.http_server import credentials
+from agent.http_server import connections, credentials
 from agent.http_server import server as web
 from agent.http_server.connections import LONG_BYTES, MOST_LONG
 from agent.http_server.credentials import Authenticator, PasswordCheckError, hash_password, users_line
@@ -149,19 +149,43 @@ def test_probes_and_refusals_need_no_worker(most_of_one_address: int, monkeypatc
         assert (status, headers["retry-after"]) == (503, "1")
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n X: folded\r\n", b"GET / HTTP/1.1\r\n X: " + b"x" * 20_000])
-def test_a_head_without_an_end_is_refused_and_no_worker_reads_it(data: bytes) -> None:
-    with serving() as server, socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS) as client:
-        client.sendall(data)
-        client.shutdown(socket.SHUT_WR)
-        assert client.recv(100)[9:12] == (b"400" if len(data) < 16_384 else b"413")
-
-
 def posting(length: int, more: str = "") -> bytes:
     return (
         f"POST {WEBHOOK} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {length}\r\n{more}\r\n"
     ).encode()
+
+
+LONG_HEAD = b"GET / HTTP/1.1\r\n X: " + b"x" * 20_000
+
+
+def test_a_head_without_an_end_is_refused_and_no_worker_reads_it() -> None:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n X: folded\r\n")
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100)[9:12] == b"400"
+
+
+@pytest.mark.parametrize("data", [LONG_HEAD, posting(10**9)])
+def test_a_client_that_still_sends_gets_its_refusal(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that closes with unread data resets the connection, and the client may lose the answer."""
+    monkeypatch.setattr(connections, "DRAIN_SECONDS", 3600.0)
+    with serving() as server:
+        server.receive(WebhookReceiver(Authenticator((TOKEN,))))
+        with socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS) as client:
+            client.sendall(data)
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+            assert answer[9:12] == b"413"
+            for _ in range(3):
+                client.sendall(b"x" * 100_000)
+        assert wait_for(lambda: not server._server._open)
+
+
+def test_a_refused_client_that_does_not_close_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "DRAIN_SECONDS", 0.0)
+    with serving(timeout_seconds=3600.0) as server, silent(server, 1, LONG_HEAD) as clients:
+        assert clients[0].recv(100)[9:12] == b"413"
+        assert wait_for(lambda: not server._server._open)
 
 
 MESSAGE = b'{"version": "4", "alerts": []}'
