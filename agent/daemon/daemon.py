@@ -23,7 +23,7 @@ from agent.daemon.factory import Assemble, assemble
 from agent.daemon.followed_files import FollowedFiles, find_broken_files, mounted_files, secret_files
 from agent.daemon.logs import set_up
 from agent.daemon.reload import join_problems, prepare_in_thread
-from agent.daemon.schedule import UPKEEP_SECONDS, Schedule
+from agent.daemon.schedule import REPORT_SECONDS, UPKEEP_SECONDS, Schedule
 from agent.daemon.status_builder import StatusInputs
 from agent.errors import ConfigError, SizewatchError, StartError
 from agent.http_server.options import WebOptions, options_of
@@ -288,7 +288,7 @@ class Daemon:
                 self.assembly.seal(self._clock(), lambda: self._stopping)
             except Exception:  # noqa: BLE001 - as above
                 self.counts.errors += 1
-                _log.exception("upkeep failed, retry in %.0f s", UPKEEP_SECONDS)
+                _log.exception("upkeep failed retry_seconds=%.0f", UPKEEP_SECONDS)
 
     def _forecast(self) -> None:
         try:
@@ -304,7 +304,7 @@ class Daemon:
                 parts.reports.run(parts.loaded, self._clock)
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
-            _log.exception("weekly report check failed, retry in 60 s")
+            _log.exception("weekly report check failed retry_seconds=%.0f", REPORT_SECONDS)
 
     def _late(self, why: str) -> None:
         self.counts.overruns += 1

@@ -19,7 +19,7 @@ from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import describe_period, guess, number, spread
 from rules.verdicts import error_budget
-from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, read_plan_value, worst_gap
+from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, read_plan_value
 from rules.verdicts.error_budget import BurnSpan, SlowRequestCount
 from rules.verdicts.verdict import RuleResult, Status, Verdict
 
@@ -99,7 +99,7 @@ def judge_burn(case: RuleContext) -> RuleResult:
     if result is not None:
         return result
     if case.binned and not any(family in one.window.histograms for one in case.binned):
-        return case.unknown(worst_gap(case.binned, family), f"{family} is not there")
+        return case.unmeasured(family)
     return explain_no_rung(case, promise)
 
 

@@ -61,7 +61,7 @@ def _explain_missing(case: RuleContext) -> Unknown | None:
     if not isinstance(found, Missing):
         return None
     ends = {FAILED, HTTP_FAILED} & total.counters.keys()
-    text = f"{FINISHED} is not there" if ends else "neither requests that failed nor HTTP answers 5xx are counted"
+    text = f"{FINISHED} was not measured" if ends else "neither requests that failed nor HTTP answers 5xx are counted"
     return case.unknown(found.gap, text)
 
 

@@ -25,7 +25,6 @@ from rules.verdicts.context import (
     RuleContext,
     find_growing_queues,
     part_seen,
-    worst_gap,
 )
 from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
@@ -129,7 +128,7 @@ def judge_beyond(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
     rates = [s.rps for s in case.binned if s.rps is not None]
     if not rates:
-        return case.unknown(worst_gap(case.binned, "requests_finished"), "requests_finished is not there")
+        return case.unmeasured("requests_finished")
     early = _explain_too_early(case, case.limit("minutes") - 1)
     if early:
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)

@@ -138,7 +138,7 @@ def judge_replicas(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(QUERIED in one.window.counters for one in case.binned):
-        return case.unknown(worst_gap(case.binned, QUERIED), "prefix cache queries are not there")
+        return case.unknown(worst_gap(case.binned, QUERIED), "prefix cache queries were not measured")
     held = hold(case.binned)
     if not any(held.by_batch(sum_family, QUERIED)):
         if not any(held.by_batch(sum_family, FINISHED)):

@@ -30,7 +30,6 @@ from rules.verdicts.context import (
     is_persistent,
     read_plan_value,
     too_early,
-    worst_gap,
 )
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
@@ -139,7 +138,7 @@ def _read_shape(case: RuleContext) -> LatencyShape | Unknown:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(family in one.window.histograms for one in case.binned):
-        return case.unknown(worst_gap(case.binned, family), f"{family} is not there")
+        return case.unmeasured(family)
     parts = sum_parts(case.binned, family)
     n = count_requests(parts)
     if 0 < n < needed:

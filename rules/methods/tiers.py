@@ -128,7 +128,7 @@ def judge_tiers(case: RuleContext) -> RuleResult:
         return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence)
     mine = hold(case.binned).once(_sum_minutes)
     if not any(FINISHED in window.counters for window in mine.values()):
-        return case.unknown(worst_gap(case.binned, FINISHED), "finished requests are not there")
+        return case.unknown(worst_gap(case.binned, FINISHED), "finished requests were not measured")
     pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, mine, name, tier)) is not None]
     if not pairs:
         names = join_names(sorted(others))

@@ -92,6 +92,10 @@ class RuleContext:
     def unknown(self, reason: Gap, text: str) -> Unknown:
         return Unknown(t=self.now, rule=self.rule.name, subject=self.subject, reason=reason, text=text)
 
+    def unmeasured(self, family: str) -> Unknown:
+        """Return unknown for a family that no replica has, with the worst reason of them."""
+        return self.unknown(worst_gap(self.binned, family), f"{family} was not measured")
+
     def too_few_requests(self, requests: float, needed: float, where: str = "") -> Unknown:
         counted = self.rule.thresholds.get("minimum_requests")
         what = counted.unit if counted is not None else "requests"
@@ -220,7 +224,7 @@ def select_comparable(
         return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric}")
     for family in families:
         if not any(family in s.window.histograms or family in s.window.counters for s in case.binned):
-            return case.unknown(worst_gap(case.binned, family), f"{family} is not there")
+            return case.unmeasured(family)
     growing = find_growing_queues(case)
     inside = hold(case.binned).on_curve
     if growing:

@@ -258,7 +258,7 @@ def test_why_nothing_can_be_said() -> None:
         return found.reason, found.text
 
     bare = [replace(one, histograms={}) for one in each(10, minute)]
-    assert reason(bare) == (Gap.NOT_EXPOSED, "ttft_seconds is not there")
+    assert reason(bare) == (Gap.NOT_EXPOSED, "ttft_seconds was not measured")
     idle = each(10, lambda n: minute(n, rps=0.0))
     assert reason(idle) == (Gap.NO_TRAFFIC, "no requests in the last 1 h")
     few = each(10, lambda n: minute(n, rps=0.05))

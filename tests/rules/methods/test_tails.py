@@ -221,7 +221,7 @@ def test_a_bin_whose_point_lacks_the_metric_is_left_out() -> None:
 def test_an_engine_without_the_histogram_says_so() -> None:
     bare = each(5, lambda n: replace(minute(n), histograms={}))
     found = unknown(RULE, context(), bare)
-    assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "ttft_seconds is not there")
+    assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "ttft_seconds was not measured")
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05])
