@@ -52,8 +52,8 @@ class PendingConnection(Protocol):
         ...
 
     @property
-    def is_idle(self) -> bool:
-        """Whether its request is still incomplete."""
+    def rank(self) -> int:
+        """Place among those of its address. The lowest leaves first: answered, then incomplete, then with an answer to send."""
         ...
 
     @property
@@ -86,7 +86,7 @@ Accept = Callable[[socket.socket], PendingConnection | None]
 
 class ConnectionPool:
     """Holds `most` guests and `most_bytes` of theirs; with more, those that have waited longest have to leave. A guest whose
-    address has too many takes the place of the oldest idle one of that address.
+    address has too many takes the place of the oldest of lowest rank of that address.
 
     `start` and `stop` may be called once each.
     """
@@ -203,7 +203,7 @@ class ConnectionPool:
             # Guests are in order of arrival, and `min` returns the first of equals. Without one of them all requests of the
             # address are with the workers: this guest may ask for what needs none.
             if own:
-                self._leave(min(own, key=lambda one: not one.is_idle)).dismissed()
+                self._leave(min(own, key=lambda one: one.rank)).dismissed()
         self._guests[guest] = NOTHING
         self._step(guest)
 

@@ -35,7 +35,8 @@ GRACE_SECONDS = 1.0
 """Seconds that an answer gets at least, however long its request took."""
 
 DRAIN_SECONDS = 1.0
-"""Seconds at most in which the rest of a refused request is read. Go's net/http waits half of that (rstAvoidanceDelay)."""
+DRAIN_BYTES = 256 * 1024
+"""How long, and how much, the rest of a refused request is read at most. Go's net/http has 0.5 s and as many bytes."""
 
 CLIENT_VERIFIED = "SSL_CLIENT_VERIFY"
 """In a request's environment: whether the peer has shown a certificate of the CA that is asked for. No header can set it."""
@@ -141,7 +142,7 @@ class _Connection(HTTPConnection):
         self._held = _HeldSocket(sock)
         self._shaking = isinstance(sock, ssl.SSLSocket)
         self._leaving = False
-        self._needs_drain = False
+        self._drain_bytes = 0
         self._draining = False
         self._admission: Admission | None = None
         self._request_bytes = 0
@@ -157,8 +158,8 @@ class _Connection(HTTPConnection):
         return bool(self.server.is_crowded(self.origin))
 
     @property
-    def is_idle(self) -> bool:
-        return not self._leaving
+    def rank(self) -> int:
+        return 0 if self._draining else 1 + self._leaving
 
     @property
     def ends_at(self) -> float:
@@ -174,7 +175,7 @@ class _Connection(HTTPConnection):
                 self._receive()
             if self._leaving and not self._draining:
                 self._held.flush()
-            if self._needs_drain and self._drain():
+            if self._drain_bytes > 0 and self._drain():
                 return READ
         except ssl.SSLWantReadError:
             return READ
@@ -222,21 +223,23 @@ class _Connection(HTTPConnection):
         return max(0, self._request_bytes - len(held))
 
     def _drain(self) -> bool:
-        """Read on after an answer that came before the end of the request. Return False when the client has closed.
+        """Read on after an answer that came before the end of the request. Return False at the end.
 
-        The system resets a connection that is closed with unread data, and the client would lose the answer.
+        The system resets a connection that is closed with unread data, and the client may lose the answer (RFC 9112, 9.6).
         """
         sock = self._held.nonblocking_socket()
         if not self._draining:
             self._draining = True
             self._ends_at = time.monotonic() + DRAIN_SECONDS
             sock.shutdown(socket.SHUT_WR)
-        return bool(sock.recv(SENT_AT_ONCE))
+        count = len(sock.recv(SENT_AT_ONCE))
+        self._drain_bytes -= count
+        return count > 0
 
     def _leave_with(self, answer: bytes) -> None:
         self._held.held.clear()
         self._held.unsent += answer
-        self._leaving, self._needs_drain = True, bool(answer)
+        self._leaving, self._drain_bytes = True, DRAIN_BYTES if answer else 0
         self._ends_at = max(self._ends_at, time.monotonic() + min(GRACE_SECONDS, self.server.timeout))
 
     def finish_served(self) -> None:

@@ -177,8 +177,20 @@ def test_a_client_that_still_sends_gets_its_refusal(data: bytes, monkeypatch: py
             answer = b"".join(iter(lambda: client.recv(65536), b""))
             assert answer[9:12] == b"413"
             for _ in range(3):
-                client.sendall(b"x" * 100_000)
+                client.sendall(b"x" * 10_000)
         assert wait_for(lambda: not server._server._open)
+
+
+def test_a_refused_client_makes_room_before_one_that_still_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "DRAIN_SECONDS", 3600.0)
+    patient = {"head_seconds": 3600.0, "timeout_seconds": 3600.0}
+    with serving(most_of_one_address=2, **patient) as server, silent(server, 1, b"GET / HT") as asking:
+        with silent(server, 1, LONG_HEAD) as refused:
+            assert refused[0].recv(100)[9:12] == b"413"
+            assert ask(server, "/healthz")[0] == 200
+            assert wait_for(lambda: server._server._open == {"127.0.0.1": 1})
+        asking[0].sendall(b"TP/1.1 junk\r\n\r\n")
+        assert asking[0].recv(100)[9:12] == b"400"
 
 
 def test_a_refused_client_that_does_not_close_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
