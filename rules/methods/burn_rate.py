@@ -169,7 +169,8 @@ def _compute_state(case: RuleContext, promise: Promise, rung: BurnWindow) -> Bur
     proven_limit = limit * (1.0 if is_seen else 1.0 / known)
     is_proven = short.low > limit * short.n and _is_beyond_chance(long.low, long.n, proven_limit, CONFIDENCE)
     is_proven &= is_seen or rung.short_seconds == case.limit(f"{RUNGS[0][0]}_short_seconds")
-    separate = sum(1 for share in long.shares if share > limit) >= SEPARATE
+    since = case.now - rung.long_seconds
+    separate = error_budget.count_slow_rows(case.budget, case.rule.family, limit, since, case.now) >= SEPARATE
     return BurnState.CERTAIN if is_proven and separate else BurnState.LIKELY
 
 

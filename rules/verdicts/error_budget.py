@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
 from rules.light_dataclass import light_dataclass
@@ -38,7 +39,8 @@ COARSE_SECONDS = 300.0
 IMPACT_SECONDS = 900.0
 """Seconds of requests that show what users feel now: the hold of most rules."""
 
-_HEAD, _REQUESTS, _FIRST, _EACH = 3, 3, 4, 4
+_START, _LENGTH, _SEEN_SECONDS, _REQUESTS, _FIRST = range(5)
+_EACH, _BEST = 4, 2
 ROW = _FIRST + _EACH * len(COUNTED)
 """Columns: start and length of the row, seconds of it that were seen, finished requests; of all COUNTED n, and surely,
 likely, at most slow (or failed)."""
@@ -46,7 +48,7 @@ likely, at most slow (or failed)."""
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start.
+    """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start without overlap.
 
     Counts are of all replicas together. A changed objective starts a new budget.
     """
@@ -55,20 +57,21 @@ class Budget:
     fine: array[float] = field(default_factory=lambda: array("d"))
     coarse: array[float] = field(default_factory=lambda: array("d"))
 
-    def rows(self, since: float, until: float) -> Iterator[array[float]]:
-        """Yield the rows whose middle lies in (since, until], the coarse ones first."""
+    def columns(self, since: float, until: float, *places: int) -> list[array[float]]:
+        """Return columns of the rows whose middle lies in (since, until], the coarse ones first."""
+        found = [array("d") for _ in places]
         for stored in (self.coarse, self.fine):
-            for at in range(0, len(stored), ROW):
-                if since < stored[at] + stored[at + 1] / 2 <= until:
-                    yield stored[at : at + ROW]
+            low, high = _bounds(stored, since, until)
+            for column, place in zip(found, places, strict=True):
+                column += stored[low * ROW + place : high * ROW : ROW]
+        return found
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRequestCount:
     """Of `n` requests `low` surely broke the objective, `high` at most, `best` by the best estimate.
 
-    Output events are scaled to the requests that they belong to. `seconds` of the time were seen; in `shares` stand the
-    best estimates of each row that had requests, oldest first.
+    Output events are scaled to the requests that they belong to. `seconds` of the time were seen.
     """
 
     n: float
@@ -76,7 +79,6 @@ class SlowRequestCount:
     best: float
     high: float
     seconds: float
-    shares: tuple[float, ...]
 
 
 _SEEN = (*OBJECTIVES, outcomes.FINISHED)
@@ -118,26 +120,41 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
 
 def count_slow_requests(budget: Budget, family: str, since: float, until: float) -> SlowRequestCount:
     """Return the counts of one objective in (since, until] (unix seconds). Raise ValueError for an unknown family."""
-    column = _FIRST + _EACH * COUNTED.index(family)
-    rows = list(budget.rows(since, until))
-    n, low, best, high = _counts_of(rows, family)
-    return SlowRequestCount(
-        n=n,
-        low=low,
-        best=best,
-        high=high,
-        seconds=min(until - since, math.fsum(row[2] for row in rows)),
-        shares=tuple(row[column + 2] / row[column] for row in rows if row[column] > 0),
-    )
+    column = _column(family)
+    seen, *counts = budget.columns(since, until, _SEEN_SECONDS, _REQUESTS, *range(column, column + _EACH))
+    n, low, best, high = _sum_counts(counts, family)
+    return SlowRequestCount(n=n, low=low, best=best, high=high, seconds=min(until - since, math.fsum(seen)))
 
 
-def _counts_of(rows: Iterable[array[float]], family: str) -> tuple[float, float, float, float]:
-    """Return n, low, best and high of a family in these rows. Output events count as their finished requests."""
-    several, column = list(rows), _FIRST + _EACH * COUNTED.index(family)
-    n, low, best, high = (math.fsum(row[column + place] for row in several) for place in range(_EACH))
+def count_slow_rows(budget: Budget, family: str, allowed: float, since: float, until: float) -> int:
+    """Return the number of rows in (since, until] with more than the allowed share."""
+    column = _column(family)
+    requests, slow = budget.columns(since, until, column, column + _BEST)
+    return sum(1 for n, best in zip(requests, slow, strict=True) if n > 0 and best / n > allowed)
+
+
+def _bounds(stored: array[float], since: float, until: float) -> tuple[int, int]:
+    """Return the first row whose middle lies after `since`, and the first after `until`."""
+
+    def middle(row: int) -> float:
+        return stored[row * ROW + _START] + stored[row * ROW + _LENGTH] / 2
+
+    rows = range(len(stored) // ROW)
+    return bisect_right(rows, since, key=middle), bisect_right(rows, until, key=middle)
+
+
+def _column(family: str) -> int:
+    """Return the first column of a family's counts. Raise ValueError for an unknown family."""
+    return _FIRST + _EACH * COUNTED.index(family)
+
+
+def _sum_counts(columns: Sequence[Iterable[float]], family: str) -> tuple[float, float, float, float]:
+    """Return n, low, best and high of a family from the columns of finished requests and of its counts. Output events
+    count as their finished requests."""
+    requests, n, low, best, high = map(math.fsum, columns)
     if family not in OF_EVENTS or n <= 0:
         return n, low, best, high
-    share = min(1.0, math.fsum(row[_REQUESTS] for row in several) / n)
+    share = min(1.0, requests / n)
     return n * share, low * share, best * share, high * share
 
 
@@ -156,14 +173,16 @@ class BurnSpan:
 
 def find_burn_span(budget: Budget, family: str, allowed: float, since: float, until: float) -> BurnSpan | None:
     """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
-    column = _FIRST + _EACH * COUNTED.index(family)
-    rows = [row for row in budget.rows(since, until) if row[column] > 0]
-    burning = [at for at, row in enumerate(rows) if row[column + 2] > allowed * row[column]]
+    column = _column(family)
+    starts, lengths, *counts = budget.columns(since, until, _START, _LENGTH, _REQUESTS, *range(column, column + _EACH))
+    requests, slow_requests = counts[1], counts[1 + _BEST]
+    burning = [at for at, n in enumerate(requests) if n > 0 and slow_requests[at] > allowed * n]
     if not burning:
         return None
-    first, last = rows[burning[0]], rows[burning[-1]]
-    n, _, _, slow = _counts_of(rows[burning[-1] + 1 :], family)
-    return BurnSpan(begin=first[0], end=last[0] + last[1], n=n, slow=slow)
+    last = burning[-1]
+    after = [at for at in range(last + 1, len(requests)) if requests[at] > 0]
+    n, _, _, slow = _sum_counts([[values[at] for at in after] for values in counts], family)
+    return BurnSpan(begin=starts[burning[0]], end=starts[last] + lengths[last], n=n, slow=slow)
 
 
 def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | None:
@@ -186,7 +205,7 @@ def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | No
 
 def count_observed_seconds(budget: Budget) -> float:
     """Return the seconds of the last days in which the tier was observed."""
-    return math.fsum(budget.coarse[2::ROW]) + math.fsum(budget.fine[2::ROW])
+    return math.fsum(budget.coarse[_SEEN_SECONDS::ROW]) + math.fsum(budget.fine[_SEEN_SECONDS::ROW])
 
 
 def _row(
@@ -208,11 +227,11 @@ def _row(
 
 
 def _added(stored: array[float], row: array[float]) -> array[float]:
-    """Add a row in order of start. Rows of one start are added up."""
+    """Add a row in order of start. One that begins within another is added to it: a late minute of a booked hour."""
     made, at = stored[:], len(stored)
-    while at and made[at - ROW] > row[0]:
+    while at and made[at - ROW] > row[_START]:
         at -= ROW
-    if at and made[at - ROW] == row[0]:
+    if at and row[_START] < made[at - ROW] + made[at - ROW + _LENGTH]:
         before = made[at - ROW : at]
         made[at - ROW : at] = _together(before, row)
         return made
@@ -221,8 +240,8 @@ def _added(stored: array[float], row: array[float]) -> array[float]:
 
 
 def _together(before: array[float], row: array[float]) -> array[float]:
-    counts = (a + b for a, b in zip(before[_HEAD:], row[_HEAD:], strict=True))
-    return array("d", (before[0], before[1], max(before[2], row[2]), *counts))
+    counts = (a + b for a, b in zip(before[_REQUESTS:], row[_REQUESTS:], strict=True))
+    return array("d", (*before[:_SEEN_SECONDS], max(before[_SEEN_SECONDS], row[_SEEN_SECONDS]), *counts))
 
 
 def _coarsened(budget: Budget, now: float) -> Budget:

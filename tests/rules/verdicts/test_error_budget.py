@@ -1,6 +1,7 @@
 import math
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,13 @@ def tier() -> TierContext:
 
 
 def of(several: list[Window], seen: TierContext | None = None) -> Budget:
-    booked = error_budget.empty_budget(seen or tier())
+    return of_more(error_budget.empty_budget(seen or tier()), several)
+
+
+def of_more(kept: Budget, several: list[Window]) -> Budget:
     for one in several:
-        booked = error_budget.add_minute(booked, one)
-    return booked
+        kept = error_budget.add_minute(kept, one)
+    return kept
 
 
 def whole(
@@ -51,7 +55,8 @@ def test_each_objective_counts_its_own_slow_requests() -> None:
     kept = of(each(3, lambda n: minute(n, slow=18)))
     found = whole(kept)
     assert (found.n, found.low, found.best, found.high, found.seconds) == (540, 54, 54, 54, 180)
-    assert found.shares == (0.1, 0.1, 0.1)
+    assert error_budget.count_slow_rows(kept, TTFT, 0.099, START, START + HOUR) == 3
+    assert error_budget.count_slow_rows(kept, TTFT, 0.1, START, START + HOUR) == 0
     assert whole(kept, TPOT).best == 0
     with pytest.raises(ValueError):
         whole(kept, "queue_seconds")
@@ -87,6 +92,17 @@ def test_a_minute_that_comes_late_takes_its_place() -> None:
     assert late.fine == ordered.fine
 
 
+def test_a_late_minute_of_a_booked_hour_is_counted_in_its_row() -> None:
+    """Rows never overlap, so that the rows of a time stand side by side."""
+    hour = replace(minute(0), end=START + HOUR, expected_seconds=HOUR, covered_seconds=HOUR)
+    kept = error_budget.restore_budget(tier(), [load_bins.bin_window(hour, None, "")], [])
+    now = START + 7 * HOUR
+    late = of_more(kept, [minute(7, slow=9), minute(60 * 7)])
+    assert len(late.coarse) == error_budget.ROW
+    assert (whole(late, now=now + HOUR).n, whole(late, now=now + HOUR).best) == (540, 9)
+    assert error_budget.count_slow_requests(late, TTFT, START + 500, now).n == 360
+
+
 def test_a_minute_without_the_histograms_is_not_seen() -> None:
     empty = minute(0, histograms={})
     empty = Window(start=empty.start, end=empty.end, expected_seconds=60, covered_seconds=60)
@@ -109,7 +125,8 @@ def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is
     assert found.best / found.n == pytest.approx(0.01)
     assert found.seconds == pytest.approx(3 * DAY, rel=0.002)
     recent = whole(kept, back=HOUR, now=now)
-    assert (recent.n, recent.seconds, len(recent.shares)) == (60 * 180, HOUR, 60)
+    assert (recent.n, recent.seconds) == (60 * 180, HOUR)
+    assert error_budget.count_slow_rows(kept, TTFT, 0.0, now - HOUR, now) == 60
 
 
 def test_a_booking_changes_no_budget_that_somebody_holds() -> None:
