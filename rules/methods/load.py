@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.light_dataclass import light_dataclass
@@ -297,9 +298,18 @@ def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[floa
     """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
     arrivals = []
     for group in held.periods(period_seconds).values():
-        known = [one.window for one in group if "requests_finished" in one.window.counters]
-        seconds = max((w.end for w in known), default=0.0) - min((w.start for w in known), default=0.0)
+        known = [found for found in group.by_batch(_read_arrivals) if found is not None]
+        seconds = max((end for _, end, _ in known), default=0.0) - min((start for start, _, _ in known), default=0.0)
         if known and seconds >= WHOLE * period_seconds:
-            requests = max(0.0, math.fsum(count_arrivals(window.counters) or 0.0 for window in known))
+            requests = max(0.0, math.fsum(chain.from_iterable(counts for _, _, counts in known)))
             arrivals.append((requests / seconds, requests, seconds))
     return sorted(arrivals, reverse=True)
+
+
+def _read_arrivals(batch: HeldWindows) -> tuple[float, float, list[float]] | None:
+    """Return first start and last end in unix seconds, and the arrivals of each window. None if no window counts them."""
+    known = [one.window for one in batch if "requests_finished" in one.window.counters]
+    if not known:
+        return None
+    counts = [count_arrivals(window.counters) or 0.0 for window in known]
+    return min(window.start for window in known), max(window.end for window in known), counts

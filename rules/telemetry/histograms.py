@@ -11,7 +11,7 @@ import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, compress, groupby, pairwise
 
 from rules.light_dataclass import light_dataclass
 
@@ -107,14 +107,14 @@ def _is_possible(edges: tuple[float, ...], counts: tuple[float, ...], total: flo
     if not math.isfinite(total) or total < 0:
         return False
     # Hot path: every histogram of every scrape. Most buckets are empty and add nothing to exact sums.
-    least, most, one, lower = [], [], math.inf, 0.0
-    for edge, count in zip(edges, counts, strict=True):
-        if count:
-            least.append(lower * count)
-            most.append(edge * count)
-            if edge < math.inf:
-                one = edge
-        lower = max(edge, 0.0)
+    least, most, one = [], [], math.inf
+    for place in compress(range(len(counts)), counts):
+        edge, count = edges[place], counts[place]
+        if place and edges[place - 1] > 0:
+            least.append(edges[place - 1] * count)
+        most.append(edge * count)
+        if edge < math.inf:
+            one = edge
     return math.fsum(least) - one <= total <= math.fsum(most) + one
 
 

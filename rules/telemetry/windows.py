@@ -258,8 +258,8 @@ def _absences(
     """Return the gaps of families on either page that are not in the window between them."""
     broken, contradictory = earlier.broken | later.broken, earlier.contradictory | later.contradictory
     impossible = earlier.impossible | later.impossible | too_many
-    before = frozenset().union(earlier.counters, earlier.histograms, earlier.gauges)
-    now = frozenset().union(later.counters, later.histograms, later.gauges)
+    before = {*earlier.counters, *earlier.histograms, *earlier.gauges}
+    now = {*later.counters, *later.histograms, *later.gauges}
     gaps: dict[str, Gap] = {}
     for family in sorted(before.union(now, broken, contradictory, impossible).difference(*present)):
         if family in impossible:
