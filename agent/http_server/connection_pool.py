@@ -52,8 +52,13 @@ class PendingConnection(Protocol):
         ...
 
     @property
-    def rank(self) -> int:
-        """Place among those of its address. The lowest leaves first: answered, then incomplete, then with an answer to send."""
+    def is_idle(self) -> bool:
+        """Whether its request is still incomplete."""
+        ...
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether its answer is sent. It no longer counts for its address, and leaves before all others."""
         ...
 
     @property
@@ -85,8 +90,8 @@ Accept = Callable[[socket.socket], PendingConnection | None]
 
 
 class ConnectionPool:
-    """Holds `most` guests and `most_bytes` of theirs; with more, those that have waited longest have to leave. A guest whose
-    address has too many takes the place of the oldest of lowest rank of that address.
+    """Holds `most` guests and `most_bytes` of theirs; with more, the answered have to leave, then those that have waited
+    longest. A guest whose address has too many takes the place of the oldest idle one of that address.
 
     `start` and `stop` may be called once each.
     """
@@ -185,7 +190,7 @@ class ConnectionPool:
         self._accept_again_at = now + PAUSE_SECONDS
         self._accept_errors += 1
         if self._guests:
-            self._leave(next(iter(self._guests))).dismissed()
+            self._leave(self._first_to_leave()).dismissed()
         if self._log_again_at <= now:
             _log.warning('accept failed count=%d error="%s"', self._accept_errors, error.strerror)
             self._log_again_at, self._accept_errors = now + LOG_SECONDS, 0
@@ -199,11 +204,11 @@ class ConnectionPool:
 
     def _take(self, guest: PendingConnection) -> None:
         if guest.is_crowded:
-            own = [one for one in self._guests if one.origin == guest.origin]
+            own = [one for one in self._guests if one.origin == guest.origin and not one.is_answered]
             # Guests are in order of arrival, and `min` returns the first of equals. Without one of them all requests of the
             # address are with the workers: this guest may ask for what needs none.
             if own:
-                self._leave(min(own, key=lambda one: one.rank)).dismissed()
+                self._leave(min(own, key=lambda one: not one.is_idle)).dismissed()
         self._guests[guest] = NOTHING
         self._step(guest)
 
@@ -214,7 +219,11 @@ class ConnectionPool:
             self._guests[guest] = NOTHING
             self._step(guest)
         while self._crowded():
-            self._leave(next(iter(self._guests))).dismissed()
+            self._leave(self._first_to_leave()).dismissed()
+
+    def _first_to_leave(self) -> PendingConnection:
+        """Return the oldest answered guest, else the oldest of all."""
+        return next((one for one in self._guests if one.is_answered), next(iter(self._guests)))
 
     def _crowded(self) -> bool:
         """One guest may hold as much as it likes: an answer is as long as it is."""

@@ -28,20 +28,16 @@ from agent.http_server.connection_pool import NOTHING, READ, WRITE, ConnectionPo
 from agent.http_server.options import WebOptions
 from agent.http_server.reply import SERVER_NAME, busy_reply, encode_reply, text_reply
 from agent.http_server.request_head import find_head_end
-from agent.http_server.tls import TlsAdapter
+from agent.http_server.tls import CLIENT_VERIFIED, TlsAdapter
 from rules.light_dataclass import light_dataclass
 
 GRACE_SECONDS = 1.0
 """Seconds that an answer gets at least, however long its request took."""
 
-DRAIN_SECONDS = 1.0
-DRAIN_BYTES = 256 * 1024
-"""How long, and how much, the rest of a refused request is read at most. Go's net/http has 0.5 s and as many bytes."""
+DRAIN_SECONDS, DRAIN_BYTES = 1.0, 256 * 1024
+"""How long, and how much, is read after an answer at most. Go's net/http has 0.5 s and as many bytes."""
 
-CLIENT_VERIFIED = "SSL_CLIENT_VERIFY"
-"""In a request's environment: whether the peer has shown a certificate of the CA that is asked for. No header can set it."""
-
-SENT_AT_ONCE = 16_384
+RECORD_BYTES = 16_384
 """A record of TLS; OpenSSL refuses to try again with less than the time before."""
 
 LONG_BYTES = 128 * 1024
@@ -105,7 +101,7 @@ class _HeldSocket:
         sock, sent = self.nonblocking_socket(), 0
         try:
             while sent < len(self.unsent):
-                sent += sock.send(self.unsent[sent : sent + SENT_AT_ONCE])
+                sent += sock.send(self.unsent[sent : sent + RECORD_BYTES])
         finally:
             del self.unsent[:sent]
 
@@ -141,9 +137,8 @@ class _Connection(HTTPConnection):
         self._ends_at: float = accepted + server.timeout
         self._held = _HeldSocket(sock)
         self._shaking = isinstance(sock, ssl.SSLSocket)
-        self._leaving = False
-        self._drain_bytes = 0
-        self._draining = False
+        self._leaving = self._draining = False
+        self._drain_bytes_left = DRAIN_BYTES
         self._admission: Admission | None = None
         self._request_bytes = 0
         super().__init__(server, self._held, makefile)
@@ -158,8 +153,12 @@ class _Connection(HTTPConnection):
         return bool(self.server.is_crowded(self.origin))
 
     @property
-    def rank(self) -> int:
-        return 0 if self._draining else 1 + self._leaving
+    def is_idle(self) -> bool:
+        return not self._leaving
+
+    @property
+    def is_answered(self) -> bool:
+        return self._draining
 
     @property
     def ends_at(self) -> float:
@@ -175,7 +174,7 @@ class _Connection(HTTPConnection):
                 self._receive()
             if self._leaving and not self._draining:
                 self._held.flush()
-            if self._drain_bytes > 0 and self._drain():
+            if self._leaving and self._drain():
                 return READ
         except ssl.SSLWantReadError:
             return READ
@@ -223,23 +222,23 @@ class _Connection(HTTPConnection):
         return max(0, self._request_bytes - len(held))
 
     def _drain(self) -> bool:
-        """Read on after an answer that came before the end of the request. Return False at the end.
+        """Read what the client still sends after its answer. Return whether there may be more.
 
-        The system resets a connection that is closed with unread data, and the client may lose the answer (RFC 9112, 9.6).
+        The system resets a connection that is closed with unread data. The client may then lose the answer (RFC 9112, 9.6).
         """
         sock = self._held.nonblocking_socket()
         if not self._draining:
-            self._draining = True
-            self._ends_at = time.monotonic() + DRAIN_SECONDS
+            self._draining, self._ends_at = True, time.monotonic() + DRAIN_SECONDS
+            self.server.release(self)
             sock.shutdown(socket.SHUT_WR)
-        count = len(sock.recv(SENT_AT_ONCE))
-        self._drain_bytes -= count
-        return count > 0
+        count = len(sock.recv(RECORD_BYTES))
+        self._drain_bytes_left -= count
+        return count > 0 and self._drain_bytes_left > 0
 
     def _leave_with(self, answer: bytes) -> None:
         self._held.held.clear()
         self._held.unsent += answer
-        self._leaving, self._drain_bytes = True, DRAIN_BYTES if answer else 0
+        self._leaving = True
         self._ends_at = max(self._ends_at, time.monotonic() + min(GRACE_SECONDS, self.server.timeout))
 
     def finish_served(self) -> None:
@@ -259,16 +258,18 @@ class _Connection(HTTPConnection):
         return bool(super().communicate())  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Closes, after what is still to be sent."""
-        if not self._held.unsent or self._leaving:
+        """Leave to the pool what is still to be sent, and the client's end."""
+        if self._leaving:
             self._shut()
             return
         self._leave_with(b"")
+        if not self._held.unsent:
+            self.server.release(self)
         self.server.pool.enter(self)
 
     def _shut(self) -> None:
         """Whatever state the peer left the connection in; cheroot's worker would die of an error here."""
-        # The request was read to its end, or `_drain` has read on: cheroot need not wait.
+        # `_drain` has waited for the client: cheroot need not.
         self.linger = False
         try:
             super().close()
@@ -276,7 +277,7 @@ class _Connection(HTTPConnection):
             _log.debug("closing the connection of %s: %s", self.remote_addr, error)
         finally:
             self._held.close()
-            self.server.on_connection_closed(self)
+            self.server.release(self)
 
 
 class HttpServer(wsgi.Server):
@@ -357,8 +358,8 @@ class HttpServer(wsgi.Server):
             return False
         return True
 
-    def on_connection_closed(self, conn: _Connection) -> None:
-        """A connection is closed; told twice, it counts once."""
+    def release(self, conn: _Connection) -> None:
+        """Count an answered or closed connection for its address no longer. A second call changes nothing."""
         self._long.discard(conn)
         with self._counting:
             if conn not in self._counted:

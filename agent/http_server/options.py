@@ -31,10 +31,10 @@ class WebOptions:
     """`host` "" is every address of the machine, `port` 0 any free one. Files are None where there are none.
 
     `open_paths` are answered without credentials. `timeout_seconds` is all the time one connection gets, from its
-    acceptance to the end of its answer, `head_seconds` of it to the end of its request's head; `most_of_one_address` may
-    be open at once from one address. `most_guests` clients are waited for at once, whose requests and answers take
-    `most_guest_bytes` together: beyond it those have to leave that have been waited for longest. `stuck_after_seconds`
-    without a turn is told as ill by /healthz.
+    acceptance to the end of its answer (its client then has a second to close), `head_seconds` of it to the end of its
+    request's head; `most_of_one_address` may be open at once from one address. `most_guests` clients are waited for at
+    once, whose requests and answers take `most_guest_bytes` together: beyond it the answered have to leave, then those
+    that have been waited for longest. `stuck_after_seconds` without a turn is told as ill by /healthz.
     """
 
     host: str = "127.0.0.1"

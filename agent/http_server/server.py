@@ -18,7 +18,7 @@ from typing import Any
 
 from agent.errors import ConfigError
 from agent.http_server.connection_pool import origin
-from agent.http_server.connections import CLIENT_VERIFIED, Admission, HttpServer
+from agent.http_server.connections import Admission, HttpServer
 from agent.http_server.credentials import PasswordCheckError, read_gate
 from agent.http_server.options import (
     HEALTH,
@@ -35,7 +35,7 @@ from agent.http_server.reply import Reply, busy_reply, encode_reply, finish_repl
 from agent.http_server.reply import text_reply as _text
 from agent.http_server.reports import is_report, is_runbook, report_reply, runbook_reply
 from agent.http_server.request_head import RequestHead, RequestHeadError, parse_head
-from agent.http_server.tls import TlsAdapter
+from agent.http_server.tls import CLIENT_VERIFIED, TlsAdapter
 from exporters.metrics import exposition
 from exporters.status.records import AgentStatus
 from rules.light_dataclass import light_dataclass

@@ -13,6 +13,9 @@ from agent.errors import ConfigError
 
 _OLDEST = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
+CLIENT_VERIFIED = "SSL_CLIENT_VERIFY"
+"""In a request's environment: whether the peer has shown a certificate of the CA that is asked for. No header can set it."""
+
 
 class TlsAdapter(Adapter):
     """The server's side of TLS: 1.2 or newer, by Python's own defaults (forward secrecy, authenticated ciphers). `renew` takes

@@ -21,7 +21,7 @@ from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import number
-from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, worst_gap
+from rules.verdicts.context import SEPARATE, RuleContext, is_persistent
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -86,7 +86,7 @@ def judge_pools(case: RuleContext) -> RuleResult:
             return case.unknown(Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it")
         seen = windows.sum_windows(one.window for one in select_pool(case, case.binned, pool))
         if family not in seen.counters:
-            return case.unknown(seen.explain_missing(family), f"{family} of the {pool} pool are not there")
+            return case.unknown(seen.explain_missing(family), f"{family} of the {pool} pool were not measured")
     found = _measure(case, case.binned, planned)
     if found is None:
         return case.unknown(Gap.NO_TRAFFIC, "no tokens in one of the pools")
@@ -245,7 +245,7 @@ def judge_imbalance(case: RuleContext) -> RuleResult:
     elif max((len(one.minutes) for one in rows), default=0) >= SEPARATE:
         sentence = f"No replica stands out among {n}"
     elif all(one.in_system is None for one in warm):
-        return case.unknown(worst_gap(case.binned, "requests_running"), "requests in the system are not there")
+        return case.unmeasured("requests_running")
     else:
         return case.unknown(Gap.TOO_FEW_REQUESTS, f"fewer than {SEPARATE} minutes in which replicas can be compared")
     same, fine = exact_reading(1.0, n), range_reading(0.0, case.limit("busier"), n)

@@ -27,7 +27,7 @@ from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import MINUTE_SECONDS, Window
 from rules.telemetry.wording import number
-from rules.verdicts.context import RuleContext, worst_gap
+from rules.verdicts.context import RuleContext
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status
@@ -138,7 +138,7 @@ def judge_replicas(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(QUERIED in one.window.counters for one in case.binned):
-        return case.unknown(worst_gap(case.binned, QUERIED), "prefix cache queries were not measured")
+        return case.unmeasured(QUERIED)
     held = hold(case.binned)
     if not any(held.by_batch(sum_family, QUERIED)):
         if not any(held.by_batch(sum_family, FINISHED)):

@@ -19,7 +19,7 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
-from rules.verdicts.context import SEPARATE, RuleContext, TierWindows, worst_gap
+from rules.verdicts.context import SEPARATE, RuleContext, TierWindows
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -128,7 +128,7 @@ def judge_tiers(case: RuleContext) -> RuleResult:
         return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence)
     mine = hold(case.binned).once(_sum_minutes)
     if not any(FINISHED in window.counters for window in mine.values()):
-        return case.unknown(worst_gap(case.binned, FINISHED), "finished requests were not measured")
+        return case.unmeasured(FINISHED)
     pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, mine, name, tier)) is not None]
     if not pairs:
         names = join_names(sorted(others))

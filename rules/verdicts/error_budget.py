@@ -7,9 +7,10 @@ of OBJECTIVES. `rules.methods.burn_rate` has the rates.
 from __future__ import annotations
 
 import math
+import operator
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 
 from rules.light_dataclass import light_dataclass
@@ -98,7 +99,7 @@ def add_minute(budget: Budget, minute: Window) -> Budget:
     row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
     if row is None:
         return budget
-    return _coarsened(replace(budget, fine=_added(budget.fine, row)), minute.end)
+    return _coarsened(replace(budget, fine=_add_row(budget.fine, row, max)), minute.end)
 
 
 def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
@@ -112,7 +113,7 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
         whole = windows.sum_windows(group)
         row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
         if row is not None:
-            budget = replace(budget, coarse=_added(budget.coarse, row))
+            budget = replace(budget, coarse=_add_row(budget.coarse, row, max))
     for one in minutes:
         budget = add_minute(budget, one.window)
     return budget
@@ -226,22 +227,22 @@ def _row(
     return row if known and seen > 0 else None
 
 
-def _added(stored: array[float], row: array[float]) -> array[float]:
-    """Add a row in order of start. One that begins within another is added to it: a late minute of a booked hour."""
+def _add_row(stored: array[float], row: array[float], join: Callable[[float, float], float]) -> array[float]:
+    """Add a row in order of start. One that begins within another is added to it: a late minute of a booked hour.
+
+    `join` makes one of the seen seconds of both.
+    """
     made, at = stored[:], len(stored)
     while at and made[at - ROW] > row[_START]:
         at -= ROW
     if at and row[_START] < made[at - ROW] + made[at - ROW + _LENGTH]:
         before = made[at - ROW : at]
-        made[at - ROW : at] = _together(before, row)
+        seen = min(before[_LENGTH], join(before[_SEEN_SECONDS], row[_SEEN_SECONDS]))
+        counts = map(operator.add, before[_REQUESTS:], row[_REQUESTS:])
+        made[at - ROW : at] = array("d", (before[_START], before[_LENGTH], seen, *counts))
         return made
     made[at:at] = row
     return made
-
-
-def _together(before: array[float], row: array[float]) -> array[float]:
-    counts = (a + b for a, b in zip(before[_REQUESTS:], row[_REQUESTS:], strict=True))
-    return array("d", (*before[:_SEEN_SECONDS], max(before[_SEEN_SECONDS], row[_SEEN_SECONDS]), *counts))
 
 
 def _coarsened(budget: Budget, now: float) -> Budget:
@@ -262,7 +263,5 @@ def _coarsened(budget: Budget, now: float) -> Budget:
 
 def _into_five(coarse: array[float], minute: array[float]) -> array[float]:
     row = minute[:]
-    row[0], row[1] = minute[0] // COARSE_SECONDS * COARSE_SECONDS, COARSE_SECONDS
-    seen = next((coarse[at + 2] for at in range(len(coarse) - ROW, -1, -ROW) if coarse[at] == row[0]), 0.0)
-    row[2] = min(COARSE_SECONDS, seen + minute[2])
-    return _added(coarse, row)
+    row[_START], row[_LENGTH] = minute[_START] // COARSE_SECONDS * COARSE_SECONDS, COARSE_SECONDS
+    return _add_row(coarse, row, operator.add)

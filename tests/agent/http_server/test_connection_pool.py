@@ -174,7 +174,8 @@ class _Guest:
     weight: int = 1
     origin: str = "10.0.0.7"
     is_crowded: bool = False
-    rank: int = 1
+    is_idle: bool = True
+    is_answered: bool = False
     ends_at: float = field(default_factory=lambda: time.monotonic() + 3600)
     left: list[str] = field(default_factory=list)
     pair: tuple[socket.socket, socket.socket] = field(default_factory=socket.socketpair)
@@ -269,8 +270,8 @@ def test_a_defect_with_one_guest_costs_the_others_nothing(
     assert "closed a connection after an unexpected error" in caplog.text
 
 
-def test_of_a_crowded_address_the_oldest_guest_of_lowest_rank_makes_room(room: ConnectionPool) -> None:
-    busy, idle = _Guest(rank=2), _Guest()
+def test_of_a_crowded_address_the_oldest_idle_guest_makes_room(room: ConnectionPool) -> None:
+    busy, idle = _Guest(is_idle=False), _Guest()
     stranger, newcomer = _Guest(origin="10.0.0.8"), _Guest(is_crowded=True)
     coming = iter((stranger, busy, idle, newcomer))
     with accepting(room, lambda listening: next(coming), 4):

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from agent.alerting.webhook import WebhookReceiver
 from agent.errors import ConfigError
 from agent.http_server import connections, credentials
 from agent.http_server import server as web
+from agent.http_server.connection_pool import READ
 from agent.http_server.connections import LONG_BYTES, MOST_LONG
 from agent.http_server.credentials import Authenticator, PasswordCheckError, hash_password, users_line
 from agent.http_server.options import WEBHOOK, WebOptions
@@ -166,38 +167,102 @@ def test_a_head_without_an_end_is_refused_and_no_worker_reads_it() -> None:
         assert client.recv(100)[9:12] == b"400"
 
 
-@pytest.mark.parametrize("data", [LONG_HEAD, posting(10**9)])
-def test_a_client_that_still_sends_gets_its_refusal(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(name="tls")
+def _tls(tmp_path: Path) -> tuple[dict[str, str], ssl.SSLContext]:
+    """Options of a server with a certificate, and its client's context."""
+    authority = trustme.CA()
+    certificate, key = issue(authority, tmp_path)
+    return {"cert_file": certificate, "key_file": key}, trusting(authority)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(
+    ("data", "status"), [(LONG_HEAD, b"413"), (posting(10**9), b"413"), (NEXT, b"200")], ids=["head", "body", "page"]
+)
+def test_a_client_that_still_sends_gets_its_answer(
+    data: bytes,
+    status: bytes,
+    secure: bool,
+    tls: tuple[dict[str, str], ssl.SSLContext],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A server that closes with unread data resets the connection, and the client may lose the answer."""
     monkeypatch.setattr(connections, "DRAIN_SECONDS", 3600.0)
-    with serving() as server:
+    options, context = tls if secure else ({}, None)
+    with serving(**options) as server:
         server.receive(WebhookReceiver(Authenticator((TOKEN,))))
-        with socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS) as client:
+        sock = socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS)
+        with context.wrap_socket(sock, server_hostname="localhost") if context else sock as client:
             client.sendall(data)
-            answer = b"".join(iter(lambda: client.recv(65536), b""))
-            assert answer[9:12] == b"413"
+            assert client.recv(100)[9:12] == status
+            # It waits for the client, and no thread is busy with that.
+            assert wait_for(lambda: list(server._server.pool._guests.values()) == [READ])
             for _ in range(3):
                 client.sendall(b"x" * 10_000)
-        assert wait_for(lambda: not server._server._open)
+            while client.recv(65536):
+                pass
+            assert len(server._server.pool._guests) == 1
+        assert wait_for(lambda: not server._server.pool._guests)
+        assert not server._server._open
 
 
-def test_a_refused_client_makes_room_before_one_that_still_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+LONG_PAGE = text_reply("200 OK", "0123456789" * 600_000)
+PATIENT = {"head_seconds": 3600.0, "timeout_seconds": 3600.0, "most_of_one_address": 2}
+
+
+@contextmanager
+def slow_reader(server: WebServer) -> Iterator[Callable[[], bytes]]:
+    """A client that has read the begin of a long page. The function reads the rest and returns the page."""
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.settimeout(CEILING_SECONDS)
+        reader.connect(("127.0.0.1", server.port))
+        reader.sendall(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        begin = reader.recv(1000)
+        assert wait_for(lambda: any(one.weight for one in list(server._server.pool._guests)))
+        yield lambda: (begin + b"".join(iter(lambda: reader.recv(65536), b""))).partition(b"\r\n\r\n")[2]
+
+
+@pytest.fixture(name="long_page")
+def _long_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "ROUTES", {**ROUTES, "/long": lambda status, request: LONG_PAGE})
+
+
+@pytest.mark.usefixtures("long_page")
+def test_answered_clients_that_do_not_close_cost_nobody_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where one address has as many as it may, nor where the pool is full."""
     monkeypatch.setattr(connections, "DRAIN_SECONDS", 3600.0)
-    patient = {"head_seconds": 3600.0, "timeout_seconds": 3600.0}
-    with serving(most_of_one_address=2, **patient) as server, silent(server, 1, b"GET / HT") as asking:
-        with silent(server, 1, LONG_HEAD) as refused:
-            assert refused[0].recv(100)[9:12] == b"413"
-            assert ask(server, "/healthz")[0] == 200
-            assert wait_for(lambda: server._server._open == {"127.0.0.1": 1})
+    with (
+        serving(most_guests=4, **PATIENT) as server,
+        silent(server, 1, b"GET / HT") as asking,
+        slow_reader(server) as read_page,
+        silent(server, 0) as answered,
+    ):
+        for number in range(12):
+            source = (f"127.0.0.{2 + number % 3}", 0)
+            answered.append(socket.create_connection(("127.0.0.1", server.port), CEILING_SECONDS, source))
+            answered[-1].sendall(LONG_HEAD)
+            assert answered[-1].recv(100)[9:12] == b"413"
+        assert wait_for(lambda: server._server._open == {"127.0.0.1": 2})
         asking[0].sendall(b"TP/1.1 junk\r\n\r\n")
         assert asking[0].recv(100)[9:12] == b"400"
+        assert read_page() == LONG_PAGE.body
 
 
-def test_a_refused_client_that_does_not_close_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("long_page")
+def test_of_a_crowded_address_an_incomplete_request_leaves_before_an_answer() -> None:
+    with serving(**PATIENT) as server, slow_reader(server) as read_page, silent(server, 1, b"GET / HT") as asking:
+        assert wait_for(lambda: len(server._server.pool._guests) == 2)
+        assert ask(server, "/healthz")[0] == 200
+        assert asking[0].recv(100) == b""
+        assert read_page() == LONG_PAGE.body
+
+
+def test_an_answered_client_that_does_not_close_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "DRAIN_SECONDS", 0.0)
     with serving(timeout_seconds=3600.0) as server, silent(server, 1, LONG_HEAD) as clients:
         assert clients[0].recv(100)[9:12] == b"413"
-        assert wait_for(lambda: not server._server._open)
+        assert wait_for(lambda: not server._server.pool._guests)
 
 
 MESSAGE = b'{"version": "4", "alerts": []}'

@@ -161,7 +161,7 @@ def test_a_pool_that_was_not_seen_is_a_failed_scrape() -> None:
     replicas = {name: each(8, down if name[0] == "d" else lambda n: tokens(n, 900.0)) for name in POOLS}
     found = answered(RULE, seen, replicas)
     assert isinstance(found, Unknown)
-    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "generation_tokens of the decode pool are not there")
+    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "generation_tokens of the decode pool were not measured")
 
 
 def test_without_tokens_there_is_no_ratio() -> None:
