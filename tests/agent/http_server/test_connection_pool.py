@@ -279,6 +279,15 @@ def test_of_a_crowded_address_the_oldest_idle_guest_makes_room(room: ConnectionP
         assert [one.left for one in (stranger, busy, idle, newcomer)] == [[], [], ["dismissed"], []]
 
 
+def test_an_answered_guest_makes_no_room_for_its_address(room: ConnectionPool) -> None:
+    answered, busy = _Guest(is_idle=False, is_answered=True), _Guest(is_idle=False)
+    newcomer = _Guest(is_crowded=True)
+    coming = iter((answered, busy, newcomer))
+    with accepting(room, lambda listening: next(coming), 3):
+        assert wait_for(lambda: busy.left)
+        assert [one.left for one in (answered, busy, newcomer)] == [[], ["dismissed"], []]
+
+
 def test_a_guest_whose_address_has_all_its_requests_with_the_workers_is_heard(room: ConnectionPool) -> None:
     stranger, guest = _Guest(origin="10.0.0.8"), _Guest(is_crowded=True)
     coming = iter((stranger, guest))

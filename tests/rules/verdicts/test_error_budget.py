@@ -103,6 +103,40 @@ def test_a_late_minute_of_a_booked_hour_is_counted_in_its_row() -> None:
     assert error_budget.count_slow_requests(late, TTFT, START + 500, now).n == 360
 
 
+def test_minutes_of_a_partly_seen_hour_add_to_its_seen_time() -> None:
+    hour = replace(minute(0), end=START + HOUR, expected_seconds=HOUR, covered_seconds=600)
+    kept = error_budget.restore_budget(tier(), [load_bins.bin_window(hour, None, "")], [])
+    known = error_budget.count_observed_seconds(kept)
+    late = of_more(kept, [*(minute(number) for number in range(10, 60)), minute(60 * 8)])
+    assert error_budget.count_observed_seconds(late) == min(HOUR, known + 50 * 60) + 60
+
+
+def test_rows_are_slow_by_the_best_estimate() -> None:
+    """The objective lies inside a bucket: none is surely slow."""
+    kept = of([minute(0, slow=18), minute(1), minute(2, slow=18)], context(slo={"ttft_p99_seconds": 0.3}))
+    first = error_budget.count_slow_requests(kept, TTFT, START, START + 60)
+    share = first.best / first.n
+    assert first.low == 0 < share
+    assert error_budget.count_slow_rows(kept, TTFT, share / 2, START, START + HOUR) == 2
+    assert error_budget.count_slow_rows(kept, TTFT, share * 2, START, START + HOUR) == 0
+    found = error_budget.find_burn_span(kept, TTFT, share / 2, START, START + HOUR)
+    assert found is not None
+    assert (found.begin, found.end) == (START, START + 180)
+    assert error_budget.find_burn_span(kept, TTFT, share * 2, START, START + HOUR) is None
+
+
+def test_requests_without_output_events_are_not_counted_after_a_burn() -> None:
+    """After the burn 180 requests have 360 events, and 180 have none."""
+    burning, calm = (
+        replace(minute(number), histograms={"itl_seconds": minute(number, rps=6, slow=slow).histograms[TTFT]})
+        for number, slow in ((0, 36), (1, 0))
+    )
+    silent = replace(minute(2), histograms={"itl_seconds": ()})
+    kept = of([burning, calm, silent], context(slo={"ttft_p99_seconds": 0.26, "itl_p99_seconds": 0.26}))
+    found = error_budget.find_burn_span(kept, "itl_seconds", 0.05, START, START + HOUR)
+    assert found == error_budget.BurnSpan(begin=START, end=START + 60, n=180, slow=0)
+
+
 def test_a_minute_without_the_histograms_is_not_seen() -> None:
     empty = minute(0, histograms={})
     empty = Window(start=empty.start, end=empty.end, expected_seconds=60, covered_seconds=60)
