@@ -57,14 +57,13 @@ MODULES = tuple(sorted(path.stem for path in HERE.glob("attack_*.py")))
 
 
 class World:
-    """The healthy targets, the folder, and what an attack serves. `pages` maps a path to a function that answers it."""
+    """The healthy targets, the folder, and the daemon under attack."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.bodies = pages()
         self.begin = time.monotonic()
         self.reads: dict[str, list[float]] = {}
-        self.pages: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
         self.headers: dict[str, str] = {}
         """What the harness sends with its own requests; credentials."""
         self.port = free_port()
@@ -79,9 +78,7 @@ class World:
             def do_GET(self) -> None:
                 world.reads.setdefault(self.path, []).append(time.monotonic())
                 with contextlib.suppress(OSError):
-                    world.pages.get(self.path, world.play)(self)
-
-            do_POST = do_GET  # noqa: N815 - the name that the base class calls
+                    world.play(self)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Quiet."""
@@ -110,26 +107,16 @@ class World:
         return self.bodies[int((time.monotonic() - self.begin) / 5) % len(self.bodies)]
 
     def play(self, handler: BaseHTTPRequestHandler) -> None:
-        answer(handler, self.body())
+        body = self.body()
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/plain; version=0.0.4")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
 
-    def target(
-        self, path: str, page: Callable[[BaseHTTPRequestHandler], None] | None = None, **more: Any
-    ) -> dict[str, Any]:
-        """A target of the configuration at `path`; `page` answers it, else a healthy page does."""
-        if page is not None:
-            self.pages[path] = page
-        return {"url": self.place + path, "tier": "cpu-small", "replica": path.strip("/").replace("/", "-"), **more}
-
-
-def answer(
-    handler: BaseHTTPRequestHandler, body: bytes, headers: Mapping[str, str] | None = None, status: int = 200
-) -> None:
-    handler.send_response(status)
-    for name, value in {"Content-Type": "text/plain; version=0.0.4", **(headers or {})}.items():
-        handler.send_header(name, value)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
+    def target(self, path: str) -> dict[str, Any]:
+        """A target of the configuration at `path`."""
+        return {"url": self.place + path, "tier": "cpu-small", "replica": path.strip("/").replace("/", "-")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
