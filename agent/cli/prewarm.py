@@ -19,8 +19,8 @@ from agent.errors import ConfigError
 from agent.history import reader
 from agent.history.store import HistoryStore
 from agent.worker.process import ONE_THREAD
-from exporters.autoscaling.formats import DRAIN, FORMATS
-from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectReference, Secret
+from exporters.autoscaling.formats import FORMATS
+from exporters.autoscaling.records import WORKLOADS, ObjectReference, Secret
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import count_pools
 from rules.replicas.drain import SPOT_WARNING_SECONDS
@@ -50,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("text", "json", *FORMATS),
         default="text",
-        help="for people, for programs, as manifests for an autoscaler, or as the grace period of a workload's pods",
+        help="for people, for programs, or as manifests for an autoscaler",
     )
     add_json(parser)
-    manifests = parser.add_argument_group("manifests", "what --format keda, hpa, cronjob, aibrix or drain writes")
+    manifests = parser.add_argument_group("manifests", "what --format keda or hpa writes")
     manifests.add_argument("--namespace", default="default", metavar="NS", help="of the workload (default: default)")
     manifests.add_argument(
         "--workload", type=reference, metavar="KIND/NAME", help=f"what is scaled: {', '.join(WORKLOADS)}"
@@ -64,12 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="http://prometheus.monitoring:9090",
         metavar="URL",
         help="where the autoscaler reads the number (default: http://prometheus.monitoring:9090)",
-    )
-    manifests.add_argument(
-        "--autoscaler",
-        type=reference,
-        metavar="KIND/NAME",
-        help=f"what owns the replicas now: {', '.join(AUTOSCALERS)}",
     )
     manifests.add_argument(
         "--token-secret", type=secret, metavar="NAME/KEY", help="Secret that holds a bearer token for Prometheus"
@@ -153,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     pools = count_pools(planned, max(one.q95 for one in ahead), margin) if planned and ahead else {}
     found = result.prewarm.recommendation is not None or bool(pools)
     if options.format in FORMATS:
-        if result.prewarm.recommendation is None and options.format != DRAIN:
+        if result.prewarm.recommendation is None:
             print(f"sizewatch prewarm: no manifest: {prewarm_text(result.prewarm)}", file=sys.stderr)
             return CANNOT_JUDGE
         where = ManifestOptions(
@@ -161,7 +155,6 @@ def run(options: argparse.Namespace) -> int:
             workload=options.workload,
             maximum=options.maximum,
             prometheus=options.prometheus,
-            autoscaler=options.autoscaler,
             token=options.token_secret,
             exact_steps=options.exact_steps,
         )
@@ -178,4 +171,4 @@ def run(options: argparse.Namespace) -> int:
             print(prewarm_text(result.prewarm, explain=options.explain))
         for pool, one in pools.items():
             print(f"{pool} pool, 95% of demand: {one.arithmetic_text}; {one.capacity.reason}")
-    return FINE if found or options.format == DRAIN else CANNOT_JUDGE
+    return FINE if found else CANNOT_JUDGE

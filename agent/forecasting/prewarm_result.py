@@ -19,7 +19,7 @@ from agent.forecasting.tier_forecast import TierForecast
 from agent.history.daily_queries import DAY_SECONDS, measured_views, pieces
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
-from exporters.autoscaling.formats import DRAIN, manifest_text
+from exporters.autoscaling.formats import manifest_text
 from exporters.autoscaling.records import ObjectReference, Scaling, Secret
 from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
@@ -55,7 +55,6 @@ class ManifestOptions:
     workload: ObjectReference
     maximum: int | None
     prometheus: str
-    autoscaler: ObjectReference | None
     token: Secret | None
     exact_steps: bool
 
@@ -178,23 +177,22 @@ def manifest(result: ForecastResponse, kind: str, where: ManifestOptions) -> str
     """Return the manifest of a kind. Raise SizewatchError if it cannot be written."""
     found = result.prewarm
     one = found.recommendation
-    if one is None and kind != DRAIN:
+    if one is None:
         raise SizewatchError(f"{result.tier}: no manifest without a recommendation: {found.reason}")
-    highest = max([one.replicas if one else 1, *(step.replicas for step in found.schedule)])
+    highest = max([one.replicas, *(step.replicas for step in found.schedule)])
     try:
         scaling = Scaling(
             tier=result.tier,
             namespace=where.namespace,
             workload=where.workload,
-            minimum_warm=one.minimum_warm if one else 0,
+            minimum_warm=one.minimum_warm,
             maximum=where.maximum or 2 * highest,
             zone=found.zone,
             prometheus=where.prometheus,
-            lead_seconds=one.lead_seconds if one else 0.0,
+            lead_seconds=one.lead_seconds,
             hold_seconds=HOLD_SECONDS,
-            recommended=one.replicas if one else None,
+            recommended=one.replicas,
             schedule=slots_of(((step.start, step.replicas) for step in found.schedule), found.zone),
-            autoscaler=where.autoscaler,
             token=where.token,
             exact_steps=where.exact_steps,
             note=_note(found),

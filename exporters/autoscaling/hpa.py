@@ -1,8 +1,8 @@
 """HorizontalPodAutoscaler (autoscaling/v2) with its Prometheus Adapter rule, and KEDA ScaledObject, both on the gauge.
 
 Both ask for ceil(value / 1) replicas (AverageValue 1), so the gauge is the count. The adapter rule names the metric by
-tier: a tier's name may be invalid in a label selector. The HPA has no schedule and keeps its count without the metric;
-`sizewatch prewarm --format cronjob` moves its `minReplicas`. KEDA fields are those of `keda.sh/v1alpha1` (CRD of
+tier: a tier's name may be invalid in a label selector. The HPA has no schedule and keeps its count without the metric.
+KEDA fields are those of `keda.sh/v1alpha1` (CRD of
 kedacore/keda 8b4f083c; semantics of `prometheus_scaler.go`, `cron_scaler.go`, `fallback.go`, documentation 2.17). The
 schedule becomes cron triggers, a floor. Without sizewatch, only the schedule and the present count remain.
 """
@@ -63,12 +63,12 @@ def _head(scaling: Scaling) -> tuple[str, ...]:
             f"{target}; sizewatch writes nothing."
         ),
         (
-            f"Apply nothing beside it that sets replicas of {target}: no ScaledObject, no second HPA, no PodAutoscaler, no CronJob "
-            "that scales (one that moves minReplicas of this HPA may stand beside it), and no spec.replicas in what is deployed."
+            f"Apply nothing beside it that sets replicas of {target}: no ScaledObject, no second HPA, and no spec.replicas in "
+            "what is deployed."
         ),
         (
-            "While sizewatch or Prometheus is away, the HPA keeps the count that it has: it neither grows nor shrinks. Give it a "
-            "schedule with `--format cronjob` and this HPA as its autoscaler."
+            "While sizewatch or Prometheus is away, the HPA keeps the count that it has: it neither grows nor shrinks. It knows no "
+            "schedule; KEDA does (--format keda)."
         ),
         *now_notes(scaling),
         *zero,
@@ -123,8 +123,8 @@ def _keda_head(scaling: Scaling, week: Week) -> tuple[str, ...]:
             "it makes; sizewatch writes nothing."
         ),
         (
-            f"Apply nothing beside it that sets replicas of {target}: no other ScaledObject, no HorizontalPodAutoscaler, no "
-            "PodAutoscaler, no CronJob that scales, and no spec.replicas in what is deployed."
+            f"Apply nothing beside it that sets replicas of {target}: no other ScaledObject, no HorizontalPodAutoscaler, "
+            "and no spec.replicas in what is deployed."
         ),
         (
             f"While sizewatch or Prometheus is away: {kept}. A missing gauge is an error, never zero "

@@ -7,7 +7,7 @@ characters.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,11 +68,11 @@ def comment_name(name: str) -> str:
     return clean if len(clean) <= 60 else f"{clean[:57]}..."
 
 
-def metadata(scaling: Scaling, *parts: str) -> Object:
+def metadata(scaling: Scaling) -> Object:
     """Return name, namespace and labels of an object. An annotation holds the tier's own name."""
     notes = {"sizewatch/tier": scaling.tier, **({"sizewatch/note": scaling.note} if scaling.note else {})}
     return {
-        "name": object_name(scaling.tier, *parts),
+        "name": object_name(scaling.tier),
         "namespace": scaling.namespace,
         "labels": {"app.kubernetes.io/name": "sizewatch", "app.kubernetes.io/component": "scaling"},
         "annotations": notes,
@@ -82,7 +82,7 @@ def metadata(scaling: Scaling, *parts: str) -> Object:
 def scale_target(scaling: Scaling) -> Object:
     """Return `scaleTargetRef` of the workload."""
     workload = scaling.workload
-    return {"apiVersion": WORKLOADS[workload.kind].api_version, "kind": workload.kind, "name": workload.name}
+    return {"apiVersion": WORKLOADS[workload.kind], "kind": workload.kind, "name": workload.name}
 
 
 def behavior(scaling: Scaling) -> Object:
@@ -132,7 +132,7 @@ def drain_notes(scaling: Scaling) -> tuple[str, ...]:
     return (
         (
             f"99 % of requests end within {drain.seconds} s. A pod needs terminationGracePeriodSeconds "
-            f"{drain.grace_seconds}, as --format drain writes it, and a preStop sleep of {ROUTING_SECONDS} s."
+            f"{drain.grace_seconds} and a preStop sleep of {ROUTING_SECONDS} s."
         ),
         (
             f"vLLM aborts all requests on SIGTERM unless it is started with --shutdown-timeout {drain.seconds} (0.18 on). "
@@ -141,43 +141,15 @@ def drain_notes(scaling: Scaling) -> tuple[str, ...]:
     )
 
 
-GRACE_PATHS: Mapping[str, tuple[str, ...]] = {
-    "Deployment": ("template",),
-    "StatefulSet": ("template",),
-    "LeaderWorkerSet": ("leaderWorkerTemplate", "workerTemplate"),
-}
-"""Place of the pod template in the workload's spec. A leaderTemplate is optional: a patch would make half a one."""
-
-
-def drain_patch(scaling: Scaling) -> Manifest:
-    """Return a merge patch of the workload's grace period. Raise ValueError without a drain time."""
-    if isinstance(scaling.drain, str):
-        raise ValueError(f"no grace period: {scaling.drain}")
-    patch: Object = {"spec": {"terminationGracePeriodSeconds": scaling.drain.grace_seconds}}
-    for part in reversed(GRACE_PATHS[scaling.workload.kind]):
-        patch = {part: patch}
-    workload = scaling.workload
-    where = f"-n {scaling.namespace} {WORKLOADS[workload.kind].plural} {workload.name}"
-    head = (
-        f"Written by sizewatch for tier {comment_name(scaling.tier)}: the time that a pod of {workload.kind} {workload.name} gets.",
-        f"Apply it with: kubectl patch {where} --type merge --patch-file FILE. It rolls the pods once.",
-        *drain_notes(scaling),
-        "A leaderTemplate needs the same number." if workload.kind == "LeaderWorkerSet" else "",
-    )
-    return Manifest(head=tuple(filter(None, head)), objects=({"spec": patch},))
-
-
 def now_notes(scaling: Scaling) -> tuple[str, ...]:
     """Return the present value of the gauge, so that the effect of applying a manifest is clear."""
-    if scaling.recommended is None:
-        return ("sizewatch recommends nothing yet, so there is no gauge to follow: what is told of its absence holds.",)
     cut = f", more than the maximum of {scaling.maximum}" if scaling.recommended > scaling.maximum else ""
     return (f"When this was written, {scaling.recommended} were recommended{cut}.",)
 
 
 def week_notes(week: Week, scaling: Scaling) -> tuple[str, ...]:
     notes = [f"{scaling.note[0].upper()}{scaling.note[1:]}."] if scaling.note else []
-    if week.changes:
+    if scaling.schedule:
         lead = f"{scaling.lead_seconds:.0f} s (the cold start) before they must be warm"
         notes.append(
             f"Times are of {scaling.zone}. Replicas are asked for {lead}; fewer are asked for not a minute early."

@@ -1,7 +1,7 @@
 """Inputs of autoscaler manifests: the record `Scaling`, its validation, object names and the gauge's PromQL.
 
-Each autoscaler has a module (`exporters.autoscaling.hpa`, `.hpa`, `.cronjob`, `.aibrix`) and a row in
-`exporters.autoscaling.formats`. No replica count is written to a cluster by sizewatch itself (DESIGN 3.13).
+Both autoscalers are in `exporters.autoscaling.hpa`, with a row each in `exporters.autoscaling.formats`. No replica
+count is written to a cluster by sizewatch itself (DESIGN 3.13).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GAUGE = "sizewatch_recommended_replicas"
 """Gauge that autoscalers follow: replicas of a tier for the demand at lead time."""
 
 LONGEST_NAME = 52
-"""Maximum length of an object name. CronJob names end here: jobs add 11 to reach the 63 of a label."""
+"""Maximum length of an object name. KEDA adds 9 for the name of its HPA, and a label holds 63."""
 
 _DIGEST = 8
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -27,34 +27,12 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{,61}[a-z0-9])?")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectKind:
-    """Kind of a Kubernetes object: its `apiVersion`, and its plural in RBAC and kubectl."""
-
-    api_version: str
-    plural: str
-
-    @property
-    def group(self) -> str:
-        """Return the API group for RBAC."""
-        return self.api_version.rpartition("/")[0]
-
-
-WORKLOADS: Mapping[str, ObjectKind] = {
-    "Deployment": ObjectKind(api_version="apps/v1", plural="deployments"),
-    "StatefulSet": ObjectKind(api_version="apps/v1", plural="statefulsets"),
-    "LeaderWorkerSet": ObjectKind(api_version="leaderworkerset.x-k8s.io/v1", plural="leaderworkersets"),
+WORKLOADS: Mapping[str, str] = {
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
 }
-"""Workloads with the subresource `scale`. A new kind is a row here."""
-
-AUTOSCALERS: Mapping[str, ObjectKind] = {
-    "HorizontalPodAutoscaler": ObjectKind(api_version="autoscaling/v2", plural="horizontalpodautoscalers"),
-    "ScaledObject": ObjectKind(api_version="keda.sh/v1alpha1", plural="scaledobjects"),
-    "PodAutoscaler": ObjectKind(api_version="autoscaling.aibrix.ai/v1alpha1", plural="podautoscalers"),
-}
-"""Possible owners of a workload's replica field. A new owner is a row here and in
-`exporters.autoscaling.cronjob.FIELDS`.
-"""
+"""Workloads with the subresource `scale`, with their `apiVersion`. A new kind is a row here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +75,11 @@ class ScheduleSlot:
 class Scaling:
     """Scaling of a tier. Raise ValueError for values that no cluster accepts.
 
-    `recommended` is the present recommendation (None: none yet). `schedule` is in replicas that must be *warm*, by the
-    clock of `zone` (IANA). Manifests ask for more replicas `lead_seconds` (the cold start) earlier, and never for fewer
-    too early. `hold_seconds` is the time that the autoscaler keeps its highest recent count. `autoscaler` is the
-    present owner of the replica field, if any. `exact_steps` means that the cluster supports `tolerance` (Kubernetes
-    1.35, or the feature gate HPAConfigurableTolerance). `note` becomes an annotation. `drain` is the time that requests
-    need to end, or why it is not known.
+    `recommended` is the present recommendation. `schedule` is in replicas that must be *warm*, by the clock of `zone`
+    (IANA). Manifests ask for more replicas `lead_seconds` (the cold start) earlier, and never for fewer too early.
+    `hold_seconds` is the time that the autoscaler keeps its highest recent count. `exact_steps` means that the cluster
+    supports `tolerance` (Kubernetes 1.35, or the feature gate HPAConfigurableTolerance). `note` becomes an annotation.
+    `drain` is the time that requests need to end, or why it is not known.
     """
 
     tier: str
@@ -114,9 +91,8 @@ class Scaling:
     prometheus: str
     lead_seconds: float
     hold_seconds: float
-    recommended: int | None = None
+    recommended: int
     schedule: tuple[ScheduleSlot, ...] = ()
-    autoscaler: ObjectReference | None = None
     token: Secret | None = None
     exact_steps: bool = False
     note: str = ""
@@ -135,9 +111,10 @@ class Scaling:
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ValueError(f"{self.zone!r} is no time zone: use an IANA name such as Europe/Berlin") from error
         _address(self.prometheus)
-        _known(self.workload, WORKLOADS, "workload")
-        if self.autoscaler is not None:
-            _known(self.autoscaler, AUTOSCALERS, "autoscaler")
+        if self.workload.kind not in WORKLOADS:
+            raise ValueError(
+                f"workload kind {self.workload.kind!r} is not known here; there are {', '.join(WORKLOADS)}"
+            )
         _spelt(self)
 
 
@@ -159,27 +136,20 @@ def _spelt(scaling: Scaling) -> None:
             raise ValueError(f"{what} {name!r} is no Kubernetes name: lower case letters, digits, - and . only")
 
 
-def _known(reference: ObjectReference, kinds: Mapping[str, ObjectKind], what: str) -> None:
-    if reference.kind not in kinds:
-        raise ValueError(f"{what} kind {reference.kind!r} is not known here; there are {', '.join(kinds)}")
-
-
 def _names(scaling: Scaling) -> list[tuple[str, str]]:
-    found = [("workload", scaling.workload.name)]
-    found += [("autoscaler", scaling.autoscaler.name)] if scaling.autoscaler else []
-    return found + ([("secret", scaling.token.name)] if scaling.token else [])
+    return [("workload", scaling.workload.name), *([("secret", scaling.token.name)] if scaling.token else [])]
 
 
-def object_name(tier: str, *parts: str) -> str:
+def object_name(tier: str) -> str:
     """Return an RFC 1123 name for an object of this tier, at most LONGEST_NAME long.
 
     Invalid characters become hyphens. A changed or cut name carries a digest, so that tiers never share a name.
     """
-    wanted = "-".join(("sizewatch", tier, *parts))
+    wanted = f"sizewatch-{tier}"
     spelt = re.sub(r"-+", "-", re.sub(r"[^a-z0-9-]", "-", wanted.lower())).strip("-")
     if spelt == wanted and len(spelt) <= LONGEST_NAME:
         return spelt
-    digest = hashlib.sha256("\0".join((tier, *parts)).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    digest = hashlib.sha256(tier.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     return f"{spelt[: LONGEST_NAME - _DIGEST - 1].rstrip('-')}-{digest}"
 
 

@@ -1,6 +1,6 @@
 """Weekly schedule of a tier in minutes, in the steps that cron can express.
 
-Cron expressions have five fields with Sunday as 0, as in Kubernetes, KEDA and AIBrix. Counts are never rounded down. A
+Cron expressions have five fields with Sunday as 0, as in KEDA. Counts are never rounded down. A
 schedule with too many steps takes the highest count of each block.
 """
 
@@ -17,7 +17,7 @@ from exporters.autoscaling.records import Scaling, ScheduleSlot
 DAY, WEEK = 1440, 10080
 
 MOST_ENTRIES = 40
-"""Maximum number of cron entries. Each entry is an object or an autoscaler metric."""
+"""Maximum number of cron entries. Each entry is an autoscaler metric."""
 
 BLOCKS = (1, 15, 30, 60, 120, 240)
 """Block lengths in minutes, finest first. All divide a day."""
@@ -56,20 +56,13 @@ class CronEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Week:
     """Requested week: `floor` always, and `entries` above it. Counts are by blocks of `block` minutes.
-
-    `changes` are all steps up and down. `cut` means that the schedule exceeded the maximum.
+    `cut` means that the schedule exceeded the maximum.
     """
 
     floor: int
     entries: tuple[CronEntry, ...]
-    changes: tuple[CronEntry, ...]
     block: int
     cut: bool
-
-    @property
-    def shortest(self) -> int:
-        """Return the shortest time between two changes in minutes."""
-        return min((change.minutes for change in self.changes), default=WEEK)
 
 
 def week_of(scaling: Scaling) -> Week:
@@ -85,7 +78,6 @@ def week_of(scaling: Scaling) -> Week:
     return Week(
         floor=floor,
         entries=entries,
-        changes=_changes(runs),
         block=block,
         cut=any(count > scaling.maximum for count in wanted),
     )
@@ -143,25 +135,10 @@ def _entries(runs: Iterable[ReplicaInterval]) -> tuple[CronEntry, ...]:
     for run in runs:
         day, minute = divmod(run.start, DAY)
         days.setdefault((minute, run.minutes, run.replicas), []).append(day)
-    return _ordered(
+    entries = (
         CronEntry(minute=minute, weekdays=tuple(sorted(on)), minutes=minutes, replicas=replicas)
         for (minute, minutes, replicas), on in days.items()
     )
-
-
-def _changes(runs: Iterable[ReplicaInterval]) -> tuple[CronEntry, ...]:
-    """Return the begins of all runs. Durations do not matter here, so the shortest is used."""
-    spans: dict[tuple[int, int], dict[int, int]] = {}
-    for run in runs:
-        day, minute = divmod(run.start, DAY)
-        spans.setdefault((minute, run.replicas), {})[day] = run.minutes
-    return _ordered(
-        CronEntry(minute=minute, weekdays=tuple(sorted(on)), minutes=min(on.values()), replicas=replicas)
-        for (minute, replicas), on in spans.items()
-    )
-
-
-def _ordered(entries: Iterable[CronEntry]) -> tuple[CronEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: (entry.weekdays[0], entry.minute, entry.weekdays)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import time
 from typing import Any
@@ -40,16 +40,7 @@ CHAT = Scaling(
     schedule=SCHEDULE,
 )
 UNSCHEDULED = replace(CHAT, schedule=())
-BEHIND_HPA = replace(CHAT, autoscaler=ObjectReference(kind="HorizontalPodAutoscaler", name="chat-hpa"))
-BEHIND_AIBRIX = replace(CHAT, autoscaler=ObjectReference(kind="PodAutoscaler", name="chat-pa"))
 DRAINED = replace(CHAT, drain=DrainTime(e2e_p99=Quantile(value=37.5, low=30.0, high=40.0, n=5000.0)))
-BY_FORMAT: Mapping[str, Scaling] = {
-    "keda": CHAT,
-    "hpa": CHAT,
-    "cronjob": CHAT,
-    "aibrix": BEHIND_AIBRIX,
-    "drain": DRAINED,
-}
 
 NIGHTSHIFT = (
     ScheduleSlot(start=time(23, 50), weekdays=(4, 6), replicas=9),

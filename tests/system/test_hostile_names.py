@@ -27,7 +27,7 @@ from engine_server import Engine, engines, pages
 from markdown import markdown
 from paths import ROOT, TESTS
 from prometheus_client.parser import text_string_to_metric_families
-from scaling_samples import BY_FORMAT, objects
+from scaling_samples import CHAT, objects
 from waiting import CEILING_SECONDS
 
 from agent.cli.main import main
@@ -39,6 +39,7 @@ from agent.fleet.sums import quote_value, regex_any
 from agent.http_server.server import ROUTES
 from agent.prometheus.answers import parse_answer, vector
 from agent.sources.recording import load as load_recording
+from exporters.autoscaling.formats import FORMATS
 from exporters.render.text import one_line, strip_control_characters
 
 NAME = "<script>alert(1)</script>\"'&`|*_[x](javascript:alert(1)) ${HOME} {{ 7*7 }} =cmd|' /C calc'!A0 %s {0}"
@@ -255,10 +256,10 @@ def _texts(data: object) -> Iterator[str]:
         yield data
 
 
-@pytest.mark.parametrize("kind", BY_FORMAT)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_a_manifest_stays_the_objects_that_it_is(kind: str) -> None:
     """tests/test_scaling*.py hold the rest; here that the worst name of a page is no further document, key or line."""
-    good, bad = (objects(replace(BY_FORMAT[kind], tier=tier), kind) for tier in ("chat", PAGE))
+    good, bad = (objects(replace(CHAT, tier=tier), kind) for tier in ("chat", PAGE))
     assert [_shape(one) for one in good] == [_shape(one) for one in bad]
 
 

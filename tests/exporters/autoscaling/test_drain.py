@@ -1,4 +1,4 @@
-"""What a pod that goes needs: its grace period as a patch, and an autoscaler that waits for it."""
+"""What a pod that goes needs: its grace period in the comment, and an autoscaler that waits for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from scaling_samples import CHAT, DRAINED, objects
 
-from exporters.autoscaling.formats import manifest_text
-from exporters.autoscaling.records import WORKLOADS, ObjectReference, Scaling
+from exporters.autoscaling.formats import FORMATS, manifest_text
+from exporters.autoscaling.records import Scaling
 from rules.replicas.drain import DrainTime
 from rules.telemetry.histograms import Quantile
 
@@ -25,25 +25,12 @@ def drained(seconds: float) -> Scaling:
     )
 
 
-@pytest.mark.parametrize("kind", WORKLOADS)
-def test_the_patch_gives_routing_drain_and_margin(kind: str) -> None:
-    (patch,) = objects(replace(DRAINED, workload=ObjectReference(kind=kind, name="vllm-chat")), "drain")
-    where = (
-        patch["spec"]["leaderWorkerTemplate"]["workerTemplate"]
-        if kind == "LeaderWorkerSet"
-        else patch["spec"]["template"]
-    )
-    assert where == {"spec": {"terminationGracePeriodSeconds": 15 + 40 + 20}}
-    text = manifest_text(replace(DRAINED, workload=ObjectReference(kind=kind, name="vllm-chat")), "drain")
-    assert f"kubectl patch -n llm {WORKLOADS[kind].plural} vllm-chat --type merge" in text
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_head_says_what_a_pod_needs_to_drain(name: str) -> None:
+    text = " ".join(manifest_text(DRAINED, name).replace("\n#", "").split())
+    assert f"terminationGracePeriodSeconds {15 + 40 + 20} and a preStop sleep of 15 s" in text
     assert "--shutdown-timeout 40" in text
-    assert ("leaderTemplate needs the same" in text) == (kind == "LeaderWorkerSet")
-
-
-def test_without_durations_there_is_no_patch_and_other_manifests_say_so() -> None:
-    with pytest.raises(ValueError, match="no grace period: the duration of requests was not read"):
-        manifest_text(CHAT, "drain")
-    assert "the duration of requests was not read" in " ".join(manifest_text(CHAT, "hpa").replace("\n#", "").split())
+    assert "the duration of requests was not read" in " ".join(manifest_text(CHAT, name).replace("\n#", "").split())
 
 
 def test_a_step_down_waits_until_the_last_one_has_drained() -> None:

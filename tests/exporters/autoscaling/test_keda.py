@@ -160,7 +160,6 @@ def test_the_head_tells_what_was_done_to_the_schedule() -> None:
 def test_the_head_says_what_will_follow() -> None:
     assert "6 were recommended." in manifest_text(CHAT, "keda")
     assert "16 were recommended, more than the maximum of 14." in manifest_text(replace(CHAT, recommended=16), "keda")
-    assert "recommends nothing yet" in manifest_text(replace(CHAT, recommended=None), "keda")
 
 
 def test_an_address_may_end_in_a_slash() -> None:

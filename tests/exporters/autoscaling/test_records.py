@@ -13,9 +13,9 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
-from scaling_samples import BEHIND_AIBRIX, BY_FORMAT, CHAT, HOSTILE, objects
+from scaling_samples import CHAT, HOSTILE, objects
 
-from exporters.autoscaling.formats import FORMATS, NEW_OWNERS, manifest_text
+from exporters.autoscaling.formats import FORMATS, manifest_text
 from exporters.autoscaling.records import (
     LONGEST_NAME,
     ObjectReference,
@@ -31,13 +31,13 @@ RFC_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 @pytest.mark.parametrize("tier", HOSTILE)
 def test_any_tier_has_a_name_that_kubernetes_takes(tier: str) -> None:
-    for name in (object_name(tier), object_name(tier, "schedule"), object_name(tier, "07")):
-        assert RFC_1123.fullmatch(name)
-        assert len(name) <= LONGEST_NAME == 52
+    name = object_name(tier)
+    assert RFC_1123.fullmatch(name)
+    assert len(name) <= LONGEST_NAME == 52
 
 
 def test_a_plain_name_stays_and_no_two_tiers_share_one() -> None:
-    assert object_name("chat", "schedule") == "sizewatch-chat-schedule"
+    assert object_name("chat") == "sizewatch-chat"
     tiers = ("a b", "a-b", "A-b", "a_b", "a--b", "x" * 60, "x" * 61, "日本", "日本語", "", "a-b-", "AB", "aB", *HOSTILE)
     assert len({object_name(tier) for tier in tiers}) == len(tiers)
 
@@ -55,15 +55,14 @@ def test_the_query_asks_for_that_tier_and_nothing_else(tier: str) -> None:
 @pytest.mark.parametrize("tier", HOSTILE)
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_name_adds_an_object_or_a_field(name: str, tier: str) -> None:
-    plain = objects(BY_FORMAT[name], name)
-    hostile = objects(replace(BY_FORMAT[name], tier=tier, note=tier), name)
+    plain = objects(CHAT, name)
+    hostile = objects(replace(CHAT, tier=tier, note=tier), name)
     assert [(one.get("apiVersion"), one.get("kind")) for one in hostile] == [
         (one.get("apiVersion"), one.get("kind")) for one in plain
     ]
     assert [shape(one, {"sizewatch/note"}) for one in hostile] == [shape(one) for one in plain]
     for one in hostile:
-        if name not in {"aibrix", "drain"}:
-            assert one["metadata"]["annotations"] == {"sizewatch/tier": tier, "sizewatch/note": tier}
+        assert one["metadata"]["annotations"] == {"sizewatch/tier": tier, "sizewatch/note": tier}
 
 
 def shape(node: Any, left_out: set[str] | frozenset[str] = frozenset()) -> Any:
@@ -76,36 +75,23 @@ def shape(node: Any, left_out: set[str] | frozenset[str] = frozenset()) -> Any:
 @pytest.mark.parametrize("tier", HOSTILE)
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_line_of_the_head_is_a_comment(name: str, tier: str) -> None:
-    head, _, _ = manifest_text(replace(BY_FORMAT[name], tier=tier), name).partition("\n---\n")
+    head, _, _ = manifest_text(replace(CHAT, tier=tier), name).partition("\n---\n")
     assert all(re.match("#( |$)", line) for line in head.splitlines())
 
 
-@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"drain"}))
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_manifest_begins_with_who_owns_the_replica_field_and_what_not_to_apply(name: str) -> None:
-    text = " ".join(manifest_text(BY_FORMAT[name], name).replace("\n#", "").split())
+    text = " ".join(manifest_text(CHAT, name).replace("\n#", "").split())
     assert re.match(
         r"# Written by sizewatch for tier chat\. .{,60} owns? the replica field of Deployment vllm-chat", text
     )
     assert "Apply nothing beside" in text
 
 
-@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"drain"}))
+@pytest.mark.parametrize("name", FORMATS)
 def test_no_manifest_holds_two_owners(name: str) -> None:
-    behind = () if name in NEW_OWNERS else (replace(BY_FORMAT[name], autoscaler=BEHIND_AIBRIX.autoscaler),)
-    for scaling in (BY_FORMAT[name], *behind):
-        kinds = [one["kind"] for one in objects(scaling, name)]
-        assert (
-            len([kind for kind in kinds if kind in {"ScaledObject", "HorizontalPodAutoscaler", "PodAutoscaler"}]) <= 1
-        )
-        assert not ("CronJob" in kinds and {"ScaledObject", "HorizontalPodAutoscaler", "PodAutoscaler"} & set(kinds))
-
-
-@pytest.mark.parametrize("name", sorted(NEW_OWNERS))
-def test_a_second_owner_beside_one_that_is_named_is_refused(name: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"PodAutoscaler chat-pa owns the replicas, and {name} would be a second owner"
-    ):
-        manifest_text(replace(BY_FORMAT[name], autoscaler=BEHIND_AIBRIX.autoscaler), name)
+    kinds = [one["kind"] for one in objects(CHAT, name)]
+    assert len([kind for kind in kinds if kind in {"ScaledObject", "HorizontalPodAutoscaler"}]) == 1
 
 
 @pytest.mark.parametrize(
@@ -134,11 +120,6 @@ def test_a_second_owner_beside_one_that_is_named_is_refused(name: str) -> None:
             {"workload": ObjectReference(kind="Job", name="x")},
             "workload kind 'Job' is not known here; there are Deployment,",
         ),
-        (
-            {"autoscaler": ObjectReference(kind="Deployment", name="x")},
-            "autoscaler kind 'Deployment' is not known here",
-        ),
-        ({"autoscaler": ObjectReference(kind="ScaledObject", name="X")}, "autoscaler 'X' is no Kubernetes name"),
         ({"token": Secret(name="a b", key="token")}, "secret 'a b' is no Kubernetes name"),
     ],
 )
@@ -163,16 +144,16 @@ def test_a_slot_that_cannot_be_is_refused(change: Mapping[str, Any], words: str)
 
 def test_no_secret_stands_in_any_manifest() -> None:
     scaling = replace(CHAT, token=Secret(name="prometheus-token", key="token"))
-    kinds = [one["kind"] for name in ("keda", "hpa", "cronjob") for one in objects(scaling, name)]
+    kinds = [one["kind"] for name in FORMATS for one in objects(scaling, name)]
     assert "Secret" not in kinds
     assert "TriggerAuthentication" in kinds
 
 
 def test_what_is_printed_has_no_anchors_and_reads_back_the_same_everywhere() -> None:
     for name in FORMATS:
-        text = manifest_text(BY_FORMAT[name], name)
+        text = manifest_text(CHAT, name)
         assert not re.search(r": [&*]", text)
-        assert yaml.safe_load(yaml.safe_dump(objects(BY_FORMAT[name], name))) == objects(BY_FORMAT[name], name)
+        assert yaml.safe_load(yaml.safe_dump(objects(CHAT, name))) == objects(CHAT, name)
 
 
 def test_an_unknown_format_is_a_key_error() -> None:

@@ -21,7 +21,8 @@ from rules.telemetry.snapshots import Snapshot
 
 PAGE, TWIN = "vllm-0.6.6.post1.prom", "vllm-0.6.6.post1.openmetrics.txt"
 SHARED_PAGES = SHARED / "pages"
-OLD, REAL = SHARED_PAGES / "vllm-0.5.0-v0-opt125m-datadog.prom", SHARED_PAGES / "vllm-0.6.x-v0-qwen-coder-aibrix.prom"
+OLD = SHARED_PAGES / "vllm-0.5.0-v0-opt125m-datadog.prom"
+REAL = next(SHARED_PAGES.glob("vllm-0.6.x-v0-qwen-coder-*.prom"), SHARED_PAGES / "vllm-0.6.x-v0-qwen-coder.prom")
 CAPTURED = pytest.mark.skipif(not REAL.exists(), reason="../shared is absent: the captured V0 pages were not tried")
 
 HTTP = """

@@ -16,7 +16,7 @@ from rules.telemetry.snapshots import Snapshot
 
 OLDEST, NEWEST, REAL = "vllm-0.8.5.prom", "vllm-0.33.0.prom", "steady_after_load.prom"
 RELEASES = ("0.8.5", "0.9.2", "0.11.0", "0.12.0", "0.15.1", "0.20.2", "0.29.0", "0.33.0")
-V0_PAGE = SHARED / "pages" / "vllm-0.6.x-v0-qwen-coder-aibrix.prom"
+V0_PAGE = next((SHARED / "pages").glob("vllm-0.6.x-v0-qwen-coder-*.prom"), SHARED / "pages" / "vllm-0.6.x-v0.prom")
 
 
 def of_release(release: str) -> Snapshot:
