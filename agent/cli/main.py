@@ -85,13 +85,6 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command(
-        "import",
-        "the past of a Prometheus-compatible store, put into an embedded history",
-        ("0 the history holds what the store has", "3 the store has nothing of it, or failed on the way"),
-        "import_history",
-        "streamed",
-    ),
-    Command(
         "plan",
         "check or show a sizing plan, import its benchmark, print the schema, tell two apart",
         (

@@ -55,13 +55,11 @@ Stretch = tuple[float, float]
 class BackFillProgress:
     """Progress of a back-fill. `hours` counts stored pieces of at most an hour.
 
-    `left_alone` is the time in seconds that each tier had in the history before. `trouble` is the reason why data of
-    the store is missing, else empty.
+    `error` is the reason why data of the store is missing, else empty.
     """
 
     minutes: int = 0
     hours: int = 0
-    left_alone: dict[str, float] | None = None
     error: str = ""
 
 
@@ -85,7 +83,7 @@ def fill_history(
         tier: sorted(int(one.start) for one in store.requests(tier, *span)) for tier in build_tier_contexts(loaded)
     }
     free = {tier: tuple(_free(minutes, span)) for tier, minutes in booked.items()}
-    found = BackFillProgress(left_alone={tier: len(minutes) * MINUTE_SECONDS for tier, minutes in booked.items()})
+    found = BackFillProgress()
     whose = f"{api.place} {loaded.config.tiers} {sorted(plan_versions(loaded).items())}"
     mark = _mark(store, whose)
     for block in _blocks(free.values()):

@@ -11,8 +11,8 @@ import pytest
 from past_stores import moved
 from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
+from test_back_fill import loaded
 from test_fleet_turns import TIER, Away, Fleet, times, told_by_agents, told_by_engines
-from test_import_back_fill import loaded
 
 from agent.fleet import engine_series
 from agent.fleet.agent_series import AgentClock

@@ -1,20 +1,16 @@
-"""`sizewatch import`: the past of a store in an embedded history, once, however often and wherever it is stopped."""
+"""The past of a store in an embedded history, once, however often and wherever it is stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from past_stores import HOUR, PastStore, moved
 from paths import TESTS
-from store_servers import victoria_metrics
-from stored_recordings import MemoryStore, engine_samples
+from stored_recordings import MemoryStore
 
-from agent.cli import main
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
-from agent.files import DataDir
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history
@@ -82,8 +78,6 @@ def test_what_was_booked_is_left_alone(tmp_path: Path, past: MemoryStore) -> Non
         again = fill_history(loaded(), PastStore(past), store, SPAN)
 
         assert again.minutes == 0
-        assert again.left_alone is not None
-        assert again.left_alone[TIER] == pytest.approx(60.0 * len(store.demand(TIER, 0.0, 4e9)))
         assert held(store) == before
 
 
@@ -169,81 +163,3 @@ def test_a_short_pause_of_the_daemon_is_no_hole(tmp_path: Path, past: MemoryStor
         fill_history(loaded(), PastStore(past), store, (HOUR + 600, HOUR + 840))
 
         assert len(store.minutes(TIER, 0.0, 4e9)) == 2
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with victoria_metrics(tmp_path_factory.mktemp("store")) as store:
-        store.write(engine_samples("cascade_fast"))
-        yield store.url
-
-
-def words(url: str, folder: Path) -> list[str]:
-    begin = min(t for _, _, t, _ in engine_samples("cascade_fast"))
-    of_tier = ["--tier", TIER, "--selector", 'job="vllm"', "--engine", "vllm"]
-    when = ["--from", f"{begin - 60:.0f}", "--to", f"{begin + 600:.0f}"]
-    return ["import", "--prometheus", url, "--plan", str(PLAN), "--data-dir", str(folder), *when, *of_tier]
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands an hour after the recording, whenever that was."""
-    end = max(t for _, _, t, _ in engine_samples("cascade_fast"))
-    monkeypatch.setattr("time.time", lambda: end + 3600.0)
-
-
-@pytest.mark.usefixtures("later")
-def test_a_person_is_told_what_was_booked_and_what_was_left_alone(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.main(words(url, tmp_path / "history")) == 0
-    first = capsys.readouterr()
-    assert main.main(words(url, tmp_path / "history")) == 0
-    second = capsys.readouterr()
-
-    assert first.out.startswith("4 minutes of replicas from 20")
-    assert second.out.startswith("0 minutes of replicas from 20")
-    assert second.err == f"sizewatch import: {TIER}: 0.0667 h of it were booked before and are left alone\n"
-    with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
-        assert "KvCacheCascade" in {e.rule for e in store.findings(0.0)}
-        assert [event.kind for event in store.events(0.0)] == ["cold_start", "gone", "back_fill"]
-
-
-@pytest.mark.usefixtures("later")
-def test_a_history_that_a_daemon_writes_is_not_touched(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    daemon = DataDir(tmp_path / "history", Path("sizewatch.yaml"))
-    try:
-        assert main.main(words(url, tmp_path / "history")) == 2
-    finally:
-        daemon.close()
-
-    assert "is in use by another sizewatch (process" in capsys.readouterr().err
-    assert not (tmp_path / "history" / "history.db").exists()
-
-
-@pytest.mark.usefixtures("later")
-def test_a_store_that_is_away_is_told_and_nothing_is_booked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(words("http://127.0.0.1:1", tmp_path / "history")) == 3
-
-    said = capsys.readouterr()
-    assert said.out.startswith("0 minutes")
-    assert "connection refused" in said.err
-    assert "the same command goes on from there" in said.err
-
-
-@pytest.mark.usefixtures("later")
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (["--from", "-92d"], "--to must be after --from, and at most 91d after it"),
-        (["--from", "-2m", "--to", "now"], "there is no whole minute in that time"),
-        (["--data-dir", "/dev/null"], "data_dir: /dev/null is, or lies in, a file"),
-    ],
-)
-def test_what_cannot_be_imported_is_said_in_a_line(
-    url: str, tmp_path: Path, change: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.main([*words(url, tmp_path / "history"), "--to", "now", *change]) == 2
-    assert said in capsys.readouterr().err
