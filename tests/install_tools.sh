@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs what tests use beside Python, where this machine lets us: a C compiler for the stand-in NVML library, Prometheus
-# with promtool, VictoriaMetrics, Alertmanager with amtool, systemd-analyze, a browser, zsh, fish and groff, and the OpenMP library that
+# with promtool, VictoriaMetrics, Alertmanager with amtool, systemd-analyze, a browser, and the OpenMP library that
 # LightGBM needs. Elsewhere it says what is missing, and the tests that need it are skipped loudly.
 set -u
 missing=""
 for pair in cc:gcc promtool:prometheus prometheus:prometheus victoria-metrics:victoria-metrics amtool:prometheus-alertmanager \
-    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd chromium:chromium zsh:zsh fish:fish groff:groff; do
+    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd chromium:chromium; do
     command -v "${pair%%:*}" >/dev/null 2>&1 && continue
     case " $missing " in *" ${pair##*:} "*) ;; *) missing="$missing ${pair##*:}" ;; esac
 done

@@ -104,7 +104,6 @@ COMMANDS: tuple[Command, ...] = (
         "explain",
         "what a rule means, how it is judged, and what to do: its runbook",
         ("0 the runbook was printed", "2 there is no such rule"),
-        "reference",
     ),
     Command(
         "lint",
@@ -170,12 +169,6 @@ COMMANDS: tuple[Command, ...] = (
         ("0 the SLO would hold", "1 it would break", "3 nobody can tell; what is missing was printed"),
     ),
     Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",), output="streamed"),
-    Command(
-        "completion",
-        "shell completion, as in `source <(sizewatch completion bash)`, and the man page",
-        ("0 the text was printed",),
-        "reference",
-    ),
     Command(
         "render",
         "regenerate the files of a checkout: schemas, rules, dashboards and tables of the documentation",

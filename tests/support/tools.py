@@ -15,10 +15,6 @@ PACKAGES = {
     "prometheus-alertmanager": "prometheus-alertmanager",
     "systemd-analyze": "systemd",
     "chromium": "chromium",
-    "zsh": "zsh",
-    "fish": "fish",
-    "groff": "groff",
-    "bash": "bash",
 }
 """Debian's packages that hold them; `make tools` installs what is missing."""
 

@@ -1,20 +1,18 @@
-"""Commands `sizewatch explain RULE` and `sizewatch completion bash|zsh|fish|man`: the program's own reference."""
+"""Command `sizewatch explain RULE`: the runbook of a rule."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 
-from agent.cli import main
 from agent.cli.arguments import FINE
-from exporters.docs.completion import FORMATS
 from exporters.docs.runbooks import SELF_ALERTS, rules_text, runbook_text, self_alert_text
 from rules.catalogue.registry import RULES
 
 WIDEST = 100
 
 
-def add_arguments_explain(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = {name.casefold(): name for name in (*(rule.name for rule in RULES), *SELF_ALERTS)}
     parser.add_argument(
         "rule",
@@ -26,21 +24,10 @@ def add_arguments_explain(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_explain(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
     if options.rule is None:
         print(rules_text(width))
     else:
         print((self_alert_text if options.rule in SELF_ALERTS else runbook_text)(options.rule, width))
-    return FINE
-
-
-def add_arguments_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "format", choices=tuple(FORMATS), metavar="|".join(FORMATS), help="which shell, or the man page"
-    )
-
-
-def run_completion(options: argparse.Namespace) -> int:
-    print(FORMATS[options.format](main.parser()), end="")
     return FINE
