@@ -1,4 +1,4 @@
-"""Checks of the history file: format, clock, copies, damage, locks. It only reads, and takes no lock of the daemon."""
+"""Checks of the history file: format, clock, copies, damage. It only reads, and takes no lock of the daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
-from agent.files import LOCKS, holder
+from agent.files import holder
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.schema import VERSION, list_copies, missing_bytes, name_of
 from agent.history.store import HistoryStore
@@ -27,9 +27,6 @@ LOOK_SECONDS = 5.0
 
 STEPS_BETWEEN = 10_000
 """SQLite instructions between two checks of the time limit."""
-
-HELD_SECONDS = 0.5
-"""Seconds between two looks at the locks. The daemon holds a lock for about ten milliseconds."""
 
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -112,39 +109,34 @@ def _history_words(seen: HistoryProbe) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryFileProbe:
-    """State of the file. `damage` is SQLite's first complaint, `held_by` the id of a process that locks the file."""
+    """State of the file. `damage` is SQLite's first complaint."""
 
     path: str
     damage: str = ""
-    held_by: str = ""
     missing_bytes: int = 0
     """Bytes that the disk lacks for the copy made by a migration."""
 
 
 def probe_history_file(path: Path | None, seen: HistoryProbe | None) -> HistoryFileProbe | None:
-    """Check a readable file for damage and locks. Return None if there is no file."""
+    """Check a readable file for damage. Return None if there is no file."""
     if path is None or seen is None or not os.path.isfile(path):
         return None
     readable = not seen.trouble
     return HistoryFileProbe(
         path=str(path),
         damage=_damage(path) if readable else "",
-        held_by=_held_by(path),
         missing_bytes=missing_bytes(path) if readable and seen.format < VERSION else 0,
     )
 
 
 def check_history_file(seen: HistoryFileProbe | None) -> Iterator[CheckResult]:
-    """Report damage, a foreign lock and missing space."""
+    """Report damage and missing space."""
     if seen is None:
         return
     if seen.damage:
         text = f"{seen.path} is damaged ({seen.damage})"
         advice = "stop the daemon, move it away with its -wal and -shm, and put a backup in its place, or begin anew"
         yield fail(CHECK, text, advice)
-    if seen.held_by:
-        text = f"process {seen.held_by}, which is not the daemon, keeps {seen.path} locked: it cannot be written"
-        yield warn(CHECK, text, f"see what it is (ps -p {seen.held_by}) and let it end")
     if seen.missing_bytes:
         mebibytes = f"{seen.missing_bytes / 1024**2:.0f} MiB"
         text = f"its disk lacks {mebibytes} for the copy of {seen.path}, with which its new format begins"
@@ -162,34 +154,3 @@ def _damage(path: Path) -> str:
         # Interrupted by the time limit, or busy: nothing is reported.
         return str(error) if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE else ""
     return "" if told == ["ok"] else " ".join(" ".join(told).split())[:200]
-
-
-def _held_by(path: Path) -> str:
-    first = _writers(path)
-    if not first:
-        return ""
-    time.sleep(HELD_SECONDS)
-    return min(first & _writers(path), default="")
-
-
-def _writers(path: Path) -> frozenset[str]:
-    """Return the processes other than the daemon with a write lock on the file or its index, where the system lists them."""
-    try:
-        places = [os.stat(one) for one in (path, path.with_name(f"{path.name}-shm")) if one.exists()]
-        rows = [line.split() for line in LOCKS.read_text(encoding="ascii", errors="replace").splitlines()]
-    except OSError:
-        return frozenset()
-    # Number, POSIX, ADVISORY, WRITE, process, device:inode, from, to.
-    held = [row for row in rows if len(row) > 5 and row[1] == "POSIX" and row[3] == "WRITE"]
-    return frozenset({row[4] for row in held if any(_is_of(row[5], one) for one in places)} - {holder(path.parent)})
-
-
-def _is_of(told: str, file: os.stat_result) -> bool:
-    """Return whether the device and inode of a lock are those of the file.
-
-    File systems without a device (btrfs, overlay) give `stat` another minor number than the kernel, with major 0.
-    """
-    major, minor, inode = told.split(":")
-    if inode != str(file.st_ino) or int(major, 16) != os.major(file.st_dev):
-        return False
-    return int(minor, 16) == os.minor(file.st_dev) or os.major(file.st_dev) == 0

@@ -1,4 +1,4 @@
-"""Checks of the limits of this process (memory, threads, file size), of the system clock, and of file permissions.
+"""Checks of the limits of this process (memory, threads, file size), and of file permissions.
 
 No file is opened. A key that ends in `_file` or `_files` names a secret, unless it is in PUBLIC. Another limit is a field of
 LimitsProbe and a row of JUDGES.
@@ -6,7 +6,6 @@ LimitsProbe and a row of JUDGES.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import stat
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from agent.config.load import LoadedConfig
 from agent.config.named_files import named_files
-from agent.doctor.check_result import CheckResult, fail, ok, warn
+from agent.doctor.check_result import CheckResult, fail, warn
 from agent.files import LOCK_FILE
 from agent.forecasting.service import FORECAST_MEMORY_BYTES
 from agent.worker.process import MIB
@@ -31,12 +30,6 @@ NO_LIMIT_BYTES = 2**60
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 
-NOT_KEPT = 5
-"""TIME_ERROR of Linux' adjtimex(2): the clock is not synchronised."""
-
-TIMEX_BYTES = 512
-"""Size in bytes, more than that of `struct timex` on any machine. All zero only reads."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsProbe:
@@ -45,7 +38,6 @@ class LimitsProbe:
     memory_bytes: int | None = None
     file_bytes: int | None = None
     thread_trouble: str = ""
-    clock_kept: bool | None = None
 
 
 def probe_limits() -> LimitsProbe:
@@ -55,12 +47,11 @@ def probe_limits() -> LimitsProbe:
         memory_bytes=memory_limit(),
         file_bytes=None if file_bytes == resource.RLIM_INFINITY else file_bytes,
         thread_trouble=_thread_trouble(),
-        clock_kept=is_clock_synchronized(),
     )
 
 
 def check_limits(seen: LimitsProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    """Report each limit that is too low, and the clock."""
+    """Report each limit that is too low."""
     for judge in JUDGES:
         yield from judge(seen, loaded)
 
@@ -88,15 +79,7 @@ def _threads(seen: LimitsProbe, _: LoadedConfig) -> Iterator[CheckResult]:
         yield fail("process", text, "raise the limit: ulimit -u, TasksMax in the systemd unit, pids.max of a container")
 
 
-def _clock(seen: LimitsProbe, _: LoadedConfig) -> Iterator[CheckResult]:
-    if seen.clock_kept:
-        yield ok("clock", "this machine's is synchronised")
-    elif seen.clock_kept is not None:
-        text = "nothing keeps this machine's clock, as far as its kernel was told"
-        yield warn("clock", text, "run a time service here (systemd-timesyncd, chrony with rtcsync)")
-
-
-JUDGES: tuple[Callable[[LimitsProbe, LoadedConfig], Iterator[CheckResult]], ...] = (_memory, _files, _threads, _clock)
+JUDGES: tuple[Callable[[LimitsProbe, LoadedConfig], Iterator[CheckResult]], ...] = (_memory, _files, _threads)
 
 
 def memory_limit(base: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:
@@ -135,16 +118,6 @@ def _thread_trouble() -> str:
         return str(error)
     thread.join()
     return ""
-
-
-def is_clock_synchronized() -> bool | None:
-    """Return whether the kernel's clock is synchronised, or None if unknown."""
-    asked = ctypes.create_string_buffer(TIMEX_BYTES)
-    try:
-        state = ctypes.CDLL(None).adjtimex(asked)
-    except (OSError, AttributeError):
-        return None
-    return None if state < 0 else bool(state != NOT_KEPT)
 
 
 OF_NOBODY = frozenset({"pid_file"})

@@ -12,7 +12,6 @@ import gzip
 import os
 import re
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -118,22 +117,6 @@ def no_room_for_the_copy(folder: Path) -> Iterator[Keys]:
 
 
 @contextmanager
-def held_history(folder: Path) -> Iterator[Keys]:
-    path = history(folder)
-    code = (
-        f"import sqlite3; c = sqlite3.connect({str(path)!r}, isolation_level=None);"
-        " c.execute('BEGIN IMMEDIATE'); print(flush=True); input()"
-    )
-    words = [sys.executable, "-c", code]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdin
-        assert other.stdout
-        assert other.stdout.readline()
-        yield {"data_dir": "d"}
-        other.stdin.close()
-
-
-@contextmanager
 def owned_by_another(folder: Path) -> Iterator[Keys]:
     path = history(folder)
     os.chown(path.parent, 65534, 65534)
@@ -229,19 +212,6 @@ def certificate_ends(folder: Path) -> Iterator[Keys]:
         yield {"targets": [target(port, "https", tls={"ca_file": str(folder / "ca.pem")})]}
 
 
-def own_certificate(days: int) -> Fault:
-    @contextmanager
-    def make(folder: Path) -> Iterator[Keys]:
-        begin, end = NOW - datetime.timedelta(days=90), NOW + datetime.timedelta(days=days, hours=1)
-        leaf = trustme.CA().issue_cert("127.0.0.1", not_before=begin, not_after=end)
-        leaf.private_key_and_cert_chain_pem.write_to_path(str(folder / "web.pem"))
-        (folder / "web.pem").chmod(0o600)
-        files = {"cert_file": str(folder / "web.pem"), "key_file": str(folder / "web.pem")}
-        yield {"web": {"listen": f"127.0.0.1:{free_port()}", "tls": files}}
-
-    return make
-
-
 @contextmanager
 def several_behind_one_address(_: Path) -> Iterator[Keys]:
     with taking_turns(PAGE, PAGE.replace(b"process_start_time_seconds 1", b"process_start_time_seconds 0")) as port:
@@ -301,7 +271,6 @@ FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
     (laid_link, "data_dir", FAIL, "d/daemon.lock is a link, and no daemon starts with it", "rm "),
     (link_to_a_history, "data_dir", FAIL, "d/history.db is a link, and no daemon starts with it", "put the file itself there"),
     (no_room_for_the_copy, "history", FAIL, "MiB for the copy of ", "free so much there"),
-    (held_history, "history", WARN, "which is not the daemon, keeps", "see what it is (ps -p "),
     (full_disk, "data_dir", FAIL, "d: No space left on device", "free space on its disk (df -h)"),
     (no_more_files, "data_dir", WARN, "room for 3", "delete files there (df -i"),
     (read_only_disk, "data_dir", FAIL, "d: Read-only file system", "mount its disk for writing"),
@@ -313,8 +282,6 @@ FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
     (endless_pid, "plan cpu-small/r", FAIL, "pid: holds no process id", "correct pid_file"),
     (open_configuration, "config", WARN, "sizewatch.yaml can be written by everybody", "chmod o-w "),
     (certificate_ends, "target cpu-small/r", WARN, " is good for 3 days more (", "see why it was not renewed"),
-    (own_certificate(3), "web", WARN, "web.pem, is good for 3 days more (", "see why it was not renewed"),
-    (own_certificate(-3), "web", FAIL, "web.pem, ended ", "renew it, then reload (SIGHUP)"),
     (several_behind_one_address, "target cpu-small/r", FAIL, "several engines answer at ", "give each engine's own address"),
     (one_engine_twice, "config", FAIL, "targets[1].url: is that of targets[0]", "correct it"),
     (a_proxy, "target cpu-small/r", FAIL, "connection refused", "the proxy of the environment"),
@@ -463,15 +430,6 @@ def test_an_engine_is_not_asked_with_a_token_that_is_a_pipe_and_nobody_waits_for
         options = TargetOptions(url=f"http://127.0.0.1:{port}/metrics", bearer_token_file=str(tmp_path / "token"))
         with pytest.raises(ScrapeError, match=r"bearer_token_file .*token: is no file"):
             PageFetcher(options).fetch()
-
-
-def test_a_lock_that_is_let_go_again_is_no_trouble(tmp_path: Path) -> None:
-    path = history(tmp_path)
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.execute("BEGIN IMMEDIATE")
-    threading.Timer(0.2, lambda: connection.execute("ROLLBACK")).start()
-    assert [one.level for one in about(findings(tmp_path, {"data_dir": "d"}), "history")] == [CheckLevel.OK]
-    connection.close()
 
 
 def test_the_page_of_the_doctor_has_a_row_for_every_line(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from paths import ROOT
 from test_run import loaded
 
-from agent.doctor import process_limits, run
+from agent.doctor import run
 from agent.doctor.check_result import CheckLevel
-from agent.doctor.process_limits import LimitsProbe, check_limits, is_clock_synchronized, memory_limit
+from agent.doctor.process_limits import LimitsProbe, check_limits, memory_limit
 from agent.worker.process import MIB
 
 
@@ -86,18 +86,3 @@ def test_without_threads_the_rest_is_not_looked_at(tmp_path: Path, monkeypatch: 
     (line,) = [one for one in found if one.level is CheckLevel.FAIL]
     assert line.text == "it may begin no thread (can't start new thread)"
     assert "pids.max of a container" in line.advice
-
-
-def test_a_clock_that_nobody_keeps_is_warned_of_and_one_that_is_not_known_is_no_line(tmp_path: Path) -> None:
-    ((level, _, advice),) = said(tmp_path, LimitsProbe(clock_kept=False))
-    assert (level, advice) == (CheckLevel.WARN, "run a time service here (systemd-timesyncd, chrony with rtcsync)")
-    assert said(tmp_path, LimitsProbe(clock_kept=True)) == [(CheckLevel.OK, "this machine's is synchronised", "")]
-    assert said(tmp_path, LimitsProbe()) == []
-
-
-def test_the_kernel_is_asked_about_its_clock_and_a_system_without_that_call_says_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert is_clock_synchronized() in (True, False)
-    monkeypatch.setattr(process_limits.ctypes, "CDLL", lambda _: object())
-    assert is_clock_synchronized() is None

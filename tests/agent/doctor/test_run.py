@@ -20,7 +20,6 @@ from waiting import free_port
 
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, load, parse_config
-from agent.doctor import process_limits
 from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ConfigError
@@ -118,14 +117,12 @@ def only(findings: tuple[CheckResult, ...], check: str) -> CheckResult:
     return found
 
 
-def test_a_sound_installation_has_no_failing_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_limits, "is_clock_synchronized", lambda: True)
+def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
     with serving() as port:
         found = run_checks(loaded(tmp_path, target(port)))
     assert exit_code(found) == 0
     assert [finding.check for finding in found if finding.level is CheckLevel.OK] == [
         "process",
-        "clock",
         "config",
         "plan",
         "target cpu-small/r",
@@ -294,10 +291,7 @@ def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) 
     assert [finding.text for finding in about(found, "config")] == list(caught.value.problems)
 
 
-def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_limits, "is_clock_synchronized", lambda: None)
+def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     port = free_port()
     path.write_text(f"web: {{listen: '0.0.0.0:{port}'}}\ngpus: {{source: none}}\n", encoding="utf-8")
