@@ -12,16 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from exporters.render.terminal_chart import (
-    MARGIN,
-    WIDTH,
-    TerminalChart,
-    draw_load_axis,
-    draw_panel,
-    load_end,
-    seconds_text,
-)
-from exporters.render.text import format_duration
+from exporters.render.text import format_duration, text_table
 from rules.catalogue.registry import margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_tier
@@ -38,8 +29,11 @@ from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
 from rules.telemetry.wording import format_count, number, quantity
 from rules.telemetry.work import MeanTokens
 
-PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
-"""Drawn panels: title, signal and number of rows."""
+WIDTH = 78
+"""Columns of the page."""
+
+COLUMNS = (("TTFT P99", "ttft_p99_seconds"), ("TPOT P99", "tpot_p99_seconds"))
+"""Columns of the curve's table: title and signal."""
 
 NAMES = {
     "ttft_p99_seconds": "TTFT P99",
@@ -98,36 +92,29 @@ def _head(shown: _Shown) -> list[str]:
     ]
 
 
-def _chart(shown: _Shown) -> list[str]:
+def _curve(shown: _Shown) -> list[str]:
+    """Return the measured points as a table, and where they come from."""
     written = shown.tier.curve
     if shown.curve is None or written is None:
         return []
-    end = load_end(point.completed_rps for point in written.points)
-    mark, text = None, ""
-    if shown.point and shown.point.usable_rps <= end:
-        mark, text = shown.point.usable_rps, f"usable {shown.point.usable_rps:.4g} rps"
-        text += f", C_max {shown.point.c_max:.4g}" if shown.point.c_max else ""
-    lines: list[str] = []
-    for title, metric, rows in PANELS:
-        line = _dots(shown.curve.points, metric)
-        measured = _dots(tuple(point for point in written.points if not point.censored), metric)
-        reached = shown.curve.value_at(metric, shown.point) if shown.point else None
-        panel = TerminalChart(
-            title=title,
-            rows=rows,
-            line=line,
-            measured=measured,
-            censored=_dots(shown.curve.censored, metric),
-            chosen=((mark, reached),) if mark and reached else (),
-            limit=getattr(shown.tier.slo, metric),
-        )
-        lines += draw_panel(panel, end, mark) if line else []
-    axis = draw_load_axis(end, "completed requests per second and replica", mark, text)
-    return [*lines, *axis, *_evidence(written)] if lines else []
+    head = ("rps", *(title for title, _ in COLUMNS))
+    table = text_table(head, map(_point_cells, written.points), words=0)
+    lines = ["Measured curve of one replica", *(f"  {line}" for line in table)]
+    return [*lines, *_evidence(written)]
 
 
-def _dots(points: tuple[Point, ...], metric: str) -> tuple[tuple[float, float], ...]:
-    return tuple((point.completed_rps, y) for point in points if (y := metric_value(point, metric)) is not None)
+def _point_cells(point: Point) -> tuple[str, ...]:
+    values = (metric_value(point, metric) for _, metric in COLUMNS)
+    bound = "at least " if point.censored else ""
+    return (
+        f"{point.completed_rps:.4g}",
+        *("" if value is None else f"{bound}{seconds_text(value)}" for value in values),
+    )
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a latency in words: 2 s, 80 ms."""
+    return f"{seconds:.4g} s" if seconds >= 1 else f"{seconds * 1000:.4g} ms"
 
 
 def _evidence(curve: BenchmarkCurve) -> list[str]:
@@ -135,10 +122,8 @@ def _evidence(curve: BenchmarkCurve) -> list[str]:
     said = [format_count(len(curve.points), "point")]
     said += [f"{curve.loop} loop"] if curve.loop else []
     said += [f"{_span(counts)} requests each"] if counts else []
-    legend = f"{'':{MARGIN}}● measured  ⠤ expected, never falling  ◆ usable"
-    legend += "  ○ at least so bad" if any(point.censored for point in curve.points) else ""
     rows = _row("benchmark", f"{', '.join(said)}; {', '.join(curve.source) or 'no source given'}")
-    return [legend, *rows, *_provenance(curve.measured)]
+    return [*rows, *_provenance(curve.measured)]
 
 
 def _provenance(measured: Provenance | None) -> list[str]:
@@ -274,7 +259,7 @@ def _memory(shown: _Shown) -> list[str]:
     return ["Memory of one replica", *rows] if rows else []
 
 
-SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _memory, _chart, _operating_point, _fleet, _findings)
+SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _memory, _curve, _operating_point, _fleet, _findings)
 
 
 def _fleet_of(replicas: int, tier: TierPlan) -> str:

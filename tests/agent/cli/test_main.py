@@ -354,7 +354,7 @@ def test_without_standard_error_the_usage_is_not_put_into_the_output() -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_terminal_without_unicode_gets_the_plan_drawn_all_the_same() -> None:
+def test_a_terminal_without_unicode_gets_the_plan_all_the_same() -> None:
     done = shell(f"sizewatch plan show {PLAN}", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert "cpu-small" in done.stdout
