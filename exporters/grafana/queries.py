@@ -68,7 +68,12 @@ def metric(where: SeriesScope, metric: ExportedMetric, *more: str) -> str:
 
 def metric_by_tier(where: SeriesScope, metric: ExportedMetric) -> str:
     """Return a metric of a tier's plan or forecast, without informative labels (`currency`)."""
-    return aggregate("max", BY_TIER, where.selector(metric.name))
+    return aggregate("max", BY_TIER, _of_tier(where).selector(metric.name))
+
+
+def _of_tier(where: SeriesScope) -> SeriesScope:
+    """Return the scope of a tier's own series. A matcher of replicas would hide them."""
+    return SeriesScope(matchers=tuple(matcher for matcher in where.matchers if not matcher.startswith(names.REPLICA)))
 
 
 def level(where: SeriesScope, family: str) -> str:
@@ -230,11 +235,9 @@ def marks(where: SeriesScope) -> tuple[Annotation, ...]:
 
 
 def _incidents(where: SeriesScope, title: str, colour: str, severity: Severity) -> Annotation:
-    # Incidents are of a tier: the matcher of replicas would hide them.
-    of_tier = SeriesScope(matchers=tuple(one for one in where.matchers if not one.startswith(names.REPLICA)))
     return Annotation(
         title=title,
-        expr=metric(of_tier, names.INCIDENT, f'{names.LOUDNESS}="{severity}"'),
+        expr=metric(_of_tier(where), names.INCIDENT, f'{names.LOUDNESS}="{severity}"'),
         colour=colour,
         heading="{{root}}",
         text="{{tier}}",
