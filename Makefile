@@ -75,7 +75,7 @@ site:
 	else echo "SITE NOT BUILT: its tools could not be installed (is there a network?)"; $(if $(CI),true,false); fi
 
 # Versions and hashes: of development, of the two images, of the site. What is pinned stays, unless its line is taken out.
-EXTRAS := $(foreach extra,forecast report kubernetes lint,--extra $(extra))
+EXTRAS := $(foreach extra,forecast report kubernetes,--extra $(extra))
 COMPILE := build/lock-env/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \
 	--no-header --no-emit-index-url --no-emit-find-links
 lock:

@@ -97,7 +97,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "forecast": ("numpy", "lightgbm", "holidays", "dateutil"),
     "report": ("jinja2", "apprise", "resvg_py"),
     "kubernetes": ("h2",),
-    "lint": ("promql_parser",),
     "compare": ("statsmodels", "pandas"),
 }
 """Extras of pyproject.toml, with the modules that each brings."""

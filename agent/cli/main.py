@@ -46,7 +46,7 @@ class Command(NamedTuple):
     output: Literal["kept", "streamed", "log"] = "kept"
 
     def function(self, verb: str) -> Callable[..., Any]:
-        """Return a function of the command's module: `run`, or `run_lint` where several commands share a module."""
+        """Return a function of the command's module: `run`, or `run_signals` where several commands share a module."""
         module = importlib.import_module(f"agent.cli.{self.file or self.name}")
         found: Callable[..., Any] = getattr(module, f"{verb}_{self.name}", None) or getattr(module, verb)
         return found
@@ -104,16 +104,6 @@ COMMANDS: tuple[Command, ...] = (
         "explain",
         "what a rule means, how it is judged, and what to do: its runbook",
         ("0 the runbook was printed", "2 there is no such rule"),
-    ),
-    Command(
-        "lint",
-        "wrong metric and label names in rule files and dashboards",
-        (
-            "0 nothing wrong was found",
-            "1 something was found",
-            "2 a rule file or an expression that cannot be read",
-        ),
-        "doctor",
     ),
     Command(
         "doctor",

@@ -182,7 +182,6 @@ def test_a_plain_installation_does_without_the_extras(words: tuple[str, ...], co
         (("backtest", "-c", "sizewatch.yaml", "--tier", "cpu-small"), "forecast"),
         (("prewarm", "-c", "sizewatch.yaml", "--tier", "cpu-small"), "forecast"),
         (("report", "-c", "sizewatch.yaml", "--out", "weekly"), "report"),
-        (("lint", str(ROOT / "rules" / "prometheus" / "sizewatch-alerts.yaml")), "lint"),
     ],
 )
 def test_a_command_without_its_extra_says_what_to_install(words: tuple[str, ...], extra: str, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Fuzz targets around plans: rules and dashboards that are linted, a plan that gets a curve, the telemetry of a benchmark."""
+"""Fuzz targets around plans: a plan that gets a curve, the telemetry of a benchmark."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import gzip
 import json
@@ -19,23 +18,12 @@ from fuzz_target import Target, bounded_words, sound
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve
 from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
-from agent.lint.linting import lint_files
 from rules.plan.schema import BenchmarkCurve, Point
 
 CURVE = BenchmarkCurve(
     source=("a.json",),
     points=tuple(Point(concurrency=place, completed_rps=place, ttft_p99_seconds=0.1 * place) for place in (1.0, 2.0)),
 )
-
-
-def run_lint(data: bytes) -> None:
-    """The first byte chooses between rules in YAML and a dashboard in JSON. Nothing is raised for what a file holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / ("r.json" if data[:1] == b"\x01" else "r.yaml")
-        path.write_bytes(data[1:])
-        found = lint_files([path])
-    assert found.broken or found.expressions, "neither an expression nor a word"
-    bounded_words(" ".join(one.text.split()) for one in (*found.broken, *found.findings))
 
 
 def run_plan_edit(data: bytes) -> None:
@@ -82,55 +70,6 @@ def run_telemetry(data: bytes) -> None:
     sound({key: value for key, value in found.values.items() if isinstance(value, float)}, "value")
 
 
-def _tested() -> Iterator[str]:
-    """What the tests of the linter lint: an expression for each thing that it looks at."""
-    for path in sorted(HERE.glob("test_lint_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PROMQL.search(node.value):
-                yield node.value
-
-
-_PROMQL = re.compile(r"(vllm|sglang|DCGM_|llamacpp)[\w:]*[\[{ )]")
-
-
-def _rules() -> Iterator[bytes]:
-    several = tuple(dict.fromkeys(_tested()))
-    for first in range(0, len(several), 8):
-        rules = [{"alert": f"{one[:20]}", "expr": one} for one in several[first : first + 8]]
-        yield b"\x00" + yaml.safe_dump({"groups": [{"name": "g", "rules": rules}]}).encode()
-    expressions = (
-        "histogram_quantile(0.99, sum by (le, model_name) (rate(vllm:time_to_first_token_seconds_bucket[5m]))) > 2",
-        "vllm:num_requests_waiting / on (instance) group_left (pod) vllm:num_requests_running > bool 1 or up == 0",
-        'avg_over_time(vllm:gpu_cache_usage_perc{instance=~"a.*",job!="b"}[1h:5m] offset 5m) * 100 > 0.9',
-        "rate(vllm:num_requests_running[1m]) and topk(3, DCGM_FI_DEV_GPU_UTIL) unless -sum(sglang:num_queue_reqs)",
-        'label_replace(sglang:token_usage, "a", "$1", "b", "(.*)") > 2 ^ 3 @ end()',
-        "irate(vllm:prompt_tokens[5m]) + deriv(vllm:generation_tokens_total[5m]) % 3 < 2 * 3600",
-        'histogram_quantile(99, vllm:e2e_request_latency_seconds_bucket{le="0.123"}) > 1500',
-        "quantile_over_time(0.5, sglang:time_to_first_token_seconds_sum[5m]) > 0 unless absent(vllm:nothing_total)",
-    )
-    rules = [
-        {
-            "alert": f"A{place}Ms",
-            "expr": one,
-            "for": "5m",
-            "labels": {"severity": "page"},
-            "annotations": {"summary": "s"},
-        }
-        for place, one in enumerate(expressions)
-    ]
-    recorded = {"record": "job:waiting:sum", "expr": "sum(vllm:num_requests_waiting)"}
-    groups = {"groups": [{"name": "g", "rules": [*rules, recorded, {"alert": "R", "expr": "job:waiting:sum > 1"}]}]}
-    yield b"\x00" + yaml.safe_dump(groups).encode()
-    yield (
-        b"\x00"
-        + yaml.safe_dump({"kind": "PrometheusRule", "spec": {"groups": [{"name": "g", "rules": rules[:2]}]}}).encode()
-    )
-    yield from (b"\x00" + yaml.safe_dump({"groups": [{"name": "g", "rules": [one]}]}).encode() for one in rules)
-    targets = [{"expr": f"rate({one}[$__rate_interval])"} for one in ("vllm:a_total", '${m}{a="$b"}')]
-    panels = [{"title": "p", "targets": [*targets, {"expr": expressions[0]}]}, {"panels": [{"targets": targets}]}]
-    yield b"\x01" + json.dumps({"title": "d", "panels": panels}, indent=1).encode()
-
-
 def _plans() -> Iterator[bytes]:
     for path in sorted((HERE / "plans").glob("*.yaml")):
         if path.name != "ten-mistakes.yaml":
@@ -161,51 +100,7 @@ def _telemetries() -> Iterator[bytes]:
     yield b"\x01" + index + b"\n---\n" + "\n".join(lines).encode()
 
 
-PROMQL_WORDS = (
-    *(
-        b"rate(",
-        b"sum by (le) (",
-        b"[5m]",
-        b"[1h:5m]",
-        b" offset 5m",
-        b" @ end()",
-        b" group_left () ",
-        b" > bool ",
-        b")",
-    ),
-    *(
-        b"expr: ",
-        b"alert: ",
-        b"record: ",
-        b"histogram_quantile(",
-        b'{__name__=~".+"}',
-        b"(" * 700,
-        b"-" * 900,
-        b"1e999",
-    ),
-    *(
-        b" ignoring (a) ",
-        b"NaN",
-        b"0x1p3",
-        b"'\\xff'",
-        b"`",
-        b"$__rate_interval",
-        b"[[v]]",
-        b"count_values(",
-        b"? [a]\n: b\n",
-    ),
-)
-
-_LINT = ("linting", "names")
-
 TARGETS = (
-    Target(
-        name="lint",
-        run=run_lint,
-        seeds=_rules,
-        words=(*PROMQL_WORDS, *YAML_WORDS),
-        reads=tuple(f"agent.lint.{one}" for one in _LINT),
-    ),
     Target(
         name="plan_edit",
         run=run_plan_edit,

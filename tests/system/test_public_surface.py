@@ -38,7 +38,6 @@ HISTORY_COMMANDS = {
 FILE_COMMANDS = {
     "replay": (str(TESTS / "recordings" / "cascade_fast"), "--plan", str(TESTS / "plans" / "cpu-small.yaml")),
     "signals": (),
-    "lint": (str(ROOT / "rules" / "prometheus" / "sizewatch-alerts.yaml"),),
     "inspect": (str(TESTS / "pages" / "vllm-0.33.0.prom"),),
 }
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 from alert_path_servers import query, scraping
 from dashboard_fleet import fleet
-from paths import ROOT
 from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.lint.linting import lint_files
 from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
 from rules.telemetry.snapshots import LINKS
@@ -135,9 +133,3 @@ def test_variables_offer_what_there_is_and_need_no_cluster(asked: Asked) -> None
     assert asked.values["sizewatch-fleet tier"] >= {"quiet", "noisy", "cascade", "code", "chat"}
     assert asked.values["sizewatch-replica replica"] == {"quiet-0", "quiet-1"}
     assert all(values for values in asked.values.values())
-
-
-def test_our_own_linter_finds_nothing_wrong_in_them() -> None:
-    files = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
-    result = lint_files(files)
-    assert (result.findings, result.broken) == ((), ())

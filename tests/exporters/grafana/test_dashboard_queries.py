@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from promql import read_labels, read_metrics, walk_query
 from promql_parser import AggModifierType, AggregateExpr, Call, MatrixSelector, VectorSelector, parse
 from promtool import complaints
 
-from agent.lint.names import read_query, walk_query
 from exporters.grafana.dashboard_json import dashboard_json, list_panels
 from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
@@ -53,7 +53,7 @@ def selectors(node: Any) -> set[str]:
 
 
 def named(expr: str) -> Iterator[str]:
-    return iter(read_query(expanded(expr)).metrics)
+    return iter(read_metrics(parse(expanded(expr))))
 
 
 def base(name: str) -> str:
@@ -83,6 +83,17 @@ def test_a_query_reads_only_what_sizewatch_exports() -> None:
     # What the forecast exports has rows of its own there once it does.
     for uid, title, expr in QUERIES:
         assert {base(name) for name in named(expr)} <= exported, (uid, title)
+
+
+def test_a_query_names_only_labels_of_its_metrics() -> None:
+    """Prometheus adds `cluster` and `instance`, and buckets have `le`."""
+    labels = {metric.name: {*metric.labels, "cluster", "instance"} for metric in names.ALL}
+    for uid, title, expr in QUERIES:
+        for label, metrics in read_labels(expanded(expr)):
+            known = [
+                labels[base(name)] | {"le"} if name.endswith("_bucket") else labels[base(name)] for name in metrics
+            ]
+            assert any(label in each for each in known), (uid, title, label)
 
 
 def test_counters_and_buckets_are_read_as_rates_and_nothing_else_is() -> None:
