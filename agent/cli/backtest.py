@@ -36,12 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--requests", action="store_true", help="test the requests, not their work by tokens")
     parser.add_argument("--emit", type=Path, metavar="FILE", help="every forecast of every method as CSV")
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        metavar="FILE.svg",
-        help="what was forecast at the first horizon, over what came, as SVG",
-    )
     add_format(parser)
 
 
@@ -60,12 +54,13 @@ def run(options: argparse.Namespace) -> int:
     # Before the import: numeric library threads only wait for each other here, and use cores others need.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options
-    from agent.forecasting.results import backtest_report, must_be_writable, write_forecasts, write_text
-    from exporters.documents.forecast import backtest_json, backtest_svg, backtest_text
+    from agent.forecasting.results import backtest_report, must_be_writable, write_forecasts
+    from exporters.documents.forecast import backtest_json, backtest_text
     from forecast.backtest.walk import walk
     from forecast.backtest.window import CannotTest
 
-    must_be_writable(options.emit, options.picture)
+    if options.emit is not None:
+        must_be_writable(options.emit)
     given = input_from_options(options)
     tested = given.requests if options.requests and given.requests is not None else given.series
     try:
@@ -82,7 +77,5 @@ def run(options: argparse.Namespace) -> int:
     report = backtest_report(given.name, walked, given.notes if tested is given.series else given.notes[:-1])
     if options.emit is not None:
         write_forecasts(options.emit, walked, given.times)
-    if options.picture is not None:
-        write_text(options.picture, backtest_svg(report, report.traced[0].horizon_minutes))
     print(json.dumps(backtest_json(report), indent=2) if options.format == "json" else backtest_text(report))
     return FINE

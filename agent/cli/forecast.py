@@ -27,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="15m",
         help="how far ahead, at most 24h (default: 15m)",
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="what came and what is expected, as SVG")
     add_format(parser)
 
 
@@ -60,13 +59,10 @@ def run(options: argparse.Namespace) -> int:
     # Before the import: numeric library threads only wait for each other here, and use cores others need.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options
-    from agent.forecasting.results import forecast_now, must_be_writable, write_text
-    from exporters.documents.forecast import forecast_json, forecast_svg, forecast_text
+    from agent.forecasting.results import forecast_now
+    from exporters.documents.forecast import forecast_json, forecast_text
 
-    must_be_writable(options.picture)
     given = input_from_options(options)
     found = forecast_now(options.tier or given.name, given, options.horizon)
-    if options.picture is not None:
-        write_text(options.picture, forecast_svg(found))
     print(json.dumps(forecast_json(found), indent=2) if options.format == "json" else forecast_text(found))
     return FINE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date
-from math import isfinite
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from agent.forecasting.messages import ForecastRequest
 from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import Recommendation
 from exporters.documents.prewarm_value import Counted, build_count_text
-from exporters.render.svg_charts import Seen
 from forecast.capacity.prewarm import ScalingDecision, ScheduleStep, schedule
 from forecast.lead.online import KEPT_DAYS
 from forecast.models.bin_forecaster import Forecaster, Path, Quality
@@ -102,7 +100,7 @@ class DemandBins:
         count = len(bins) + round(366 * AHEAD_SECONDS / asked.bin_seconds)
         return follow_last_day(bins, asked.horizon_seconds, tuple(sundays(asked.country, bins, count)))
 
-    def _whole_bins(self, first: int = 0) -> Series:
+    def _whole_bins(self, first: int) -> Series:
         count = len(self.rates) // self.bin_minutes
         seconds = self.bin_minutes * MINUTE_SECONDS
         amounts = np.array(self.rates[first * self.bin_minutes : count * self.bin_minutes]) * MINUTE_SECONDS
@@ -145,7 +143,6 @@ class DemandBins:
             horizon_seconds=asked.horizon_seconds,
             zone=asked.zone,
             bin_seconds=asked.bin_seconds,
-            seen=list_seen(last_bins(self._whole_bins(), AHEAD_SECONDS)),
         )
         return found, factors
 
@@ -186,12 +183,6 @@ def follow_last_day(bins: Series, ahead_seconds: float, days: Collection[date]) 
     return forecaster
 
 
-def list_seen(series: Series, first: int = 0) -> tuple[Seen, ...]:
-    """Return the start and the rate per second of the bins from `first` on; None if unknown."""
-    per_second = enumerate((series.values[first:] / series.bin_seconds).tolist(), first)
-    return tuple((series.time(place), rate if isfinite(rate) else None) for place, rate in per_second)
-
-
 def build_forecast(
     tier: str,
     path: Path | None,
@@ -202,11 +193,10 @@ def build_forecast(
     horizon_seconds: float,
     zone: str,
     bin_seconds: float,
-    seen: tuple[Seen, ...],
 ) -> ForecastResult:
     """Return the path in requests per second, each bin times the factor of its known events.
 
-    `seen` are the bins before. Without a path there is a note.
+    Without a path there is a note.
     """
     projection = Projection(
         tier=tier,
@@ -225,7 +215,6 @@ def build_forecast(
         projection=projection,
         zone=zone,
         bin_seconds=bin_seconds,
-        seen=seen,
         weights=() if path is None else tuple(sorted(path.weights.items(), key=lambda share: -share[1])),
         notes=(note,) if note else (),
     )

@@ -6,23 +6,21 @@ import csv
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from agent.errors import SizewatchError
 from agent.forecasting.input_series import InputSeries
-from agent.forecasting.responses import KEPT_SECONDS, build_forecast, follow_last_day, list_seen
+from agent.forecasting.responses import KEPT_SECONDS, build_forecast, follow_last_day
 from agent.forecasting.timestamps import TimeStyle
-from exporters.documents.forecast import OURS, Backtest, BacktestTrace, ForecastResult, MethodScore
+from exporters.documents.forecast import Backtest, ForecastResult, MethodScore
 from forecast.backtest.scores import Scored, score_walk
-from forecast.backtest.walk import BacktestRun, MethodForecasts
+from forecast.backtest.walk import BacktestRun
 from forecast.backtest.window import CannotTest, bins_a_day
 from forecast.series.binned import last_bins
 from forecast.series.calendar import remove_event_effects
 from forecast.series.observed import DAY_SECONDS
-from rules.verdicts.projection import ForecastPoint
 
 COLUMNS = ("origin", "target", "horizon_minutes", "method", "q05", "q50", "q95", "q99")
 """Columns of a forecast file. Programs read them by place: add a column at the end."""
@@ -62,13 +60,12 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
         horizon_seconds=forecaster.leads * series.bin_seconds,
         zone=series.zone,
         bin_seconds=series.bin_seconds,
-        seen=list_seen(last_bins(series, DAY_SECONDS)),
     )
     return replace(found, notes=(*given.notes, *found.notes))
 
 
 def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:
-    """Return the scores of all methods and the traces of ours. `notes` precede those of the walk."""
+    """Return the scores of all methods. `notes` precede those of the walk."""
     series = walk.window.series
     found = score_walk(walk)
     return Backtest(
@@ -79,7 +76,6 @@ def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -
         end=series.end,
         scores=tuple(_score(one) for one in found),
         naive=tuple({one.horizon_seconds / 60: one.naive for one in found}.items()),
-        traced=tuple(_traced(walk, one) for one in walk.forecasts if one.method == OURS),
         notes=(*notes, *walk.notes),
     )
 
@@ -96,42 +92,17 @@ def _score(one: Scored) -> MethodScore:
     )
 
 
-def _traced(walk: BacktestRun, one: MethodForecasts) -> BacktestTrace:
-    """Return the observed bins and the newest forecast of each bin at the horizon."""
-    series, seconds = walk.window.series, walk.window.series.bin_seconds
-    ends = [*(int(origin) for origin in one.origins), int(one.targets.max(initial=-1)) + 1]
-    points = []
-    for row, (origin, after) in enumerate(pairwise(ends)):
-        for column, lead in enumerate(one.leads.tolist()):
-            target = origin + lead - 1
-            quantiles = one.quantiles[:, row, column] / seconds
-            if np.isfinite(quantiles).all() and (len(one.leads) == 1 or target < after):
-                q50, q95, q99 = np.maximum.accumulate(quantiles[1:]).tolist()
-                points.append(ForecastPoint(t=series.time(target), q50=q50, q95=q95, q99=q99))
-    seen = list_seen(series, walk.window.test)
-    return BacktestTrace(horizon_minutes=one.horizon_seconds / 60, seen=seen, forecast=tuple(points))
-
-
-def must_be_writable(*paths: Path | None) -> None:
+def must_be_writable(path: Path) -> None:
     """Raise OutputError for an unwritable path, before long work. No file is created."""
-    for path in paths:
-        # The reader of a pipe would take an opening and closing as the whole output.
-        if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
-            continue
-        new = not path.exists()
-        try:
-            with path.open("a", encoding="utf-8"):
-                pass
-            if new:
-                path.unlink()
-        except OSError as error:
-            raise OutputError(path, error) from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file. Raise OutputError."""
+    # The reader of a pipe would take an opening and closing as the whole output.
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return
+    new = not path.exists()
     try:
-        path.write_text(text, encoding="utf-8")
+        with path.open("a", encoding="utf-8"):
+            pass
+        if new:
+            path.unlink()
     except OSError as error:
         raise OutputError(path, error) from error
 

@@ -1,4 +1,4 @@
-"""Forecast and backtest as text, JSON and picture.
+"""Forecast and backtest as text and JSON.
 
 A forecast has median, 95 % and 99 % by time, in requests per second of the whole tier. A backtest has scores by method
 and horizon, compared with the naive method: WAPE (sum of absolute errors by sum of actual values), and the pinball loss
@@ -11,7 +11,6 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from exporters.render.svg_charts import Picture, Seen, picture_svg
 from exporters.render.text import format_duration, format_local, text_table, wrap
 from rules.telemetry.wording import number
 from rules.verdicts.projection import ForecastPoint, Projection
@@ -31,14 +30,13 @@ HEAD = ("method", "WAPE", "P95 pinball", "WAPE by naive", "pinball by naive", "c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastResult:
-    """Projection with its newest bins `seen`, the shares of combined methods, and `notes` for the reader. A note:
+    """Projection with the shares of combined methods, and `notes` for the reader. A note:
     "needs 2 days, has 5 hours: same as now, with its own error".
     """
 
     projection: Projection
     zone: str
     bin_seconds: float
-    seen: tuple[Seen, ...] = ()
     weights: tuple[tuple[str, float], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -121,22 +119,6 @@ def forecast_json(forecast: ForecastResult) -> dict[str, Any]:
     }
 
 
-def forecast_svg(forecast: ForecastResult) -> str:
-    """Return the picture. Raise ValueError if nothing was seen and nothing is expected."""
-    one = forecast.projection
-    title = f"{one.tier}: requests per second, the median expected and the bands up to 95 % and 99 %"
-    return picture_svg(
-        Picture(
-            title=title,
-            zone=forecast.zone,
-            bin_seconds=forecast.bin_seconds,
-            seen=forecast.seen,
-            ahead=one.points,
-            made_at=one.made_at,
-        )
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodScore:
     """Scores of a method at a horizon over `targets` forecasts. Ratios are to the naive method of the horizon.
@@ -158,15 +140,6 @@ class MethodScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BacktestTrace:
-    """Forecasts of a horizon and the actual values, in requests per second, for the picture."""
-
-    horizon_minutes: float
-    seen: tuple[Seen, ...]
-    forecast: tuple[ForecastPoint, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
     """Scores of a series, tested over [start, end) in unix seconds. `naive` names the naive method by horizon."""
 
@@ -177,7 +150,6 @@ class Backtest:
     end: float
     scores: tuple[MethodScore, ...]
     naive: tuple[tuple[float, str], ...]
-    traced: tuple[BacktestTrace, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -245,20 +217,3 @@ def backtest_json(backtest: Backtest) -> dict[str, Any]:
         "scores": [asdict(score) for score in backtest.scores],
         "notes": list(backtest.notes),
     }
-
-
-def backtest_svg(backtest: Backtest, horizon_minutes: float) -> str:
-    """Return forecasts at this horizon over the actual values. Raise ValueError if the horizon was not traced."""
-    traced = next((one for one in backtest.traced if one.horizon_minutes == horizon_minutes), None)
-    if traced is None:
-        known = ", ".join(f"{one.horizon_minutes:g}" for one in backtest.traced) or "none"
-        raise ValueError(f"{horizon_minutes:g} minutes ahead were not traced; there are: {known}")
-    return picture_svg(
-        Picture(
-            title=f"{backtest.name}: requests per second, and what was expected {format_duration(horizon_minutes * 60)} before",
-            zone=backtest.zone,
-            bin_seconds=backtest.bin_seconds,
-            seen=traced.seen,
-            ahead=traced.forecast,
-        )
-    )

@@ -1,22 +1,16 @@
-"""Small inline SVG charts, bars with planned marks, and the forecast picture.
+"""Small inline SVG charts, and bars with planned marks.
 
-The markup needs no script, style attribute or other file. Colours are classes of the page; the forecast picture embeds
-its own. Callers decide the content (`exporters.status.page_trend`). A gap stays open and hatched, never bridged or
-zero.
+The markup needs no script, style attribute or other file. Colours are classes of the page. Callers decide the content
+(`exporters.status.page_trend`). A gap stays open and hatched, never bridged or zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from html import escape
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TypeVar
-from zoneinfo import ZoneInfo
-
-from rules.telemetry.wording import number
-from rules.verdicts.projection import ForecastPoint
 
 Mark = TypeVar("Mark")
 
@@ -222,101 +216,3 @@ def holes_between(marks: tuple[ChartPoint, ...], holes: tuple[ChartGap, ...], re
     times = sorted((*(mark.t for mark in marks), *(hole.end for hole in holes)))
     steps = [(start, end) for start, end in pairwise(times) if end - start > LONGEST_STEP_SECONDS]
     return (*holes, *(ChartGap(start=start, end=end, reason=reason) for start, end in steps))
-
-
-Seen = tuple[float, float | None]
-"""Begin of a bin (unix seconds) and its requests per second (None: unknown)."""
-
-SCALE = 3
-"""Pixels per unit. The picture is shown large in a report."""
-
-_STEPS = (1, 3, 6, 12, 24, 48, 168)
-"""Hours between marks of the axis. The first step with enough room is used."""
-
-_MOST_MARKS = 9
-
-_EDGE = 0.06
-"""Share of the width at the right end where the text of a mark would overlap the text before it."""
-
-_KEY = '<text class="label" x="0" y="11">blue: came; orange: expected median; bands: to 95%, 99%</text>'
-
-_STYLE = """\
-svg{background:#fff}text{font-family:sans-serif}.base{stroke:#c9ced6}.label{fill:#5a6472;font-size:7.5px}
-.line{fill:none;stroke:#1f4e79;stroke-width:1}.dot{fill:#1f4e79}.area{fill:none}.far.line{stroke:none}
-.far.area{fill:#dce8f4}.near.area{fill:#b3cde6}.near.line{stroke:#c2571a}.near.dot,.far.dot{fill:#c2571a}
-.hole{fill:#eef0f3}.moment line{stroke:#5a6472;stroke-dasharray:2 2}.moment path{fill:#5a6472}"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """Past (`seen`) and forecast (`ahead`), both in time order, in bins of `bin_seconds`.
-
-    `made_at` (unix seconds) is marked if present. `title` is the text alternative.
-    """
-
-    title: str
-    zone: str
-    bin_seconds: float
-    seen: tuple[Seen, ...]
-    ahead: tuple[ForecastPoint, ...]
-    made_at: float | None = None
-
-
-def picture_svg(picture: Picture) -> str:
-    """Return a whole SVG document. Raise ValueError if there is nothing to draw."""
-    times = [t for t, _ in picture.seen] + [point.t for point in picture.ahead]
-    if not times:
-        raise ValueError("nothing was seen and nothing is expected: there is no picture of that")
-    panel = draw_panel(_panel(picture, min(times), max(times) + picture.bin_seconds))
-    size = f'width="{WIDTH * SCALE:g}" height="{HEIGHT * SCALE:g}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{_KEY}{panel}</svg>\n'
-
-
-def _panel(picture: Picture, start: float, end: float) -> SvgChart:
-    known = [value for _, value in picture.seen if value is not None]
-    top = max([*known, *(point.q99 for point in picture.ahead)], default=0.0) or 1.0
-    squeeze = (LONGEST_STEP_SECONDS * 2 / 3) / picture.bin_seconds  # the charts treat 90 s without a mark as a gap
-    made = picture.made_at
-    return SvgChart(
-        start=start * squeeze,
-        end=end * squeeze,
-        lines=_forecast_lines(picture, squeeze),
-        top=top * 1.05,
-        top_text=number(top * 1.05, "per_second"),
-        ticks=tuple((t * squeeze, text) for t, text in _ticks(start, end, picture.zone)),
-        limit=None,
-        moments=() if made is None else (ChartMarker(t=made * squeeze, text="the forecast was made", name="made"),),
-        spoken=picture.title,
-    )
-
-
-def _forecast_lines(picture: Picture, squeeze: float) -> tuple[ChartLine, ...]:
-    seen = tuple(ChartPoint(t=t * squeeze, low=v, value=v, high=v) for t, v in picture.seen if v is not None)
-    far = tuple(ChartPoint(t=p.t * squeeze, low=p.q50, value=p.q50, high=p.q99) for p in picture.ahead)
-    near = tuple(ChartPoint(t=p.t * squeeze, low=p.q50, value=p.q50, high=p.q95) for p in picture.ahead)
-    return (
-        ChartLine(name="far", marks=far, holes=tuple(_forecast_gaps(picture.seen, picture.bin_seconds, squeeze))),
-        ChartLine(name="near", marks=near),
-        ChartLine(name="seen", marks=seen, band=False),
-    )
-
-
-def _forecast_gaps(seen: Sequence[Seen], bin_seconds: float, squeeze: float) -> Iterable[ChartGap]:
-    """Return unknown bins, with adjacent bins merged."""
-    for missing, bins in groupby(seen, key=lambda one: one[1] is None):
-        times = [t for t, _ in bins]
-        if missing:
-            yield ChartGap(start=times[0] * squeeze, end=(times[-1] + bin_seconds) * squeeze, reason="not known")
-
-
-def _ticks(start: float, end: float, zone: str) -> list[tuple[float, str]]:
-    """Return marks at full local hours, limited to a readable number. Whole days carry their date."""
-    hours = (end - start) / 3600.0
-    step = next((hours_apart for hours_apart in _STEPS if hours / hours_apart <= _MOST_MARKS), max(_STEPS))
-    midnight = datetime.fromtimestamp(start, ZoneInfo(zone)).replace(hour=0, minute=0, second=0, microsecond=0)
-    marks = []
-    for count in range(int(hours / step) + 48 // step + 2):
-        local = midnight + timedelta(hours=count * step)
-        if start <= local.timestamp() < end - _EDGE * (end - start):
-            marks.append((local.timestamp(), local.strftime("%a %d" if step >= 24 or local.hour == 0 else "%H:%M")))
-    return marks

@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 import time
-import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -90,12 +89,6 @@ def test_the_same_as_now_is_emitted_as_what_came_before_the_origin(trace: Path, 
     assert [float(row["q50"]) for row in now] == [before[row["origin"]] for row in now]
 
 
-def test_the_picture_is_an_image_of_ours(trace: Path, tmp_path: Path) -> None:
-    drawn = tmp_path / "picture.svg"
-    assert main.main(["backtest", "--history", str(trace), *FEW, "--picture", str(drawn)]) == 0
-    assert ET.parse(drawn).getroot().tag.endswith("svg")
-
-
 def test_a_zipped_trace_with_gaps_is_tested_and_what_is_missing_is_not_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,18 +142,17 @@ def test_bad_rows_are_told_with_their_line_and_end_with_2(
 def test_a_file_is_tried_without_a_trace(tmp_path: Path) -> None:
     kept, new = tmp_path / "kept.csv", tmp_path / "new.csv"
     kept.write_text("what was there")
-    must_be_writable(kept, new, None)
+    must_be_writable(kept)
+    must_be_writable(new)
     assert kept.read_text() == "what was there"
     assert not new.exists()
 
 
-@pytest.mark.parametrize("words", [["backtest", "--emit"], ["backtest", "--picture"], ["forecast", "--picture"]])
 def test_a_place_that_cannot_be_written_is_told_before_the_work(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, option = words
     # The history would be looked for only afterwards.
-    assert main.main([command, "--history", str(tmp_path / "nowhere.csv"), option, str(tmp_path)]) == 2
+    assert main.main(["backtest", "--history", str(tmp_path / "nowhere.csv"), "--emit", str(tmp_path)]) == 2
     assert "cannot be written: Is a directory" in capsys.readouterr().err
 
 
@@ -178,7 +170,6 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
         (["backtest", "--history", "short.csv", "--bin", "7h"], "do not divide a day"),
         (["forecast", "--history", "short.csv", "--bin", "7h"], "do not divide a day"),
         (["backtest", "--history", "short.csv", *FEW, "--emit", "no/folder.csv"], "cannot be written"),
-        (["forecast", "--history", "short.csv", "--picture", "no/folder.svg"], "cannot be written"),
         (["backtest"], "no configuration"),
     ],
 )

@@ -43,7 +43,6 @@ def test_four_days_of_a_daily_wave_are_forecast_and_warmed_for() -> None:
     assert recommended.certainty == certainty(3)
     assert found.minimum_warm == 3
     assert {name for name, _ in found.forecast.weights} >= {"regression"}
-    assert len(found.forecast.seen) == 288
     assert found.gap == ""
     # Of the last day's forecasts, made again without knowing what came.
     assert 200 <= projection.forecasts <= 288
@@ -115,7 +114,6 @@ def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() 
     assert followed.end == later.settled_until
     assert one.forecast is not None
     assert other.forecast is not None
-    assert one.forecast.seen == other.forecast.seen
     assert one.forecast.projection.points[0].t == other.forecast.projection.points[0].t == SETTLED + 3600.0
     assert one.now_rps == other.now_rps
     near = [

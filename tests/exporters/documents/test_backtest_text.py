@@ -1,9 +1,8 @@
-"""A backtest as text, JSON and picture, and what it says of itself where it did not do well."""
+"""A backtest as text and JSON, and what it says of itself where it did not do well."""
 
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,14 +10,11 @@ import pytest
 
 from exporters.documents.forecast import (
     Backtest,
-    BacktestTrace,
     MethodScore,
     backtest_json,
-    backtest_svg,
     backtest_text,
     verdicts,
 )
-from rules.verdicts.projection import ForecastPoint
 
 START = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
 NAIVE = MethodScore(
@@ -46,11 +42,6 @@ FAILED = replace(
     NAIVE, method="arima", wape=None, pinball=None, wape_ratio=None, pinball_ratio=None, coverage=None, targets=0
 )
 DAY = tuple(replace(one, horizon_minutes=1440.0, wape=12345.6) for one in (NAIVE, OURS))
-TRACED = BacktestTrace(
-    horizon_minutes=15.0,
-    seen=tuple((START + 300.0 * i, 10.0 + i) for i in range(5)),
-    forecast=tuple(ForecastPoint(t=START + 300.0 * i, q50=9.0 + i, q95=12.0 + i, q99=14.0 + i) for i in range(5)),
-)
 TEST = Backtest(
     name="chat.csv",
     zone="UTC",
@@ -59,7 +50,6 @@ TEST = Backtest(
     end=START + 4 * 86400,
     scores=(*DAY, NAIVE, OURS, FAILED),
     naive=((15.0, "same as now"), (1440.0, "same as yesterday")),
-    traced=(TRACED,),
     notes=("12 bins are not known and were not scored.",),
 )
 
@@ -114,11 +104,3 @@ def test_the_json_holds_every_score_and_null_where_nothing_was_counted() -> None
     assert told["scores"][4]["wape"] is None
     assert told["naive"][1] == {"horizon_minutes": 1440.0, "method": "same as yesterday"}
     assert (told["schema"], told["start"], told["end"]) == (1, START, START + 4 * 86400)
-
-
-def test_the_picture_lays_what_was_expected_over_what_came() -> None:
-    root = ET.fromstring(backtest_svg(TEST, 15.0))
-    classes = [one.get("class") for one in root.iter("{http://www.w3.org/2000/svg}polyline")]
-    assert classes == ["far line", "near line", "seen line"]
-    with pytest.raises(ValueError, match="1440 minutes ahead were not traced; there are: 15"):
-        backtest_svg(TEST, 1440.0)

@@ -1,23 +1,19 @@
-"""A forecast as text, JSON and picture."""
+"""A forecast as text and JSON."""
 
 from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
 
 import pytest
 
-from exporters.documents.forecast import MOST_ROWS, ForecastResult, forecast_json, forecast_svg, forecast_text
-from exporters.render.svg_charts import Picture, picture_svg
+from exporters.documents.forecast import MOST_ROWS, ForecastResult, forecast_json, forecast_text
 from rules.verdicts.projection import ForecastPoint, Projection
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()
 BIN = 300.0
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def points(count: int) -> tuple[ForecastPoint, ...]:
@@ -36,12 +32,10 @@ PROJECTION = Projection(
     naive="same as now",
     compared=1000,
 )
-SEEN = ((NOON - 4 * BIN, 9.0), (NOON - 3 * BIN, None), (NOON - 2 * BIN, 8.0), (NOON - BIN, 10.0))
 FORECAST = ForecastResult(
     projection=PROJECTION,
     zone="Europe/Berlin",
     bin_seconds=BIN,
-    seen=SEEN,
     weights=(("profile", 0.25), ("same as last week", 0.75)),
     notes=("Needs 2 days, has 5 hours: same as now, with its own error.",),
 )
@@ -108,64 +102,3 @@ def test_the_json_holds_every_bin() -> None:
     assert told["coverage"] == {"covered": 953, "targets": 1000, "ratio": 0.953}
     assert told["error"] == {"ratio": 0.61, "naive": "same as now", "targets": 1000}
     assert told["weights"] == {"profile": 0.25, "same as last week": 0.75}
-
-
-def drawn(svg: str, kind: str, name: str) -> list[list[tuple[float, float]]]:
-    """The points of every line or area of one class."""
-    found = [one for one in ET.fromstring(svg).iter(f"{SVG}{kind}") if one.get("class") == name]
-    shapes = [[pair.split(",") for pair in (one.get("points") or "").split()] for one in found]
-    return [[(float(x), float(y)) for x, y in shape] for shape in shapes]
-
-
-def test_the_picture_has_the_past_the_median_and_both_bands() -> None:
-    svg = forecast_svg(FORECAST)
-    assert ET.fromstring(svg).tag == f"{SVG}svg"
-    (past,) = drawn(svg, "polyline", "seen line")
-    (median,) = drawn(svg, "polyline", "near line")
-    assert len(past) == 2, "the bin that is not known parts the line; what stands alone is a dot"
-    assert len(median) == 3
-    assert past[-1][0] < median[0][0]
-    assert all(later[1] < earlier[1] for earlier, later in pairwise(median)), "more is higher up"
-    near, far = drawn(svg, "polygon", "near area")[0], drawn(svg, "polygon", "far area")[0]
-    assert min(y for _, y in far) < min(y for _, y in near) < min(y for _, y in median)
-    assert svg.count('class="hole"') == 1
-    assert "orange: expected median" in svg
-    assert svg.count('class="seen dot"') == 1
-    assert "the forecast was made" in svg
-
-
-def test_a_missing_bin_is_a_gap_and_not_a_zero() -> None:
-    (past,) = drawn(forecast_svg(FORECAST), "polyline", "seen line")
-    zeroed = replace(FORECAST, seen=tuple((t, 0.0 if value is None else value) for t, value in SEEN))
-    (joined,) = drawn(forecast_svg(zeroed), "polyline", "seen line")
-    assert (len(past), len(joined)) == (2, 4)
-
-
-def test_bins_in_a_row_that_are_not_known_are_one_hole() -> None:
-    seen = tuple((NOON - BIN * i, None if i in (2, 3, 4, 7) else 5.0) for i in range(9, 0, -1))
-    assert forecast_svg(replace(FORECAST, seen=seen)).count('class="hole"') == 2
-
-
-def test_a_hostile_tier_stays_text_in_the_picture() -> None:
-    hostile = replace(PROJECTION, tier='"><script>alert(1)</script>')
-    root = ET.fromstring(forecast_svg(replace(FORECAST, projection=hostile)))
-    assert not list(root.iter(f"{SVG}script"))
-    labels = [one.get("aria-label") for one in root.iter(f"{SVG}svg")]
-    assert any(label and label.startswith('"><script>') for label in labels)
-
-
-@pytest.mark.parametrize(
-    ("bins", "texts"), [(12, {"13:00"}), (288, {"15:00", "Tue 24"}), (288 * 28, {"Mon 30", "Mon 07"})]
-)
-def test_the_hours_marked_are_local_and_few(bins: int, texts: set[str]) -> None:
-    picture = Picture(title="t", zone="Europe/Berlin", bin_seconds=BIN, seen=(), ahead=points(bins))
-    marks = {one.text or "" for one in ET.fromstring(picture_svg(picture)).iter(f"{SVG}text")}
-    assert texts <= marks
-    assert len(marks) <= 12
-
-
-def test_traffic_of_none_is_drawn_and_no_traffic_known_is_refused() -> None:
-    nothing = Picture(title="t", zone="UTC", bin_seconds=BIN, seen=((NOON, 0.0), (NOON + BIN, 0.0)), ahead=())
-    assert len(drawn(picture_svg(nothing), "polyline", "seen line")[0]) == 2
-    with pytest.raises(ValueError, match="there is no picture of that"):
-        picture_svg(replace(nothing, seen=()))
