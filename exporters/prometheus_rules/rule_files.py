@@ -1,7 +1,7 @@
 """Rule files for Prometheus: types of a group's rows, their YAML, and the labels and templates that all alerts share.
 
-Rows print as plain groups or PrometheusRule objects. `exporters.prometheus_rules.alerts`, `.recording_rules`,
-`.self_monitoring` and `.engine_only` fill the groups. Templates run inside Prometheus: a missing value must leave
+Rows print as plain groups or PrometheusRule objects. `exporters.prometheus_rules.alerts`, `.recording_rules`
+and `.self_monitoring` fill the groups. Templates run inside Prometheus: a missing value must leave
 readable text. A new unit is a row of UNITS.
 """
 

@@ -118,7 +118,6 @@ LLAMACPP = EngineTable(
     name="llamacpp",
     generation="server",
     title="llama.cpp",
-    namespaces=("llamacpp:",),
     signatures=("llamacpp_requests_processing", "llamacpp_tokens_predicted_total"),
     rows=ROWS,
     scanned=("2024.3", "2024.9", "2025.5", "2026.8", "2026.10"),

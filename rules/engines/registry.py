@@ -22,11 +22,6 @@ ENGINES: tuple[EngineTable, ...] = (
     *(TRTLLM, TRTLLM_PLAIN, TRITON, DYNAMO_FRONTEND, DYNAMO_WORKER),
 )
 
-NAMESPACES: Mapping[str, str] = {
-    printed.replace(":", "_"): printed for engine in ENGINES for printed in engine.namespaces
-}
-"""Prefixes of the engines' names as pages print them, by their spelling in the tables."""
-
 PROCESS_START = "process_start_time_seconds"
 """Metric of every Prometheus client about its process, for all engines (not in multiprocess mode)."""
 

@@ -301,7 +301,6 @@ SGLANG = EngineTable(
     name="sglang",
     generation="srt",
     title="SGLang",
-    namespaces=("sglang:",),
     signatures=(
         "sglang_num_running_reqs",
         "sglang_num_queue_reqs",

@@ -128,7 +128,6 @@ class Marker:
 class EngineTable:
     """Table of one engine generation. It equals only itself, because it is looked up for every name of a page.
 
-    `namespaces`: prefixes of the engine's own names as a page prints them (`vllm:`), without those of other engines.
     `signatures` identify a page: one must be present with all `signature_labels` and none of `signature_without`.
     `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series repeat one number (processes,
     tensor-parallel ranks); the largest counts. `info`: info series whose labels become facts. `fact_gauges` (fact,
@@ -141,7 +140,6 @@ class EngineTable:
     name: str
     generation: str
     title: str
-    namespaces: tuple[str, ...]
     signatures: tuple[str, ...]
     signature_labels: tuple[str, ...] = ()
     signature_without: tuple[str, ...] = ()

@@ -144,7 +144,6 @@ TGI = EngineTable(
     name="tgi",
     generation="router",
     title="TGI",
-    namespaces=("tgi_",),
     signatures=(ARRIVED, SUCCESS, "tgi_queue_size", "tgi_batch_max_total_tokens"),
     rows=ROWS,
     fact_gauges=(("max_batch_total_tokens", "tgi_batch_max_total_tokens"),),

@@ -122,7 +122,6 @@ TRITON = EngineTable(
     name="triton",
     generation="trtllm",
     title="Triton",
-    namespaces=("nv_trt_llm_", "nv_inference_"),
     signatures=(REQUESTS,),
     signature_labels=("model", "request_type"),
     rows=ROWS,

@@ -202,7 +202,6 @@ TRTLLM = EngineTable(
     name="trtllm",
     generation="v1.3",
     title="TensorRT-LLM",
-    namespaces=("trtllm_",),
     signatures=(
         f"trtllm_{CONFIG}",
         "trtllm_request_success_total",
@@ -262,7 +261,6 @@ TRTLLM_PLAIN = EngineTable(
     name="trtllm",
     generation="v1.0",
     title="TensorRT-LLM",
-    namespaces=("trtllm_",),
     signatures=(ENDED,),
     signature_labels=("model_name", "engine_type", "finished_reason"),
     rows=PLAIN_ROWS,

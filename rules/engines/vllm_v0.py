@@ -207,7 +207,6 @@ VLLM_V0 = EngineTable(
     name="vllm",
     generation="v0",
     title="vLLM",
-    namespaces=("vllm:",),
     signatures=(RUNNING,),
     signature_without=("engine",),
     wrappers=("ray_", "kserve_"),

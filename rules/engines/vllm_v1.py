@@ -308,7 +308,6 @@ VLLM_V1 = EngineTable(
     name="vllm",
     generation="v1",
     title="vLLM",
-    namespaces=("vllm:",),
     signatures=("vllm_num_requests_running",),
     signature_labels=("engine",),
     wrappers=("ray_", "kserve_"),

@@ -14,7 +14,7 @@ from tools import tool
 from waiting import CEILING_SECONDS
 
 STEP = "15s"
-"""How far apart the samples of a series stand, and how often rules are evaluated unless a test says otherwise."""
+"""How far apart the samples of a series stand, and how often rules are evaluated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,12 @@ def complaints(*files: Path) -> str:
     return "" if ran.returncode == 0 else ran.stdout + ran.stderr or "promtool failed without a word"
 
 
-def differences(folder: Path, rules: Path, cases: Iterable[Case], evaluated: str = STEP) -> str:
-    """What promtool's own unit tests over a rule file, evaluated so often, find otherwise; empty where nothing."""
+def differences(folder: Path, rules: Path, cases: Iterable[Case]) -> str:
+    """What promtool's own unit tests over a rule file find otherwise; empty where nothing."""
     file = folder / "unit-tests.yaml"
     tests = {
         "rule_files": [str(rules.absolute())],
-        "evaluation_interval": evaluated,
+        "evaluation_interval": STEP,
         "tests": [_test(one) for one in cases],
     }
     file.write_text(json.dumps(tests, indent=1), encoding="utf-8")

@@ -90,12 +90,12 @@ def test_an_engine_that_tells_neither_is_unknown_and_never_ok() -> None:
 
 
 def test_where_only_one_kind_is_counted_the_sentence_says_which_is_not() -> None:
-    def engine_only(number: int) -> Window:
+    def without_http_answers(number: int) -> Window:
         return minute(number, rps=1.0, counters={"requests_failed": 60.0})
 
     assert (
         "HTTP answers 5xx are not exposed: failures before the engine are not counted"
-        in verdict(BURN, context(), each(60, engine_only)).details
+        in verdict(BURN, context(), each(60, without_http_answers)).details
     )
 
 
