@@ -31,7 +31,6 @@ ENGINE = EngineTable(
     name="toy",
     generation="v1",
     title="Toy",
-    namespaces=("toy_",),
     signatures=("toy_running",),
     signature_labels=("rank",),
     signature_without=("old",),
