@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # Else every process that tests start compiles the whole project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tools lint sbom audit site lock bench soak clean chaos fuzz
+.PHONY: demo test tools lint sbom audit site lock bench soak clean chaos
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,13 +33,6 @@ lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
-
-# Guided by Atheris where this platform has it (a wheel of 35 MB beside the environment, not in it), else by lines seen.
-fuzz: $(STAMP)
-	@test -d build/atheris/atheris || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--only-binary :all: --target build/atheris atheris==3.0.0 2>/dev/null \
-		|| echo "Atheris cannot be installed (is there a wheel for this Python and platform, and a network?)"
-	@PYTHONPATH=build/atheris $(BIN)/python benchmarks/fuzz.py --seconds $(or $(FUZZ_SECONDS),60) $(if $(TARGET),--target $(TARGET))
 
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/scrape.py

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from fuzz_documents import FULL_CONFIG
-from fuzz_target import message_trouble
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_checks import message_trouble
 
 from agent.config import files
 from agent.config import load as config
@@ -27,6 +26,56 @@ from agent.sources.recording import load
 from rules.engines.layout import compile_layout, is_mapped_name
 from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES
+
+FULL_CONFIG = b"""\
+role: standalone
+plan: plan.json
+scrape_interval: 15s
+data_dir: /tmp/x
+targets:
+  - {url: "http://127.0.0.1:8000/metrics", tier: cpu-small, replica: r, bearer_token_file: "/run/${NAME}", engine: vllm, gpus: [0]}
+  - url: https://[::1]:8001/metrics
+    tier: cpu-small
+    basic_auth: {username: u, password_file: /run/p}
+    tls: {ca_file: ca, cert_file: c, key_file: k, server_name: s, insecure_skip_verify: true}
+    max_page_bytes: 1048576
+    scrape_timeout: 5s
+    pid_file: /run/pid
+    engine_version: "1"
+gpus: {source: dcgm, dcgm: {url: "http://127.0.0.1:9400/metrics"}}
+web:
+  listen: ":9095"
+  tls: {cert_file: c, key_file: k, client_ca_file: a, min_version: "1.3"}
+  bearer_token_file: t
+  basic_auth_users_file: u
+  hosts: [monitor.example]
+alerting:
+  path: posts
+  alertmanagers: [{url: "http://127.0.0.1:9093", timeout: 5s}]
+  resend: 2m
+  external_labels: {cluster: a}
+  external_url: https://sizewatch.example
+  runbook_url: https://runbooks.example/a
+  receiver: {bearer_token_file: t}
+forecast:
+  zone: Europe/Berlin
+  country: DE-BY
+  events:
+    - {name: a, start: 2026-11-27T08:00, duration: 6h, factor: 3, recurrence: FREQ=MONTHLY;BYMONTHDAY=1}
+    - {name: b, start: 2026-12-24, duration: 1d, factor: 0}
+  bin: 5m
+  quantile: 0.95
+  scale_down_hold: 30m
+report:
+  weekday: friday
+  at: "06:30"
+  zone: UTC
+  since: 14d
+  keep: 5
+  deliver: [{name: team, url_file: f, with: [picture, plan]}, {name: other, url_env: REPORT_URL}]
+thresholds: {cpu-small: {TtftDivergence: {factor: 1.5}}}
+logging: {level: debug, format: json}
+"""
 
 CANARY = "hunter2-c4n4ry-" + "x" * 10_000
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from fuzz_pages import NOW, check_snapshot, check_window, engine_pages
+from byte_server import answering
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_checks import NOW, check_snapshot, check_window, engine_pages
 from waiting import CEILING_SECONDS
 
 from agent.errors import ScrapeError, ScrapeFailure
@@ -19,31 +16,6 @@ from agent.http_client.connection import PageFetcher
 from agent.http_client.transport import TargetOptions
 from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows
-
-
-@contextmanager
-def answering(said: list[bytes]) -> Iterator[str]:
-    """A server that says these bytes to each connection and hangs up."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            while True:
-                try:
-                    sock, _ = listening.accept()
-                except OSError:
-                    return
-                with sock:
-                    sock.recv(65_536)
-                    sock.sendall(said[0])
-                    sock.shutdown(socket.SHUT_WR)
-                    sock.recv(65_536)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/metrics"
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join(CEILING_SECONDS)
-
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"
 
@@ -62,7 +34,7 @@ def chunked(page: bytes) -> bytes:
 def test_an_answer_cut_anywhere_is_no_page(framed: object) -> None:
     said = [b""]
     with answering(said) as url:
-        fetcher = PageFetcher(TargetOptions(url=url, timeout_seconds=CEILING_SECONDS))
+        fetcher = PageFetcher(TargetOptions(url=f"{url}/metrics", timeout_seconds=CEILING_SECONDS))
 
         @settings(max_examples=30, deadline=None)
         @given(st.integers(0, 5), st.floats(0, 1, exclude_max=True))
