@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # Else every process that tests start compiles the whole project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tools lint sbom audit site lock bench soak clean chaos
+.PHONY: demo test quick goldens tools lint sbom audit site lock bench soak clean chaos
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,14 @@ demo: $(STAMP)
 test: $(STAMP) tools
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 	@$(MAKE) --no-print-directory lint $(if $(CI),sbom audit site)
+
+# Rules, forecast and exporters alone, without servers and browsers: after every step of a change.
+quick: $(STAMP)
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not server" tests/rules tests/forecast tests/exporters
+
+# What is read and judged today, in tests/goldens. WRITE=1 writes the files anew; PART="verdicts/steady" takes some.
+goldens: $(STAMP)
+	@PYTHONPATH=.:tests/support $(BIN)/python -m goldens $(if $(WRITE),--write) $(PART)
 
 tools:
 	@tests/install_tools.sh
