@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agent.history.errors import HistoryOpenError
 from agent.history.reader import Reader
 from rules.evaluator import long_rules
-from rules.evaluator.timeline import parse_release_event
-from rules.methods.upgrades import COMPARED
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
@@ -30,9 +28,6 @@ DAY_SECONDS = 86_400.0
 
 LONGEST_SECONDS = 91 * DAY_SECONDS
 """Maximum length of a period in seconds: the history keeps hours no longer (`agent.history.schema`)."""
-
-RELEASES_SECONDS = 28 * DAY_SECONDS
-"""Age in seconds of the events that tell which releases ran."""
 
 
 def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: float) -> tuple[float, float]:
@@ -56,20 +51,7 @@ def evaluate_days(store: Reader, context: TierContext, version: str, now: float)
     others = set(store.plan_versions(context.tier, since, now)) - {version}
     every = _hours(store, context.tier, since, now, None)
     of_plan = _hours(store, context.tier, since, now, version) if others else every
-    upgrade = _compare_releases(store, context, version, now)
-    return *long_rules.evaluate_long_rules(context, every, now, of_plan), upgrade
-
-
-def _compare_releases(store: Reader, context: TierContext, version: str, now: float) -> RuleResult:
-    """Return the comparison before and after the latest change of release, unknown without one in the last week."""
-    events = (one for one in store.events(now - RELEASES_SECONDS) if one.tier == context.tier)
-    releases = tuple(found for one in events if (found := parse_release_event(one)) is not None)
-    hours = long_rules.find_upgrade_hours(releases, now)
-    if hours is None:
-        return long_rules.evaluate_upgrade(context, (), (), now)
-    several = (store.bins(context.tier, begin, end, version) for begin, end in pieces(*hours, DAY_SECONDS))
-    slim = (replace(one, window=windows.select_families(one.window, COMPARED)) for bins in several for one in bins)
-    return long_rules.evaluate_upgrade(context, tuple(slim), releases, now)
+    return long_rules.evaluate_long_rules(context, every, now, of_plan)
 
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:

@@ -46,7 +46,6 @@ METHOD_TEXTS: Mapping[str, str] = {
     "judge_guardrail": "the gateway's limits in the plan against what is seen",
     "judge_precision": "the plan's number formats against what the planned GPU computes in hardware",
     "judge_benchmark_stale": "what each replica runs against what was benchmarked",
-    "judge_upgrade": "the newer release's latencies against the older one's at equal load",
     "judge_cold_start": "measured starts against the planned lead",
     "judge_economics": "what speculation yields against what it costs",
     "judge_adapters": "requests held back for adapters against the objective",

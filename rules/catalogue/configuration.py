@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import (
-    ALLOWED_SLOW,
     BEFORE_LOAD,
     FAULTS,
     LOAD,
     LONGER,
     MEMORY,
     MINIMUM_REQUESTS,
-    SUPPORTED_REQUESTS,
     TTFT_SLO,
     WORKLOAD,
     explain,
@@ -22,7 +20,6 @@ from rules.methods.pools import judge_imbalance
 from rules.methods.prefix_routing import judge_replicas
 from rules.methods.speculation import SUSPICION, judge_economics
 from rules.methods.tiers import judge_tiers
-from rules.methods.upgrades import judge_upgrade
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.verdicts.rule import Condition, Rule, Severity, Threshold
 
@@ -214,7 +211,7 @@ ROWS: tuple[Rule, ...] = (
             "Straggler: compare its clocks, temperature and neighbours with the others; drain it if it stays slow",
             "Full rank: balance requests over the data-parallel ranks by their queues, not in turn",
         ),
-        explained_by=explain(*FAULTS, "MixedTierLoadBalancing", "UpgradeRegression", *MEMORY),
+        explained_by=explain(*FAULTS, "MixedTierLoadBalancing", *MEMORY),
     ),
     Rule(
         name="QuantizationMismatch",
@@ -288,30 +285,5 @@ ROWS: tuple[Rule, ...] = (
             "If only some replicas differ, finish the rollout or take it back: a tier is one configuration",
         ),
         # It explains nothing: it lasts until the next benchmark, and would take up every later finding of the tier.
-    ),
-    Rule(
-        name="UpgradeRegression",
-        method=judge_upgrade,
-        loudness=Severity.TICKET,
-        thresholds={
-            "factor": Threshold(
-                1.1, "ratio", "TensorRT-LLM's own regression tests: PRE_MERGE_THRESHOLD 10 % (perf_regression_utils.py)"
-            ),
-            "allowed_share": ALLOWED_SLOW,
-            "minimum_requests": MINIMUM_REQUESTS,
-            "supported_requests": SUPPORTED_REQUESTS,
-        },
-        signal="tpot_p99_seconds",
-        unit="seconds",
-        about="P99 on the newer release",
-        title="Slower since an engine upgrade",
-        meaning="Requests take longer on the newer release than they took on the older one at the same load. What the "
-        "replicas take, and every count of them, was measured on the older one.",
-        actions=(
-            "Compare flags and defaults of both releases; take the rollout back if the objective is at risk",
-            "Benchmark the newer release, and import the curve before replicas are counted with it",
-            "Report it with both releases and the load: engines have issue templates for regressions",
-        ),
-        explained_by=explain(*FAULTS, "TierDown", "TargetDown", *WORKLOAD),
     ),
 )

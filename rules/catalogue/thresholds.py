@@ -30,7 +30,7 @@ SYMPTOM_SECONDS = 900.0
 SLOW_CAUSE_SECONDS = 3600.0
 """The same for causes that fire after an hour's hold (WorkloadDrift), or by the hours of a history."""
 
-_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift", "RunawayGeneration", "UpgradeRegression"})
+_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift", "RunawayGeneration"})
 
 
 def explain(*rules: str) -> tuple[Explanation, ...]:
@@ -49,7 +49,7 @@ WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
 ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
 ENGINE = (
     *("QuantizationMismatch", "AdapterCachePressure", "KvTransferFailing", "KvTransferSlow"),
-    *("SpeculationAcceptanceLow", "SpeculationUneconomic", "UpgradeRegression"),
+    *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
 )
 LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
 MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence")
@@ -62,7 +62,7 @@ BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
 ONLINE_ONLY = frozenset(
     {
         *("TtftDivergence", "TpotDivergence", "ItlDivergence", "GpuUtilizationShortfall", "PrefixHitDivergence"),
-        *("EvictionDivergence", "LoadBeyondBenchmark", "BenchmarkNotRepresentative", "UpgradeRegression"),
+        *("EvictionDivergence", "LoadBeyondBenchmark", "BenchmarkNotRepresentative"),
         *("TtftTail", "TpotTail", "TtftSloBurn", "NoHeadroom", "DemandExceedsCapacity", "ForecastDegraded"),
         *("QueueGrowing", "PastTheKnee", "GpuSaturated", "KvCacheNearCeiling", "KvCacheCascade", "UtilizationTrap"),
     }

@@ -11,7 +11,6 @@ from rules.causes import explain
 from rules.evaluator.tier_minutes import LIVE_SECONDS
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import APART, BinnedWindow, TierContext
-from rules.replicas.track import ReplicaRelease, find_upgrade
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, Window
@@ -32,9 +31,6 @@ WEEKLY = tuple(
 )
 
 ASKED = (*LONG, *WEEKLY)
-
-UPGRADE = BY_NAME["UpgradeRegression"]
-"""Rule over minutes that is also evaluated over the hours of up to a week before and after a change of release."""
 
 LOOK_BACK_SECONDS = max(rule.window_seconds for rule in ASKED) + 86_400.0
 """Time in seconds before now of the hours to read: a day more than any rule's window, to know whether data reach back."""
@@ -82,23 +78,6 @@ def evaluate_long_rules(
     return tuple(
         _judged(rule, present if rule.signal in OF_THE_CURVE else every, context, now, until) for rule in ASKED
     )
-
-
-def find_upgrade_hours(releases: Sequence[ReplicaRelease], now: float) -> tuple[float, float] | None:
-    """Return begin and end of the hours that show a change of release before and after it (unix seconds), else None."""
-    upgrade = find_upgrade(releases)
-    if upgrade is None or upgrade.ended_at is None or not 0 <= now - upgrade.ended_at <= WEEK_SECONDS:
-        return None
-    return upgrade.began_at - WEEK_SECONDS, now // HOUR_SECONDS * HOUR_SECONDS
-
-
-def evaluate_upgrade(
-    context: TierContext, binned: Sequence[BinnedWindow], releases: tuple[ReplicaRelease, ...], now: float
-) -> RuleResult:
-    """Return the comparison of two releases at `now` over the hours of the load bins of one plan."""
-    until = now // HOUR_SECONDS * HOUR_SECONDS
-    result = evaluate_rule(UPGRADE, context, binned, until, HOUR_SECONDS, releases=releases)
-    return replace(result, t=now)
 
 
 def _judged(rule: Rule, hours: Sequence[BinnedWindow], context: TierContext, now: float, until: float) -> RuleResult:

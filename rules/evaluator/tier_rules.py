@@ -14,7 +14,6 @@ from rules.evaluator.tier_minutes import LIVE, TierMinutes
 from rules.methods.tiers import judge_tiers
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
-from rules.replicas.track import ReplicaRelease
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import (
@@ -74,7 +73,6 @@ def evaluate_rule(
     budget: Budget | None = None,
     projection: Projection | None = None,
     starts: tuple[ReplicaStart, ...] = (),
-    releases: tuple[ReplicaRelease, ...] = (),
 ) -> RuleResult:
     """Return the result of a rule over windows at `now` from those of its hold, oldest first, each within one period.
 
@@ -93,7 +91,6 @@ def evaluate_rule(
         budget=budget or Budget(),
         projection=projection,
         starts=starts,
-        releases=releases,
     )
     short = too_short(rule, held) if held else ""
     if short:
@@ -173,7 +170,6 @@ def _judged(
         budget=minutes.budget,
         projection=projection,
         starts=minutes.starts,
-        releases=minutes.releases,
     )
     if not isinstance(result, Verdict):
         return result

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from rules.light_dataclass import light_dataclass
 from rules.telemetry import windows
@@ -172,12 +172,12 @@ def detect_release(
     others = [newest[name] for name in names if name != replica and name in newest]
     before = own or ""
     if not own and known:
-        upgrade = find_upgrade(known)
+        change = find_last_change(known)
         if not any(is_same_release(release, one) for one in others):
             found = Counter(others).most_common(1)[0][0] if others else known[-1].release
             before = "" if is_same_release(found, release) else found
-        elif upgrade and is_same_release(upgrade.last.release, release) and upgrade.last.before in others:
-            before = upgrade.last.before
+        elif change and is_same_release(change.release, release) and change.before in others:
+            before = change.before
     running = 1 + sum(is_same_release(release, one) for one in others)
     return ReplicaRelease(
         t=page.t,
@@ -190,64 +190,18 @@ def detect_release(
     )
 
 
-SETTLE_SECONDS = 60.0
-"""A minute that ends so shortly before the first page of a release may contain its first requests."""
-
-
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class Upgrade:
-    """Latest change of a tier's release: its records, oldest first, and all records of the tier."""
-
-    changes: tuple[ReplicaRelease, ...]
-    known: tuple[ReplicaRelease, ...]
-
-    @property
-    def last(self) -> ReplicaRelease:
-        return self.changes[-1]
-
-    @property
-    def began_at(self) -> float:
-        return self.changes[0].t
-
-    @property
-    def ended_at(self) -> float | None:
-        """Return the time (unix seconds) from which all replicas ran the release, None if some do not."""
-        return self.last.t if self.last.running == self.last.replicas else None
-
-    def find_release(self, replica: str | None, start: float, end: float) -> str:
-        """Return the release that ran in all of a time (unix seconds), "" if it is not known or changed within.
-
-        Without a replica: the release of all replicas of the tier.
-        """
-        if replica is None:
-            earlier = [one.t for one in self.known if one.before and one.t < self.began_at]
-            if end <= self.began_at and all(start >= t for t in earlier[-1:]):
-                return self.last.before
-            return self.last.release if self.ended_at is not None and start >= self.ended_at else ""
-        own = [one for one in self.known if one.replica == replica]
-        if any(one.before and start < one.t < end + SETTLE_SECONDS for one in own):
-            return ""
-        ran = [one.release for one in own if one.t <= start]
-        return ran[-1] if ran else next((one.before or one.release for one in own), "")
-
-
-def find_upgrade(known: Sequence[ReplicaRelease]) -> Upgrade | None:
+def find_last_change(known: Sequence[ReplicaRelease]) -> ReplicaRelease | None:
     """Return the latest change of release in the records of a tier, oldest first. Return None without a change."""
-    changes = [one for one in known if one.before]
-    if not changes:
-        return None
-    pair = changes[-1].before, changes[-1].release
-    run = tuple(takewhile(lambda one: (one.before, one.release) == pair, reversed(changes)))
-    return Upgrade(changes=run[::-1], known=tuple(known))
+    return next((one for one in reversed(known) if one.before), None)
 
 
 def complete_upgrade(known: Sequence[ReplicaRelease], live: Iterable[str], now: float) -> ReplicaRelease | None:
     """Return the record of the end of a change at `now`: the last replica of another release is gone."""
-    upgrade = find_upgrade(known)
+    change = find_last_change(known)
     newest = {one.replica: one.release for one in known}
     left = [newest.get(name) for name in live]
-    if upgrade is None or upgrade.ended_at is not None or not left:
+    if change is None or change.running == change.replicas or not left:
         return None
-    if any(one is None or not is_same_release(one, upgrade.last.release) for one in left):
+    if any(one is None or not is_same_release(one, change.release) for one in left):
         return None
-    return replace(upgrade.last, t=now, replica="", running=len(left), replicas=len(left))
+    return replace(change, t=now, replica="", running=len(left), replicas=len(left))

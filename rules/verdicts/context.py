@@ -18,7 +18,6 @@ from rules.plan.envelope import metric_value
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
-from rules.replicas.track import ReplicaRelease
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, SignalValue
@@ -56,8 +55,8 @@ class RuleContext:
     """Input of one rule at `now`: tier, binned windows of the hold (oldest first), period, and further evidence.
 
     `fleet` has all tiers, this one included. `budget` reaches further back than the windows. `projection` is the tier's
-    forecast, None without one. `starts` and `releases` are those known of its replicas, oldest first. `others_answer`: some replica
-    of the tier answers.
+    forecast, None without one. `starts` are those known of its replicas, oldest first. `others_answer`: some replica of the
+    tier answers.
     """
 
     rule: Rule
@@ -70,7 +69,6 @@ class RuleContext:
     budget: Budget = NO_BUDGET
     projection: Projection | None = None
     starts: tuple[ReplicaStart, ...] = ()
-    releases: tuple[ReplicaRelease, ...] = ()
     replica: ReplicaState | None = None
     replicas: tuple[ReplicaState, ...] = ()
     others_answer: bool = False
