@@ -95,7 +95,7 @@ class ScrapeError(SizewatchError):
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "forecast": ("numpy", "lightgbm", "holidays", "dateutil"),
-    "report": ("jinja2", "apprise", "resvg_py"),
+    "report": ("jinja2", "apprise"),
     "kubernetes": ("h2",),
     "compare": ("statsmodels", "pandas"),
 }

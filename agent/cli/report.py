@@ -18,7 +18,6 @@ from agent.errors import ConfigError, SizewatchError
 from agent.files import EVERYBODY_READS, open_new_file
 from agent.garbage import collect_rarely
 from agent.history import reader
-from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob, JobRunner
 from agent.worker.process import ONE_THREAD
 from rules.telemetry.windows import HOUR_SECONDS
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deliver",
         action="store_true",
-        help="send it to every destination of report.deliver too, once, with its picture",
+        help="send it to every destination of report.deliver too, once",
     )
 
 
@@ -50,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
     os.environ.update(ONE_THREAD)
     collect_rarely()
     from agent.reporting.generate import files_of, load_report_inputs
-    from exporters.report.picture import png
 
     loaded = load(find(options.config))
     if options.deliver and not loaded.config.report.deliver:
@@ -60,8 +58,6 @@ def run(options: argparse.Namespace) -> int:
     _make(options.out)
     texts, found = files_of(load_report_inputs(loaded, options.since, time.time(), tell_progress))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
-    if options.deliver:
-        files[storage.PICTURE] = png(found)
     _write(options.out, files)
     if found.simulated:
         print(reader.NOTE, file=sys.stderr)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from agent.config.forecast import Zone
 from agent.config.values import (
@@ -36,7 +36,14 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
-Part = Literal["picture", "report", "markdown", "json", "plan"]
+
+def _refuse_picture(part: object) -> object:
+    if part == "picture":
+        raise validation_error("must not be picture: a report has none; report (HTML) has the charts")
+    return part
+
+
+Part = Annotated[Literal["report", "markdown", "json", "plan"], BeforeValidator(_refuse_picture)]
 
 
 def _text(title: str, pattern: str) -> Any:
@@ -80,10 +87,10 @@ class Destination(ConfigSection):
     )
     url_env: Variable | None = Field(None, description="Environment variable that holds it instead.")
     attached: Annotated[tuple[Part, ...], Field(strict=False)] = Field(
-        ("picture", "report"),
+        ("report",),
         alias="with",
-        description="What goes along, where the service takes attachments: picture (PNG), report (HTML), markdown, json, plan.",
-        json_schema_extra={"default": ["picture", "report"]},
+        description="What goes along, where the service takes attachments: report (HTML), markdown, json, plan.",
+        json_schema_extra={"default": ["report"]},
     )
 
     @model_validator(mode="after")

@@ -59,7 +59,7 @@ def finish_reply(reply: Reply, accept_encoding: str) -> tuple[list[tuple[str, st
     everywhere = [(name, value) for name, value in HEADERS if name not in own]
     headers = [("Content-Type", reply.content_type), *everywhere, *reply.headers]
     is_long = parts is not None or len(body) >= COMPRESSED_FROM_BYTES
-    if is_long and not reply.content_type.startswith("image/"):
+    if is_long:
         headers.append(("Vary", "Accept, Accept-Encoding"))
         if is_gzip_accepted(accept_encoding):
             headers.append(("Content-Encoding", "gzip"))

@@ -18,7 +18,6 @@ from pathlib import Path
 from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
 
 from agent.config.report import Destination
-from agent.reporting import storage
 from agent.reporting.jobs import AddressCheckResult, DeliveryJob
 from agent.reporting.storage import write_atomically
 from exporters.report.build import message
@@ -27,7 +26,6 @@ MOST_BYTES = 8192
 """Maximum size of an address in bytes."""
 
 ATTACHED = {
-    "picture": storage.PICTURE,
     "report": "report.html",
     "markdown": "report.md",
     "json": "report.json",

@@ -23,7 +23,6 @@ from exporters.report.html import report_html
 from exporters.report.inputs import Prewarming, ReportInputs, TierPast
 from exporters.report.markdown import report_markdown
 from exporters.report.next_plan import next_plan_text
-from exporters.report.picture import png
 from exporters.report.records import Report
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.benchmark_check import Step13, check_benchmark
@@ -258,7 +257,6 @@ def generate_report(job: GenerateJob) -> str:
     keys = job.loaded.config.report
     texts, found = files_of(load_report_inputs(job.loaded, keys.since_seconds, job.due))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
-    files[storage.PICTURE] = png(found)
     try:
         storage.publish(job.folder, job.name, files)
         storage.prune(job.folder, keys.keep)

@@ -35,11 +35,9 @@ FILES: Mapping[str, str] = {
     "report.md": "text/markdown; charset=utf-8",
     "report.json": "application/json",
     "plan.next.yaml": "application/yaml; charset=utf-8",
-    "report.png": "image/png",
 }
 """Files of a report and their content types."""
 
-PICTURE = "report.png"
 MOST_BYTES = 32 * 1024 * 1024
 """Maximum size of a report file in bytes. Larger files are foreign."""
 

@@ -53,7 +53,6 @@ LABELS = {
     "report.md": "Markdown",
     "report.json": "JSON",
     "plan.next.yaml": "next plan",
-    "report.png": "picture",
 }
 """Words for the files of a listed report."""
 

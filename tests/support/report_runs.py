@@ -82,7 +82,7 @@ def _report() -> bytes:
 def written(place: Path, name: str = NAME) -> Path:
     """A report that stands in its place, as if it had been made."""
     root = place / "data" / "reports"
-    files = {"report.json": _report(), "report.html": b"<html>report", "report.png": b"\x89PNG"}
+    files = {"report.json": _report(), "report.html": b"<html>report"}
     storage.publish(root, name, files)
     return root / name
 

@@ -72,7 +72,7 @@ report:
   zone: UTC
   since: 14d
   keep: 5
-  deliver: [{name: team, url_file: f, with: [picture, plan]}, {name: other, url_env: REPORT_URL}]
+  deliver: [{name: team, url_file: f, with: [report, plan]}, {name: other, url_env: REPORT_URL}]
 thresholds: {cpu-small: {TtftDivergence: {factor: 1.5}}}
 logging: {level: debug, format: json}
 """

@@ -88,7 +88,7 @@ REQUESTS = tuple(
         )
     )
 )
-MARKS = (b"sizewatch_", b'"tiers"', b"<html", b"alert(1)", b"schema: 1", b"PNG", b"root:", b"precious")
+MARKS = (b"sizewatch_", b'"tiers"', b"<html", b"alert(1)", b"schema: 1", b"root:", b"precious")
 """What only a page that is not for everybody holds."""
 
 

@@ -56,7 +56,11 @@ def test_a_node_writes_none_and_says_so_to_whoever_asks_for_one() -> None:
         ({"deliver": [{"name": SECRET, "url_env": "A"}]}, "report.deliver[0].name: must be a name"),
         ({"deliver": [{"name": "a"}]}, "report.deliver[0]: needs url_file or url_env"),
         ({"deliver": [{"name": "a", "url_env": "A", "url_file": "f"}]}, "report.deliver[0]: needs url_file or url_env"),
-        ({"deliver": [{"name": "a", "url_env": "A", "with": ["pdf"]}]}, "report.deliver[0].with[0]: must be 'picture'"),
+        ({"deliver": [{"name": "a", "url_env": "A", "with": ["pdf"]}]}, "report.deliver[0].with[0]: must be 'report'"),
+        (
+            {"deliver": [{"name": "a", "url_env": "A", "with": ["plan", "picture"]}]},
+            "report.deliver[0].with[1]: must not be picture: a report has none; report (HTML) has the charts",
+        ),
         (
             {"deliver": [{"name": "a", "url_env": "A"}, {"name": "a", "url_env": "B"}]},
             "report.deliver[1].name: is that of deliver[0]",

@@ -37,7 +37,7 @@ def test_each_address_is_looked_at_and_nothing_is_sent(tmp_path: Path) -> None:
     assert found[0][0] is CheckLevel.OK
     assert found[0][1].startswith("every Monday 07:00 UTC, of the last 7d, into ")
     assert found[1:] == [
-        (CheckLevel.OK, "deliver to chat: JSON, with picture, report"),
+        (CheckLevel.OK, "deliver to chat: JSON, with report"),
         (CheckLevel.WARN, f"{tmp_path / 'chat.url'} can be read by everybody on this machine"),
         (CheckLevel.FAIL, f"deliver to mail: {tmp_path / 'mail.url'} cannot be read (No such file or directory)"),
         (CheckLevel.OK, "deliver to phone: ClickSend, the sentences alone: it takes no files"),

@@ -77,12 +77,13 @@ def test_a_link_a_pipe_a_folder_and_too_much_are_not_read(tmp_path: Path, monkey
     place = tmp_path / "2026-11-23"
     (place / "report.html").unlink()
     (place / "report.html").symlink_to(tmp_path / "secret")
-    os.mkfifo(place / "report.png")
+    (place / "report.json").unlink()
+    os.mkfifo(place / "report.json")
     (place / "plan.next.yaml").mkdir()
     (tmp_path / "2026-11-24").symlink_to(place)
-    for file in ("report.html", "report.png", "plan.next.yaml"):
+    for file in ("report.html", "report.json", "plan.next.yaml"):
         assert storage.read_report_file(tmp_path, "2026-11-23", file) is None
-    assert storage.read_report_file(tmp_path, "2026-11-24", "report.json") is None
+    assert storage.read_report_file(tmp_path, "2026-11-24", "report.md") is None
     assert storage.read_report_file(tmp_path, "2026-11-23", "report.md") == b"x" * 100
     monkeypatch.setattr(storage, "MOST_BYTES", 50)
     assert storage.read_report_file(tmp_path, "2026-11-23", "report.md") is None

@@ -61,7 +61,7 @@ def test_a_report_is_made_when_it_is_due_sent_and_made_no_second_time(tmp_path: 
         (found,) = hook.taken
         assert names(tmp_path) == (NAME,)
         assert found["title"] == reports.health(loaded, DUE).headline
-        assert [one["filename"] for one in found["attachments"]] == ["report.png", "report.html"]
+        assert [one["filename"] for one in found["attachments"]] == ["report.html"]
         told = json.loads((tmp_path / "data" / "reports" / "latest" / "report.json").read_text())
         assert (told["until"], told["until"] - told["since"]) == (DUE, WEEK)
         for later in (MINUTE, HOUR, DAY, WEEK - 1):

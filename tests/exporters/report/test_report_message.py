@@ -1,15 +1,12 @@
-"""The report as a message and as a picture: plain text, one line for the subject, drawn without any font of the machine."""
+"""The report as a message: plain text, one line for the subject."""
 
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import replace
 
-import resvg_py
 from report_samples import hours, plan, reported
 
-from exporters.report import picture
 from exporters.report.build import MOST_TIERS, message, report_json
 from exporters.report.records import Report
 
@@ -51,37 +48,3 @@ def test_of_many_tiers_the_first_are_told_and_the_others_counted() -> None:
     body = said(replace(one, tiers=one.tiers * (MOST_TIERS + 3)))[1]
     assert body.count("USD a day") >= MOST_TIERS
     assert "3 more tiers are in the report." in body
-
-
-def size(png: bytes) -> tuple[int, int]:
-    assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    return struct.unpack(">II", png[16:24])  # type: ignore[return-value]
-
-
-def test_the_picture_is_drawn_with_its_own_fonts_alone() -> None:
-    one = found()
-    drawn = picture.png(one)
-    assert size(drawn)[0] == 1280
-    # Without text it is another picture: so the text is there, from our fonts, with those of the machine left out.
-    bare = resvg_py.svg_to_bytes(svg_string=picture.svg(one), skip_system_fonts=True)
-    assert len(bare) < 0.8 * len(drawn)
-    assert all(font.is_file() for font in picture.FONTS)
-    assert "Bitstream" in (picture.HERE / "fonts" / "LICENSE.txt").read_text()
-
-
-def test_the_picture_takes_no_markup_from_a_name() -> None:
-    drawn = picture.svg(found(headline=f"Grow {HOSTILE} \x00\ud800"))
-    assert "<script" not in drawn
-    assert "&lt;script&gt;alert(1)" in drawn
-    assert size(picture.png(found(headline=f"Grow {HOSTILE} \x00\ud800")))[0] == 1280
-
-
-def test_every_colour_of_the_page_is_known_to_the_picture() -> None:
-    assert "var(" not in picture.style()
-    assert ".chart .rate-line{" in picture.style()
-
-
-def test_a_tier_without_traffic_has_a_picture_that_says_so() -> None:
-    bare, _ = reported(plan(curve=None, workload=None), [], since=0.0, until=3600.0)
-    assert "No chart: too little was seen" in picture.svg(bare)
-    assert picture.png(bare)
