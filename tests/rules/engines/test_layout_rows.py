@@ -18,9 +18,7 @@ Page = list[tuple[str, dict[str, str], float]]
 
 
 def engine(*rows: SourceRow, **more: Any) -> EngineTable:
-    return EngineTable(
-        name="toy", generation="v1", title="Toy", namespaces=("toy_",), signatures=("toy_running",), rows=rows, **more
-    )
+    return EngineTable(name="toy", generation="v1", title="Toy", signatures=("toy_running",), rows=rows, **more)
 
 
 def counter(family: str, source: str, **more: Any) -> SourceRow:

@@ -22,9 +22,7 @@ COMMON = ("completed_rps", "requests_running")
 
 def toy(*rows: SourceRow, **more: object) -> EngineTable:
     fields = {"scanned": ("1.0", "1.5", "2.0"), **more}
-    return EngineTable(
-        name="toy", generation="v1", title="Toy", namespaces=("toy_",), signatures=("toy",), rows=rows, **fields
-    )  # type: ignore[arg-type]
+    return EngineTable(name="toy", generation="v1", title="Toy", signatures=("toy",), rows=rows, **fields)  # type: ignore[arg-type]
 
 
 def row(family: str, since: str = "1.0", until: str = "") -> SourceRow:
