@@ -181,7 +181,7 @@ def go(arguments: argparse.Namespace) -> int:
     with (bench / "run.log").open("w") as log:
         subprocess.run(["sh", str(bench / "run.sh")], env=os.environ | places, stdout=log, stderr=log, check=True)
     results = [str(path) for path in sorted(bench.glob("bench_r*.json"))]
-    if sizewatch("plan", "import", *results, "--into", str(plan), "--telemetry", str(bench))[0] > 1:
+    if sizewatch("plan", "import", *results, "--into", str(plan))[0] > 1:
         return 1
     serve_production(arguments, config, "production-after", arguments.minutes, seed=2)
     sizewatch("check", "-c", str(config), "--since", f"{arguments.minutes + 2:.0f}m")

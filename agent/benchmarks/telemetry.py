@@ -1,25 +1,22 @@
-"""Telemetry of a benchmark: its opener, and the source on a Prometheus-compatible server.
+"""Telemetry of a benchmark, read from a Prometheus-compatible server over the span of each run.
 
-Recordings and folders of saved pages are the other sources. `agent.benchmarks.telemetry_series` sends and decodes queries.
+`agent.benchmarks.telemetry_series` sends and decodes queries.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from agent.benchmarks import telemetry_series
 from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.telemetry_files import (
-    NO_TIME,
+from agent.benchmarks.telemetry_merge import (
     RecordedReplica,
-    RecordedTelemetry,
-    SavedPages,
+    TelemetryFields,
     during_run,
     has_traffic,
-    page_files,
+    span_of,
+    span_text,
 )
-from agent.benchmarks.telemetry_merge import Telemetry, TelemetryFields, span_of, span_text
 from agent.benchmarks.telemetry_series import (
     PrometheusApi,
     Target,
@@ -39,6 +36,8 @@ LONGEST_SECONDS = 7 * 86400.0
 """Longest plausible load in seconds. A larger span is not in seconds."""
 
 MOST_NAMED = 8
+
+NO_TIME = "the result file does not tell when this run was: nothing can be taken from telemetry"
 
 
 class PrometheusTelemetry:
@@ -96,37 +95,11 @@ class PrometheusTelemetry:
 
 
 def open_telemetry(
-    place: str,
-    *,
-    engine: str | None = None,
-    selector: str | None = None,
-    **ways_in: Any,
-) -> Telemetry:
-    """Return the telemetry at `place`. Raise BenchmarkError with the place if it is unusable.
+    url: str, *, engine: str | None = None, selector: str | None = None, **ways_in: Any
+) -> PrometheusTelemetry:
+    """Return the telemetry of the server at `url`. Raise BenchmarkError with the address if it is unusable.
 
-    `engine` overrides detection of the engine. `selector` names the benchmarked replica: label matchers for a server
-    (`{instance="10.0.0.5:8000"}`), or the replica's name for a recording. `ways_in` are fields of
-    `agent.prometheus.options.StoreOptions` for a server.
+    `engine` overrides detection of the engine. `selector` are label matchers of the benchmarked replica
+    (`{instance="10.0.0.5:8000"}`). `ways_in` are fields of `agent.prometheus.options.StoreOptions`.
     """
-    if not place.strip():
-        raise BenchmarkError(
-            "--telemetry", "is empty: give a folder, a recording or the address of a Prometheus server"
-        )
-    if "://" in place:
-        return PrometheusTelemetry(PrometheusApi(place, **ways_in), engine, selector)
-    folder = Path(place)
-    try:
-        if (folder / "recording.yaml").is_file():
-            return RecordedTelemetry(folder, engine, selector)
-        if not folder.is_dir():
-            text = "is neither a folder of saved pages, nor a recording, nor the http(s) address of a Prometheus server"
-            raise BenchmarkError(place, text)
-        files = page_files(folder)
-    except (OSError, ValueError) as error:
-        raise BenchmarkError(place, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if not files:
-        text = "has neither recording.yaml nor pages saved before and after the runs (metrics_before.prom, metrics_after_TAG.prom)"
-        raise BenchmarkError(place, text)
-    if selector is not None:
-        raise BenchmarkError(place, "is a folder of saved pages, which --telemetry-selector cannot choose from")
-    return SavedPages(folder, files, engine)
+    return PrometheusTelemetry(PrometheusApi(url, **ways_in), engine, selector)

@@ -1,4 +1,4 @@
-"""Telemetry fields of a benchmark point, and checks that an engine window holds the traffic of this run.
+"""Telemetry fields of a benchmark point, and checks that a replica's windows hold the traffic of this run.
 
 The client's TTFT is compared with the engine's histogram. The engine measures from arrival to the first generated token,
 the client to the first chunk it reads.
@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agent.benchmarks.points import CONTRADICTION, BenchmarkMeasurement, Setup
 from rules.engines.table import EngineTable
-from rules.telemetry import histograms
+from rules.telemetry import histograms, windows
 from rules.telemetry.gauges import STEP_GAUGES
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.telemetry.histograms import Histogram
@@ -99,27 +99,13 @@ class TelemetryFields:
     remarks: tuple[str, ...] = ()
 
 
-class Telemetry(Protocol):
-    """Source of engine and GPU telemetry during benchmarks."""
-
-    def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
-        """Return the telemetry of one run. Raise BenchmarkError if it is unreadable or the choice is ambiguous."""
-        ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTelemetry:
-    """Engine window of one run. `edge_seconds` is the largest distance between its ends and those of the run.
-
-    With `ends_only` the engine was seen only at both ends: its gauges are not read.
-    """
+    """Engine window of one run. `edge_seconds` is the largest distance between its ends and those of the run."""
 
     window: Window
     engine: EngineTable | None
     edge_seconds: float = 0.0
-    ends_only: bool = False
 
 
 def span_of(measured: BenchmarkMeasurement) -> tuple[float, float] | None:
@@ -143,6 +129,51 @@ def span_text(start: float, end: float) -> str:
 def is_inside_run(window: Window, start: float, end: float) -> bool:
     """Return whether the middle of the window lies in the run."""
     return start <= (window.start + window.end) / 2 <= end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedReplica:
+    """Replica with its windows in time order. `name` is its name for `--telemetry-selector`."""
+
+    name: str
+    engine: EngineTable
+    windows: tuple[Window, ...]
+    setup: Setup
+
+
+def covered_share(parts: tuple[Window, ...], start: float, end: float) -> float:
+    """Return the share (0-1) of the span that windows with pages at both ends cover."""
+    overlaps = (min(w.end, end) - max(w.start, start) for w in parts if w.covered_seconds > 0)
+    return min(1.0, math.fsum(overlap for overlap in overlaps if overlap > 0) / (end - start))
+
+
+def has_traffic(replica: RecordedReplica, start: float, end: float) -> bool:
+    """Return whether the replica finished or generated anything in the run."""
+    return any(
+        is_inside_run(w, start, end) and any(w.counters.get(f, 0.0) > 0 for f in (FINISHED, GENERATED))
+        for w in replica.windows
+    )
+
+
+def during_run(
+    measured: BenchmarkMeasurement, replica: RecordedReplica, start: float, end: float, whose: str
+) -> TelemetryFields:
+    """Return the telemetry of one replica from start to end (unix seconds). `whose` names the source."""
+    share = covered_share(replica.windows, start, end)
+    parts = tuple(w for w in replica.windows if is_inside_run(w, start, end))
+    if share < FULL_COVERAGE or not parts:
+        text = f"{whose} covers {share:.0%} of this run ({span_text(start, end)}): nothing was taken from it"
+        if seen := replica.windows:
+            text += f"; it spans {span_text(seen[0].start, seen[-1].end)}"
+        return TelemetryFields(remarks=(text,))
+    run = RunTelemetry(
+        window=windows.sum_windows(parts), engine=replica.engine, edge_seconds=max(w.end - w.start for w in parts)
+    )
+    fields = extract_fields(measured, run)
+    fields = replace(fields, setup=replica.setup) if fields.values else fields
+    if run.window.counters.get("restarts"):
+        return replace(fields, remarks=("the engine restarted during this run", *fields.remarks))
+    return fields
 
 
 def extract_fields(measured: BenchmarkMeasurement, seen: RunTelemetry) -> TelemetryFields:
@@ -219,13 +250,10 @@ def _edge_requests(seen: RunTelemetry) -> float:
 
 def _of_the_run(name: str, seen: RunTelemetry) -> float | str:
     """Return the value of a field, or the reason for its absence."""
-    value = read(BY_NAME[name], replace(seen.window, gauges={}) if seen.ends_only else seen.window)
+    value = read(BY_NAME[name], seen.window)
     if isinstance(value, Missing):
         gauge = GAUGES.get(name, "")
-        untold = seen.window.gaps.get(gauge) in UNKNOWN_BETWEEN_SCRAPES and not value.text
-        if seen.ends_only and (untold or gauge in seen.window.gauges):
-            return "is a gauge of this engine, and a page before and one after tell no mean over the run"
-        if untold:
+        if seen.window.gaps.get(gauge) in UNKNOWN_BETWEEN_SCRAPES and not value.text:
             return f"is a gauge of this engine, and {_WHY_UNTOLD[seen.window.gaps[gauge]]}"
         if value.gap is Gap.CONTRADICTORY:
             told = value.text.removesuffix(" cannot be") or "the engine counts more hits than lookups"

@@ -12,8 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.benchmarks.telemetry_files import RecordedReplica
-from agent.benchmarks.telemetry_merge import FAMILIES, TelemetryFields, extract_gpu_utilization, span_text
+from agent.benchmarks.points import Setup
+from agent.benchmarks.telemetry_merge import (
+    FAMILIES,
+    RecordedReplica,
+    TelemetryFields,
+    extract_gpu_utilization,
+    span_text,
+)
 from agent.errors import BenchmarkError, ConfigError
 from agent.http_client.error_text import place_of
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
@@ -25,10 +31,11 @@ from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
 from rules.gpu_sources.exporter import Sample
 from rules.gpu_sources.registry import EXPORTERS, detect_exporter
+from rules.plan.memory import engine_kv_tokens, whole
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import gpu_windows
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
-from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
 
 _LOGIN = "give --bearer-token-file"
@@ -171,7 +178,7 @@ def replica(
 ) -> RecordedReplica | None:
     """Return the windows of a target, or None if it is not an engine."""
     layouts: dict[tuple[int, ...], SeriesLayout | None] = {}
-    track, parts, engine = ScrapeTrack(), list[Window](), None
+    track, parts, engine, setup = ScrapeTrack(), list[Window](), None, Setup()
     for t, places, values in pages(series):
         if places not in layouts:
             layouts[places] = _layout([series[place] for place in places], engines)
@@ -179,13 +186,19 @@ def replica(
         if layout is None:
             track, window = record_failure(track, t)
         else:
-            engine = layout.engine
-            track, window = record_success(track, snapshot(layout, values, t))
+            engine, page = layout.engine, snapshot(layout, values, t)
+            setup = _setup(page)
+            track, window = record_success(track, page)
         if window is not None:
             parts.append(window)
     if engine is None:
         return None
-    return RecordedReplica(name=target_name(target), engine=engine, windows=tuple(parts))
+    return RecordedReplica(name=target_name(target), engine=engine, windows=tuple(parts), setup=setup)
+
+
+def _setup(page: Snapshot) -> Setup:
+    """Return what a page exposes of the engine's configuration."""
+    return Setup(kv_tokens=engine_kv_tokens(page.facts), max_num_seqs=whole(page.facts.get("max_num_seqs", "")))
 
 
 def _layout(series: Sequence[BenchmarkSeries], engines: tuple[EngineTable, ...]) -> SeriesLayout | None:

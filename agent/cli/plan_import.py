@@ -47,7 +47,7 @@ SPECULATION = "speculative_acceptance"
 MEASURED = (*SETUP, "measured_on")
 """Keys of `curve.measured` that `--measured` takes."""
 
-ANSWERS = {"--measured engine_version": "--measured engine_version=RELEASE", "--telemetry": "--telemetry PLACE"}
+ANSWERS = {"--measured engine_version": "--measured engine_version=RELEASE", "--telemetry": "--telemetry URL"}
 """What a remark asks for, and how it is given when the command is run again."""
 
 NAMED = 3
@@ -82,13 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tier", metavar="T", help="the tier that was measured; default the plan's only one")
     parser.add_argument(
         "--telemetry",
-        metavar="PLACE",
-        help="what engine and GPUs said meanwhile: a recording, a folder of saved pages, the address of a Prometheus server",
+        metavar="URL",
+        help="the address of a Prometheus server that scraped engine and GPUs meanwhile",
     )
     parser.add_argument(
         "--telemetry-selector",
         metavar="SELECTOR",
-        help='the replica that was measured: its labels on a server ({instance="10.0.0.5:8000"}), its name in a recording',
+        help='labels of the replica that was measured, such as {instance="10.0.0.5:8000"}',
     )
     parser.add_argument(
         "--measured",

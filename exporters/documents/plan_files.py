@@ -273,7 +273,7 @@ def _guardrails(context: int | None) -> Iterator[str]:
 
 
 WARM_UP = 50
-"""Requests before the first load. Ours: enough for what an engine does once; a TTFT that still falls shows in the pages."""
+"""Requests before the first load. Ours: enough for what an engine does once."""
 
 RUN = """\
 #!/bin/sh
@@ -283,8 +283,6 @@ set -eu
 cd "$(dirname "$0")"
 : "${{URL:=http://127.0.0.1:8000}}" "${{MODEL:={model}}}"
 : "${{TOKENIZER:=$MODEL}}"
-page() {{ curl -sf "$URL/metrics" > "$1" || rm -f "$1"; }}
-page metrics_before.prom
 """
 _VLLM = """\
 PYTHONHASHSEED=0 vllm bench serve --backend openai --base-url "$URL" --endpoint /v1/completions --model "$MODEL" \\
@@ -366,7 +364,7 @@ def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str, c
             "outputs": _shape(found.generations),
             "load": loads[closed].format(rps=load.rps, n=load.clients, seconds=seconds, requests=len(lines)),
         }
-        script.append(f"{command.format(**values)}page metrics_after_{tag}.prom\n")
+        script.append(command.format(**values))
         if "requests_{tag}" in command:
             files[f"requests_{tag}.jsonl"] = "\n".join(json.dumps(line) for line in lines) + "\n"
     return {"run.sh": "".join(script), **files}

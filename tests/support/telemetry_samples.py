@@ -1,17 +1,29 @@
-"""Runs for the tests of telemetry: what a result file says that telemetry is asked for."""
+"""Runs for the tests of telemetry, and a server in memory that has the samples of recordings and of real sweeps."""
 
 from __future__ import annotations
 
+import gzip
 import json
-from datetime import UTC, datetime
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+import recorded
 from paths import TESTS
+from prometheus_client.parser import text_string_to_metric_families
+from stored_recordings import MemoryStore, Sample
 
+from agent.benchmarks import telemetry_series
+from agent.benchmarks.formats import read_results
 from agent.benchmarks.points import BenchmarkMeasurement
 from rules.plan.schema import Point
 
 BENCH = TESTS / "bench"
+ADDRESS = "http://memory.example"
+SCRAPES = 20
+"""Scrapes of a run that is made of the page before it and the page after it."""
 
 
 def run(
@@ -27,9 +39,78 @@ def run(
     )
 
 
-def saved(sweep: str, tag: str) -> BenchmarkMeasurement:
-    """A run of one of the real sweeps, with the requests and times of its file."""
-    path = BENCH / sweep / f"bench_{tag}.json"
-    told = json.loads(path.read_text())
-    ended = datetime.strptime(told["date"], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
-    return run(path, told["completed"], ended - told["duration"], ended)
+def pages_of(name: str, file: str = "metrics.jsonl.gz") -> list[tuple[float, str]]:
+    """The pages of a recording with their times."""
+    with gzip.open(recorded.folder(name) / file, "rt") as lines:
+        told = [json.loads(line) for line in lines]
+    return [(line["t"], line["text"]) for line in told if "text" in line]
+
+
+def value(page: str, name: str) -> float:
+    """A sum over the series of a name, read from the page by hand."""
+    return sum(float(n) for n in re.findall(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", page, re.M))
+
+
+def ratio(first: str, last: str, part: str, whole: str) -> float:
+    """The share of one counter's increase in another's, read from two pages by hand."""
+    return (value(last, part) - value(first, part)) / (value(last, whole) - value(first, whole))
+
+
+class _Server(MemoryStore):
+    def load(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def stored(samples: Iterable[Sample]) -> Iterator[str]:
+    """The address of a server that has these samples."""
+    server = _Server.of(samples)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(telemetry_series, "StoreApi", lambda options, login: server)
+        yield ADDRESS
+
+
+def page_samples(
+    pages: Iterable[tuple[float, str]], labels: Mapping[str, str], without: Sequence[str] = ()
+) -> Iterator[Sample]:
+    """The samples of pages, without the families of these names; of buckets, those of the TTFT alone."""
+    for t, page in pages:
+        kept = (line for line in page.splitlines() if "_bucket{" not in line or "time_to_first_token" in line)
+        for family in text_string_to_metric_families("\n".join(kept) + "\n"):
+            if family.name not in without:
+                for sample in family.samples:
+                    yield sample.name, {**sample.labels, **labels}, t, float(sample.value)
+
+
+def sweep_samples(folder: Path) -> Iterator[Sample]:
+    """What a server has that scraped the engine of a real sweep, of which the pages between the runs were kept.
+
+    All requests of a run come between two scrapes in its middle. The level of the KV cache is not known.
+    """
+    pages = {path.stem: path.read_text() for path in folder.glob("metrics_*.prom")}
+    runs = [(path.stem.removeprefix("bench_"), read_results(path)[0]) for path in folder.glob("bench_*.json")]
+    before = pages["metrics_before"]
+    for tag, measured in sorted(runs, key=lambda entry: entry[1].started_at or 0.0):
+        after = pages.get(f"metrics_after_{tag}")
+        if after is None:
+            continue
+        assert measured.started_at is not None
+        assert measured.ended_at is not None
+        step = (measured.ended_at - measured.started_at) / SCRAPES
+        if _process(before) != _process(after):
+            before = _FINAL.sub(r"\1 0", after)
+        times = [measured.started_at + step * place for place in range(SCRAPES + 1)]
+        several = [(t, before if place < SCRAPES // 2 else after) for place, t in enumerate(times)]
+        yield from page_samples(several, {"instance": "10.0.0.5:8000"}, without=("vllm:kv_cache_usage_perc",))
+        before = after
+
+
+_FINAL = re.compile(r"^(\S+(?:_total|_count|_sum|_bucket)\{[^}]*\}) \S+$", re.MULTILINE)
+
+
+def _process(page: str) -> str:
+    """When the process of a page started."""
+    return re.findall(r"^process_start_time_seconds (\S+)$", page, re.MULTILINE)[0]

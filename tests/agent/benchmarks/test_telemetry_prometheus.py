@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import recorded
 from prometheus_server import Line, prometheus, recorded_lines
-from telemetry_samples import run
+from telemetry_samples import page_samples, pages_of, ratio, run, stored
 
-from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.points import BenchmarkMeasurement, Setup
 from agent.benchmarks.telemetry import open_telemetry
 from agent.benchmarks.telemetry_series import BenchmarkSeries, group_by_target
 from agent.errors import BenchmarkError
@@ -84,26 +84,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @SERVER
 @pytest.mark.parametrize(("first", "last"), [(10, 40), (0, 50), (3, 9)])
-def test_a_server_says_what_the_recording_says(server: str, first: int, last: int) -> None:
+def test_a_server_says_what_its_pages_say(server: str, first: int, last: int) -> None:
     measured = span("prefix", first, last)
-    of_pages = open_telemetry(str(recorded.folder("prefix"))).read_run(measured)
+    with stored(page_samples(pages_of("prefix"), PREFIX["cpu-small-0"])) as address:
+        of_pages = open_telemetry(address).read_run(measured)
     of_server = open_telemetry(server).read_run(measured)
     assert of_pages.values.keys() == {"prefix_hit_ratio", "eviction_rate", "kv_utilization"}
-    for name, value in of_pages.values.items():
-        assert of_server.values[name] == pytest.approx(value)
+    for name, level in of_pages.values.items():
+        assert of_server.values[name] == pytest.approx(level)
+    assert of_server.setup == of_pages.setup == Setup(kv_tokens=32_768)
 
 
 @SERVER
-def test_a_server_contradicts_a_clients_ttft_as_the_recording_does(server: str) -> None:
+def test_a_server_contradicts_a_clients_ttft(server: str) -> None:
     measured = span("prefix", 10, 40, requests=310)
     point = measured.point.model_copy(update={"ttft_p50_seconds": 13.0, "ttft_p99_seconds": 14.0})
-    slow = replace(measured, point=point)
-    of_pages, of_server = (
-        [text for text in open_telemetry(place).read_run(slow).remarks if text.startswith("TTFT")]
-        for place in (str(recorded.folder("prefix")), server)
-    )
-    assert len(of_server) == 1
-    assert of_server == of_pages
+    remarks = open_telemetry(server).read_run(replace(measured, point=point)).remarks
+    (remark,) = [text for text in remarks if text.startswith("TTFT")]
+    assert remark.startswith("TTFT P50 is 13 s at the client and ")
 
 
 @SERVER
@@ -152,7 +150,8 @@ def test_gpu_samples_too_far_apart_for_the_run_are_not_its_own(server: str) -> N
 @SERVER
 def test_names_with_underscores_are_the_same_engine(server: str) -> None:
     measured = span("specdecode", 5, 30)
-    of_pages = open_telemetry(str(recorded.folder("specdecode"))).read_run(measured)
+    with stored(page_samples(pages_of("specdecode"), SPECULATING["cpu-small-0"])) as address:
+        of_pages = open_telemetry(address).read_run(measured)
     of_server = open_telemetry(server).read_run(measured)
     assert 0 < of_pages.values["speculative_acceptance"] < 1
     assert of_server.values["speculative_acceptance"] == pytest.approx(of_pages.values["speculative_acceptance"])
@@ -179,10 +178,10 @@ def test_several_replicas_with_traffic_are_named_to_choose_from(server: str) -> 
     ],
 )
 def test_a_selector_names_one_replica(server: str, selector: str) -> None:
-    measured = span("routing", 5, 25, "cpu-small-2.jsonl.gz")
-    of_pages = open_telemetry(str(recorded.folder("routing")), selector="cpu-small-2").read_run(measured)
-    of_server = open_telemetry(server, selector=selector).read_run(measured)
-    assert of_server.values["prefix_hit_ratio"] == pytest.approx(of_pages.values["prefix_hit_ratio"])
+    pages = pages_of("routing", "cpu-small-2.jsonl.gz")
+    lookups = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+    found = open_telemetry(server, selector=selector).read_run(span("routing", 5, 25, "cpu-small-2.jsonl.gz"))
+    assert found.values["prefix_hit_ratio"] == pytest.approx(ratio(pages[5][1], pages[25][1], *lookups))
 
 
 @SERVER

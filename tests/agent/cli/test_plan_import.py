@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -11,14 +10,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import recorded
 import yaml
 from paths import ROOT, SHARED, TESTS
+from telemetry_samples import stored, sweep_samples
 
 from agent.cli import main
 from agent.cli.plan_import import ANSWERS
@@ -32,7 +30,7 @@ CLOSED = sorted((BENCH / "vllm-cpu").glob("bench_c*.json"))
 OPEN = sorted((BENCH / "vllm-cpu-open").glob("bench_r*.json"))
 CACHED = sorted((BENCH / "vllm-cpu-cached").glob("bench_r*.json"))
 
-# Each plan, the results it comes from, and whether the pages beside them are asked.
+# Each plan, the results it comes from, and whether a server that scraped the engine is asked.
 MADE = {"cpu-small": (CLOSED, False), "cpu-small-open": (OPEN, False), "cpu-small-cached": (CACHED, True)}
 
 Captured = pytest.CaptureFixture[str]
@@ -70,8 +68,8 @@ def test_the_plans_of_the_tests_are_what_import_makes_of_the_results(
     (tmp_path / "plans").mkdir()
     plan = shutil.copy(PLANS / f"{name}.yaml", tmp_path / "plans" / f"{name}.yaml")
     copies = [tmp_path / "bench" / folder / file.name for file in files]
-    telemetry = ["--telemetry", tmp_path / "bench" / folder] if observed else []
-    assert run(*copies, "--into", plan, *telemetry) == 0
+    with stored(sweep_samples(BENCH / folder) if observed else ()) as address:
+        assert run(*copies, "--into", plan, *(["--telemetry", address] if observed else [])) == 0
     assert plan.read_bytes() == (PLANS / f"{name}.yaml").read_bytes()
     assert ", already as it was; within the SLO" in capsys.readouterr().out
 
@@ -120,7 +118,8 @@ def test_what_a_client_cannot_see_is_left_out_and_said(capsys: Captured) -> None
 
 def test_telemetry_finds_that_the_prefix_cache_answered(tmp_path: Path, capsys: Captured) -> None:
     plan = plan_with(tmp_path)
-    assert run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent) == 0
+    with stored(sweep_samples(CACHED[0].parent)) as address:
+        assert run(*CACHED, "--into", plan, "--telemetry", address) == 0
     told = "".join(capsys.readouterr())
     assert told.count("found up to 80% of its prompt tokens in the prefix cache") == 1
     curve = load_plan(plan).tiers["t"].curve
@@ -130,8 +129,11 @@ def test_telemetry_finds_that_the_prefix_cache_answered(tmp_path: Path, capsys: 
     ratios = [point.prefix_hit_ratio or 0 for point in curve.points]
     assert ratios == pytest.approx([0.797] * 5, abs=0.001)
     assert [point.eviction_rate for point in curve.points] == [0.0] * 5
+    assert curve.measured is not None
+    assert curve.measured.kv_tokens == 32_768
     other = plan_with(tmp_path)
-    assert run(*OPEN, "--into", other, "--telemetry", OPEN[0].parent) == 0
+    with stored(sweep_samples(OPEN[0].parent)) as address:
+        assert run(*OPEN, "--into", other, "--telemetry", address) == 0
     capsys.readouterr()
     curve = load_plan(other).tiers["t"].curve
     assert curve is not None
@@ -166,7 +168,8 @@ def test_importing_twice_changes_nothing(tmp_path: Path, capsys: Captured) -> No
 
 def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path, capsys: Captured) -> None:
     plan = plan_with(tmp_path)
-    run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent)
+    with stored(sweep_samples(CACHED[0].parent)) as address:
+        run(*CACHED, "--into", plan, "--telemetry", address)
     capsys.readouterr()
     run(*OPEN, "--into", plan)
     assert (
@@ -286,9 +289,8 @@ def test_two_models_are_refused_with_a_file_of_each(tmp_path: Path, capsys: Capt
         (["--into", "none.yaml"], "none.yaml: there is no such file"),
         (["--into", str(PLANS / "cpu-small.yaml"), "--tier", "x"], "has no tier x; it has cpu-small"),
         (["--into", str(PLANS / "ten-mistakes.yaml")], "ten-mistakes.yaml"),
-        (["--telemetry", "nowhere"], "nowhere: is neither a folder of saved pages, nor a recording"),
-        (["--telemetry", ""], "--telemetry: is empty: give a folder, a recording or the address"),
-        (["--telemetry", str(PLANS)], "has neither recording.yaml nor pages saved before and after"),
+        (["--telemetry", "nowhere"], "--telemetry: must begin with http"),
+        (["--telemetry", ""], "--telemetry: must begin with http"),
     ],
 )
 def test_wrong_words_are_refused(capsys: Captured, words: list[str], said: str) -> None:
@@ -419,7 +421,8 @@ def test_an_open_loop_has_its_c_max_by_littles_law(tmp_path: Path, capsys: Captu
 
 
 def test_every_field_of_a_point_that_is_measured_is_written(capsys: Captured) -> None:
-    run(*CACHED, "--telemetry", CACHED[0].parent)
+    with stored(sweep_samples(CACHED[0].parent)) as address:
+        run(*CACHED, "--telemetry", address)
     written = set(yaml.safe_load(capsys.readouterr().out)["curve"]["points"][0])
     left_out = {"censored", "gpu_utilization", "kv_utilization", "speculative_acceptance"}
     assert written == set(Point.model_fields) - left_out
@@ -496,7 +499,8 @@ def test_telemetry_that_cannot_be_is_left_out_told_first_and_fails(tmp_path: Pat
         (tmp_path / file.name).write_text(text)
     made = sorted(tmp_path.glob("bench_r*.json"))
     plan = plan_with(tmp_path)
-    assert run(*made, "--into", plan, "--telemetry", tmp_path) == 1
+    with stored(sweep_samples(tmp_path)) as address:
+        assert run(*made, "--into", plan, "--telemetry", address) == 1
     first, *_ = capsys.readouterr().err.splitlines()
     assert first.startswith(f"sizewatch plan: {tmp_path / 'bench_r8.json'}: prefix_hit_ratio: ")
     assert first.endswith("which cannot be; left out")
@@ -508,16 +512,23 @@ def test_a_ttft_that_the_engine_does_not_confirm_stands_above_its_point_and_is_t
     tmp_path: Path, capsys: Captured
 ) -> None:
     plan = plan_with(tmp_path)
-    assert run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent) == 0
+    made = [Path(shutil.copy(file, tmp_path)) for file in CACHED]
+    for file in made[:4]:
+        late = json.loads(file.read_text())
+        late |= {"ttfts": [seconds + 0.3 for seconds in late.get("ttfts", ())]}
+        late |= {key: late[key] + 300.0 for key in ("median_ttft_ms", "p50_ttft_ms", "p99_ttft_ms") if key in late}
+        file.write_text(json.dumps(late))
+    with stored(sweep_samples(CACHED[0].parent)) as address:
+        assert run(*made, "--into", plan, "--telemetry", address) == 0
     err = capsys.readouterr().err
     told = [line for line in err.splitlines() if "at the client and" in line]
     assert [line.split(": ")[1].rpartition("/")[2] for line in told] == ["bench_r3.json and 3 more"]
-    assert "# bench_r7.json: TTFT P99 is 188 ms at the client and 40 to 60 ms in the engine" in plan.read_text()
+    assert "# bench_r7.json: TTFT P50 is 330 ms at the client and " in plan.read_text()
     # The curve keeps what the client measured.
     curve = load_plan(plan).tiers["t"].curve
     assert curve is not None
-    assert curve.points[3].ttft_p99_seconds == 0.1876
-    run(*CACHED, "--into", plan_with(tmp_path))
+    assert curve.points[3].ttft_p50_seconds == pytest.approx(0.3298, abs=0.0001)
+    run(*made, "--into", plan_with(tmp_path))
     assert "at the client and" not in capsys.readouterr().err
 
 
@@ -549,18 +560,3 @@ def test_the_user_s_word_on_what_was_measured_is_written_and_wins(tmp_path: Path
 )
 def test_other_words_on_what_was_measured_are_refused(capsys: Captured, pair: str) -> None:
     assert refused(capsys, *OPEN, "--measured", pair).startswith("--measured ")
-
-
-def test_a_recording_tells_the_release_and_the_kv_cache(tmp_path: Path, capsys: Captured) -> None:
-    # The recording begins long after these runs, so no value is taken, and nothing of its engine either.
-    assert run(*OPEN, "--telemetry", recorded.folder("steady")) == 0
-    assert "engine_version" not in capsys.readouterr().out
-    shutil.copytree(recorded.folder("steady"), tmp_path / "steady")
-    data = json.loads(OPEN[0].read_text())
-    scrapes = gzip.decompress((tmp_path / "steady" / "metrics.jsonl.gz").read_bytes()).splitlines()
-    end = datetime.fromtimestamp(json.loads(scrapes[-2])["t"], UTC)
-    data |= {"date": f"{end:%Y%m%d-%H%M%S}", "duration": 180.0, "completed": 360, "request_throughput": 2.0}
-    (tmp_path / "bench_r2.json").write_text(json.dumps(data))
-    assert run(tmp_path / "bench_r2.json", "--telemetry", tmp_path / "steady") in (0, 1)
-    measured = yaml.safe_load(capsys.readouterr().out)["curve"]["measured"]
-    assert (measured["engine_version"], measured["kv_tokens"]) == ("0.32.0", 32_768)
