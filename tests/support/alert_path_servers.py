@@ -11,8 +11,9 @@ import re
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ UNITS: Mapping[str, int] = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400
 """Milliseconds of the units that our files use."""
 
 RULE_TIMES = ("for", "keep_firing_for", "interval")
-ROUTE_TIMES = ("group_wait", "group_interval", "repeat_interval")
+ROUTE_TIMES = ("group_wait", "group_interval")
+"""Without `repeat_interval`: on a slow machine what is shortened comes twice."""
 
 
 def sped_up(text: str, keys: tuple[str, ...], speed: int) -> str:
@@ -66,8 +68,7 @@ def scraping(folder: Path, target: str, alertmanager: str, *rule_files: Path) ->
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={url.removeprefix('http://')}",
-        # The watchdog is first sent before an Alertmanager is known, and again after a minute by default.
-        "--rules.alert.resend-delay=2s",
+        "--web.enable-lifecycle",
         "--log.level=warn",
     )
     with (folder / "prometheus.log").open("ab") as log:
@@ -102,6 +103,19 @@ def query(url: str, promql: str) -> list[dict[str, Any]]:
     """The result of an instant query."""
     found: list[dict[str, Any]] = _get(f"{url}/api/v1/query?{urllib.parse.urlencode({'query': promql})}")["result"]
     return found
+
+
+def reload(url: str) -> None:
+    """Reads its files again; alerts keep their state."""
+    with urllib.request.urlopen(f"{url}/-/reload", data=b"", timeout=CEILING_SECONDS):
+        pass
+
+
+def judged_until(url: str, groups: Container[str]) -> float:
+    """Unix seconds until which these groups of rules have judged what was scraped: an evaluation's own time is that of its
+    interval's begin."""
+    found = [group for group in _get(f"{url}/api/v1/rules")["groups"] if group["name"] in groups]
+    return min(datetime.fromisoformat(group["lastEvaluation"]).timestamp() - group["interval"] for group in found)
 
 
 def rule_troubles(url: str) -> list[str]:

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +24,7 @@ from agent.config.config import Config
 from agent.config.load import load
 from agent.config.targets import TargetKeys
 from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.daemon.factory import assemble
 from agent.http_server.options import options_of
 
 PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
@@ -50,11 +52,16 @@ def write(folder: Path, data: dict[str, Any]) -> Path:
     return path
 
 
+def at_port(port: int) -> dict[str, Any]:
+    """Surroundings of a daemon that listens there."""
+    return {"web": lambda loaded: replace(options_of(loaded.config.web), port=port)}
+
+
 def made(path: Path, **surroundings: Any) -> Daemon:
     """A daemon on any free port, with fast turns."""
     options = {
         "speed": FAST,
-        "web": lambda loaded: replace(options_of(loaded.config.web), port=0),
+        **at_port(0),
         **surroundings,
     }
     return Daemon(load(path), DaemonOptions(**options))
@@ -79,6 +86,45 @@ def running(path: Path, turns: int = 2, **surroundings: Any) -> Iterator[Daemon]
             daemon.stop()
             thread.join(CEILING_SECONDS)
             assert not thread.is_alive()
+
+
+class StandingClock:
+    """Unix seconds that stand until a test moves them."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A daemon that takes a turn when the test says so, at a clock that stands between: the machine may be as slow as it is."""
+
+    daemon: Daemon
+    clock: StandingClock
+
+    def step(self, seconds: float) -> None:
+        """A turn so many seconds later."""
+        self.clock.now += seconds
+        self.daemon._turn()
+
+    def steps_until(self, what: Callable[[], Any], seconds: float, most: int) -> Any:
+        """What the function gives as soon as that is true after a turn, or at the end of so many."""
+        for _ in range(most):
+            self.step(seconds)
+            if found := what():
+                return found
+        return None
+
+
+@contextmanager
+def stepping(path: Path, clock: StandingClock, **surroundings: Any) -> Iterator[Stepped]:
+    """A daemon after its first turn, the only one that it takes of itself."""
+    times = {"assemble": partial(assemble, clock=clock), "clock": clock, "speed": 1e-4}
+    with running(path, turns=1, **times, **surroundings) as daemon:
+        yield Stepped(daemon, clock)
 
 
 def further(daemon: Daemon, turns: int = 1) -> None:
