@@ -30,7 +30,10 @@ class Case:
 def complaints(*files: Path) -> str:
     """What promtool's linter says of rule files; empty where nothing."""
     ran = subprocess.run(
-        [tool("promtool"), "check", "rules", "--lint-fatal", *files], capture_output=True, text=True, timeout=60
+        [tool("promtool"), "check", "rules", "--lint-fatal", *files],
+        capture_output=True,
+        text=True,
+        timeout=CEILING_SECONDS,
     )
     return "" if ran.returncode == 0 else ran.stdout + ran.stderr or "promtool failed without a word"
 

@@ -16,9 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import ask, configuration, further, health, made, metric, running, write
+from daemon_runs import (
+    StandingClock,
+    ask,
+    at_port,
+    configuration,
+    further,
+    health,
+    made,
+    metric,
+    running,
+    stepping,
+    write,
+)
 from engine_server import answers_500, engines, hangs
-from waiting import CEILING_SECONDS, wait_for
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.load import LoadedConfig
 from agent.daemon.assembly import Assembly
@@ -58,12 +70,11 @@ def test_a_daemon_watches_its_targets_and_serves_what_it_knows(tmp_path: Path) -
 
 
 def test_after_an_orderly_stop_the_port_is_closed_and_the_open_minute_is_in_the_history(tmp_path: Path) -> None:
-    with engines() as served, running(write(tmp_path, configuration(served)), turns=5) as daemon:
-        assert daemon.web is not None
-        port = daemon.web.port
+    port = free_port()
+    with engines() as served, running(write(tmp_path, configuration(served)), turns=5, **at_port(port)):
         begin = time.time()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=1)
+        socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS)
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         booked = reader.minutes("cpu-small", begin - 300, begin + 60)
         kinds = changes(reader)
@@ -285,39 +296,24 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
-def fast_clock(base: float) -> Any:
-    """Unix seconds that run 100 times faster: a minute is over every 0.6 s."""
-    begin = time.monotonic()
-    return lambda: base + (time.monotonic() - begin) * 100
-
-
 def test_a_history_that_becomes_unwritable_is_told_and_its_minutes_are_booked_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HistoryStore.__init__, "__defaults__", (0.05,))
-    clock = fast_clock(1_800_000_000.0)
-
-    def sped(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
-        return assemble(loaded, before, clock=clock)
-
-    path = write(tmp_path, configuration([]))
-    history = tmp_path / "sizewatch-data" / "history.db"
-    with engines() as served:
-        write(tmp_path, configuration(served))
-        with running(path, assemble=sped, clock=clock) as daemon:
-            with locked(history):
-                assert wait_for(lambda: health(daemon)["unbooked_minutes"] >= 2)
-                assert "another process holds it" in health(daemon)["history_trouble"]
-                assert metric(daemon, "sizewatch_history_up") == 0
-                assert b"History write failed" in ask(daemon)
-                further(daemon)
-                assert up(daemon) == [True]
-            assert wait_for(lambda: health(daemon)["history_trouble"] is None)
-            # A turn that books a minute has it in its buffer for a moment.
-            assert wait_for(lambda: health(daemon)["unbooked_minutes"] == 0)
-            until = clock()
+    history, clock = tmp_path / "sizewatch-data" / "history.db", StandingClock(1_800_000_000.0)
+    with engines() as served, stepping(write(tmp_path, configuration(served)), clock) as stepped:
+        daemon = stepped.daemon
+        with locked(history):
+            assert stepped.steps_until(lambda: health(daemon)["unbooked_minutes"] >= 2, 5.0, 40)
+            assert "another process holds it" in health(daemon)["history_trouble"]
+            assert metric(daemon, "sizewatch_history_up") == 0
+            assert b"History write failed" in ask(daemon)
+            stepped.step(5.0)
+            assert up(daemon) == [True]
+        assert stepped.steps_until(lambda: health(daemon)["history_trouble"] is None, 5.0, 40)
+        assert health(daemon)["unbooked_minutes"] == 0
     with HistoryStore.open_reader(history) as reader:
-        booked = reader.minutes("cpu-small", 1_800_000_000.0 - 60, until)
+        booked = reader.minutes("cpu-small", 1_800_000_000.0 - 60, clock.now)
     assert len({one.window.start // 60 for one in booked}) >= 2
     assert daemon.counts.errors == 0
 
@@ -409,12 +405,12 @@ def test_a_second_daemon_on_the_same_port_says_so_and_leaves_the_history_alone(t
 
 def test_a_second_daemon_on_the_same_history_says_whose_it_is_and_closes_its_port(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        second = made(tmp_path / "sizewatch.yaml")
+        port = free_port()
+        second = made(tmp_path / "sizewatch.yaml", **at_port(port))
         with pytest.raises(ConfigError, match="is in use by another sizewatch"):
             second.run()
-        assert second.web is not None
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", second.web.port), timeout=1)
+            socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS)
         further(daemon)
         assert daemon.counts.errors == 0
 
@@ -422,21 +418,17 @@ def test_a_second_daemon_on_the_same_history_says_whose_it_is_and_closes_its_por
 def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     with engines() as served:
-        clock = fast_clock(1_800_000_000.0)
-
-        def sped(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
-            return assemble(loaded, before, clock=clock)
-
-        write(tmp_path, configuration(served))
-        with running(path, assemble=sped, clock=clock) as daemon:
+        clock = StandingClock(1_800_000_000.0)
+        with stepping(write(tmp_path, configuration(served)), clock) as stepped:
             served[0].act = answers_500
-            began = wait_for(lambda: _open(daemon))
+            began = stepped.steps_until(lambda: _open(stepped.daemon), 5.0, 40)
             assert began is not None
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
             assert {(e.started_at, e.ended_at) for e in reader.findings(0.0)} == {(began, None)}
         served[0].act = None
-        with running(path, assemble=sped, clock=clock) as daemon:
-            (found,) = [e for e in told(daemon).tiers[0].findings if e.rule == "TargetDown"]
+        clock.now += 5.0
+        with stepping(path, clock) as stepped:
+            (found,) = [e for e in told(stepped.daemon).tiers[0].findings if e.rule == "TargetDown"]
             assert found.started_at == began
             assert found.ended_at is not None
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:

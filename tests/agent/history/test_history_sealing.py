@@ -279,15 +279,19 @@ def test_a_chunk_that_does_not_unpack_is_damage(store):
 def test_a_booking_comes_between_two_pieces(path):
     with HistoryStore(path) as store:
         store.book([booking(minute, f"r{replica}") for minute in range(60) for replica in range(40)])
-        done: list[float] = []
-        thread = threading.Thread(target=lambda: (store.seal(LATER, 60.0), done.append(time.monotonic())))
-        thread.start()
-        while not held(store, "chunks"):
-            time.sleep(0.001)
-        store.book([booking(5 * 24 * 60)])
-        booked_at = time.monotonic()
-        thread.join()
-        assert booked_at < done[0]
+        booked: list[bool] = []
+
+        def between() -> bool:
+            """Asked before every piece."""
+            if held(store, "chunks") and not booked:
+                thread = threading.Thread(target=store.book, args=([booking(5 * 24 * 60)],))
+                thread.start()
+                thread.join(CEILING_SECONDS)
+                booked.append(not thread.is_alive())
+            return False
+
+        store.seal(LATER, 3600.0, between)
+        assert booked == [True]
         assert held(store, "minutes") == 1
 
 

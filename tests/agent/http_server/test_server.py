@@ -18,7 +18,7 @@ import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 from status_samples import NOW, agent_status
-from waiting import CEILING_SECONDS, wait_for
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.config import Web
 from agent.errors import ConfigError
@@ -39,7 +39,7 @@ def serving(
     progress: Callable[[], TurnProgress] = lambda: WELL,
     **options: Any,
 ) -> Iterator[WebServer]:
-    server = WebServer(WebOptions(port=0, **options), source, progress)
+    server = WebServer(WebOptions(**{"port": 0, **options}), source, progress)
     server.start()
     try:
         yield server
@@ -390,10 +390,10 @@ def test_a_port_that_is_taken_is_told_with_its_key() -> None:
 
 
 def test_a_stopped_server_gives_its_port_back() -> None:
-    with serving() as server:
+    with serving(port=free_port()) as server:
         port = server.port
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=1)
+        socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS)
 
 
 @pytest.fixture(scope="module")
