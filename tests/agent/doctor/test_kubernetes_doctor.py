@@ -11,13 +11,20 @@ import yaml
 from daemon_runs import PLAN
 from engine_server import engines
 from kube_standin import Kube, pod, serving
+from waiting import CEILING_SECONDS
 
 from agent.config.load import load
 from agent.doctor import discovery
 from agent.doctor.check_result import CheckResult
 from agent.doctor.run import run_checks
+from agent.kubernetes import node_pods
 
 ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_pods, "PAGE_SECONDS", CEILING_SECONDS)
 
 
 @pytest.fixture

@@ -106,7 +106,8 @@ def test_a_crowd_that_reads_no_answer_delays_nobody(monkeypatch: pytest.MonkeyPa
 def test_a_body_that_does_not_come_is_answered_and_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with serving(head_seconds=0.3, timeout_seconds=0.5) as server:
-        assert b"HTTP/1.1 405" in raw(server, UNDONE["a body once it is asked for"])
+        # A busy machine may take longer than that for the head as well.
+        assert wait_for(lambda: b"HTTP/1.1 405" in raw(server, UNDONE["a body once it is asked for"]))
         assert raw(server, UNDONE["no body"]) == b""
         assert server._errors == 0
     assert [one for one in caplog.records if one.levelno > logging.DEBUG] == []

@@ -183,11 +183,13 @@ def test_an_answer_that_is_too_large_or_never_ends_is_given_up(
     kube: Kube, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kube.node("gpu-1", long="x" * 5000)
-    api = client(kube, token, seconds=0.3)
+    api = client(kube, token)
     monkeypatch.setattr(api_module, "MOST_BYTES", 1000)
     with pytest.raises(KubernetesApiError, match="more than 1000 bytes"):
         api.get("/api/v1/nodes/gpu-1")
+    api.close()
     kube.hang = True
+    api = client(kube, token, seconds=0.3)
     with pytest.raises(KubernetesApiError, match=r"0\.3 s"):
         api.get("/api/v1/nodes/gpu-1")
     api.close()
@@ -313,32 +315,41 @@ def test_a_version_that_is_gone_means_a_new_list_and_no_trouble(kube: Kube, toke
     assert sum("watch=1" not in one for one in kube.asked) == 2
 
 
+def versions(kube: Kube) -> list[int]:
+    """From which version each watch was asked for."""
+    asked = [one.partition("resourceVersion=")[2].partition("&")[0] for one in list(kube.asked) if "watch=1" in one]
+    return [0, *map(int, asked)]
+
+
 def test_a_watch_that_ends_goes_on_from_the_last_bookmark(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     with watching(kube, token, watch_seconds=0.6) as watch:
         assert sees(watch, "a")
         for _ in range(5):
             kube.put(pod("elsewhere", node="gpu-2"))
-        assert wait_for(lambda: sum("watch=1" in one for one in kube.asked) >= 3)
-    versions = [one.partition("resourceVersion=")[2].partition("&")[0] for one in kube.asked if "watch=1" in one]
-    assert int(versions[-1]) >= 106
+        # On a busy machine a watch may end before its first bookmark came.
+        assert wait_for(lambda: max(versions(kube)) >= 106)
+    assert len(versions(kube)) >= 2
     assert sum("watch=1" not in one for one in kube.asked) == 1
 
 
 def test_while_the_api_is_away_the_last_pods_stand_and_then_no_longer(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
-    with watching(kube, token, keep=0.6) as watch:
+    with watching(kube, token, keep=3600.0) as watch:
         assert sees(watch, "a")
         kube.refuse = 503
         kube.forget()
         assert wait_for(lambda: watch.snapshot().trouble)
         assert names(watch.snapshot()) == {"a"}
         assert "503" in watch.snapshot().trouble
+        watch._keep = 0.0
         assert wait_for(lambda: not watch.snapshot().pods)
         assert "given up" in watch.snapshot().trouble
         kube.refuse = 0
-        assert sees(watch, "a"), "and they are back as soon as the API is"
-        assert watch.snapshot() == PodWatchState(pods=watch.snapshot().pods, listed=True)
+        watch._keep = 3600.0
+        back = "and they are back as soon as the API is"
+        assert wait_for(lambda: watch.snapshot() == PodWatchState(pods=watch.snapshot().pods, listed=True)), back
+        assert names(watch.snapshot()) == {"a"}
 
 
 def test_a_quiet_node_is_no_trouble_once_the_api_is_back(kube: Kube, token: Path) -> None:
