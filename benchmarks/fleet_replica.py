@@ -39,7 +39,7 @@ GPU_COUNTERS = {
     **dict.fromkeys(("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds"), 0.0),
     **dict.fromkeys(("gpu_ecc_uncorrectable_errors", "gpu_ecc_correctable_errors", "gpu_fault_events"), 0.0),
 }
-"""What NVML tells of an H100 (`tests/system/test_scaling_docs.py` holds it against the reader), by second."""
+"""What NVML tells of an H100, by second."""
 
 GPU_GAUGES = {
     "gpu_memory_used_bytes": 7.4e10,

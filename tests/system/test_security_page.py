@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import time
 import tracemalloc
@@ -21,26 +20,12 @@ from agent.sources.recording import load as load_recording
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 
 
-def known() -> set[str]:
-    found = set()
-    for path in ROOT.glob("tests/**/test_*.py"):
-        found |= {one.name for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.FunctionDef)}
-    return found
-
-
 def test_every_test_that_the_page_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 40
-    assert named - known() == set()
-
-
-def test_every_threat_has_something_against_it_and_a_test() -> None:
-    threats = PAGE.partition("## Threats")[2].partition("## What is left")[0]
-    rows = [line.strip("|").split("|") for line in threats.splitlines() if line.startswith("| ") and "---" not in line]
-    rows = [[cell.strip() for cell in row] for row in rows if row[0].strip() != "threat"]
-    assert len(rows) > 25
-    assert [row[0] for row in rows if len(row) != 3 or not row[1]] == []
-    assert [row[0] for row in rows if "`test_" not in row[2]] == []
+    paths = ROOT.glob("tests/**/test_*.py")
+    known = {name for path in paths for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)}
+    assert named - known == set()
 
 
 BILLION = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

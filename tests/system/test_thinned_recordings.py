@@ -1,7 +1,4 @@
-"""What survives which scrape interval: our recordings with fewer scrapes, against the clients and against 15 s.
-
-The table in docs/readings.md is the one that is counted here.
-"""
+"""What survives which scrape interval: our recordings with fewer scrapes, against the clients and against 15 s."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ import atexit
 import functools
 import math
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
 import recorded
-from paths import ROOT
 from thinned import Answers, judge, thin
 
 from agent.cli import main
@@ -28,16 +23,12 @@ from rules.verdicts.verdict import FIRING, Status, Unknown, Verdict
 NAMES = recorded.names()
 USUAL = 15.0
 SPARSE = (60.0, 120.0, 300.0)
-ROWS = (30.0, *SPARSE)
 
 OF_PAGES = {"TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
 """What these say is of the page itself, at the moment of the scrape."""
 
 MOVED_SECONDS = 120.0
 """An answer that comes or goes with one scrape more or less of those that are far apart is late, not false."""
-
-NEAR_SECONDS = 20.0
-"""Judged at the same moment: scrapes of both are at most so far apart."""
 
 
 @functools.cache
@@ -172,21 +163,3 @@ def test_a_replay_that_saw_nothing_ends_with_3_and_says_why(tmp_path: Path, caps
     )
     assert main.main(["replay", str(thin("cascade_slow", 1e6, tmp_path))]) == 3
     assert "a replica needs two pages of one process" in capsys.readouterr().err
-
-
-def survived(seconds: float) -> tuple[int, int, int]:
-    """Of the answers that 15 s scraping has at the same moment: how many are the same, unknown, and of another moment."""
-    counts: Counter[str] = Counter()
-    for name in NAMES:
-        for _, rule, says, said in compared(name, seconds, NEAR_SECONDS):
-            if rule not in OF_PAGES and said - {"unknown"}:
-                counts["same" if says in said else "unknown" if says == "unknown" else "other"] += 1
-    return counts["same"], counts["unknown"], counts["other"]
-
-
-@pytest.mark.parametrize("seconds", ROWS)
-def test_the_table_in_the_docs_is_what_survives(seconds: float) -> None:
-    same, unknown, other = survived(seconds)
-    n = same + unknown + other
-    row = f"| {seconds:g} s | {same / n:.0%} | {unknown / n:.0%} | {other / n:.0%} |"
-    assert row in (ROOT / "docs" / "readings.md").read_text()
