@@ -221,6 +221,19 @@ def test_a_promise_inside_a_bucket_is_only_likely_broken() -> None:
     assert (found.status, found.certainty) == (Status.CRITICAL, LIKELY)
 
 
+@pytest.mark.parametrize(("lately", "certainty"), [(1.0, CERTAIN), (SLOW, LIKELY)])
+def test_what_surely_burned_before_is_certain_only_while_it_surely_burns(lately: float, certainty: Certainty) -> None:
+    """Of the last 35 minutes' requests, those that took 0.4 s lie in the bucket of the promised 0.3 s."""
+    inside = context(slo=dict.fromkeys(PROMISED, 0.3))
+
+    def made(number: int) -> Window:
+        latencies = seen({1.0 if number < 25 else lately: 90.0, FAST: 90.0})
+        return replace(minute(number), histograms=dict.fromkeys(FAMILIES, latencies))
+
+    found = told(TTFT, each(60, made), hours({}), seen_by=inside)
+    assert (found.status, found.certainty) == (Status.CRITICAL, certainty)
+
+
 def test_few_requests_are_chance() -> None:
     """Two slow ones of eleven a minute over the hour's end: more than allowed, and no proof."""
     several = each(60, lambda n: minute(n, rps=11 / 60, slow=2.0 if n > 35 else 1.0))

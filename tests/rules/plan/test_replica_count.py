@@ -11,7 +11,7 @@ from forecast.capacity.simulation import replicas
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.plan.capacity import stated_capacity
-from rules.plan.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, replica_count
+from rules.plan.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, replica_count, spare_rps
 from rules.telemetry.work import Capacity, CapacitySource
 
 USUAL = margin_of()
@@ -104,6 +104,23 @@ def test_step_11_rounds_once_and_never_falls_below_the_margin() -> None:
     assert count_fleet(120, 12, 1.0, USUAL) == 12
     assert count_fleet(50, 1, 1.1, NO_MARGIN) == 55
     assert count_fleet(4, 3.2, 1.2, USUAL, minimum=3) == 3
+
+
+@pytest.mark.parametrize(
+    ("replicas", "demand", "margin", "expected"),
+    [
+        (2, 10.0, Margin(target_utilization=0.8, survives_loss_from=4), 6.0),
+        (3, 10.0, Margin(target_utilization=0.8, survives_loss_from=4), 14.0),
+        (4, 10.0, Margin(target_utilization=0.8, survives_loss_from=4), 20.0),
+        (4, 10.0, Margin(target_utilization=0.8), 22.0),
+        (10, 10.0, Margin(target_utilization=0.8, survives_loss_from=4), 70.0),
+        (2, 17.0, Margin(target_utilization=0.8), 0.0),
+        (0, 0.0, Margin(target_utilization=0.8), 0.0),
+    ],
+)
+def test_spare_rate_is_what_the_margin_leaves(replicas: int, demand: float, margin: Margin, expected: float) -> None:
+    """Of four replicas of 10 rps one may be lost: 30 are usable, not 32."""
+    assert spare_rps(replicas, demand, 10.0, margin) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,12 @@ def test_a_queue_below_the_pressed_level_is_something_else() -> None:
     assert set(stages([seen(n, 0.84, 13, waiting=20.0 + n, slow_first_tokens=8.0) for n in range(6)])) == {0}
 
 
+def test_a_queue_at_the_pressed_level_is_a_cascade_and_users_feel_it() -> None:
+    """Evictions free blocks: the recorded level of a cascade swings between 0.82 and 1."""
+    assert stages([seen(n, 0.86, 13, waiting=20.0) for n in range(2)]) == [3, 3]
+    assert stages([seen(n, 0.86, 13, waiting=20.0, slow_first_tokens=8.0) for n in range(2)]) == [4, 4]
+
+
 def test_late_first_tokens_are_felt_only_with_the_cache_under_pressure() -> None:
     waiting = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
     late = {"slow_first_tokens": 1.0, "waiting": 4.0}

@@ -301,6 +301,21 @@ def test_without_start_times_one_counter_that_fell_among_many_that_grew_is_broke
     )
 
 
+def test_without_start_times_and_steps_more_counters_must_have_fallen_than_grew() -> None:
+    before = without(snapshot(START, started_at=None, counters={"preemptions": 7.0}), "engine_steps")
+
+    def restarts(finished: float, tokens: float, preemptions: float) -> bool:
+        counters = {"requests_finished": finished, "generation_tokens": tokens, "preemptions": preemptions}
+        after = without(snapshot(START + 10, started_at=None, counters=counters), "engine_steps")
+        return windows.is_restart(before, after)
+
+    # 100 finished, 5,000 tokens and 7 preemptions before.
+    assert not restarts(120.0, 10.0, 7.0)
+    assert restarts(120.0, 10.0, 1.0)
+    assert restarts(100.0, 10.0, 7.0)
+    assert not restarts(100.0, 5000.0, 7.0)
+
+
 def test_another_engine_at_the_same_address_is_a_restart() -> None:
     assert windows.is_restart(snapshot(START), snapshot(START + 10, engine="sglang"))
 

@@ -81,6 +81,12 @@ def test_replicas_of_a_minute_are_counted_together_and_their_time_once() -> None
     assert error_budget.count_observed_seconds(kept) == 120
 
 
+def test_replicas_seen_in_the_same_half_of_a_minute_leave_the_other_half_unseen() -> None:
+    half = replace(minute(0), covered_seconds=30.0)
+    assert whole(of([half, half])).seconds == 30
+    assert whole(of([half, minute(0)])).seconds == 60
+
+
 def test_observed_time_counts_old_minutes_and_leaves_out_holes() -> None:
     kept = of([minute(number) for number in (*range(10), *range(600, 605))])
     assert kept.coarse

@@ -1,6 +1,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import (
@@ -82,6 +84,25 @@ def test_a_gap_inside_does_not_end_an_episode() -> None:
     assert (finding.started_at, finding.ended_at) == (1, 5)
     assert [(s.started_at, s.ended_at) for s in spans] == [(2, 4)]
     assert (rule_state.finding, rule_state.unknown) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds", "ends"),
+    [
+        (Gap.SCRAPE_FAILED, 7200.0, False),
+        (Gap.NOT_SCRAPED, 7200.0, False),
+        (Gap.RESTARTED, 7200.0, False),
+        (Gap.TOO_FEW_REQUESTS, 7200.0, False),
+        (Gap.NOT_EXPOSED, 900.0, False),
+        (Gap.NOT_EXPOSED, 901.0, True),
+        (Gap.NOT_IN_PLAN, 901.0, True),
+    ],
+)
+def test_only_a_rule_that_is_asked_no_more_ends_without_an_ok(reason: Gap, seconds: float, ends: bool) -> None:
+    """Missing data is no recovery, however long it lasts."""
+    rule_state, ended = through([result(1, WARNING), gap(2, reason), gap(2 + seconds, reason)])
+    assert (rule_state.finding is None) is ends
+    assert [one.ended_at for one in ended] == [2 + seconds] * ends
 
 
 def test_during_a_gap_both_stand() -> None:
