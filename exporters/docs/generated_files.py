@@ -19,8 +19,7 @@ from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.grafana.files import FILES as GRAFANA
 from exporters.grafana.files import config_maps_text
 from exporters.metrics import names
-from exporters.prometheus_rules.alerts import alerts_text, objects_text
-from exporters.prometheus_rules.recording_rules import recording_text
+from exporters.prometheus_rules.alerts import alerts_text, object_text
 from exporters.report.records import report_schema
 from rules.catalogue.registry import RULES
 from rules.plan.schema import plan_schema
@@ -52,12 +51,10 @@ ARTEFACTS: Mapping[str, Render] = {
     "docs/signals.md": lambda sources, _: signals_page(),
     "docs/runbooks.md": lambda sources, present: fill_runbooks(present),
     "rules/prometheus/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
-    "rules/prometheus/sizewatch-recording.yaml": lambda sources, _: recording_text(),
-    "rules/prometheus/prometheusrule.yaml": lambda sources, _: objects_text(),
+    "rules/prometheus/prometheusrule.yaml": lambda sources, _: object_text(),
     "rules/prometheus/alertmanager.sample.yaml": lambda sources, _: alertmanager_text(),
     # Copies: a chart reads only files of its own folder.
     "deploy/chart/sizewatch/files/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
-    "deploy/chart/sizewatch/files/sizewatch-recording.yaml": lambda sources, _: recording_text(),
     "deploy/chart/sizewatch/files/dashboards.yaml": lambda sources, _: config_maps_text(),
     **{path: lambda *_, text=text: text() for path, text in GRAFANA.items()},
 }

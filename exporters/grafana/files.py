@@ -79,7 +79,7 @@ def _group(group: Group, datasource: str, folder: str) -> Json:
         "folder": folder,
         # Grafana evaluates only at multiples of 10 s.
         "interval": duration(max(10.0, group.interval_seconds // 10 * 10)),
-        "rules": [_rule(row, datasource) for row in group.rows if isinstance(row, Alert)],
+        "rules": [_rule(row, datasource) for row in group.rows],
     }
 
 

@@ -1,8 +1,7 @@
 """PromQL, variables and annotations of panels: deduplicated agent metrics per tier over Grafana's rate window.
 
 Two agents may export the same replica, so each series counts once. Sums never span tiers, and pools stay apart if a
-request passes through both. Replicas of different releases stay apart in quantiles, as bucket edges may differ. No
-recording rule is needed.
+request passes through both. Replicas of different releases stay apart in quantiles, as bucket edges may differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rule files for Prometheus: types of a group's rows, their YAML, and the labels and templates that all alerts share.
+"""Rule files for Prometheus: types of alerts and groups, their YAML, and the labels and templates that all alerts share.
 
-Rows print as plain groups or PrometheusRule objects. `exporters.prometheus_rules.alerts`, `.recording_rules`
-and `.self_monitoring` fill the groups. Templates run inside Prometheus: a missing value must leave
+Alerts print as plain groups or as a PrometheusRule object. `exporters.prometheus_rules.alerts` and
+`.self_monitoring` fill the groups. Templates run inside Prometheus: a missing value must leave
 readable text. A new unit is a row of UNITS.
 """
 
@@ -34,21 +34,12 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """Recording rule. `labels` are added to the result."""
-
-    name: str
-    expr: str
-    labels: Pairs = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Group of rows evaluated together, in order, every `interval_seconds`."""
+    """Group of alerts evaluated together, in order, every `interval_seconds`."""
 
     name: str
     interval_seconds: float
-    rows: tuple[Alert | Record, ...]
+    rows: tuple[Alert, ...]
 
 
 def rule_file(head: str, groups: Iterable[Group]) -> str:
@@ -56,18 +47,15 @@ def rule_file(head: str, groups: Iterable[Group]) -> str:
     return f"{comment_lines(head)}\n{dump_yaml({'groups': plain_groups(groups)})}"
 
 
-def rule_objects(head: str, objects: Mapping[str, Iterable[Group]]) -> str:
-    """Return the groups as PrometheusRule objects of the Prometheus operator, by object name."""
-    documents = (
-        {
-            "apiVersion": "monitoring.coreos.com/v1",
-            "kind": "PrometheusRule",
-            "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "sizewatch"}},
-            "spec": {"groups": plain_groups(groups)},
-        }
-        for name, groups in objects.items()
-    )
-    return "\n".join((comment_lines(head), "---\n".join(dump_yaml(document) for document in documents)))
+def rule_object(head: str, name: str, groups: Iterable[Group]) -> str:
+    """Return the groups as a PrometheusRule object of the Prometheus operator."""
+    document = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "sizewatch"}},
+        "spec": {"groups": plain_groups(groups)},
+    }
+    return f"{comment_lines(head)}\n{dump_yaml(document)}"
 
 
 def plain_groups(groups: Iterable[Group]) -> list[dict[str, Any]]:
@@ -76,7 +64,7 @@ def plain_groups(groups: Iterable[Group]) -> list[dict[str, Any]]:
         {
             "name": group.name,
             "interval": duration(group.interval_seconds),
-            "rules": [_alert(row) if isinstance(row, Alert) else _record(row) for row in group.rows],
+            "rules": [_alert(row) for row in group.rows],
         }
         for group in groups
     ]
@@ -102,11 +90,6 @@ def _alert(alert: Alert) -> dict[str, Any]:
         "labels": dict(alert.labels),
         "annotations": {key: Block(text) if "\n" in text else text for key, text in alert.annotations},
     }
-
-
-def _record(record: Record) -> dict[str, Any]:
-    labels = {"labels": dict(record.labels)} if record.labels else {}
-    return {"record": record.name, "expr": Block(record.expr), **labels}
 
 
 ALERTING = "https://sizewatch.dev/alerting"

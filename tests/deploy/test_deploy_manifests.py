@@ -304,7 +304,7 @@ def test_everything_that_has_a_namespace_is_in_the_one_and_so_are_the_accounts_t
 def test_the_rules_and_dashboards_of_an_overlay_are_those_of_the_repository() -> None:
     found = overlay("cluster")
     rules = documents((ROOT / "rules/prometheus/prometheusrule.yaml").read_text(encoding="utf-8"))
-    assert len(rules) == 2
+    assert len(rules) == 1
     for one in rules:
         assert found["PrometheusRule", one["metadata"]["name"]]["spec"] == one["spec"]
     boards = documents((ROOT / "grafana/kubernetes/dashboards.yaml").read_text(encoding="utf-8"))

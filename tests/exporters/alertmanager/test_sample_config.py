@@ -16,7 +16,6 @@ from waiting import CEILING_SECONDS, wait_for
 
 from exporters.alertmanager.sample_config import TICKETS, Inhibition, inhibitions
 from exporters.prometheus_rules.alerts import alert_groups
-from exporters.prometheus_rules.rule_files import Alert
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Scope, Severity
@@ -119,7 +118,7 @@ def fits(matcher: str, labels: Labels) -> bool:
 
 @pytest.mark.parametrize("row", inhibitions(), ids=lambda row: row.source[0])
 def test_an_inhibitor_keeps_firing_at_least_as_long_as_what_it_inhibits(row: Inhibition) -> None:
-    rows = [row for group in alert_groups() for row in group.rows if isinstance(row, Alert)]
+    rows = [row for group in alert_groups() for row in group.rows]
     found = {
         side: [
             one.keep_seconds

@@ -15,9 +15,8 @@ from exporters.docs.generated_files import ARTEFACTS
 from exporters.grafana.dashboard_json import dashboard_json, list_panels
 from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FIRES, FOLDER, FOUND, INPUT, QUERY, uid
 from exporters.prometheus_rules.alerts import alert_groups
-from exporters.prometheus_rules.rule_files import Alert
 
-ALERTS = [(group, row) for group in alert_groups() for row in group.rows if isinstance(row, Alert)]
+ALERTS = [(group, row) for group in alert_groups() for row in group.rows]
 
 
 def written(path: str) -> str:

@@ -31,7 +31,7 @@ from exporters.prometheus_rules.alerts import (
     hold_seconds,
     verdict_alert,
 )
-from exporters.prometheus_rules.rule_files import SEVERITIES, UNITS, Alert, duration, plain_groups
+from exporters.prometheus_rules.rule_files import SEVERITIES, UNITS, duration, plain_groups
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
 from rules.catalogue.registry import RULES
 from rules.verdicts.rule import Rule, Scope, Severity
@@ -39,14 +39,13 @@ from rules.verdicts.verdict import SEVERITY
 
 FOLDER = ROOT / "rules" / "prometheus"
 ALERTS = FOLDER / "sizewatch-alerts.yaml"
-RECORDING = FOLDER / "sizewatch-recording.yaml"
-OBJECTS = FOLDER / "prometheusrule.yaml"
+OBJECT = FOLDER / "prometheusrule.yaml"
 CRD = SHARED / "infra" / "k8s" / "crds" / "prometheusrules.yaml"
 
 LEVELLED = [(rule, level) for rule in RULES for level in LEVELS[rule.loudness]]
 """Every alert that comes from the catalogue."""
 
-ALL_ALERTS = [row for group in alert_groups() for row in group.rows if isinstance(row, Alert)]
+ALL_ALERTS = [row for group in alert_groups() for row in group.rows]
 
 SPOKEN = {"seconds": "0.25 s", "ratio": "25%", "per_second": "0.25 requests/s"}
 """A quarter in some units."""
@@ -87,8 +86,8 @@ def spoken(unit: str) -> str:
     return SPOKEN.get(unit) or UNITS.get(unit, "{0} " + unit.replace("_", " ")).replace("{0}", "0.25")
 
 
-def test_promtool_finds_nothing_to_say_about_the_rule_files() -> None:
-    assert not complaints(ALERTS, RECORDING)
+def test_promtool_finds_nothing_to_say_about_the_rule_file() -> None:
+    assert not complaints(ALERTS)
 
 
 def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_beside_it() -> None:
@@ -341,22 +340,20 @@ def test_the_agent_exports_what_the_alerts_read_with_the_labels_they_expect() ->
         assert line in page
 
 
-def test_the_objects_hold_the_same_groups_as_the_files() -> None:
-    objects = list(yaml.safe_load_all(OBJECTS.read_text(encoding="utf-8")))
-    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ALERTS, RECORDING)]
-    assert [one["spec"] for one in objects] == files
-    assert [one["metadata"]["name"] for one in objects] == [path.stem for path in (ALERTS, RECORDING)]
-    assert {(one["apiVersion"], one["kind"]) for one in objects} == {("monitoring.coreos.com/v1", "PrometheusRule")}
+def test_the_object_holds_the_same_groups_as_the_file() -> None:
+    found = yaml.safe_load(OBJECT.read_text(encoding="utf-8"))
+    assert found["spec"] == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))
+    assert found["metadata"]["name"] == ALERTS.stem
+    assert (found["apiVersion"], found["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
 
 
-def test_the_objects_are_what_the_operator_accepts() -> None:
+def test_the_object_is_what_the_operator_accepts() -> None:
     if not CRD.is_file():
-        pytest.skip(f"{CRD} is not here: the PrometheusRule objects were NOT checked against the operator's schema")
+        pytest.skip(f"{CRD} is not here: the PrometheusRule object was NOT checked against the operator's schema")
     versions = yaml.safe_load(CRD.read_text(encoding="utf-8"))["spec"]["versions"]
     schema = next(version["schema"]["openAPIV3Schema"] for version in versions if version["name"] == "v1")
     strict = json.loads(json.dumps(schema), object_hook=closed)
-    for one in yaml.safe_load_all(OBJECTS.read_text(encoding="utf-8")):
-        jsonschema.validate(one, strict)
+    jsonschema.validate(yaml.safe_load(OBJECT.read_text(encoding="utf-8")), strict)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"spec": {"groups": [{"name": "x", "intervall": "30s"}]}}, strict)
 
@@ -373,18 +370,14 @@ def closed(node: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.server
-def test_a_real_prometheus_loads_every_file_and_finds_no_fault_in_evaluating_it(tmp_path: Path) -> None:
+def test_a_real_prometheus_loads_the_file_and_finds_no_fault_in_evaluating_it(tmp_path: Path) -> None:
     sample = ("sizewatch_turns_total", (), 1.0, 1_700_000_000.0)
     with (
-        prometheus(tmp_path, [sample], (ALERTS, RECORDING)) as url,
+        prometheus(tmp_path, [sample], (ALERTS,)) as url,
         urllib.request.urlopen(f"{url}/api/v1/rules", timeout=CEILING_SECONDS) as result,
     ):
         groups = json.load(result)["data"]["groups"]
-    assert {group["name"] for group in groups} == {
-        group["name"]
-        for path in (ALERTS, RECORDING)
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
-    }
+    assert {group["name"] for group in groups} == {group.name for group in alert_groups()}
     assert not [rule for group in groups for rule in group["rules"] if rule["health"] == "err"]
 
 
