@@ -238,11 +238,6 @@ def _placed(sections: tuple[Section, ...]) -> Iterator[Json]:
         yield from [{**row, "panels": inside}] if section.folded else [row, *inside]
 
 
-def list_panels(model: Json) -> list[Json]:
-    """Return every row and panel of a dashboard, those of folded rows too."""
-    return [one for row in model["panels"] for one in (row, *row.get("panels", ()))]
-
-
 def _row(number: int, section: Section, y: int) -> Json:
     place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
     head = {"id": number, "type": "row", "title": section.title}

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from panels import list_panels
 
 from exporters.grafana import plan_panels
-from exporters.grafana.dashboard_json import COLUMNS, dashboard_json, list_panels
+from exporters.grafana.dashboard_json import COLUMNS, dashboard_json
 from exporters.grafana.files import DASHBOARDS
 from exporters.grafana.queries import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID, TIERS
 from exporters.grafana.records import MONEY, Dashboard, Panel, PanelType, ThresholdStep

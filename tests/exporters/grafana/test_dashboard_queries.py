@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from panels import list_panels
 from promql import read_labels, read_metrics, walk_query
 from promql_parser import AggModifierType, AggregateExpr, Call, MatrixSelector, VectorSelector, parse
 from promtool import complaints
 
-from exporters.grafana.dashboard_json import dashboard_json, list_panels
+from exporters.grafana.dashboard_json import dashboard_json
 from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
 from rules.telemetry.families import FamilyKind

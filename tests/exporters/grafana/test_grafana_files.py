@@ -1,4 +1,4 @@
-"""The files in grafana/: for file provisioning, for upload by hand, for Kubernetes, and alerts that Grafana evaluates."""
+"""The files in grafana/: for file provisioning, for upload by hand, and for Kubernetes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,16 @@ from typing import Any
 
 import pytest
 import yaml
+from panels import list_panels
 from paths import ROOT
-from promql_parser import parse
 
 from exporters.docs.generated_files import ARTEFACTS
-from exporters.grafana.dashboard_json import dashboard_json, list_panels
-from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FIRES, FOLDER, FOUND, INPUT, QUERY, uid
-from exporters.prometheus_rules.alerts import alert_groups
-
-ALERTS = [(group, row) for group in alert_groups() for row in group.rows]
+from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FOLDER, INPUT
 
 
 def written(path: str) -> str:
     return (ROOT / "grafana" / path).read_text(encoding="utf-8")
-
-
-def rules() -> list[dict[str, Any]]:
-    return [
-        rule
-        for group in yaml.safe_load(written("provisioning/alerting/sizewatch.yaml"))["groups"]
-        for rule in group["rules"]
-    ]
 
 
 def test_every_file_is_one_that_render_keeps_and_no_other_lies_there() -> None:
@@ -79,55 +68,3 @@ def test_provisioning_names_one_data_source_and_one_folder() -> None:
     assert (source["uid"], source["type"], source["url"]) == (DATASOURCE_UID, "prometheus", "$SIZEWATCH_PROMETHEUS_URL")
     (provider,) = yaml.safe_load(written("provisioning/dashboards/sizewatch.yaml"))["providers"]
     assert (provider["folder"], provider["type"]) == (FOLDER, "file")
-
-
-def test_grafana_evaluates_every_alert_that_prometheus_would_with_its_times_and_labels() -> None:
-    groups = yaml.safe_load(written("provisioning/alerting/sizewatch.yaml"))["groups"]
-    assert [group["name"] for group in groups] == [group.name for group in alert_groups()]
-    assert all(
-        group["folder"] == FOLDER and int(group["interval"][:-1]) % 10 == 0
-        for group in groups
-        if group["interval"].endswith("s")
-    )
-    found = rules()
-    assert len(found) == len(ALERTS) > 40
-    for rule, (_, alert) in zip(found, ALERTS, strict=True):
-        assert rule["data"][0]["model"]["expr"] == alert.expr
-        assert rule["labels"] == dict(alert.labels)
-        # The address of the status page needs a query, which Grafana's annotations have not.
-        assert set(rule["annotations"]) == {name for name, _ in alert.annotations} - {"status_url"}
-        assert rule["title"].startswith(alert.name)
-
-
-def test_a_rule_fires_by_any_answer_and_is_well_without_one() -> None:
-    for rule in rules():
-        asked, found, fires = rule["data"]
-        assert (asked["refId"], found["refId"], fires["refId"]) == (QUERY, FOUND, FIRES)
-        assert rule["condition"] == FIRES
-        assert asked["datasourceUid"] == DATASOURCE_UID
-        assert {found["datasourceUid"], fires["datasourceUid"]} == {"__expr__"}
-        assert parse(asked["model"]["expr"])
-        assert (asked["model"]["instant"], asked["model"]["range"]) == (True, False)
-        assert found["model"]["expression"].startswith(f"is_number(${QUERY})")
-        assert fires["model"]["expression"] == FOUND
-        assert (rule["noDataState"], rule["execErrState"]) == ("OK", "Error")
-
-
-def test_titles_and_uids_of_rules_are_their_own_and_lead_to_a_panel() -> None:
-    found = rules()
-    assert len({rule["title"] for rule in found}) == len({rule["uid"] for rule in found}) == len(found)
-    panels = {one.uid: {p["id"] for p in dashboard_json(one)["panels"] if p["type"] == "table"} for one in DASHBOARDS}
-    for rule in found:
-        assert rule["uid"] == uid(rule["title"])
-        assert len(rule["uid"]) <= 40
-        assert rule["panelId"] in panels[rule["dashboardUid"]]
-
-
-def test_words_need_nothing_that_grafanas_templates_cannot_do() -> None:
-    """They cannot query, and their $value is a text; the number of a query is in $values."""
-    for rule in rules():
-        for text in rule["annotations"].values():
-            templates = re.findall(r"\{\{(.*?)\}\}", text)
-            assert not [
-                one for one in templates if "query }}" in one or "printf" in one or re.search(r"\$value\b", one)
-            ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from panels import list_panels
 from paths import ROOT
 from report_samples import hours, plan, reported
 
-from exporters.grafana.dashboard_json import dashboard_json, list_panels
+from exporters.grafana.dashboard_json import dashboard_json
 from exporters.grafana.files import DASHBOARDS
 from exporters.report.questions import QUESTIONS
 
