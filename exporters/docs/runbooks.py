@@ -64,7 +64,6 @@ METHOD_TEXTS: Mapping[str, str] = {
     "judge_pools": "prefill replicas against decode replicas",
     "judge_experts": "how evenly the tokens of a pass fall on the GPUs that hold the experts",
     "judge_demand": "arriving requests, now and by the forecast, against what the replicas may take together",
-    "judge_batch": "tokens a second, the queue and the size of a job against the plan's batch work",
     "judge_forecast": "past forecasts against what came",
     "judge_faults": "events that should not happen at all",
     "judge_cascade": "a state machine that follows every scrape",

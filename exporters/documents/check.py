@@ -11,6 +11,7 @@ from typing import Any
 
 from exporters.documents.replay import explanation_json, incident_json
 from exporters.render.text import describe_gap, format_duration, runbook_url
+from rules.catalogue.registry import BY_NAME
 from rules.evaluator.benchmark_check import LEARNING_SECONDS, Step13, learning_words
 from rules.evaluator.incidents import Incident
 from rules.telemetry.reading_methods import FULL_COVERAGE
@@ -25,6 +26,9 @@ HEADS = {
     Status.CRITICAL: "production does not confirm the benchmark",
     Status.UNKNOWN: "cannot be judged",
 }
+
+BATCH_PAGE = "https://sizewatch.dev/batch"
+"""Page about the work of batch tiers, whose row is no rule and has no runbook."""
 
 NO_BENCHMARK = "other limits are broken; the plan has no benchmark to confirm"
 
@@ -61,7 +65,7 @@ def _tier(one: Step13, since_words: str, asked_seconds: float, incidents: Sequen
         if _fires(result) and not isinstance(result, Unknown):
             said = [f"incident: {about.sentence}" for about in _incidents_of(result.rule, one.tier, incidents)[-1:]]
             said += [*result.details, *(f"cause: {'; '.join(c.evidence)}" for c in result.causes)]
-            said += [*(f"do: {a.text}" for a in result.actions[:1]), f"runbook: {runbook_url(result.rule)}"]
+            said += [*(f"do: {a.text}" for a in result.actions[:1]), f"runbook: {_page(result.rule)}"]
             lines += [line for text in said for line in _wrapped(text, 12, 14)]
     if one.unvisited:
         lines += _wrapped(f"load not reached: {', '.join(one.unvisited)} a replica", 2, 4)
@@ -74,6 +78,10 @@ def _incidents_of(rule: str, tier: str, incidents: Iterable[Incident]) -> list[I
 
 def _wrapped(text: str, first: int, then: int) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * then)
+
+
+def _page(rule: str) -> str:
+    return runbook_url(rule) if rule in BY_NAME else BATCH_PAGE
 
 
 def _fires(result: RuleResult) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rules.catalogue.thresholds import BEFORE_LOAD, FATAL, explain
 from rules.methods.availability import judge_stale, judge_target_down, judge_tier_down, judge_unknown_too_long
-from rules.methods.demand import judge_batch, judge_demand, judge_forecast
-from rules.telemetry.windows import HOUR_SECONDS
+from rules.methods.demand import judge_demand, judge_forecast
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 ROWS: tuple[Rule, ...] = (
@@ -141,28 +140,5 @@ ROWS: tuple[Rule, ...] = (
             "If the demand stays, plan again with the new peak: workload.requests_per_second.peak and fleet.instances",
         ),
         explained_by=explain(*BEFORE_LOAD, "ForecastDegraded"),
-    ),
-    Rule(
-        name="BatchBehind",
-        method=judge_batch,
-        loudness=Severity.TICKET,
-        window_seconds=HOUR_SECONDS,
-        thresholds={
-            "share": Threshold(0.77, "ratio", "guide 9.1, step 13: more than 30 % off the benchmark, 1 / 1.3"),
-            "minimum_requests": Threshold(
-                30, "requests", "of fewer, the rate itself is known to no better than a fifth"
-            ),
-        },
-        signal="generation_tokens_per_second",
-        about="what is needed by what there is",
-        title="Batch work behind plan",
-        meaning="At the present rate the work ends too late. Or fewer tokens are made than in the benchmark, although work "
-        "waits.",
-        actions=(
-            "Add replicas until the deadline, or let the queue fill online tiers (sizewatch_spare_capacity_rps)",
-            "Raise the client's concurrency or --max-num-seqs while KV cache and evictions allow it",
-            "If the job has grown, put its size into the plan's batch",
-        ),
-        explained_by=explain(*BEFORE_LOAD, "KvEviction"),
     ),
 )

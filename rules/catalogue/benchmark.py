@@ -14,10 +14,12 @@ from rules.catalogue.thresholds import (
     SUPPORTED_REQUESTS,
     explain,
 )
+from rules.methods.demand import judge_batch
 from rules.methods.events import judge_excess
 from rules.methods.load import beyond_so_far, judge_beyond
 from rules.methods.means import judge_mean
 from rules.methods.tails import judge_tail
+from rules.telemetry.windows import HOUR_SECONDS
 from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
 from rules.verdicts.rule import Rule, Severity, Threshold
 
@@ -142,3 +144,24 @@ ROWS: tuple[Rule, ...] = (
         explained_by=explain(*BEFORE_LOAD, "DemandExceedsCapacity"),
     ),
 )
+
+BATCH_WORK = Rule(
+    name="BatchWork",
+    method=judge_batch,
+    loudness=Severity.REPORT,
+    window_seconds=HOUR_SECONDS,
+    thresholds={
+        "share": Threshold(0.77, "ratio", f"{STEP_13}: more than 30 % off the benchmark, 1 / 1.3"),
+        "minimum_requests": Threshold(30, "requests", "of fewer, the rate itself is known to no better than a fifth"),
+    },
+    signal="generation_tokens_per_second",
+    about="what is needed by what there is",
+    title="Batch work behind plan",
+    meaning="At the present rate the work ends too late. Or fewer tokens are made than in the benchmark, although work waits.",
+    actions=(
+        "Add replicas until the deadline, or let the queue fill online tiers (sizewatch_spare_capacity_rps)",
+        "Raise the client's concurrency or --max-num-seqs while KV cache and evictions allow it",
+        "If the job has grown, put its size into the plan's batch",
+    ),
+)
+"""Row by which the check confirms a batch tier. It is no rule of the agent, so it has no alert."""

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules.catalogue import benchmark
-from rules.catalogue.registry import BY_NAME, RULES
+from rules.catalogue.registry import RULES
 from rules.causes import explain
 from rules.evaluator.tier_rules import evaluate_rule
-from rules.methods.demand import judge_batch
 from rules.methods.tails import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -48,8 +47,8 @@ def learning_words(observed_seconds: float) -> str:
 ASKED = frozenset(rule.name for rule in benchmark.ROWS) | {"KvEviction"}
 """Rules of the guide's step 13: latency, utilisation, hits, evictions and load against the benchmark."""
 
-CONFIRMING = frozenset({judge_tail, judge_batch})
-"""Methods of which one must give a verdict. Without a compared latency, nothing of the benchmark is confirmed."""
+CONFIRMING = frozenset({benchmark.BATCH_WORK.name, *(rule.name for rule in RULES if rule.method is judge_tail)})
+"""Rows of which one must give a verdict. Without a compared latency, nothing of the benchmark is confirmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ class Step13:
         firing = {v.status for v in verdicts if v.status in FIRING}
         if firing:
             return Status.CRITICAL if Status.CRITICAL in firing else Status.WARNING
-        compared = any(BY_NAME[v.rule].method in CONFIRMING for v in verdicts)
+        compared = any(v.rule in CONFIRMING for v in verdicts)
         return Status.OK if compared and not is_learning(self.seen_seconds) else Status.UNKNOWN
 
     @property
@@ -117,11 +116,13 @@ def check_benchmark(
 
     A finding must show in three separate periods. For less than half a day, give minutes (60 s), not hours.
     """
-    results, is_batch = [], context.plan is not None and context.plan.is_batch
+    results: list[RuleResult] = []
     for rule in RULES:
-        if (rule.name in ASKED or (is_batch and rule.method is judge_batch)) and not rule.per_scrape:
+        if rule.name in ASKED and not rule.per_scrape:
             result = evaluate_rule(rule, context, binned, now, period_seconds)
             results.append(explain.add_causes(result, context, binned) if isinstance(result, Verdict) else result)
+    if context.plan is not None and context.plan.is_batch:
+        results.append(evaluate_rule(benchmark.BATCH_WORK, context, binned, now, period_seconds))
     return Step13(
         tier=context.tier,
         results=tuple(results),
