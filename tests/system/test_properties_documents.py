@@ -77,6 +77,7 @@ thresholds: {cpu-small: {TtftDivergence: {factor: 1.5}}}
 logging: {level: debug, format: json}
 """
 
+DOCUMENT = yaml.safe_load(FULL_CONFIG)
 CANARY = "hunter2-c4n4ry-" + "x" * 10_000
 
 
@@ -95,11 +96,11 @@ def with_value(document: Any, path: tuple[Any, ...], value: object) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("path", sorted(leaves(yaml.safe_load(FULL_CONFIG)), key=str), ids=str)
+@pytest.mark.parametrize("path", sorted(leaves(DOCUMENT), key=str), ids=str)
 def test_no_value_of_a_configuration_is_repeated_whole(path: tuple[Any, ...], tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     for value in (CANARY, [CANARY], {"a": CANARY}):
-        file.write_text(yaml.safe_dump(with_value(yaml.safe_load(FULL_CONFIG), path, value)), encoding="utf-8")
+        file.write_text(yaml.safe_dump(with_value(DOCUMENT, path, value)), encoding="utf-8")
         with pytest.raises(ConfigError) as refused:
             config.load(file, environment={})
         assert message_trouble(refused.value.problems) == ""

@@ -26,8 +26,6 @@ from agent.http_client.transport import TargetOptions
 PAGE = b"# TYPE x gauge\nx 12\n"
 SOON = 0.3
 """Seconds: the time limit of the scrapes here that are meant to run into it."""
-BUSY_MACHINE = 3.0
-"""Seconds that a machine with other things to do may be late; what is tested for would last a minute or for ever."""
 
 Answer = Callable[[socket.socket], None]
 

@@ -23,7 +23,6 @@ from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 RULE = "ColdStartLate"
 PLANNED = context(cold_start_seconds=40)
-NOT_WHOLE = "40 s are planned for the whole, which was not timed"
 
 
 def started(number: int, *seconds: float, **more: Any) -> Window:
