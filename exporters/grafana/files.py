@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any
 
 from exporters.grafana.cost_dashboard import COST
-from exporters.grafana.dashboard_json import DATASOURCE, Json, dashboard_json
+from exporters.grafana.dashboard_json import Json, dashboard_json
 from exporters.grafana.fleet_dashboard import FLEET
 from exporters.grafana.forecast_dashboard import FORECAST
-from exporters.grafana.queries import SAME_SOURCE
-from exporters.grafana.records import Dashboard, PanelType
+from exporters.grafana.records import Dashboard
 from exporters.grafana.replica_dashboard import REPLICA_DASHBOARD
 from exporters.grafana.self_monitoring_dashboard import ITSELF
 from exporters.grafana.tier_dashboard import TIER
@@ -47,57 +46,11 @@ DASHBOARDS: tuple[Dashboard, ...] = (FLEET, TIER, REPLICA_DASHBOARD, COST, FOREC
 DATASOURCE_UID = "sizewatch-prometheus"
 FOLDER = "sizewatch"
 MOUNTED = "/var/lib/grafana/dashboards/sizewatch"
-INPUT = "DS_PROMETHEUS"
-OLDEST_GRAFANA = "10.0.0"
 
 
 def dashboard_text(dashboard: Dashboard) -> str:
-    """Return a dashboard for file provisioning, the API and the import page."""
+    """Return a dashboard for file provisioning, the API and the import page. Its data source is a variable."""
     return _json(dashboard_json(dashboard))
-
-
-def upload_text(dashboard: Dashboard) -> str:
-    """Return a dashboard that asks for its data source on manual upload. File provisioning cannot read it."""
-    model = dashboard_json(dashboard)
-    variables = model["templating"]["list"]
-    model["templating"] = {"list": [one for one in variables if one["name"] != "datasource"]}
-    text = json.dumps(model).replace(SAME_SOURCE, "").replace(DATASOURCE["uid"], f"${{{INPUT}}}")
-    asked = json.loads(text)
-    return _json({"__inputs": _inputs(), "__elements": {}, "__requires": _requires(dashboard), **asked})
-
-
-def _inputs() -> list[Json]:
-    return [
-        {
-            "name": INPUT,
-            "label": "Prometheus",
-            "description": "The Prometheus that scrapes the sizewatch agents",
-            "type": "datasource",
-            "pluginId": "prometheus",
-            "pluginName": "Prometheus",
-        }
-    ]
-
-
-def _requires(dashboard: Dashboard) -> list[Json]:
-    kinds = {panel.kind for section in dashboard.sections for panel in section.panels}
-    return [
-        {"type": "grafana", "id": "grafana", "name": "Grafana", "version": OLDEST_GRAFANA},
-        {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
-        *(
-            {"type": "panel", "id": kind.value, "name": _PLUGINS[kind], "version": ""}
-            for kind in PanelType
-            if kind in kinds
-        ),
-    ]
-
-
-_PLUGINS: Mapping[PanelType, str] = {
-    PanelType.LINES: "Time series",
-    PanelType.STAT: "Stat",
-    PanelType.TABLE: "Table",
-    PanelType.STATES: "State timeline",
-}
 
 
 def _json(data: Json) -> str:
@@ -161,7 +114,6 @@ def _yaml(head: str, data: Mapping[str, Any]) -> str:
 
 FILES: Mapping[str, Callable[[], str]] = {
     **{f"grafana/dashboards/{one.uid}.json": partial(dashboard_text, one) for one in DASHBOARDS},
-    **{f"grafana/upload/{one.uid}.json": partial(upload_text, one) for one in DASHBOARDS},
     "grafana/provisioning/datasources/sizewatch.yaml": datasource_text,
     "grafana/provisioning/dashboards/sizewatch.yaml": provider_text,
     "grafana/kubernetes/dashboards.yaml": config_maps_text,

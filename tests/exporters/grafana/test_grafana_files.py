@@ -1,4 +1,4 @@
-"""The files in grafana/: for file provisioning, for upload by hand, and for Kubernetes."""
+"""The files in grafana/: for import, for file provisioning and for Kubernetes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paths import ROOT
 
 from exporters.docs.generated_files import ARTEFACTS
 from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FOLDER, INPUT
+from exporters.grafana.files import DASHBOARDS, DATASOURCE_UID, FILES, FOLDER
 
 
 def written(path: str) -> str:
@@ -32,21 +32,18 @@ def test_every_file_is_one_that_render_keeps_and_no_other_lies_there() -> None:
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda one: one.uid)
-def test_the_variant_for_upload_asks_for_its_data_source_and_is_otherwise_the_same(dashboard: Any) -> None:
-    upload = json.loads(written(f"upload/{dashboard.uid}.json"))
-    (asked,) = upload.pop("__inputs")
-    assert (asked["name"], asked["type"], asked["pluginId"]) == (INPUT, "datasource", "prometheus")
-    assert upload.pop("__elements") == {}
-    required = {one["id"] for one in upload.pop("__requires")}
-    assert required == {"grafana", "prometheus"} | {one["type"] for one in list_panels(upload)} - {"row"}
-    assert set(re.findall(r'"uid": "([^"]+)"', json.dumps(upload))) == {dashboard.uid, f"${{{INPUT}}}"}
-    plain = json.loads(written(f"dashboards/{dashboard.uid}.json"))
-    assert plain == dashboard_json(dashboard)
-    assert "__inputs" not in plain
-    del plain["templating"]["list"][0]
-    assert "datasource" not in set(re.findall(r"\$\{?(\w+)", json.dumps(upload)))
-    text = json.dumps(plain).replace("${datasource:queryparam}&", "").replace("${datasource}", f"${{{INPUT}}}")
-    assert json.loads(text) == upload
+def test_a_file_is_right_for_import_and_for_provisioning(dashboard: Any) -> None:
+    """Import asks for nothing, provisioning fills nothing in: the data source is a variable, the database id is Grafana's."""
+    model = json.loads(written(f"dashboards/{dashboard.uid}.json"))
+    assert model == dashboard_json(dashboard)
+    assert model["uid"] == dashboard.uid
+    assert {"id", "__inputs", "__requires", "__elements"} & set(model) == set()
+    source = model["templating"]["list"][0]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    asking = [*model["annotations"]["list"], *model["templating"]["list"][1:]]
+    asking += [panel for panel in list_panels(model) if panel["type"] != "row"]
+    assert {json.dumps(one["datasource"]) for one in asking} == {'{"type": "prometheus", "uid": "${datasource}"}'}
+    assert set(re.findall(r'"uid": "([^"]+)"', json.dumps(model))) == {dashboard.uid, "${datasource}"}
 
 
 def test_config_maps_hold_the_dashboards_and_the_label_that_the_sidecar_looks_for() -> None:
