@@ -46,7 +46,7 @@ def test_what_a_late_job_raised_is_not_lost():
     release.set()
     with pytest.raises(ValueError, match="late"):
         run_when_back(thread, lambda: 42)
-    assert thread.run(lambda: 42) == 42
+    assert run_when_back(thread, lambda: 42) == 42
     thread.stop()
 
 

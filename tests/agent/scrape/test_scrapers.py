@@ -343,11 +343,15 @@ def test_a_page_that_is_slow_to_parse_costs_its_own_scrape(monkeypatch: pytest.M
     with engines(2) as served:
         scrapers = Scrapers(targets(served, {0}))
         slow.append(scrapers._scrapers["t", "r0"].reader)
-        turn = run_cycle(scrapers)
-        assert kinds(turn) == ["timeout", "page"]
-        error = turn["t", "r0"].error
-        assert error is not None
-        assert "parsing its page takes longer" in error.text
+
+        def is_parsed_for_long() -> bool:
+            turn = run_cycle(scrapers)
+            assert kinds(turn)[1] == "page"
+            error = turn["t", "r0"].error
+            return error is not None and "parsing its page takes longer" in error.text
+
+        # On a busy machine the page itself may come too late.
+        assert wait_for(is_parsed_for_long)
         free.set()
         assert wait_for(lambda: kinds(run_cycle(scrapers)) == ["page", "page"])
         scrapers.close()
