@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # Else every process that tests start compiles the whole project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick goldens tools lint sbom audit site lock bench soak clean chaos
+.PHONY: demo test quick goldens mutants tools lint sbom audit site lock bench soak clean chaos
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ quick: $(STAMP)
 # What is read and judged today, in tests/goldens. WRITE=1 writes the files anew; PART="verdicts/steady" takes some.
 goldens: $(STAMP)
 	@PYTHONPATH=.:tests/support $(BIN)/python -m goldens $(if $(WRITE),--write) $(PART)
+
+# Sixty mistakes in rules/, one at a time: each must fail a test (tests/mutants/mutants.toml). NAME="a b" runs two of them.
+mutants: $(STAMP)
+	@$(BIN)/python tests/mutants/run_mutants.py $(NAME)
 
 tools:
 	@tests/install_tools.sh
