@@ -267,7 +267,7 @@ ROWS: tuple[MonitoringRow, ...] = (
     ),
     _row("failed_share", "Failed requests", "ratio", _failures, "AvailabilityBurn"),
     _row("refused_share", "Refused requests", "ratio", _words("none for want of room"), "RequestsRefused"),
-    _row("completed_rps", "Completed requests", "per_second", _usable, "LoadBeyondBenchmark", "PastTheKnee"),
+    _row("completed_rps", "Completed requests", "per_second", _usable, "LoadBeyondBenchmark"),
     _row("energy_per_generated_token", "Energy per generated token", "joules_per_token", _energy),
     _row("cost_per_million_tokens", "Cost per million tokens", "money", _words("as planned, see step 12")),
 )

@@ -54,7 +54,7 @@ ENGINE = (
 LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
 MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence")
 HITS = ("PrefixHitDivergence", "PrefixHitLow")
-QUEUE = ("ReplicaImbalance", "GpuSaturated", "PastTheKnee", "QueueGrowing")
+QUEUE = ("ReplicaImbalance", "GpuSaturated", "QueueGrowing")
 DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
 LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
 BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
@@ -64,7 +64,7 @@ ONLINE_ONLY = frozenset(
         *("TtftDivergence", "TpotDivergence", "ItlDivergence", "GpuUtilizationShortfall", "PrefixHitDivergence"),
         *("EvictionDivergence", "LoadBeyondBenchmark", "BenchmarkNotRepresentative"),
         *("TtftTail", "TpotTail", "TtftSloBurn", "NoHeadroom", "DemandExceedsCapacity", "ForecastDegraded"),
-        *("QueueGrowing", "PastTheKnee", "GpuSaturated", "KvCacheNearCeiling", "KvCacheCascade", "UtilizationTrap"),
+        *("QueueGrowing", "GpuSaturated", "KvCacheNearCeiling", "KvCacheCascade", "UtilizationTrap"),
     }
 )
 """Rules that are not asked of a batch tier: nobody waits for a first token, and a long queue at the highest concurrency is

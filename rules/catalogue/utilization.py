@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import (
-    ALLOWED_SLOW,
     BEFORE_LOAD,
     BEFORE_QUEUE,
     DAY,
     FULLEST,
-    MINIMUM_REQUESTS,
     SEEN,
     WEEK,
     WORKLOAD,
@@ -16,7 +14,6 @@ from rules.catalogue.thresholds import (
 )
 from rules.methods.bands import judge_band
 from rules.methods.headroom import judge_falling, judge_headroom
-from rules.methods.shape import judge_shape
 from rules.methods.trend import judge_trend
 from rules.methods.utilization import judge_empty_queue, judge_trap
 from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
@@ -162,7 +159,7 @@ ROWS: tuple[Rule, ...] = (
         meaning="More requests arrive than finish, and the queue grows steadily: every further request waits longer than the one "
         "before. Above the load that replicas take the fleet is too small for its traffic; below it something holds requests up.",
         actions=(SEE_THE_LOAD, *all_levers("QueueGrowing")),
-        explained_by=explain(*BEFORE_QUEUE, "GpuSaturated", "PastTheKnee"),
+        explained_by=explain(*BEFORE_QUEUE, "GpuSaturated"),
     ),
     Rule(
         name="QueueAlwaysEmpty",
@@ -192,28 +189,5 @@ ROWS: tuple[Rule, ...] = (
             "Fill the idle hours with offline batch work, or share the GPUs with another model",
             "Check first that traffic is not being lost before it reaches the engines",
         ),
-    ),
-    Rule(
-        name="PastTheKnee",
-        method=judge_shape,
-        loudness=Severity.TICKET,
-        thresholds={
-            "ratio": Threshold(10, "times", "inference guide: P99/P50 above 10 is a tail problem; 8.1: the knee"),
-            "allowed_share": ALLOWED_SLOW,
-            "minimum_requests": MINIMUM_REQUESTS,
-        },
-        signal="ttft_p99_seconds",
-        unit="times",
-        family="ttft_seconds",
-        metric="ttft_p99_seconds",
-        about="TTFT P99 by P50",
-        title="TTFT P99 far above P50",
-        meaning="The slowest first tokens have left the median behind. Above the load that a replica can take this is the "
-        "knee of its curve, below it a slow tail.",
-        actions=(
-            SEE_THE_LOAD,
-            *all_levers("PastTheKnee"),
-        ),
-        explained_by=explain(*BEFORE_QUEUE, "GpuSaturated"),
     ),
 )

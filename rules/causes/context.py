@@ -173,13 +173,8 @@ def prove_when_slow(examine: Callable[[CauseContext], CauseResult]) -> Callable[
 
 
 def read_first_token_limit(context: CauseContext) -> float | None:
-    """Return the seconds above which a first token is late: the rule's multiple of the median, or the objective."""
-    if "ratio" not in context.rule.thresholds:
-        return context.context.basis.ttft_slo_seconds
-    median = histograms.quantile(context.total.histograms.get(FIRST_TOKEN, ()), 0.5)
-    if median is None or median.high is None:
-        return None
-    return context.rule.limit("ratio", context.context.limits) * median.high
+    """Return the seconds above which a first token is late: the objective."""
+    return context.context.basis.ttft_slo_seconds
 
 
 def _read_limit(context: CauseContext) -> float | None:

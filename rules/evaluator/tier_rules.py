@@ -41,7 +41,7 @@ OF_EACH = frozenset(
 )
 """Rules that compare the replicas of a tier with each other. They cannot use sums over replicas."""
 
-EACH_POOL = frozenset({"NoHeadroom", "DemandExceedsCapacity", "WorkloadDrift", "PastTheKnee"})
+EACH_POOL = frozenset({"NoHeadroom", "DemandExceedsCapacity", "WorkloadDrift"})
 """Rules that read prefill and decode pools one by one. Sums over replicas do not tell pools apart."""
 
 SELDOM = frozenset({"PrefixRoutingBroken", "ReplicaImbalance"})

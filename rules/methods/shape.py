@@ -1,4 +1,4 @@
-"""Shape of a latency: its P99 against the objective of the plan, or against its median (guide 8.1, 9.3).
+"""Shape of a latency: its P99 against the objective of the plan, and its median (guide 8.1, 9.3).
 
 A slow tail and a slow median need different actions. Bounds are the edges of the buckets.
 """
@@ -19,10 +19,9 @@ from rules.methods.evidence import (
     range_reading,
     sum_parts,
 )
-from rules.methods.load import compare_offered_load
 from rules.telemetry import histograms
 from rules.telemetry.histograms import Histogram, Quantile, Share
-from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.signals import Gap
 from rules.telemetry.wording import number, quantity, spread
 from rules.verdicts.context import (
     LIKELY_CONFIDENCE,
@@ -49,12 +48,6 @@ WORDS: dict[str, dict[LatencyPattern, str]] = {
     },
 }
 
-KNEE_WORDS: dict[LatencyPattern, str] = {
-    LatencyPattern.KNEE: "past the knee: more load than replicas can take",
-    LatencyPattern.TAIL: "a slow tail, not the load",
-    LatencyPattern.EITHER: "past the knee, or a slow tail",
-}
-
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyShape:
@@ -67,11 +60,6 @@ class LatencyShape:
 
 @partial(judge_each_pool, by_rate=False)
 def judge_shape(case: RuleContext) -> RuleResult:
-    """Compare with the median if the rule has a `ratio`, else with the objective of the plan."""
-    return judge_knee(case) if "ratio" in case.rule.thresholds else judge_promise(case)
-
-
-def judge_promise(case: RuleContext) -> RuleResult:
     """Find more requests above the objective than a P99 allows. Tell a slow tail from a slow median."""
     promised = read_plan_value(case.context, case.rule.needs)
     if not isinstance(promised, float | int):
@@ -102,35 +90,6 @@ def judge_promise(case: RuleContext) -> RuleResult:
     status = Status.CRITICAL if pattern is LatencyPattern.EVERYTHING else Status.WARNING
     sentence = f"{claim}; {WORDS[case.rule.family][pattern]}"
     return with_levers(case.verdict(status, certainty, observed, expected, sentence, details=details), pattern)
-
-
-def judge_knee(case: RuleContext) -> RuleResult:
-    """Find a P99 far above P50: past the knee if the load is above the capacity of a replica, else a slow tail.
-
-    Well past the knee the median follows and the two are close again. Then load and objective decide.
-    """
-    shape = _read_shape(case)
-    if isinstance(shape, Unknown):
-        return shape
-    ratio, median = case.limit("ratio"), shape.p50
-    if median.high is None:
-        return case.unknown(Gap.NOT_EXPOSED, f"half of the requests took more than {number(median.low, 'seconds')}")
-    limit = ratio * (median.value or median.high)
-    certainty = _find_slow_requests(case, limit, ratio * median.high)
-    load, pattern = compare_offered_load(case)
-    promised = case.context.basis.ttft_slo_seconds
-    if certainty is None and pattern is LatencyPattern.KNEE and promised is not None:
-        certainty = _find_slow_requests(case, promised, promised)
-    if isinstance(certainty, Unknown):
-        return certainty
-    observed, expected = _divide_by_median(shape), range_reading(1.0, ratio, median.n)
-    claim, healthy = f"TTFT P99 is {quantity(observed, 'times')} times P50", f"up to {ratio:g} times is healthy"
-    details = (_describe(shape), str(load), healthy)
-    if certainty is None:
-        text = f"{claim}; {_explain_ok(case, shape, limit) or healthy}"
-        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, text, details=details)
-    sentence = f"{claim}; {KNEE_WORDS[pattern]}"
-    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details), pattern)
 
 
 def _read_shape(case: RuleContext) -> LatencyShape | Unknown:
@@ -194,12 +153,3 @@ def _explain_ok(case: RuleContext, shape: LatencyShape, limit: float) -> str:
         return "this may be chance"
     last = histograms.share_above(sum_parts(case.last_quarter(case.binned), case.rule.family), limit)
     return explain_not_lasting(case, is_over=last.best <= allowed * last.n)
-
-
-def _divide_by_median(shape: LatencyShape) -> Reading:
-    """Return P99 / P50, between the bounds of both."""
-    p50, p99 = shape.p50, shape.p99
-    value = None if p99.value is None or not p50.value else p99.value / p50.value
-    low = p99.low / p50.high if p50.high else None
-    high = None if p99.high is None or p50.low <= 0 else p99.high / p50.low
-    return Reading(value=value, low=low, high=high, n=p50.n)

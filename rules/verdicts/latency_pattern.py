@@ -72,27 +72,6 @@ _TPOT_EVERYTHING = (
     "If a small batch is slow too, use another tier or a quantised model: the GPUs are too weak",
 )
 
-_KNEE = (
-    ADD_REPLICAS,
-    "Move the knee: quantisation, prefix caching, a larger KV cache (guide 8.4)",
-)
-
-_SINGLED_OUT = (
-    "Compare slow requests with the others: long prompts, prefix cache misses, adapters, one slow replica",
-    "If long prompts hold up the others: chunked prefill, or prefill on replicas of their own",
-)
-
-_KNEE_TAIL = (
-    KEEP_REPLICAS,
-    *_SINGLED_OUT,
-)
-
-_KNEE_EITHER = (
-    "Benchmark the tier and put its curve into the plan: it separates the knee from a slow tail",
-    "If the median and the queue grow with the load: add replicas, or shed load at the gateway",
-    *_SINGLED_OUT,
-)
-
 _QUEUE = (
     ADD_REPLICAS,
     "Shed load at the gateway at the circuit breaker's depth until they are there",
@@ -120,7 +99,6 @@ LEVERS: Mapping[str, Mapping[LatencyPattern, tuple[str, ...]]] = {
         LatencyPattern.EVERYTHING: _TPOT_EVERYTHING,
         LatencyPattern.EITHER: join_actions((_TPOT_TAIL, _TPOT_EVERYTHING)),
     },
-    "PastTheKnee": {LatencyPattern.KNEE: _KNEE, LatencyPattern.TAIL: _KNEE_TAIL, LatencyPattern.EITHER: _KNEE_EITHER},
     "QueueGrowing": {
         LatencyPattern.KNEE: _QUEUE,
         LatencyPattern.TAIL: _QUEUE_HELD_UP,

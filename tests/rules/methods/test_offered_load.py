@@ -8,22 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import context, each, gauge, minute, minutes, seen, verdict
+from judging_samples import context, each, gauge, minute, seen, verdict
 from prose import explain
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator import tier_rules
 from rules.methods.load import offered_load
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.windows import Window
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
-from rules.verdicts.held_windows import HeldWindows
 from rules.verdicts.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS
 from rules.verdicts.verdict import Status, Verdict
 
-BEYOND, KNEE = "LoadBeyondBenchmark", "PastTheKnee"
+BEYOND = "LoadBeyondBenchmark"
 EDGES = (0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
 LENGTHS = {"prompt_tokens": {"mean": 1000, "p50": 1000}, "generation_tokens": {"mean": 100, "p50": 100}}
 
@@ -35,11 +33,9 @@ def tailed(number: int, rps: float, in_system: float = 4.0, change: float = 0.0,
     return replace(made, histograms={"ttft_seconds": seen({0.03: 0.96 * n, 0.9: 0.04 * n}, EDGES)})
 
 
-def both(make: Callable[[int], Window], known: TierContext | None = None) -> tuple[Verdict, Verdict]:
-    several = each(10, make)
-    known = known or context()
-    found = verdict(BEYOND, known, several), verdict(KNEE, known, several)
-    assert [one.status for one in found] == [Status.WARNING, Status.WARNING]
+def beyond(make: Callable[[int], Window], known: TierContext | None = None) -> Verdict:
+    found = verdict(BEYOND, known or context(), each(10, make))
+    assert found.status is Status.WARNING
     return found
 
 
@@ -53,25 +49,24 @@ def both(make: Callable[[int], Window], known: TierContext | None = None) -> tup
     ],
     ids=["completed", "completed and in the system", "arriving", "in the last quarter"],
 )
-def test_load_above_capacity_is_add_replicas_in_both(make: Callable[[int], Window]) -> None:
-    for found in both(make):
-        actions = [one.text for one in found.actions]
-        assert actions[0] == ADD_REPLICAS, found.sentence
-        assert KEEP_REPLICAS not in actions
-        assert "arrive at a replica, 6 rps are usable" in explain(found)
+def test_load_above_capacity_is_add_replicas(make: Callable[[int], Window]) -> None:
+    found = beyond(make)
+    actions = [one.text for one in found.actions]
+    assert actions[0] == ADD_REPLICAS, found.sentence
+    assert KEEP_REPLICAS not in actions
+    assert "arrive at a replica, 6 rps are usable" in explain(found)
 
 
-def test_requests_held_up_at_a_small_load_are_not_too_many_in_both() -> None:
+def test_requests_held_up_at_a_small_load_are_not_too_many() -> None:
     """0.9 rps of 6 with 9 requests in the system, where the benchmark's highest had 8."""
-    beyond, knee = both(lambda n: tailed(n, 0.9, in_system=9.0))
-    for found in (beyond, knee):
-        actions = [one.text for one in found.actions]
-        assert actions[0] == KEEP_REPLICAS
-        assert not any(text.startswith("Add replicas") or "exceeded" in text for text in actions)
-        assert "0.9 rps arrive at a replica, 6 rps are usable" in explain(found)
-    assert beyond.sentence.startswith("a holds more requests than benchmarked; ")
-    assert "the replicas together can take this load" in beyond.sentence
-    assert any("a slow machine" in one.text for one in beyond.actions)
+    found = beyond(lambda n: tailed(n, 0.9, in_system=9.0))
+    actions = [one.text for one in found.actions]
+    assert actions[0] == KEEP_REPLICAS
+    assert not any(text.startswith("Add replicas") or "exceeded" in text for text in actions)
+    assert "0.9 rps arrive at a replica, 6 rps are usable" in explain(found)
+    assert found.sentence.startswith("a holds more requests than benchmarked; ")
+    assert "the replicas together can take this load" in found.sentence
+    assert any("a slow machine" in one.text for one in found.actions)
 
 
 def test_one_replica_that_gets_too_much_needs_another_spread_and_no_further_replica() -> None:
@@ -84,7 +79,6 @@ def test_one_replica_that_gets_too_much_needs_another_spread_and_no_further_repl
     texts = [one.text for one in found.actions]
     assert texts[0] == KEEP_REPLICAS
     assert any("spread evenly" in text for text in texts)
-    assert verdict(KNEE, context(), replicas).actions[0].text == KEEP_REPLICAS
 
 
 def test_long_requests_count_as_the_work_they_are() -> None:
@@ -95,18 +89,18 @@ def test_long_requests_count_as_the_work_they_are() -> None:
         return lambda n: tailed(n, rps, in_system=9.0, counters=tokens)
 
     known = context(workload=LENGTHS)
-    for found in both(long(3.5), known):
-        assert found.actions[0].text == ADD_REPLICAS
-        assert "3.5 rps arrive at a replica (by their tokens the work of 7 rps), 6 rps are usable" in explain(found)
-    assert [found.actions[0].text for found in both(long(1.75), known)] == [KEEP_REPLICAS, KEEP_REPLICAS]
+    found = beyond(long(3.5), known)
+    assert found.actions[0].text == ADD_REPLICAS
+    assert "3.5 rps arrive at a replica (by their tokens the work of 7 rps), 6 rps are usable" in explain(found)
+    assert beyond(long(1.75), known).actions[0].text == KEEP_REPLICAS
 
 
 def test_where_no_capacity_is_known_neither_action_is_named() -> None:
     known = context(slo={"ttft_p99_seconds": 0.05})
     assert known.capacity is None
-    for found in both(lambda n: tailed(n, 7.0), known):
-        assert {ADD_REPLICAS, KEEP_REPLICAS}.isdisjoint(one.text for one in found.actions)
-        assert "what load a replica can take is not known" in explain(found)
+    found = beyond(lambda n: tailed(n, 7.0), known)
+    assert {ADD_REPLICAS, KEEP_REPLICAS}.isdisjoint(one.text for one in found.actions)
+    assert "what load a replica can take is not known" in explain(found)
 
 
 def test_a_measured_capacity_above_the_benchmarks_highest_asks_for_no_replicas() -> None:
@@ -118,11 +112,10 @@ def test_a_measured_capacity_above_the_benchmarks_highest_asks_for_no_replicas()
     assert any("benchmark up to it" in one.text for one in found.actions)
 
 
-def test_what_both_may_say_stands_in_the_catalogue_behind_what_tells_them_apart() -> None:
-    for rule in (BEYOND, KNEE):
-        actions = BY_NAME[rule].actions
-        assert actions[0].startswith("Check first whether it is the load")
-        assert {ADD_REPLICAS, KEEP_REPLICAS} < set(actions)
+def test_what_it_may_say_stands_in_the_catalogue_behind_what_tells_it_apart() -> None:
+    actions = BY_NAME[BEYOND].actions
+    assert actions[0].startswith("Check first whether it is the load")
+    assert {ADD_REPLICAS, KEEP_REPLICAS} < set(actions)
 
 
 def test_an_engine_that_finishes_nothing_still_has_arrivals() -> None:
@@ -140,25 +133,6 @@ def test_an_engine_that_finishes_nothing_still_has_arrivals() -> None:
     assert found is not None
     assert (found.arriving_rps, found.work_rps) == (0.5, 0.5)
     assert offered_load(replace(jammed, counters={}), replace(capacity, lengths=UNTOLD)) is None
-
-
-def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:
-    """Of a large tier one rule reads every replica's minute and the other the sums by load."""
-    several = {name: each(10, lambda n: tailed(n, 0.9, in_system=9.0)) for name in ("a", "b")}
-    alone = minutes(context(), several)
-    summed = replace(
-        alone,
-        binned=HeldWindows(
-            load_bins.bin_window(one.window, context().curve, None) for one in alone.binned if one.replica == "a"
-        ),
-        each=alone.binned.batches,
-    )
-    now = max(one.window.end for one in alone.binned)
-    found = {one.rule: one for one in tier_rules.evaluate_tier_rules(summed, context(), now)}
-    for rule in (BEYOND, KNEE):
-        result = found[rule]
-        assert isinstance(result, Verdict)
-        assert result.actions[0].text == KEEP_REPLICAS
 
 
 @pytest.mark.parametrize(("rps", "first"), [(2.0, KEEP_REPLICAS), (5.9, ADD_REPLICAS)])

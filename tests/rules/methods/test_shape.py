@@ -1,37 +1,26 @@
 """Shapes of a latency: 180 requests a minute, 0.26 s promised; edges at 0.05, 0.1, 0.15, 0.26, 0.52 and 1 s."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import context, each, minute, seen, unknown, verdict
-from prose import explain
+from judging_samples import context, each, minute, unknown, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
-from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.windows import Window
+from rules.telemetry.signals import Gap
 from rules.verdicts.latency_pattern import LEVERS, LatencyPattern
 from rules.verdicts.verdict import Status
 
 PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}
 TAILS = pytest.mark.parametrize("rule", ["TtftTail", "TpotTail"])
-KNEE = "PastTheKnee"
 FINE = (0.01, 0.02, 0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
 
 
 def tier(**more: Any) -> TierContext:
     return context(slo=PROMISED, **more)
-
-
-def of(values: Mapping[float, float], number: int, **more: Any) -> Window:
-    """A minute with these latencies, by seconds how many."""
-    n = sum(values.values())
-    latencies = dict.fromkeys(("ttft_seconds", "tpot_seconds"), seen(values, FINE))
-    return replace(minute(number, rps=more.pop("rps", n / 60), **more), histograms=latencies)
 
 
 def levers(rule: str, shape: LatencyPattern) -> tuple[str, ...]:
@@ -69,8 +58,6 @@ def test_the_levers_of_one_shape_are_not_those_of_the_other() -> None:
     assert not any("Chunked prefill" in text for text in levers("TpotTail", LatencyPattern.EVERYTHING))
     assert not any("chunked prefill" in text for text in levers("TtftTail", LatencyPattern.EVERYTHING))
     assert not any("--max-num-seqs" in text for text in levers("TpotTail", LatencyPattern.TAIL))
-    assert levers(KNEE, LatencyPattern.TAIL)[0].startswith("Do not add replicas")
-    assert all("Do not add" not in text for text in levers(KNEE, LatencyPattern.KNEE))
     for rule, shapes in LEVERS.items():
         assert {text for texts in shapes.values() for text in texts} <= set(BY_NAME[rule].actions)
 
@@ -109,7 +96,7 @@ def test_silence_at_the_end_is_no_recovery(rule: str) -> None:
     )
 
 
-@pytest.mark.parametrize("rule", ["TtftTail", "TpotTail", KNEE])
+@TAILS
 def test_why_nothing_can_be_said(rule: str) -> None:
     assert unknown(rule, tier(), each(5, lambda n: minute(n, rps=0.0))).reason is Gap.NO_TRAFFIC
     few = unknown(rule, tier(), each(5, lambda n: minute(n, rps=0.3)))
@@ -122,80 +109,3 @@ def test_why_nothing_can_be_said(rule: str) -> None:
 def test_without_a_promise_there_is_nothing_to_break(rule: str) -> None:
     planless = load_bins.build_tier_context("t", None)
     assert unknown(rule, planless, each(5, minute)).reason is Gap.NOT_IN_PLAN
-
-
-def test_a_tail_far_above_the_median_at_a_load_that_fits_is_a_tail_of_its_own() -> None:
-    found = verdict(KNEE, tier(), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert "times P50; a slow tail, not the load" in found.sentence
-    assert tuple(action.text for action in found.actions) == levers(KNEE, LatencyPattern.TAIL)
-    assert isinstance(found.observed, Reading)
-    assert (found.observed.low, found.observed.high) == (pytest.approx(10.4), pytest.approx(50.0))
-
-
-def test_a_ratio_that_only_the_best_estimate_shows_is_likely() -> None:
-    """P50 in (0.05, 0.1], near its lower edge: ten times that is 0.5 to 1 s, and the tail is in (0.52, 1]."""
-    found = verdict(KNEE, tier(), each(10, lambda n: of({0.03: 88, 0.06: 84, 0.9: 8}, n)))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-
-
-def test_just_below_ten_it_is_ok() -> None:
-    found = verdict(KNEE, tier(), each(10, lambda n: of({0.03: 174, 0.2: 6}, n)))
-    assert found.status is Status.OK
-    assert found.sentence.endswith("; up to 10 times is healthy")
-
-
-def test_above_the_usable_load_it_is_the_knee() -> None:
-    within = tier()
-    assert within.capacity.rps is not None
-    rps = within.capacity.rps * 1.2
-    n = 60 * rps
-    found = verdict(KNEE, within, each(10, lambda number: of({0.03: 0.96 * n, 0.9: 0.04 * n}, number, rps=rps)))
-    assert "past the knee: more load than replicas can take" in found.sentence
-    assert tuple(action.text for action in found.actions) == levers(KNEE, LatencyPattern.KNEE)
-    just_below = 0.95 * within.capacity.rps
-    calmer = verdict(KNEE, within, each(10, lambda k: of({0.03: 0.96 * n, 0.9: 0.04 * n}, k, rps=just_below)))
-    assert "not the load" in calmer.sentence
-
-
-def test_well_past_the_knee_the_median_has_followed() -> None:
-    within = tier()
-    rps = within.capacity.rps * 1.2
-    followed = {0.4: 30 * rps, 0.9: 30 * rps}
-    found = verdict(KNEE, within, each(10, lambda n: of(followed, n, rps=rps)))
-    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert "past the knee" in found.sentence
-    assert verdict(KNEE, within, each(10, lambda n: of(followed, n, rps=1.0))).status is Status.OK
-
-
-def test_what_arrives_counts_and_not_only_what_finishes() -> None:
-    within = tier()
-    usable = within.capacity.rps
-    loaded = each(10, lambda n: of({0.03: 174, 0.9: 6}, n, rps=0.9 * usable, change=0.2 * usable * 60))
-    assert "past the knee" in verdict(KNEE, within, loaded).sentence
-
-
-def test_without_a_plan_the_ratio_is_judged_and_the_load_is_not_known() -> None:
-    found = verdict(KNEE, load_bins.build_tier_context("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
-    assert found.status is Status.WARNING
-    assert "times P50; past the knee, or a slow tail; P99" in explain(found)
-
-
-def test_where_the_load_is_not_known_nobody_is_told_that_it_is_within_what_replicas_take() -> None:
-    found = verdict(KNEE, load_bins.build_tier_context("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
-    assert tuple(action.text for action in found.actions) == levers(KNEE, LatencyPattern.EITHER)
-    assert all("Do not add" not in action.text for action in found.actions)
-
-
-def test_a_median_beyond_the_last_bucket_has_no_ratio() -> None:
-    found = unknown(KNEE, tier(), each(10, lambda n: of({0.03: 10, 2.0: 170}, n)))
-    assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "half of the requests took more than 1 s")
-
-
-def test_a_tail_is_over_or_a_burst_here_too() -> None:
-    over = each(12, lambda n: of({0.03: 174, 0.9: 6} if n < 8 else {0.03: 180}, n))
-    calm = verdict(KNEE, tier(), over)
-    assert calm.status is Status.OK
-    assert calm.sentence.endswith("times P50; no longer in the last quarter of the time")
-    short = each(2, lambda n: of({0.03: 90, 0.9: 90}, n))
-    assert unknown(KNEE, tier(), short).reason is Gap.TOO_FEW_REQUESTS

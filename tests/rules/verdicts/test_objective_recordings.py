@@ -16,7 +16,7 @@ from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Status, Subject
 
-RULES = {*BURNS, "TtftTail", "TpotTail", "PastTheKnee", "QueueGrowing", "GpuSaturated"}
+RULES = {*BURNS, "TtftTail", "TpotTail", "QueueGrowing", "GpuSaturated"}
 BURN = AlertKey(rule="TtftSloBurn", subject=Subject(tier="t"))
 
 
