@@ -85,7 +85,7 @@ def test_the_dashboards_and_the_standalone_pod_are_those_of_the_manifests_too() 
 
 SWITCHES: dict[str, tuple[Any, set[str]]] = {
     "node.enabled": (False, {"DaemonSet", "ClusterRole", "ClusterRoleBinding", "PriorityClass", "PodMonitor"}),
-    "fleet.enabled": (False, {"Deployment", "Role", "RoleBinding", "PodDisruptionBudget", "Service", "ServiceMonitor"}),
+    "fleet.enabled": (False, {"Deployment", "Service", "ServiceMonitor"}),
     "networkPolicy.enabled": (False, {"NetworkPolicy"}),
     "monitoring.enabled": (False, {"PodMonitor", "ServiceMonitor"}),
     "rules.enabled": (False, {"PrometheusRule"}),
@@ -118,7 +118,6 @@ def test_values_arrive_where_they_belong() -> None:
             "node.nodeSelector": {},
             "node.secretName": "tokens",
             "node.priorityClass": False,
-            "fleet.replicas": 3,
             "monitoring.labels": {"release": "prometheus"},
             "rules.labels": {"release": "prometheus"},
             "web.scheme": "HTTPS",
@@ -136,7 +135,6 @@ def test_values_arrive_where_they_belong() -> None:
     assert "priorityClassName" not in spec
     (secret,) = (one["secret"] for one in spec["volumes"] if "secret" in one)
     assert secret == {"secretName": "tokens", "defaultMode": 0o440}
-    assert found["Deployment", "sizewatch-fleet"]["spec"]["replicas"] == 3
     for kind, name in (("PodMonitor", "sizewatch-node"), ("PrometheusRule", "sizewatch-alerts")):
         assert found[kind, name]["metadata"]["labels"]["release"] == "prometheus"
     (endpoint,) = found["PodMonitor", "sizewatch-node"]["spec"]["podMetricsEndpoints"]
@@ -216,7 +214,7 @@ def test_the_schema_takes_the_defaults_and_says_no_to_what_it_does_not_know() ->
     for broken in (
         {"nodes": {}},
         {"node": {"enable": True}},
-        {"fleet": {"replicas": 0}},
+        {"fleet": {"replicas": 2}},
         {"image": {"tag": "a b"}},
         {"image": {"node": 'x" : y'}},
         {"networkPolicy": {"enginePorts": []}},

@@ -28,7 +28,6 @@ BASES, COMPONENTS, OVERLAYS = (
     sorted(str(path.relative_to(KUBERNETES)) for path in (KUBERNETES / kind).iterdir())
     for kind in ("base", "components", "overlays")
 )
-LEASE = "sizewatch-fleet"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 

@@ -15,29 +15,28 @@ metadata:
   labels: {{ template "sizewatch.labels" . }}
 {{- end }}
 
-{{- /* The account of a part and the binding to its role. Only pods that ask for the token get it. */}}
+{{- /* The account of a part. Only pods that ask for the token get it. */}}
 {{- define "sizewatch.account" -}}
-{{- $role := ternary "Role" "ClusterRole" (eq .part "fleet") -}}
 apiVersion: v1
 kind: ServiceAccount
 {{ template "sizewatch.metadata" . }}
 automountServiceAccountToken: false
----
+{{- end }}
+
+{{- /* The permissions of discovery on a node. RBAC has no field selector: reading the pods of one node needs all pods. */}}
+{{- define "sizewatch.discovery-role" -}}
 apiVersion: rbac.authorization.k8s.io/v1
-kind: {{ $role }}Binding
+kind: ClusterRoleBinding
 {{ template "sizewatch.metadata" . }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
-  kind: {{ $role }}
+  kind: ClusterRole
   name: sizewatch-{{ .part }}
 subjects:
   - kind: ServiceAccount
     name: sizewatch-{{ .part }}
     namespace: {{ .Release.Namespace }}
-{{- end }}
-
-{{- /* The permissions of discovery on a node. RBAC has no field selector: reading the pods of one node needs all pods. */}}
-{{- define "sizewatch.discovery-role" -}}
+---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 {{ template "sizewatch.metadata" . }}
@@ -97,8 +96,6 @@ spec:
       ports:
         - {port: 53, protocol: UDP}
         - {port: 53, protocol: TCP}
-    - ports:
-        {{- toYaml .Values.networkPolicy.apiPorts | nindent 8 }}
     {{- if eq .part "fleet" }}
     - to:
         - namespaceSelector:
@@ -107,6 +104,8 @@ spec:
       ports:
         {{- toYaml .Values.networkPolicy.storePorts | nindent 8 }}
     {{- else }}
+    - ports:
+        {{- toYaml .Values.networkPolicy.apiPorts | nindent 8 }}
     - to:
         - namespaceSelector: {}
       ports:
@@ -126,7 +125,8 @@ spec:
 {{- $podResources := and $onGpuNode .Values.node.podResources }}
 {{- $secret := ternary .Values.node.secretName .Values.fleet.secretName $onGpuNode }}
       serviceAccountName: sizewatch-{{ .part }}
-      automountServiceAccountToken: true
+      # Only discovery on a node asks the API server.
+      automountServiceAccountToken: {{ $onGpuNode }}
       enableServiceLinks: false
       {{- if $onGpuNode }}
       {{- with .Values.node.runtimeClassName }}
