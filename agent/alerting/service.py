@@ -178,15 +178,11 @@ class AlertingService:
             _log.info("external alerts changed, not logged count=%d", len(changed) - LOGGED)
         return changed
 
-    def post(
-        self, incidents: Iterable[Incident], waiting: Callable[[str], float | None], now: float, *, leads: bool
-    ) -> None:
-        """Update the alerts of the incidents and offer them for delivery, unless another agent of the fleet leads.
+    def post(self, incidents: Iterable[Incident], waiting: Callable[[str], float | None], now: float) -> None:
+        """Update the alerts of the incidents and offer them for delivery.
 
         `waiting` returns the requests in the queues of a tier."""
         self._alerts = alerts = step_incident_alerts(self._alerts, incidents, now)
-        if not leads:
-            return
         foreign, settings = self.foreign.alerts, self._settings
         queues = {one.incident.tier: waiting(one.incident.tier) for one in alerts}
 
@@ -273,7 +269,7 @@ class AlertingSink:
         if self.service.deliveries:
             told = [one for one in findings if self._source.export_scope(one.subject.tier).has_alerts(one.subject)]
             incidents = group_incidents(told, (one.result for one in self._state.rules.values()), now)
-            self.service.post(incidents, self._state.requests_waiting, now, leads=self._source.is_leader)
+            self.service.post(incidents, self._state.requests_waiting, now)
 
     def pop_changed(self) -> tuple[ExternalAlert, ...]:
         """Return the external alerts that changed since the last call."""

@@ -20,7 +20,6 @@ from agent.config.values import (
     as_mapping,
     credential_options,
     duration_range,
-    object_name,
     validation_error,
 )
 from agent.prometheus.options import (
@@ -89,13 +88,6 @@ Delay = Annotated[Seconds, duration_range(0.0, 600.0)]
 
 BackFill = Annotated[Seconds, duration_range(0.0, 91 * 86_400.0)]
 
-OwnName = Annotated[
-    str,
-    BeforeValidator(object_name),
-    WithJsonSchema({"type": "string", "title": "name"}),
-    Field(validate_default=True),
-]
-
 OrgId = Annotated[str, BeforeValidator(_org_id), WithJsonSchema({"type": "string", "minLength": 1})]
 
 HeaderName = Annotated[str, BeforeValidator(_header_name)]
@@ -139,15 +131,6 @@ class TierSource(ConfigSection):
     )
 
 
-class Lease(ConfigSection):
-    """A Kubernetes Lease that elects, among several agents of one fleet, the leader that posts alerts and sends
-    reports."""
-
-    name: OwnName = Field("sizewatch-fleet", description="Name of the Lease.")
-    namespace: OwnName = Field("${POD_NAMESPACE}", description="Namespace of the Lease.")
-    identity: OwnName = Field("${POD_NAME}", description="What this agent is called in it; its own alone.")
-
-
 class FleetConfig(ConfigSection):
     """Queries of role fleet to the store."""
 
@@ -164,7 +147,6 @@ class FleetConfig(ConfigSection):
         7 * 86_400.0,
         description="How far back an empty history is filled from the store; 0s: not at all.",
     )
-    lease: Lease | None = Field(None, description="Where several agents watch one fleet; without it there is one.")
 
 
 class StoreConfig(ConfigSection):

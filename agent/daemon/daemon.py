@@ -300,7 +300,7 @@ class Daemon:
     def _report(self) -> None:
         parts = self.assembly
         try:
-            if parts.reports is not None and parts.loop.source.is_leader:
+            if parts.reports is not None:
                 parts.reports.run(parts.loaded, self._clock)
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1

@@ -1,4 +1,4 @@
-"""Small client of the Kubernetes API: read, list, watch, create and replace objects of any kind.
+"""Small client of the Kubernetes API: read, list and watch objects of any kind.
 
 The official client would take 17 MiB more than urllib3 (kubernetes 37.0, Python 3.11, resident memory after the
 import), more than a quarter of a node's 64 MiB.
@@ -82,11 +82,6 @@ class KubernetesApiError(SizewatchError):
         return self.status == 410
 
     @property
-    def conflict(self) -> bool:
-        """Return whether the object was changed by another process."""
-        return self.status == 409
-
-    @property
     def missing(self) -> bool:
         return self.status == 404
 
@@ -114,9 +109,6 @@ def endpoint_from_pod(environment: Mapping[str, str] = os.environ, account: Path
     )
 
 
-Body = Mapping[str, Any]
-
-
 class KubernetesClient:
     """Client with one account, for one thread at a time. `close` ends a watch from any thread.
 
@@ -134,24 +126,23 @@ class KubernetesClient:
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return an object. Raise KubernetesApiError."""
-        return self._ask("GET", path, query, None)
+        with closing(self._send(path, query, self._server.timeout_seconds)) as result:
+            reply = self._read(result)
+            if not 200 <= result.status < 300:
+                raise self._refused(result, reply)
+        found = _parsed(reply)
+        if not isinstance(found, dict):
+            raise KubernetesApiError(f"{self._place}: the answer is no JSON object")
+        return found
 
     def read_list(self, path: str, take: Callable[[dict[str, Any]], None], **query: str) -> dict[str, Any]:
         """Give each object of a list to `take` as it arrives. Return the list without them. Raise KubernetesApiError."""
         # The reader of a long list is slower than its server.
         seconds = 3 * self._server.timeout_seconds
-        with self._watching(self._send("GET", path, query, None, seconds)) as result:
+        with self._watching(self._send(path, query, seconds)) as result:
             if result.status != 200:
                 raise self._refused(result, self._read(result))
             return read_items(self._chunks(result), take)
-
-    def create(self, path: str, body: Body) -> dict[str, Any]:
-        """Create an object. Raise KubernetesApiError, a conflict if it exists."""
-        return self._ask("POST", path, {}, body)
-
-    def replace(self, path: str, body: Body) -> dict[str, Any]:
-        """Replace the object of the same resource version. Raise KubernetesApiError, a conflict for another version."""
-        return self._ask("PUT", path, {}, body)
 
     def watch(self, path: str, seconds: float, **query: str) -> Iterator[dict[str, Any]]:
         """Start a watch for some seconds and return its events as they arrive. Raise KubernetesApiError.
@@ -159,7 +150,7 @@ class KubernetesClient:
         Read the events to their end, or call `close`. An ERROR event is raised.
         """
         query |= {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": f"{seconds:.0f}"}
-        result = self._send("GET", path, query, None, seconds + self._server.timeout_seconds)
+        result = self._send(path, query, seconds + self._server.timeout_seconds)
         if result.status != 200:
             with closing(result):
                 raise self._refused(result, self._read(result))
@@ -198,36 +189,20 @@ class KubernetesClient:
             # The watch has just ended.
             self._watched = None
 
-    def _ask(self, method: str, path: str, query: Mapping[str, str], body: Body | None) -> dict[str, Any]:
-        with closing(self._send(method, path, query, body, self._server.timeout_seconds)) as result:
-            reply = self._read(result)
-            if not 200 <= result.status < 300:
-                raise self._refused(result, reply)
-        found = _parsed(reply)
-        if not isinstance(found, dict):
-            raise KubernetesApiError(f"{self._place}: the answer is no JSON object")
-        return found
-
-    def _send(
-        self, method: str, path: str, query: Mapping[str, str], body: Body | None, seconds: float
-    ) -> BaseHTTPResponse:
-        result = self._sent(method, path, query, body, seconds)
+    def _send(self, path: str, query: Mapping[str, str], seconds: float) -> BaseHTTPResponse:
+        result = self._sent(path, query, seconds)
         if result.status == 401 and self._server.token_file:
             result.close()
             self._stamps = None
-            result = self._sent(method, path, query, body, seconds)
+            result = self._sent(path, query, seconds)
         return result
 
-    def _sent(
-        self, method: str, path: str, query: Mapping[str, str], body: Body | None, seconds: float
-    ) -> BaseHTTPResponse:
+    def _sent(self, path: str, query: Mapping[str, str], seconds: float) -> BaseHTTPResponse:
         transport = self._connection()
         headers = {"Accept": "application/json", "User-Agent": "sizewatch"}
         headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        headers |= {"Content-Type": "application/json"} if body is not None else {}
-        data = json.dumps(body).encode() if body is not None else None
         url = self._server.url.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
-        request = HttpRequest(method=method, url=url, headers=headers, body=data)
+        request = HttpRequest(method="GET", url=url, headers=headers)
         try:
             try:
                 return transport.send_within(request, seconds)

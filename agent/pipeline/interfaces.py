@@ -22,10 +22,6 @@ class Source(Protocol):
     def tiers(self) -> frozenset[str]:
         """Return the names of the monitored tiers, also without targets."""
 
-    @property
-    def is_leader(self) -> bool:
-        """Return whether this agent may post alerts and reports. It is false beside another leader of a fleet."""
-
     def observe(self, now: float) -> Iterator[Observation]:
         """Yield the observations of one cycle at `now` (unix seconds). The loop evaluates each before the next."""
 

@@ -31,8 +31,6 @@ class ScrapeSource:
     of a tier's replicas; role fleet then exports the tier.
     """
 
-    is_leader = True
-
     def __init__(
         self,
         targets: Sequence[Target],

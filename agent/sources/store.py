@@ -11,14 +11,11 @@ from itertools import groupby
 from typing import Protocol
 
 from agent.config.load import LoadedConfig
-from agent.config.store import Lease
-from agent.errors import ConfigError, ScrapeFailure, SizewatchError
+from agent.errors import ScrapeFailure, SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
 from agent.garbage import collect_rarely, collector_resting
 from agent.http_client.transport import TargetOptions
-from agent.kubernetes.api import KubernetesApiError
-from agent.kubernetes.lease import LeaderElection
 from agent.pipeline.interfaces import Source
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.scrape.scrapers import Target
@@ -74,13 +71,11 @@ class StoreSource:
         api: StoreInfo,
         agent_tiers: frozenset[str],
         delay_seconds: float,
-        leading: LeaderElection | None = None,
         interrupt_query: Callable[[], None] = lambda: None,
     ) -> None:
         self.targets: tuple[Target, ...] = ()
         self.readers = dict(readers)
         self.api = api
-        self.leading = leading
         self.agent_tiers = agent_tiers
         self.errors: Mapping[str, str] = {}
         self._readers = tuple(readers.values())
@@ -96,11 +91,6 @@ class StoreSource:
     def tiers(self) -> frozenset[str]:
         """Return the tiers with a reader, also without replicas."""
         return frozenset(reader.tier for reader in self._readers)
-
-    @property
-    def is_leader(self) -> bool:
-        """Return whether this agent is the leader of its fleet."""
-        return self.leading is None or self.leading.leads
 
     def observe(self, now: float) -> Iterator[Observation]:
         """Yield an observation per step of samples, then one with the sums of the store and the replicas that are gone.
@@ -227,19 +217,15 @@ class StoreSource:
             received_bytes=counts.bytes,
             failures={kind.value: number for kind, number in counts.troubles.items()},
             in_sight={reader.tier: self.errors.get(reader.tier, "") for reader in self._readers},
-            leads=self.leading.leads if self.leading is not None else None,
-            lease_trouble=self.leading.trouble if self.leading is not None else "",
         )
 
     def inherit(self, before: Source) -> None:
-        """Take over what is known of tiers that are still monitored. End a leader election that does not continue."""
+        """Take over what is known of tiers that are still monitored."""
         if not isinstance(before, StoreSource):
             before.close()
             return
         self.targets = tuple(target for target in before.targets if target.tier in self.tiers)
         self._read_until = {tier: until for tier, until in before._read_until.items() if tier in self.tiers}
-        if before.leading is not None and before.leading is not self.leading:
-            before.leading.stop()
 
     def interrupt(self) -> None:
         """Let the present query fail, and the present cycle end without its result."""
@@ -247,9 +233,7 @@ class StoreSource:
         self._interrupt_query()
 
     def close(self) -> None:
-        """Give the lease back, last of all: the next leader must start only when this agent is silent."""
-        if self.leading is not None:
-            self.leading.stop()
+        """Do nothing: the source has no threads."""
 
 
 def observation_of(
@@ -299,10 +283,7 @@ def _gone_event(t: float, tier: str, keys: list[ReplicaKey]) -> TimelineEvent:
 def build_store_source(
     loaded: LoadedConfig, contexts: Mapping[str, TierContext], before: StoreSource | None
 ) -> StoreSource:
-    """Build the source of a configuration of role fleet. Unchanged readers keep their state.
-
-    Raise ConfigError if the API of the lease is not found.
-    """
+    """Build the source of a configuration of role fleet. Unchanged readers keep their state."""
     # An hour of thousands of replicas are a million records without cycles.
     collect_rarely()
     keys = loaded.config
@@ -323,18 +304,5 @@ def build_store_source(
         api=api,
         agent_tiers=frozenset(tier for tier in contexts if uses_agent_series(keys, tier)),
         delay_seconds=keys.fleet.delay_seconds,
-        leading=_leading(keys.fleet.lease, before.leading if before is not None else None),
         interrupt_query=api.interrupt,
     )
-
-
-def _leading(keys: Lease | None, before: LeaderElection | None) -> LeaderElection | None:
-    """Return the leader election of a lease. Raise ConfigError if the Kubernetes API is not found."""
-    if keys is None:
-        return None
-    if before is not None and before.keys == keys:
-        return before
-    try:
-        return LeaderElection(keys)
-    except KubernetesApiError as error:
-        raise ConfigError((f"fleet.lease: {error.text}",)) from error

@@ -187,6 +187,5 @@ STORE_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.STORE_BYTES, _of_store(lambda store: store.received_bytes)),
     (names.STORE_FAILURES, _store_failures),
     (names.TIER_IN_SIGHT, _in_sight),
-    (names.LEADER, _of_store(lambda store: store.leads)),
 )
 """Store metrics and their samples, in the order of `exporters.metrics.names`."""

@@ -274,7 +274,6 @@ STORE_FAILURES = _counter("store_failures", (KIND,), "Queries that it did not an
 TIER_IN_SIGHT = _gauge(
     "tier_in_sight", OF_TIER, "1 while the store tells of the tier, 0 while it does not: all is unknown"
 )
-LEADER = _gauge("leader", (), "1 where this agent of role fleet leads, 0 where it stands by; absent where there is one")
 
 FORECASTS = tuple(OWN[OWN.index(RECOMMENDED) : OWN.index(FORECAST_RUNS)])
 """Metrics of a tier's forecast, recommendation and measured capacity."""

@@ -152,10 +152,6 @@ def _notices(status: AgentStatus) -> Iterator[str]:
 
 
 def _of_store(found: StoreHealth) -> Iterator[str]:
-    if found.leads is False:
-        yield "Standby: another sizewatch is the leader. This one evaluates but sends no alerts."
-    if found.lease_trouble:
-        yield f"The leader of this fleet is unknown: {found.lease_trouble}"
     yield from (f"No data of {tier}: {why}" for tier, why in sorted(found.in_sight.items()) if why)
 
 

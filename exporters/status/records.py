@@ -238,7 +238,7 @@ class DiscoveryHealth:
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
     """Store reads since start. `failures` are queries without a complete result, by kind. `in_sight` holds the reason
-    for each tier without data, empty if it has data. `leads` is None for a single agent of role fleet.
+    for each tier without data, empty if it has data.
     """
 
     place: str
@@ -247,8 +247,6 @@ class StoreHealth:
     received_bytes: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     in_sight: Mapping[str, str] = field(default_factory=dict)
-    leads: bool | None = None
-    lease_trouble: str = ""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A Kubernetes API server for tests, on loopback: pods, nodes and leases in their true JSON shapes, list and watch.
+"""A Kubernetes API server for tests, on loopback: pods and nodes in their true JSON shapes, list and watch.
 
 It keeps versions as the real one does: every write has a higher one, a watch tells what came after the one asked for, an
 old one is Gone. What it does wrong on purpose is set on `Kube`: refuse, hang, forget, break off.
@@ -21,8 +21,6 @@ from urllib.parse import parse_qs, urlsplit
 from waiting import CEILING_SECONDS
 
 Object = dict[str, Any]
-
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/"
 
 
 def stamp(t: float) -> str:
@@ -108,7 +106,6 @@ class Kube:
     tokens: set[str] = field(default_factory=lambda: {"good"})
     pods: dict[tuple[str, str], Object] = field(default_factory=dict)
     nodes: dict[str, Object] = field(default_factory=dict)
-    leases: dict[str, Object] = field(default_factory=dict)
     version: int = 100
     events: list[tuple[int, Object]] = field(default_factory=list)
     oldest: int = 0
@@ -170,18 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         kube = self.server.kube
-        length = int(self.headers.get("Content-Length", "0"))
-        body = json.loads(self.rfile.read(length)) if length else {}
         kube.asked.append(self.path)
         if kube.hang:
             with kube.lock:
@@ -200,8 +186,6 @@ class _Handler(BaseHTTPRequestHandler):
             (self._watch if query.get("watch") else self._list)(parts.path, query)
         elif parts.path.startswith("/api/v1/nodes/") and (found := kube.nodes.get(parts.path.rpartition("/")[2])):
             self._json(200, found)
-        elif parts.path.startswith(LEASES):
-            self._lease(parts.path, body)
         else:
             self._status(404, "the server could not find the requested resource")
 
@@ -254,31 +238,6 @@ class _Handler(BaseHTTPRequestHandler):
         text = json.dumps(event).encode() + b"\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
         self.wfile.flush()
-
-    def _lease(self, path: str, body: Object) -> None:
-        kube = self.server.kube
-        name = body.get("metadata", {}).get("name") if self.command == "POST" else path.rpartition("/")[2]
-        with kube.lock:
-            known = kube.leases.get(name)
-            code, found = self._written(name, known, body)
-        if code < 400:
-            self._json(code, found)
-        else:
-            self._status(code, f"leases {name}")
-
-    def _written(self, name: str, known: Object | None, body: Object) -> tuple[int, Object | None]:
-        kube = self.server.kube
-        if self.command == "GET":
-            return (200, known) if known else (404, None)
-        if self.command == "POST" and known is not None:
-            return 409, None
-        if self.command == "PUT" and known is None:
-            return 404, None
-        if known and body["metadata"].get("resourceVersion") != known["metadata"]["resourceVersion"]:
-            return 409, None
-        kube.version += 1
-        kube.leases[name] = {**body, "metadata": {**body["metadata"], "resourceVersion": str(kube.version)}}
-        return 201 if known is None else 200, kube.leases[name]
 
     def _status(self, code: int, message: str) -> None:
         self._json(code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message})

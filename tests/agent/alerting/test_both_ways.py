@@ -130,7 +130,10 @@ def firing(rule: str, t: float, sentence: str = "It is seen", replica: str | Non
 
 def service() -> AlertingService:
     keys = parse_config({"alerting": {"path": "posts", "alertmanagers": [{"url": "http://127.0.0.1:9"}]}}).alerting
-    return AlertingService(keys)
+    ended = AlertingService(keys)
+    # Their deliveries have ended: alerts are updated, and nothing is sent.
+    ended.close()
+    return ended
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_alerts_have_the_newest_sentence_and_the_findings_that_this_agent_alerts
         milder = replace(firing(rule, 60.0, "It goes on", replica), status=Status.WARNING)
         newest, _ = step_rule_state(first, milder)
         state.rules[rule, newest.result.subject] = newest
-    source: Any = SimpleNamespace(targets=(), is_leader=False, export_scope=lambda tier: scope)
+    source: Any = SimpleNamespace(targets=(), export_scope=lambda tier: scope)
     sink = AlertingSink(service(), source, state, {}, list)
     sink.accept(Evaluator({}).step(EvaluatorState(), Observation(now=60.0)))
     sink.end_cycle(60.0)
@@ -161,7 +164,7 @@ def test_after_a_reload_an_alert_keeps_the_name_it_was_sent_with() -> None:
     assert first is not None
     assert later is not None
     before, after = service(), service()
-    before.post(group_incidents([first, later]), lambda tier: None, 90.0, leads=False)
+    before.post(group_incidents([first, later]), lambda tier: None, 90.0)
     after.take_over(before)
-    after.post(group_incidents([later]), lambda tier: None, 100.0, leads=False)
+    after.post(group_incidents([later]), lambda tier: None, 100.0)
     assert [one.key.rule for one in after._alerts] == ["TpotDivergence"]

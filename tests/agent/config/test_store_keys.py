@@ -126,3 +126,34 @@ def test_pods_of_any_namespace_told_apart_by_their_names_alone_are_warned_of(
     )
     told = [text for text in weaknesses(config, None) if text.startswith("tiers.t.selector: pods of one name")]
     assert bool(told) is weak
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"role": "fleet"}, "store: is missing"),
+        (
+            {"role": "fleet", "store": {"url": "http://x"}, "targets": [{"url": "http://y", "tier": "t"}]},
+            "targets: role fleet",
+        ),
+        ({"role": "node", "fleet": {"turn": "60s"}}, "fleet: is for role fleet"),
+        ({"role": "standalone", "tier_verdicts": False}, "tier_verdicts: may be false in role node only"),
+        (
+            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"from": "engines"}}},
+            "tiers.t.selector: is missing",
+        ),
+        (
+            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"selector": 'job="a"} or up{x="'}}},
+            "tiers.t.selector: must be label matchers",
+        ),
+        (
+            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"engine": "vlm"}}},
+            "tiers.t.engine: must be one of",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_fleet_configuration_gets_wrong_is_told_with_its_place(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(keys, environment={})
+    assert [text for text in caught.value.problems if text.startswith(said)], caught.value.problems
