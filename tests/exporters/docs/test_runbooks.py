@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from html import unescape
 
 import pytest
@@ -73,10 +74,11 @@ def upstream(arrows: Iterable[Sequence[str]]) -> dict[str, set[str]]:
     for cause, rule in arrows:
         direct.setdefault(rule, set()).add(cause)
 
-    def all_of(rule: str) -> set[str]:
-        return direct.get(rule, set()).union(*(all_of(cause) for cause in direct.get(rule, ())))
+    @cache
+    def all_of(rule: str) -> frozenset[str]:
+        return frozenset(direct.get(rule, ())).union(*(all_of(cause) for cause in direct.get(rule, ())))
 
-    return {rule: all_of(rule) for rule in direct}
+    return {rule: set(all_of(rule)) for rule in direct}
 
 
 def by_hand(section: str) -> str:
