@@ -155,7 +155,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "whatif",
-        "another number of replicas, another load, other prompts: what would be seen, cost and break first?",
+        "another number of replicas, another load: what would be seen, cost and break first?",
         ("0 the SLO would hold", "1 it would break", "3 nobody can tell; what is missing was printed"),
     ),
     Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",), output="streamed"),

@@ -22,7 +22,6 @@ from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import RuleResult
-from rules.what_if.variations import PromptVariation, find_prompt_variation
 
 DAY_SECONDS = 86_400.0
 
@@ -99,11 +98,10 @@ BUSIEST_HOURS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What was seen of one tier, the slices of the last days whose load is told, and the hours that tell of prompts."""
+    """What was seen of one tier, and the slices of the last days whose load is told."""
 
     seen: ProductionSummary
     binned: tuple[BinnedWindow, ...]
-    hours: tuple[PromptVariation, ...]
 
 
 def material(store: Reader, context: TierContext, version: str, since: float, until: float) -> Material:
@@ -111,13 +109,11 @@ def material(store: Reader, context: TierContext, version: str, since: float, un
     versions = store.plan_versions(context.tier, since, until)
     collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     recent: list[BinnedWindow] = []
-    hours: list[PromptVariation] = []
     for begin, end in pieces(since, until, DAY_SECONDS):
         every = store.bins(context.tier, begin, end)
         present = every if set(versions) <= {version} else store.bins(context.tier, begin, end, version)
         needed = present if end > until - RECENT_SECONDS else sum_by_hour(present)
         collected.add(sum_by_hour(every), needed, demand(store, context.tier, begin, end))
-        hours += (one for one in map(find_prompt_variation, present) if one is not None)
         recent += (one for one in present if _middle(one.window) >= until - RECENT_SECONDS)
     busiest = _busiest(recent)
     fine = [
@@ -126,7 +122,7 @@ def material(store: Reader, context: TierContext, version: str, since: float, un
         for quarter in store.replica_bins(context.tier, hour, hour + HOUR_SECONDS, version or None)
     ]
     coarse = [one for one in recent if _hour(one.window) not in busiest]
-    return Material(seen=collected.build(versions), binned=(*coarse, *fine), hours=tuple(hours))
+    return Material(seen=collected.build(versions), binned=(*coarse, *fine))
 
 
 def _busiest(recent: Sequence[BinnedWindow]) -> frozenset[float]:

@@ -13,9 +13,9 @@ from rules.plan.money import amount, figure
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus
-from rules.telemetry.signals import Missing, Reading, SignalValue
+from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.wording import number
-from rules.what_if.answer import ChangedWhatIf, LimitHeadroom, WhatIf
+from rules.what_if.answer import LimitHeadroom, WhatIf
 from rules.what_if.limits import PoolsWhatIf
 
 INDENT = 12
@@ -44,9 +44,9 @@ def whatif_text(found: WhatIf, zone: str) -> str:
     return "\n".join(lines)
 
 
-def other_text(found: PoolsWhatIf | ChangedWhatIf) -> str:
-    """Return the answer for prefill and decode pools, or for a change: use, need, cost and reasons."""
-    claim, rows = _told_of_pools(found) if isinstance(found, PoolsWhatIf) else _told_of_change(found)
+def pools_text(found: PoolsWhatIf) -> str:
+    """Return the answer for prefill and decode pools: use, need, cost and reasons."""
+    claim, rows = _told_of_pools(found)
     lines = [*wrap(f"{found.tier}: {claim}."), ""]
     for name, text in rows:
         lines += wrap(text, f"{name:{INDENT - 2}}  ", " " * INDENT)
@@ -66,16 +66,6 @@ def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
     return claim, rows
 
 
-def _told_of_change(found: ChangedWhatIf) -> tuple[str, list[tuple[str, str]]]:
-    told = {name: "" if share is None else f"{share:.0%}" for name, share in found.summary.items()}
-    high = f"to {told['use_high']}" if told["use_high"] else "or more"
-    claim = f"{replicas(found.replicas)} at {number(found.rps, 'per_second')} would be {told['use']} used "
-    claim += f"({told['use_low'] or '0%'} {high} by the change alone); "
-    claim += f"{replicas(found.needed.replicas)} needed instead of {found.now.replicas}"
-    claim += f", {found.needed.bounds_text} by the bounds" if found.needed.bounds_text else ""
-    return claim, [("Why", "; ".join(found.reasons)), ("Money", _money(found.bill, None).partition(";")[0])]
-
-
 def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     yield "Load", _load(found, zone)
     if found.now is not None:
@@ -83,8 +73,7 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     if found.usable is not None and found.utilization is not None:
         asked = found.rps / found.question.instances
         usable = f"{number(found.usable.rps, 'per_second')} that one takes now ({found.usable.reason})"
-        long = "" if found.question.prompt_scale == 1 else ", were they as long as now"
-        text = f"{found.utilization:.0%} at that load: {number(asked, 'per_second')} a replica{long}, of the {usable}"
+        text = f"{found.utilization:.0%} at that load: {number(asked, 'per_second')} a replica, of the {usable}"
         yield "Use", text
     elif found.usable is not None:
         yield "Use", f"not known: {found.usable.reason}"
@@ -126,8 +115,7 @@ def _lengths(found: WhatIf) -> str:
     planned = [one for one in work.lengths if one.quantile == "p50" and one.planned]
     if planned:
         text += f"; the plan's medians: {', '.join(f'{one.what.lower()} {one.planned:g}' for one in planned)}"
-    scale = found.question.prompt_scale
-    return text if scale == 1 else f"{text}; asked for: prompts of {work.prompt_mean * scale:,.0f}"
+    return text
 
 
 def _one_lost(found: WhatIf) -> str:
@@ -240,16 +228,12 @@ def _when_one_is_lost(found: WhatIf) -> list[tuple[str, ...]]:
 
 
 def _limit(one: LimitHeadroom) -> tuple[str, ...]:
-    known = one.limit.rps
-    fewest = "" if one.fewest is None else f"{one.fewest}"
-    if fewest and isinstance(known, Reading) and known.value is None:
-        fewest = f"at most {fewest}"
     return (
         limit_words(one.limit.name, one.limit.objective),
-        _rps(known),
+        _rps(one.limit.rps),
         "" if one.tier_rps is None else f"{one.tier_rps:.3g}",
         "" if one.headroom is None else f"{one.headroom:+.0%}",
-        fewest,
+        "" if one.fewest is None else f"{one.fewest}",
         SOURCES[one.limit.source],
     )
 
@@ -259,7 +243,7 @@ def _rps(value: SignalValue) -> str:
         return value.gap.value
     low, high = (None if part is None else f"{part:.3g}" for part in (value.low, value.high))
     if value.value is None:
-        return f"{low} to {high}" if high else f"above {low}"
+        return f"above {low}"
     best = f"{value.value:.3g}"
     if low == high == best or (low is None and high is None):
         return best

@@ -14,7 +14,7 @@ from exporters.documents.prewarm_value import build_count_text
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus
-from rules.telemetry.signals import Missing, Reading, SignalValue
+from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.wording import number
 from rules.what_if.answer import AtLoad, LimitHeadroom, WhatIf
 from rules.what_if.limits import BENCHMARK_END, GIVEN, PRODUCTION_END
@@ -71,16 +71,11 @@ def headline(found: WhatIf) -> str:
     """Return the result in a sentence: whether the SLO would hold, and the first limit."""
     each = number(found.asked.rps, "per_second")
     text = f"{found.tier} with {replicas(found.question.instances)} at {number(found.rps, 'per_second')} ({each} a replica)"
-    if found.question.prompt_scale != 1:
-        text += f" and prompts {found.question.prompt_scale:g}x as long"
     text += f": the SLO {HOLDS[found.asked.kept]}"
     breaks = found.first_limit
     if breaks is None or breaks.tier_rps is None or breaks.headroom is None:
         return f"{text}; at which load something breaks is not known."
     what = limit_words(breaks.limit.name, breaks.limit.objective)
-    if isinstance(breaks.limit.rps, Reading) and breaks.limit.rps.value is None:
-        # Only bounds are known: the load is the lowest at which the limit may break.
-        return f"{text}; first may break {what}, at {number(breaks.tier_rps, 'per_second')} at the earliest."
     if breaks.headroom < 0:
         return f"{text}; first breaks {what}, at {number(breaks.tier_rps, 'per_second')} already."
     return f"{text}; first breaks {what}, at {number(breaks.tier_rps, 'per_second')} ({breaks.headroom:+.0%})."
@@ -103,7 +98,7 @@ def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
         "simulated": simulated,
         "tier": found.tier,
         "sentence": headline(found),
-        "asked": {"instances": question.instances, "rps": question.rps, "prompt_scale": question.prompt_scale},
+        "asked": {"instances": question.instances, "rps": question.rps},
         "load": {
             "rps": found.rps,
             "peak_rps": peak.rps if peak else None,

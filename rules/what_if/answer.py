@@ -1,4 +1,4 @@
-"""What-if of a tier: latency, SLO, cost and first limit with other replicas, load or prompts.
+"""What-if of a tier: latency, SLO, cost and first limit with other replicas or load.
 
 To add an assumption: a line of `_assumed`.
 """
@@ -7,33 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rules.catalogue.registry import margin_of
 from rules.plan.benchmark_reading import IN_SYSTEM, read_benchmark
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import ReplicaCount, replica_count
-from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import Bill, compute_bill, tokens_per_hour
-from rules.resize.measured_capacity import present_lengths, slower_than_planned
+from rules.resize.measured_capacity import slower_than_planned
 from rules.resize.production_curve import ProductionPoint, SloStatus, production_points
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import WorkloadNow, measure_workload
-from rules.telemetry.readings import read
-from rules.telemetry.signals import BY_NAME, Missing, Reading
-from rules.telemetry.work import UNTOLD, Capacity
+from rules.telemetry.signals import Missing, Reading
+from rules.telemetry.work import Capacity
 from rules.what_if.limits import TWO_POOLS, CapacityLimit, find_first_limit, list_limits
 from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
-from rules.what_if.production import NO_PEAK, ObservedPeak, collect_loads, count_replicas_at, find_peak
-from rules.what_if.variations import (
-    KV,
-    Change,
-    PromptVariation,
-    change_configuration,
-    change_work,
-    estimate_effect,
-)
+from rules.what_if.production import KV, NO_PEAK, ObservedPeak, collect_loads, count_replicas_at, find_peak
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
 
@@ -49,11 +39,10 @@ WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfQuestion:
-    """Replicas, load of the whole tier in rps (None: the observed peak) and factor of the prompts' length."""
+    """Replicas, and load of the whole tier in rps (None: the observed peak)."""
 
     instances: int
     rps: float | None = None
-    prompt_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +78,8 @@ class WhatIf:
     """Answer of a what-if.
 
     `now` is the busiest hours' state (None: no replica seen), `one_lost` has one replica fewer (None: of one). `usable`
-    is the capacity, `utilization` the asked load's share of it, `needed` the replicas for that load. They are None with
-    other prompts or a capacity that is only a lower bound.
+    is the capacity, `utilization` the asked load's share of it, `needed` the replicas for that load. Without a capacity,
+    or with a lower bound alone, the last two are None.
     """
 
     tier: str
@@ -118,59 +107,6 @@ class WhatIf:
         return next((one for one in self.met if one.limit is found), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedWhatIf:
-    """Answer for a change at `rps` of the tier: capacity, use of the asked replicas with its bounds, and need, now and then."""
-
-    tier: str
-    replicas: int
-    rps: float
-    now: ReplicaCount
-    needed: ReplicaCount
-    reasons: tuple[str, ...]
-    bill: Bill | None
-
-    @property
-    def fits(self) -> bool | None:
-        """Return whether both bounds of the use are below or above all of it, None if they are not."""
-        low, high = self.summary["use_low"], self.summary["use_high"]
-        return True if high is not None and high <= 1 else False if low is not None and low > 1 else None
-
-    @property
-    def summary(self) -> Mapping[str, float | None]:
-        """Return the use of the asked replicas (0-1 and above) with its bounds by the change (None: open)."""
-        one, each = self.needed.capacity, self.rps / self.replicas
-        ends = {"use_low": each / one.high if one.high else None, "use_high": each / one.low if one.low else None}
-        return {"use": each / one.rps, **ends}
-
-
-def answer_change(
-    seen: ProductionSummary, question: WhatIfQuestion, change: Change, tiers: Mapping[str, TierPlan]
-) -> ChangedWhatIf:
-    """Return the answer for changed requests or another configuration; `tiers` are the plan's.
-
-    Raise ValueError with the reason, and the benchmark that would tell, where nothing measured answers.
-    """
-    plan, usable, peak = seen.context.plan, seen.context.capacity, find_peak(seen)
-    if why := explain_unanswerable(seen, question):
-        raise ValueError(why)
-    if plan is None or usable is None or usable.is_lower_bound:
-        raise ValueError("what a replica takes now is not known: the plan has no benchmark of this tier")
-    present, rps = present_lengths(seen.lately) if seen.lately else UNTOLD, question.rps or (peak.rps if peak else 0.0)
-    found = change_configuration(seen.context.tier, plan, usable, tiers, change.configuration)
-    found = change_work(found, present, change)
-    margin = margin_of(seen.context.limits)
-    return ChangedWhatIf(
-        tier=seen.context.tier,
-        replicas=question.instances,
-        rps=rps,
-        now=replica_count(rps, usable, margin),
-        needed=replica_count(rps, found.capacity, margin),
-        reasons=found.reasons,
-        bill=compute_bill(found.plan, question.instances, None),
-    )
-
-
 def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
     """Return why a tier has no prediction, or ""."""
     plan = seen.context.plan
@@ -183,10 +119,8 @@ def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> s
     return ""
 
 
-def answer_question(
-    seen: ProductionSummary, binned: Iterable[BinnedWindow], hours: Iterable[PromptVariation], question: WhatIfQuestion
-) -> WhatIf:
-    """Return the answer from production, recent windows under the present plan, and hours with varying prompts.
+def answer_question(seen: ProductionSummary, binned: Iterable[BinnedWindow], question: WhatIfQuestion) -> WhatIf:
+    """Return the answer from production and recent windows under the present plan.
 
     Raise ValueError if `explain_unanswerable` has a reason.
     """
@@ -196,15 +130,7 @@ def answer_question(
         raise ValueError(explain_unanswerable(seen, question) or f"{rps} rps is no load")
     points, work = production_points(seen.context, seen.bins), measure_workload(seen)
     slower = _slower(seen, points)
-    names, known = (*LIMITED, *LATENCIES, KV) if question.prompt_scale != 1 else (), tuple(hours)
-    ground = PredictionInputs(
-        context=seen.context,
-        served=collect_loads(binned, seen.context),
-        scale=question.prompt_scale,
-        prompts=work.prompt_mean,
-        effects={name: one for name in names if (one := estimate_effect(known, name)) is not None},
-        slower=slower,
-    )
+    ground = PredictionInputs(context=seen.context, served=collect_loads(binned, seen.context), slower=slower)
     usable = seen.context.capacity
     counted = usable if usable is not None and not usable.is_lower_bound else None
     now = count_replicas_at(seen, peak.at if peak else None)
@@ -220,11 +146,11 @@ def answer_question(
         peak=peak,
         rps=rps,
         asked=_at(ground, question.instances, rps),
-        now=_at(replace(ground, scale=1.0), now, rps) if now else None,
+        now=_at(ground, now, rps) if now else None,
         one_lost=_at(ground, question.instances - 1, rps) if question.instances > 1 else None,
         usable=usable,
         utilization=per_replica / counted.rps if counted else None,
-        needed=replica_count(rps, counted, margin) if counted and question.prompt_scale == 1 else None,
+        needed=replica_count(rps, counted, margin) if counted else None,
         met=tuple(_met(one, question.instances, rps) for one in found),
         one_lost_rps=breaks.earliest * (question.instances - 1) if breaks and breaks.earliest is not None else None,
         bill=compute_bill(plan, question.instances, tokens * grown if tokens else None) if plan else None,
@@ -232,7 +158,7 @@ def answer_question(
         workload=work,
         slower=slower,
         days_seen=seen.observed_seconds / 86_400,
-        assumed=tuple(_assumed(ground, question, points, work)),
+        assumed=tuple(_assumed(ground, question)),
     )
 
 
@@ -273,47 +199,18 @@ def _unmeasured(one: Prediction) -> bool:
 
 
 def _met(limit: CapacityLimit, instances: int, rps: float) -> LimitHeadroom:
-    reach = limit.rps.value if isinstance(limit.rps, Reading) else None
-    load = limit.earliest if limit.breaks else reach
+    load = limit.rps.value if isinstance(limit.rps, Reading) else None
     if load is None:
         return LimitHeadroom(limit=limit, tier_rps=None, headroom=None, fewest=None)
     fewest = math.ceil(round(rps / load, 9)) if load > 0 else None
     return LimitHeadroom(limit=limit, tier_rps=load * instances, headroom=load * instances / rps - 1, fewest=fewest)
 
 
-def _assumed(
-    ground: PredictionInputs, question: WhatIfQuestion, points: Sequence[ProductionPoint], work: WorkloadNow
-) -> Iterable[str]:
+def _assumed(ground: PredictionInputs, question: WhatIfQuestion) -> Iterable[str]:
     yield "the load is spread evenly over the replicas, and latency never falls with load"
-    yield "prompts, outputs, prefix hits and engine stay as in the time looked at (its last 7 days), but for what was asked"
+    yield "prompts, outputs, prefix hits and engine stay as in the time looked at (its last 7 days)"
     if ground.served.overloaded:
         share = f"{ground.served.overloaded:.0f} requests"
         yield f"{share} served in overload (more in the system than the benchmark ever had) are left out of the curve"
     if question.rps is not None:
         yield "the traffic of the other hours grows as the peak does; outputs stay as long"
-    yield from _assumed_of_prompts(ground, question)
-    hits = [read(BY_NAME["prefix_hit_ratio"], one.window, ground.context.basis) for one in ground.served.blocks[:1]]
-    if work.prompt_mean and points and isinstance(next(iter(hits), None), Reading) and question.prompt_scale != 1:
-        yield "the share of prompt tokens found in the prefix cache stays as it is"
-
-
-def _assumed_of_prompts(ground: PredictionInputs, question: WhatIfQuestion) -> Iterable[str]:
-    scale = question.prompt_scale
-    if scale == 1:
-        return
-    unknown = []
-    for name, word in (("ttft_p99_seconds", "TTFT"), ("tpot_p99_seconds", "TPOT"), (KV, "KV utilisation")):
-        found = ground.effect(name)
-        if found is None:
-            unknown.append(word)
-            continue
-        text = f"{word} moves with the prompts' length to the power of {found.value:.2f} ({found.low:.2f} to {found.high:.2f}): "
-        text += f"seen at equal load in {found.hours} hours with means of {found.shortest:.0f} to {found.longest:.0f} tokens"
-        yield f"{text}; P50 and P99 move as the mean does"
-    least, most = sorted((1.0, scale * scale))
-    law = f"bounds only: a request takes {least:.3g} to {most:.3g} times the work (attention grows with the square of a prompt)"
-    law += " and queues grow with it"
-    if unknown:
-        yield f"production did not show what such prompts do to {', '.join(unknown)}: {law}"
-    if ground.context.curve is not None:
-        yield f"the benchmark's own prompts are scaled alike, {law if not unknown else 'with the same bounds'}"

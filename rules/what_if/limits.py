@@ -21,8 +21,7 @@ from rules.resize.production_curve import BAD, FINE
 from rules.resize.production_summary import ProductionSummary
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.what_if.prediction import PredictionInputs, PredictionSource, is_within_limit
-from rules.what_if.production import NO_PEAK, LoadBlock, find_peak, read_window
-from rules.what_if.variations import KV, WORK_EXPONENT, PromptEffect, grows_with_prompts
+from rules.what_if.production import KV, NO_PEAK, LoadBlock, find_peak, read_window
 
 BENCHMARK_END, PRODUCTION_END, GIVEN = "benchmark_end", "production_end", "planned_operating_point"
 
@@ -43,14 +42,8 @@ class CapacityLimit:
 
     @property
     def earliest(self) -> float | None:
-        """Return the best estimate of the load, else its lower bound, None if unknown."""
-        found = self.rps
-        if not self.breaks or isinstance(found, Missing):
-            return None
-        if found.value is not None:
-            return found.value
-        # A lower end alone is a load that kept the limit, and says nothing of where it is met.
-        return found.low if found.high is not None else None
+        """Return the best estimate of the load, None if unknown."""
+        return self.rps.value if self.breaks and isinstance(self.rps, Reading) else None
 
 
 def list_limits(ground: PredictionInputs) -> tuple[CapacityLimit, ...]:
@@ -67,50 +60,6 @@ def list_limits(ground: PredictionInputs) -> tuple[CapacityLimit, ...]:
 
 
 def find_crossing(ground: PredictionInputs, name: str, objective: float) -> CapacityLimit:
-    """Return where a quantity meets its limit, with the asked prompts."""
-    if ground.scale == 1:
-        return _crossing(ground, name, objective)
-    effect = ground.effect(name)
-    if effect is not None:
-        return _by_effect(ground, name, objective, effect)
-    work = ground.scale**WORK_EXPONENT
-    same = _crossing(ground, name, objective)
-    other = _crossing(ground, name, objective / ground.scale ** grows_with_prompts(name))
-    # T(x) <= T'(x) <= factor T(work x): the limit is met between where the second does and where the first does.
-    earlier, later = _ends_of(same.rps), _ends_of(other.rps)
-    low, high = earlier[0], _divided(later[1], work)
-    if ground.scale > 1:
-        low, high = _divided(later[0], work), earlier[1]
-    text = f"{same.reason}; with other prompts only bounds"
-    if isinstance(same.rps, Missing):
-        return replace(same, objective=objective)
-    known = Reading(value=None, low=low, high=high, n=same.rps.n)
-    return replace(same, objective=objective, rps=known, reason=text)
-
-
-def _by_effect(ground: PredictionInputs, name: str, objective: float, effect: PromptEffect) -> CapacityLimit:
-    best = _crossing(ground, name, objective / ground.scale**effect.value)
-    if isinstance(best.rps, Missing):
-        return replace(best, objective=objective)
-    least, most = sorted(ground.scale**power for power in (effect.low, effect.high))
-    low = _ends_of(_crossing(ground, name, objective / most).rps)[0]
-    latest = _crossing(ground, name, objective / least).rps
-    high = latest.high if isinstance(latest, Reading) else None
-    known = Reading(value=best.rps.value, low=low, high=high, n=best.rps.n)
-    return replace(best, objective=objective, rps=known)
-
-
-def _ends_of(found: SignalValue) -> tuple[float | None, float | None]:
-    if isinstance(found, Missing):
-        return None, None
-    return (found.value if found.low is None else found.low), found.high if found.high is not None else found.value
-
-
-def _divided(value: float | None, by: float) -> float | None:
-    return None if value is None else value / by
-
-
-def _crossing(ground: PredictionInputs, name: str, objective: float) -> CapacityLimit:
     """Return the load between production's last kept and first broken one, else the benchmark's, scaled to production."""
     kept, broken = _in_production(ground, name, objective)
     reached, n = kept.rps if kept else 0.0, math.fsum(one.requests for one in (kept, broken) if one)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.benchmark_reading import read_benchmark
 from rules.plan.load_bins import TierContext
 from rules.resize.production_curve import BAD, FINE, SloStatus
-from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.signals import Gap, Missing, SignalValue
 from rules.what_if.production import ProductionLoads, read_window
-from rules.what_if.variations import KV, At, PromptEffect, grows_with_prompts, scale_prediction, shift_prediction
 
 NOT_MEASURED = frozenset({Gap.NOT_EXPOSED, Gap.NOT_IN_PLAN})
 
@@ -27,24 +26,11 @@ class PredictionSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionInputs:
-    """Tier, its production loads, length factor of the prompts (present mean: `prompts` tokens) and their effects.
-
-    `slower` has production's ratios to the benchmark at equal load.
-    """
+    """Tier, its production loads, and production's ratios to the benchmark at equal load (`slower`)."""
 
     context: TierContext
     served: ProductionLoads
-    scale: float = 1.0
-    prompts: float | None = None
-    effects: Mapping[str, PromptEffect] = field(default_factory=dict)
     slower: Mapping[str, float] = field(default_factory=dict)
-
-    def effect(self, name: str) -> PromptEffect | None:
-        """Return the effect of such prompts in production, None if it had none as long."""
-        found = self.effects.get(name)
-        if self.scale == 1 or found is None or self.prompts is None:
-            return None
-        return found if found.covers(self.prompts * self.scale) else None
 
     @property
     def ceiling(self) -> float:
@@ -84,41 +70,8 @@ class SloPrediction:
 
 def predict(ground: PredictionInputs, name: str, rps: float) -> Prediction:
     """Return a quantity (signal name) at completed rps of one replica."""
-    by_production = _open(ground, name, rps, ground.served, lambda load: ground.served.read_at(name, load))
-    by_benchmark = _open(ground, name, rps, None, lambda load: read_benchmark(ground.context, name, load))
+    by_production, by_benchmark = ground.served.read_at(name, rps), read_benchmark(ground.context, name, rps)
     return Prediction(name=name, production=by_production, benchmark=by_benchmark)
-
-
-def _open(ground: PredictionInputs, name: str, rps: float, served: ProductionLoads | None, at: At) -> SignalValue:
-    """Return a quantity with the asked prompts.
-
-    Without a measured effect, a time has no upper bound where the KV cache may be full: the law ignores preemption.
-    """
-    if ground.scale == 1:
-        return at(rps)
-    effect = ground.effect(name) if served is not None else None
-    if effect is None:
-        found = scale_prediction(at, rps, ground.scale, grows_with_prompts(name))
-    else:
-        found = shift_prediction(at(rps), ground.scale, effect)
-    if isinstance(found, Missing):
-        return found
-    if name == KV:
-        return replace(found, high=1.0 if found.high is None else found.high).map(lambda part: min(1.0, part))
-    if effect is not None or ground.scale < 1 or not _may_be_full(ground, rps, served):
-        return found
-    return Reading(value=None, low=found.low, high=None, n=found.n)
-
-
-def _may_be_full(ground: PredictionInputs, rps: float, served: ProductionLoads | None) -> bool:
-    def level(load: float) -> SignalValue:
-        return read_benchmark(ground.context, KV, load) if served is None else served.read_at(KV, load)
-
-    found = scale_prediction(level, rps, ground.scale, grows_with_prompts(KV))
-    if isinstance(found, Missing):
-        # An engine that shows no KV cache: nothing is known of it, and the law speaks of time alone.
-        return found.gap not in NOT_MEASURED
-    return found.high is None or found.high >= ground.ceiling
 
 
 def is_within_limit(found: SignalValue, limit: float) -> SloStatus:
@@ -151,7 +104,7 @@ def check_objective(ground: PredictionInputs, name: str, objective: float, rps: 
     if _broke_below(ground, name, objective, rps):
         return told(SloStatus.BROKEN, PredictionSource.PRODUCTION, "production broke it at a lower load")
     slower = ground.slowness(name)
-    kept = is_within_limit(_slowed(_as_production(ground, name, rps, found.benchmark), slower), objective)
+    kept = is_within_limit(_slowed(found.benchmark, slower), objective)
     if kept in FINE | BAD:
         likely = SloStatus.LIKELY_KEPT if kept in FINE else SloStatus.LIKELY_BROKEN
         if slower > 1:
@@ -160,19 +113,11 @@ def check_objective(ground: PredictionInputs, name: str, objective: float, rps: 
         return told(likely, PredictionSource.BENCHMARK, "production does not tell; the benchmark measured such loads")
     if isinstance(found.benchmark, Missing) and found.benchmark.gap is Gap.OUTSIDE_BENCHMARK and ground.context.curve:
         last = ground.context.curve.top_rps
-        top = _as_production(ground, name, last, predict(ground, name, last).benchmark)
+        top = read_benchmark(ground.context, name, last)
         if is_within_limit(_slowed(top, slower), objective) in BAD:
             text = "the benchmark's last point breaks it at a lower load"
             return told(SloStatus.LIKELY_BROKEN, PredictionSource.BENCHMARK, text)
     return told(SloStatus.NOT_KNOWN, PredictionSource.NOBODY, _why(found))
-
-
-def _as_production(ground: PredictionInputs, name: str, rps: float, benchmark: SignalValue) -> SignalValue:
-    """Return the benchmark with the measured effect of such prompts, or unchanged."""
-    effect = ground.effect(name)
-    if effect is None:
-        return benchmark
-    return shift_prediction(read_benchmark(ground.context, name, rps), ground.scale, effect)
 
 
 def _slowed(found: SignalValue, slower: float) -> SignalValue:
@@ -180,9 +125,7 @@ def _slowed(found: SignalValue, slower: float) -> SignalValue:
 
 
 def _broke_below(ground: PredictionInputs, name: str, objective: float, rps: float) -> bool:
-    """Return whether production broke the objective just below the load, with prompts no longer than asked."""
-    if ground.scale < 1:
-        return False
+    """Return whether production broke the objective just below the load."""
     below = ground.served.nearest_at_or_below(rps)
     return (
         below is not None

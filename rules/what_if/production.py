@@ -35,7 +35,9 @@ BLOCKS = 24
 """Stretches of equal load that the whole range is cut into, where the load at which something happens is looked for."""
 
 
-LEVELS = {"kv_utilization": ("kv_utilization",), IN_SYSTEM: ("requests_running", "requests_waiting")}
+KV = "kv_utilization"
+
+LEVELS = {KV: (KV,), IN_SYSTEM: ("requests_running", "requests_waiting")}
 """What is a mean of a replica over time, by the gauges that are added up."""
 
 

@@ -21,7 +21,6 @@ from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import arrivals, windows
 from rules.what_if.answer import WhatIf, WhatIfQuestion, answer_question
-from rules.what_if.variations import PromptVariation, find_prompt_variation
 
 HOUR, DAY, QUARTER = 3600.0, 86_400.0, 900.0
 START = 1_793_577_600.0
@@ -37,11 +36,9 @@ class Simulated:
     plan: TierPlan
     seen: ProductionSummary
     binned: tuple[BinnedWindow, ...]
-    hours: tuple[PromptVariation, ...]
 
-    def result(self, instances: int, rps: float | None = None, prompt_scale: float = 1.0) -> WhatIf:
-        question = WhatIfQuestion(instances=instances, rps=rps, prompt_scale=prompt_scale)
-        return answer_question(self.seen, self.binned, self.hours, question)
+    def result(self, instances: int, rps: float | None = None) -> WhatIf:
+        return answer_question(self.seen, self.binned, WhatIfQuestion(instances=instances, rps=rps))
 
     def truth(self, name: str, rps: float, prompt_scale: float = 1.0) -> float:
         """What an engine of the simulator does at a load of one replica, with prompts so many times as long as planned."""
@@ -89,8 +86,7 @@ def _simulated(context: TierContext, plan: TierPlan, found: list[BinnedWindow], 
     collected = ProductionSummaryBuilder(context=context, since=START, until=until)
     minutes = [part for one in found for part in arrivals.split_by_minute(one.window)]
     collected.add(hours, hours, arrivals.list_demand(_summed(minutes)))
-    told = tuple(one for one in map(find_prompt_variation, hours) if one is not None)
-    return Simulated(plan=plan, seen=measured(collected.build(("v1",))), binned=tuple(found), hours=told)
+    return Simulated(plan=plan, seen=measured(collected.build(("v1",))), binned=tuple(found))
 
 
 def _summed(minutes: list[arrivals.MinuteSums]) -> list[arrivals.MinuteSums]:

@@ -6,7 +6,6 @@ The files lie beside the checkout, in ../shared, and are not ours to copy: witho
 from __future__ import annotations
 
 import math
-import re
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -18,12 +17,10 @@ from paths import SHARED
 from agent.benchmarks.curves import ImportedCurve, curve_of
 from agent.benchmarks.formats import read_results
 from rules.confidence import Certainty
-from rules.plan.capacity import planned_capacity
 from rules.plan.curve import CERTAIN_REQUESTS, Curve
 from rules.plan.load_bins import build_tier_context as view_of
-from rules.plan.schema import Point, Precision, Speculation, TierPlan, Workload, parse_plan
+from rules.plan.schema import Point, TierPlan, parse_plan
 from rules.verdicts.verdict import Status
-from rules.what_if.variations import ChangedCapacity, change_configuration
 
 SWEEPS = SHARED / "bench" / "inference-perf"
 PLAIN, CHUNKED, EAGLE, QUANTIZED = "vllm", "vllm+chunking_and_prefix_caching", "vllm+eagle", "vllm+quantization"
@@ -200,23 +197,3 @@ def test_no_other_two_sweeps_are_that_alike() -> None:
     for one, other in ((PLAIN, CHUNKED), (EAGLE, CHUNKED)):
         tops = [max(point.completed_rps for point in points(sweep)) for sweep in (one, other)]
         assert abs(tops[0] - tops[1]) > 0.3 * max(tops)
-
-
-def changed(sweep: str, other: str, **parts: Any) -> ChangedCapacity:
-    """What a sweep's configuration makes of the capacity of another's."""
-    lengths = {"prompt_tokens": {"mean": 205}, "generation_tokens": {"mean": 62}, "archetype": "chat"}
-    plans = {
-        name: tier(name).model_copy(update={"workload": Workload.model_validate(lengths), **given})
-        for name, given in ((sweep, {}), (other, parts))
-    }
-    capacity = planned_capacity(plans[sweep])
-    assert capacity is not None
-    asked = {"weights": "bitsandbytes"} if "precision" in parts else {"acceptance": 0.6}
-    return change_configuration(sweep, plans[sweep], capacity, plans, asked)
-
-
-def test_quantised_weights_gain_nothing_there_and_drafts_lose() -> None:
-    quantised = changed(CHUNKED, QUANTIZED, precision=Precision(weights="bitsandbytes", kv=None))
-    drafted = changed(PLAIN, EAGLE, speculation=Speculation.model_validate({"draft_tokens": 4, "acceptance": 0.6}))
-    ratios = [re.findall(r": ([0-9.]+) times", one.reasons[0])[0] for one in (quantised, drafted)]
-    assert ratios == ["1", "0.715"]

@@ -18,11 +18,7 @@ from report_samples import HOUR, POOLED, START, TIER, book, book_pools, day_and_
 from agent.cli import main
 from agent.history.reader import KEPT, NOTE
 from agent.history.store import HistoryStore
-from exporters.documents.what_if import other_text
-from rules.plan.replica_count import NO_MARGIN, replica_count
 from rules.telemetry.windows import Window
-from rules.telemetry.work import Capacity
-from rules.what_if.answer import ChangedWhatIf
 
 DOCS = ROOT / "docs" / "what-if.md"
 
@@ -97,8 +93,6 @@ def test_the_answer_stands_first_then_load_money_curves_limits_and_what_was_assu
         (("--instances", "6"), 0, "likely_kept"),
         (("--instances", "4"), 1, "likely_broken"),
         (("--instances", "10", "--rps", "75"), 1, "likely_broken"),
-        (("--instances", "10", "--prompt-scale", "0.5"), 0, "kept"),
-        (("--instances", "6", "--prompt-scale", "1.5"), 3, "not_known"),
     ],
 )
 def test_the_exit_code_says_whether_the_slo_would_hold(
@@ -119,17 +113,15 @@ def test_the_json_has_the_numbers_of_the_text(week: str, capsys: pytest.CaptureF
     assert found["limits"][0]["fewest_replicas"] == 5
     assert found["one_lost"]["survived_up_to_rps"] == pytest.approx(36.667, rel=1e-4)
     assert found["cost"]["money_per_million_output_tokens"] == pytest.approx(30 / 5.76)
-    assert found["asked"] == {"instances": 6, "rps": None, "prompt_scale": 1.0}
+    assert found["asked"] == {"instances": 6, "rps": None}
 
 
-def test_use_names_its_load_and_whose_lengths_it_is_of(week: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """30 rps on 8 replicas at 7.33: 3.75 each are 51 %. Of longer prompts nobody knows what a replica takes."""
+def test_use_names_its_load(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """30 rps on 8 replicas at 7.33: 3.75 each are 51 %."""
     ask(week, "--instances", "8", "--rps", "30")
     assert re.search(
         r"Use +51% at that load: 3\.75 rps a replica, of the 7\.33 rps that one takes", capsys.readouterr().out
     )
-    ask(week, "--instances", "8", "--rps", "30", "--prompt-scale", "2")
-    assert re.search(r"3\.75 rps a replica, were they as long\s+as now,", capsys.readouterr().out)
 
 
 def test_every_key_of_the_json_is_described(week: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,8 +173,6 @@ WRONG = (
     (("--instances", "2", "--rps", "nan"), "is no load"),
     (("--instances", "2", "--rps", "inf"), "is no load"),
     (("--instances", "2", "--rps", "many"), "is no load"),
-    (("--instances", "2", "--prompt-scale", "0"), "no factor from 0.1 to 10"),
-    (("--instances", "2", "--prompt-scale", "11"), "no factor from 0.1 to 10"),
     (("--instances", "2", "--tier", "nope"), "there is no tier nope; there are t"),
     ((), "--instances"),
 )
@@ -255,8 +245,6 @@ def test_pools_are_answered_one_by_one(tmp_path: Path, capsys: pytest.CaptureFix
     told = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "t: 1+4 replicas at 30 rps: the prefill pool is full, 150% used" in told
     assert "16,000 prompt tokens a second of one prefill replica, 800 a request" in told
-    assert ask(config, "--instances", "2+4", "--output-tokens", "40") == 3
-    assert "only replicas and --rps of prefill and decode pools can be varied" in capsys.readouterr().err
 
 
 def test_two_numbers_of_replicas_are_for_pools(week: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,82 +268,6 @@ def test_a_plan_without_a_part_leaves_a_named_gap(
     config = configured(tmp_path, recent(168), tier)
     assert ask(config, "--instances", instances) == code
     assert said in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.fixture(scope="module")
-def varied(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The week of tier t, and in the plan beside it t-fp8, whose every load is half as high again."""
-    folder = tmp_path_factory.mktemp("varied")
-    config = configured(folder, recent(168))
-    loads = ("completed_rps", "output_tokens_per_second")
-    faster = [{**one, **{name: 1.5 * one[name] for name in loads}} for one in TIER["curve"]["points"]]
-    other = {**TIER, "precision": {"weights": "fp8"}, "curve": {"loop": "open", "points": faster}}
-    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER, "t-fp8": other}}))
-    return config
-
-
-def test_half_as_long_outputs_are_half_to_all_of_the_work(varied: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = asked(capsys, varied, "--tier", "t", "--instances", "5", "--output-tokens", "40")
-    # 30 rps on 5 replicas of 7.333 rps.
-    assert code == 0
-    assert [found[name] for name in ("use_low", "use", "use_high")] == pytest.approx([0.409, 0.614, 0.818], abs=1e-3)
-    assert (found["needed"]["replicas"], found["now"]["replicas"]) == (5, 6)
-    code, found = asked(capsys, varied, "--tier", "t", "--instances", "5", "--output-tokens", "160")
-    assert (code, found["use_high"]) == (3, pytest.approx(1.636, abs=1e-3))
-    code, found = asked(capsys, varied, "--tier", "t", "--instances", "3", "--output-tokens", "160")
-    assert (code, found["use_low"]) == (1, pytest.approx(1.364, abs=1e-3))
-
-
-def test_another_configuration_follows_from_the_curve_of_another_tier(
-    varied: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, found = asked(capsys, varied, "--tier", "t", "--instances", "4", "--precision", "fp8")
-    assert (code, found["use"]) == (0, pytest.approx(30 / 4 / 11.0, abs=1e-3))
-    assert found["reasons"] == ["t-fp8 was measured at 11 rps, t at 7.33: 1.5 times"]
-    assert ask(varied, "--tier", "t", "--instances", "4", "--precision", "fp8", "--output-tokens", "40") == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert (
-        "would be 51% used (34% to 68% by the change alone); 3 replicas needed instead of 6, 2 to 4 by the bounds"
-        in told
-    )
-    assert "a request is 0.5 to 1 times the work" in told
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--gpu", "NVIDIA H200"), "no other tier of the plan was measured with GPU NVIDIA H200, all else"),
-        (("--precision", "int4", "--tp", "8"), "measured with weights int4, TP 8, all else and the lengths alike"),
-        (("--speculation", "0.7"), "Benchmark one replica: `sizewatch plan workload --tier t --tool vllm-bench"),
-        (("--prefix-hits", "0.8"), "the engine shows no prefix hits"),
-        (("--tp", "2"), "t has TP 2 by its plan already: leave it out"),
-        (("--instances", "2+3", "--output-tokens", "40"), "its replicas serve whole requests: give one number of them"),
-        (("--precision", "fp8", "--prompt-scale", "2"), "--prompt-scale is for latencies of whole requests"),
-    ],
-)
-def test_what_nobody_measured_is_not_answerable_and_names_the_benchmark(
-    varied: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
-) -> None:
-    assert ask(varied, "--tier", "t", "--instances", "5", *words) == 3
-    told = capsys.readouterr()
-    assert (told.out, said in told.err) == ("", True)
-
-
-@pytest.mark.parametrize("words", [("--tp", "0"), ("--tp", "2.5"), ("--gpu", ""), ("--precision", " ")])
-def test_no_configuration_is_asked_for_without_a_name_or_a_number(week: str, words: tuple[str, ...]) -> None:
-    assert ask(week, "--instances", "5", *words) == 2
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [(5.0, None, "(0% to 60% by the change alone)"), (0.0, 20.0, "(15% or more by the change alone)")],
-)
-def test_an_open_bound_of_the_use_is_said_in_words(low: float, high: float | None, said: str) -> None:
-    count = replica_count(
-        30, Capacity(rps=10.0, low=low, high=high, source="benchmark", certainty="likely", reason=""), NO_MARGIN
-    )
-    found = ChangedWhatIf(tier="t", replicas=10, rps=30, now=count, needed=count, reasons=(), bill=None)
-    assert said in " ".join(other_text(found).split())
 
 
 def test_a_pool_without_a_seen_replica_has_no_average(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

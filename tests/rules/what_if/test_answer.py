@@ -16,7 +16,6 @@ from rules.telemetry.windows import Window
 from rules.what_if.answer import LimitHeadroom, WhatIf, WhatIfQuestion, answer_question, explain_unanswerable
 from rules.what_if.limits import BENCHMARK_END, GIVEN, PRODUCTION_END
 from rules.what_if.prediction import PredictionSource
-from rules.what_if.variations import find_prompt_variation
 
 PLANNED = tier_view()
 
@@ -27,8 +26,7 @@ def result(
     """Ten replicas served 30 rps by day (3 each) and 10 by night (1 each), all TTFT in (0.05, 0.1] unless told."""
     windows = list(hours() if several is None else several)
     seen = seen_of(context, windows)
-    told = [one for one in map(find_prompt_variation, binned(context, windows)) if one is not None]
-    return answer_question(seen, binned(context, windows), told, WhatIfQuestion(instances=instances, rps=rps))
+    return answer_question(seen, binned(context, windows), WhatIfQuestion(instances=instances, rps=rps))
 
 
 def limit(found: WhatIf, name: str) -> LimitHeadroom:
@@ -188,7 +186,7 @@ def test_a_tier_without_a_plan_shows_its_own_curve_and_judges_no_slo() -> None:
 
 def test_a_tier_that_nobody_saw_yet_is_answered_from_its_plan_which_is_said() -> None:
     seen = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK).build(())
-    found = answer_question(seen, (), (), WhatIfQuestion(instances=10))
+    found = answer_question(seen, (), WhatIfQuestion(instances=10))
     # The planned peak of 50 rps on ten.
     assert (found.rps, found.asked.rps) == (50.0, 5.0)
     assert found.peak is not None
@@ -206,7 +204,7 @@ def test_without_arrivals_the_peak_is_a_busy_hour_and_said_to_be_too_low() -> No
     windows = hours()
     collected = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK)
     collected.add(binned(PLANNED, windows), binned(PLANNED, windows), ())
-    found = answer_question(collected.build(("v1",)), binned(PLANNED, windows), (), WhatIfQuestion(instances=10))
+    found = answer_question(collected.build(("v1",)), binned(PLANNED, windows), WhatIfQuestion(instances=10))
     assert found.peak is not None
     assert found.peak.rps == pytest.approx(30.0)
     assert found.peak.source == "mean of a busy hour: its busiest minutes were higher"
@@ -226,7 +224,7 @@ def test_what_cannot_be_answered_says_why(context: TierContext, words: str) -> N
     seen = ProductionSummaryBuilder(context=context, since=START, until=START + WEEK).build(())
     assert words in explain_unanswerable(seen, WhatIfQuestion(instances=3))
     with pytest.raises(ValueError, match=r"apart|peak"):
-        answer_question(seen, (), (), WhatIfQuestion(instances=3))
+        answer_question(seen, (), WhatIfQuestion(instances=3))
 
 
 def test_pools_of_targets_count_as_those_of_the_plan() -> None:
@@ -240,6 +238,6 @@ def test_one_busy_hour_is_no_peak_where_three_were_seen() -> None:
     windows = [*hours(23), *hours(1, rps=lambda n: 60.0, first=23)]
     collected = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK)
     collected.add(binned(PLANNED, windows), binned(PLANNED, windows), ())
-    found = answer_question(collected.build(("v1",)), binned(PLANNED, windows), (), WhatIfQuestion(instances=10))
+    found = answer_question(collected.build(("v1",)), binned(PLANNED, windows), WhatIfQuestion(instances=10))
     assert found.peak is not None
     assert (found.rps, found.peak.highest) == (pytest.approx(30.0), pytest.approx(60.0))

@@ -1,4 +1,4 @@
-"""The parts of a what-if by numbers worked out by hand: pools around a load, the benchmark's readings, the law of other prompts."""
+"""The parts of a what-if by numbers worked out by hand: pools around a load, the benchmark, the load that meets a limit."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ from report_samples import EDGES, USABLE, tier_view
 
 from rules.plan.benchmark_reading import find_benchmark_crossing, read_benchmark
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_tier_context
-from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.what_if.limits import find_crossing
 from rules.what_if.prediction import PredictionInputs, PredictionSource
 from rules.what_if.production import ProductionLoads, collect_loads
-from rules.what_if.variations import (
-    PromptEffect,
-    PromptVariation,
-    estimate_effect,
-    grows_with_prompts,
-    scale_prediction,
-    shift_prediction,
-)
 
 PLANNED = tier_view()
 
@@ -141,84 +133,6 @@ def test_where_the_benchmark_crosses_a_limit() -> None:
     assert find_benchmark_crossing(PLANNED, "ttft_p99_seconds", 0.05) == (0.0, True)
     assert find_benchmark_crossing(PLANNED, "tpot_p99_seconds", 0.08) == (8.0, False)
     assert isinstance(find_benchmark_crossing(PLANNED, "kv_utilization", 0.9), Missing)
-
-
-def line(rps: float) -> SignalValue:
-    """A quantity of 0.1 s a request a second, known to 10 %, up to 8 rps."""
-    if rps > 8:
-        return Missing(gap=Gap.LOAD_NOT_REACHED)
-    return Reading(value=0.1 * rps, low=0.09 * rps, high=0.11 * rps, n=1000)
-
-
-def test_the_law_stretches_the_clock_by_the_work_of_a_request() -> None:
-    # Twice as long: at most four times the work, so 4 x what 4 x the load has: 4 x 0.11 x 8 = 3.52.
-    twice = scale_prediction(line, 2.0, 2.0, grows_with_prompts("ttft_p99_seconds"))
-    assert twice == Reading(value=None, low=pytest.approx(0.18), high=pytest.approx(3.52), n=1000)
-    # Half as long: a quarter of the work at least, 0.25 x 0.09 x 0.5.
-    half = scale_prediction(line, 2.0, 0.5, grows_with_prompts("ttft_p99_seconds"))
-    assert half == Reading(value=None, low=pytest.approx(0.01125), high=pytest.approx(0.22), n=1000)
-
-
-def test_the_law_leaves_open_what_the_curve_does_not_reach() -> None:
-    assert scale_prediction(line, 3.0, 2.0, 2.0) == Reading(value=None, low=pytest.approx(0.27), high=None, n=1000)
-    assert isinstance(scale_prediction(line, 9.0, 0.5, 2.0), Missing)
-
-
-def test_kv_grows_with_the_tokens_and_what_is_in_the_system_with_its_number() -> None:
-    kv, count = (
-        scale_prediction(line, 2.0, 2.0, grows_with_prompts("kv_utilization")),
-        scale_prediction(line, 2.0, 2.0, grows_with_prompts("requests_in_system")),
-    )
-    assert isinstance(kv, Reading)
-    assert isinstance(count, Reading)
-    assert (kv.high, count.high) == (pytest.approx(2 * 0.88), pytest.approx(0.88))
-
-
-def hours_of(power: float, longest: float = 2.0, count: int = 48) -> list[PromptVariation]:
-    """Hours of two bins whose TTFT rises with load and with the power of prompts of 1000 tokens and more."""
-    found = []
-    for n in range(count):
-        prompts = 1000 * longest ** ((n * 7 % count) / count)
-        rps = 2 + (n % 5) * 0.1 + 2 * (n % 2)
-        ttft = 0.1 * math.exp(0.3 * rps) * (prompts / 1000) ** power
-        found.append(PromptVariation(bin=n % 2, prompts=prompts, rps=rps, means=(("ttft", ttft),)))
-    return found
-
-
-def test_the_power_with_which_a_time_grows_is_found_at_equal_load() -> None:
-    found = estimate_effect(hours_of(1.2), "ttft_p99_seconds")
-    assert found is not None
-    assert found.value == pytest.approx(1.2)
-    assert found.low == pytest.approx(1.2)
-    assert (found.hours, found.shortest) == (48, 1000)
-    assert found.covers(1500)
-    assert not found.covers(2100)
-    assert not found.covers(900)
-
-
-def test_prompts_that_hardly_varied_and_few_hours_tell_nothing() -> None:
-    assert estimate_effect(hours_of(1.2, longest=1.1), "ttft_p99_seconds") is None
-    assert estimate_effect(hours_of(1.2, count=20), "ttft_p99_seconds") is None
-    assert estimate_effect(hours_of(1.2), "tpot_p99_seconds") is None
-    assert estimate_effect([], "ttft_p99_seconds") is None
-
-
-def test_a_prediction_moves_by_the_power_with_its_bounds() -> None:
-    found = estimate_effect(hours_of(1.0), "ttft_p50_seconds")
-    assert found is not None
-    value = shift_prediction(line(2.0), 2.0, found)
-    assert value == Reading(value=pytest.approx(0.4), low=pytest.approx(0.36), high=pytest.approx(0.44), n=1000)
-    assert shift_prediction(line(9.0), 2.0, found) == line(9.0)
-
-
-@pytest.mark.parametrize("scale", [0.5, 2.0])
-def test_an_effect_that_is_not_sure_widens_the_bounds_both_ways(scale: float) -> None:
-    unsure = PromptEffect(value=1.0, low=0.5, high=1.5, hours=48, shortest=1.0, longest=9e9)
-    value = shift_prediction(line(2.0), scale, unsure)
-    low, high = sorted((scale**0.5, scale**1.5))
-    assert value == Reading(
-        value=pytest.approx(0.2 * scale), low=pytest.approx(0.18 * low), high=pytest.approx(0.22 * high), n=1000
-    )
 
 
 def test_a_load_that_broke_a_limit_below_one_that_kept_it_was_broken_by_something_else() -> None:

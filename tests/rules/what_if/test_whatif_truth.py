@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from whatif_samples import DAY, Simulated, simulated
 
-from agent.demo.simulation.engine import PREFILL_EXPONENT
 from rules.resize.production_curve import SloStatus
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.what_if.answer import LATENCIES, AtLoad
 from rules.what_if.limits import BENCHMARK_END
 from rules.what_if.prediction import PredictionSource
-from rules.what_if.variations import estimate_effect
 
 RAG, CHAT = "rag-l40s", "chat-h100"
 
@@ -107,46 +105,6 @@ def test_the_load_at_which_the_first_limit_breaks_is_that_of_the_simulator(rag: 
     assert end.tier_rps == pytest.approx(3 * 6.652)
 
 
-@pytest.mark.parametrize("scale", [0.5, 0.7, 1.2, 1.5])
-@pytest.mark.parametrize("name", LATENCIES)
-def test_prompts_that_production_never_had_give_bounds_alone_and_these_contain_the_truth(
-    rag: Simulated, scale: float, name: str
-) -> None:
-    found = rag.result(6, rps=12.0, prompt_scale=scale)
-    told = found.asked.get_prediction(name)
-    for value in (told.production, told.benchmark):
-        assert isinstance(value, Reading)
-        assert value.value is None
-        assert contains(value, rag.truth(name, 2.0, scale))
-    assert any("production did not show what such prompts do to TTFT" in text for text in found.assumed)
-
-
-@pytest.mark.parametrize(("scale", "then"), [(0.8, 1.2), (1.2, 1.8)])
-@pytest.mark.parametrize("name", LATENCIES)
-def test_prompts_as_production_had_them_move_a_prediction_as_they_moved_production(
-    drifting: Simulated, scale: float, then: float, name: str
-) -> None:
-    found = drifting.result(3, rps=6.0, prompt_scale=scale)
-    value = production(found.asked, name)
-    assert isinstance(value, Reading)
-    assert value.value is not None
-    assert contains(value, drifting.truth(name, 2.0, then))
-    if name == "ttft_p99_seconds":
-        assert value.value == pytest.approx(drifting.truth(name, 2.0, then), rel=0.15)
-
-
-def test_the_exponent_of_the_simulator_is_found_again(drifting: Simulated) -> None:
-    ttft, tpot = (estimate_effect(drifting.hours, name) for name in ("ttft_p99_seconds", "tpot_p99_seconds"))
-    assert ttft is not None
-    assert tpot is not None
-    assert ttft.value == pytest.approx(PREFILL_EXPONENT, abs=0.03)
-    assert ttft.low < PREFILL_EXPONENT < ttft.high
-    assert ttft.high - ttft.low < 0.2
-    assert tpot.low < 0.0 < tpot.high
-    told = [one for one in drifting.result(3, prompt_scale=0.8).assumed if one.startswith("TTFT moves")]
-    assert f"to the power of {ttft.value:.2f}" in told[0]
-
-
 def test_a_benchmark_that_production_is_slower_than_is_not_believed_beyond_it(drifting: Simulated) -> None:
     found = drifting.result(2, rps=9.0)
     told = {one.name: one for one in found.asked.held}
@@ -159,19 +117,3 @@ def test_a_benchmark_that_production_is_slower_than_is_not_believed_beyond_it(dr
     assert found.asked.kept is SloStatus.LIKELY_BROKEN
     # What the benchmark measured is shown as it is.
     assert contains(found.asked.get_prediction("ttft_p99_seconds").benchmark, drifting.truth("ttft_p99_seconds", 4.5))
-
-
-def true_limit(of: Simulated, limit: float, scale: float) -> float:
-    """The load at which the simulator's TTFT P99 crosses a limit, with prompts so many times as long as planned."""
-    loads = [0.01 * n for n in range(1, 660)]
-    return next((x for x in loads if of.truth("ttft_p99_seconds", x, scale) > limit), loads[-1])
-
-
-@pytest.mark.parametrize("scale", [0.8, 1.3, 1.8])
-def test_with_other_prompts_the_load_at_which_a_limit_breaks_is_bounded(rag: Simulated, scale: float) -> None:
-    met = next(one for one in rag.result(6, rps=12.0, prompt_scale=scale).met if one.limit.name == "ttft_p99_seconds")
-    known = met.limit.rps
-    assert isinstance(known, Reading)
-    truth = true_limit(rag, 2.0, scale)
-    assert (known.low or 0.0) <= truth * 1.02
-    assert known.high is None or truth <= known.high * 1.02
