@@ -356,7 +356,9 @@ SUBCOMMANDS = (
         _check,
         ("0 a valid plan", "1 a grave mistake was found"),
     ),
-    Subcommand("show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show),
+    Subcommand(
+        "show", "the curve as a table, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show
+    ),
     Subcommand("schema", "the JSON Schema of plans", lambda _: None, _schema),
     Subcommand(
         "import",

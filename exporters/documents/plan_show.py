@@ -33,7 +33,7 @@ WIDTH = 78
 """Columns of the page."""
 
 COLUMNS = (("TTFT P99", "ttft_p99_seconds"), ("TPOT P99", "tpot_p99_seconds"))
-"""Columns of the curve's table: title and signal."""
+"""Columns of the curve's table, where a point has them: title and signal."""
 
 NAMES = {
     "ttft_p99_seconds": "TTFT P99",
@@ -97,14 +97,18 @@ def _curve(shown: _Shown) -> list[str]:
     written = shown.tier.curve
     if shown.curve is None or written is None:
         return []
-    head = ("rps", *(title for title, _ in COLUMNS))
-    table = text_table(head, map(_point_cells, written.points), words=0)
+    given = [
+        (title, metric) for title, metric in COLUMNS if any(metric_value(p, metric) is not None for p in written.points)
+    ]
+    metrics = [metric for _, metric in given]
+    head = ("rps", *(title for title, _ in given))
+    table = text_table(head, (_point_cells(point, metrics) for point in written.points), words=0)
     lines = ["Measured curve of one replica", *(f"  {line}" for line in table)]
     return [*lines, *_evidence(written)]
 
 
-def _point_cells(point: Point) -> tuple[str, ...]:
-    values = (metric_value(point, metric) for _, metric in COLUMNS)
+def _point_cells(point: Point, metrics: Sequence[str]) -> tuple[str, ...]:
+    values = (metric_value(point, metric) for metric in metrics)
     bound = "at least " if point.censored else ""
     return (
         f"{point.completed_rps:.4g}",

@@ -58,6 +58,13 @@ def test_every_measured_point_is_a_row() -> None:
     assert lines[head + 8].startswith("  benchmark    7 points, open loop")
 
 
+def test_a_latency_that_no_point_has_is_no_column() -> None:
+    points = [{"completed_rps": 1.0, "tpot_p99_seconds": 0.02}, {"completed_rps": 2.0}]
+    lines = shown_with(curve={"points": points}).splitlines()
+    head = lines.index("Measured curve of one replica")
+    assert lines[head + 1 : head + 4] == ["  rps  TPOT P99", "    1     20 ms", "    2"]
+
+
 def test_a_lower_bound_is_called_one() -> None:
     text = shown("cpu-small-open")
     assert "at least 7.886 completed requests per second; the highest load" in text
