@@ -258,7 +258,7 @@ def _texts(data: object) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_manifest_stays_the_objects_that_it_is(kind: str) -> None:
-    """tests/test_scaling*.py hold the rest; here that the worst name of a page is no further document, key or line."""
+    """The worst name of a page is no further document, key or line; tests/exporters/autoscaling has the rest."""
     good, bad = (objects(replace(CHAT, tier=tier), kind) for tier in ("chat", PAGE))
     assert [_shape(one) for one in good] == [_shape(one) for one in bad]
 
