@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import signal
@@ -15,6 +16,8 @@ from hypothesis import settings
 from agent.cli import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from past_fleet import PastFleet
 
 # Tests take samples from each other by name, whatever folder they are in; base names are unique.
@@ -50,6 +53,21 @@ def past_fleet(tmp_path_factory: pytest.TempPathFactory) -> PastFleet:
     from past_fleet import PastFleet
 
     return build_once(tmp_path_factory, "past-fleet", PastFleet)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Asserts of a file are rewritten by one worker, which keeps them; the others wait for it and read what it kept."""
+    path = collector.path
+    if not isinstance(collector, pytest.Module) or any(
+        (path.parent / "__pycache__").glob(f"{path.stem}.*-pytest-*.pyc")
+    ):
+        return (yield)
+    with path.open() as module:
+        fcntl.flock(module, fcntl.LOCK_EX)
+        return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)
