@@ -10,8 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from statsmodels.tsa.arima.model import ARIMA
-from statsmodels.tsa.holtwinters import ExponentialSmoothing
 from traffic_samples import HOUR, MONDAY, week
 
 from forecast.models.classic import Arima, HoltWinters, Mstl, _counted
@@ -75,6 +73,8 @@ def test_a_level_that_rises_is_followed_between_the_fits(method: Method) -> None
 
 
 def test_level_and_season_are_updated_as_statsmodels_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    from statsmodels.tsa.holtwinters import ExponentialSmoothing
+
     fit = ExponentialSmoothing.fit
 
     def fixed(model: ExponentialSmoothing, **_: object) -> object:
@@ -111,6 +111,8 @@ def test_following_bin_by_bin_is_the_same_as_all_at_once(method: type[Method]) -
 def test_the_recursion_is_the_forecast_that_statsmodels_makes(
     order: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from statsmodels.tsa.arima.model import ARIMA
+
     monkeypatch.setattr(Arima, "ORDERS", (order,))
     values = wandering(7 * 24, 0.8)
     past, ours = past_of(values[:-6]), Arima()

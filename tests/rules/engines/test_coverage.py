@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from rules.telemetry.families import BY_NAME, stem
 SHARED_PAGES = SHARED / "pages"
 
 
+@cache
 def engine_of(page: Path) -> EngineTable | None:
     """Whose page it is; None for a GPU exporter's."""
     reader = PageReader()
@@ -33,12 +35,17 @@ def engine_of(page: Path) -> EngineTable | None:
 
 
 def engine_pages(folder: Path) -> list[tuple[Path, EngineTable]]:
-    found = [(p, engine_of(p)) for p in sorted(folder.rglob("*.*")) if p.name.endswith((".prom", ".openmetrics.txt"))]
-    return [(page, engine) for page, engine in found if engine is not None]
+    return [(page, engine) for page in pages_in(folder) if (engine := engine_of(page)) is not None]
 
 
-PAIRS = engine_pages(PAGES)
-OURS = [page for page, engine in PAIRS if engine is VLLM_V1]
+def pages_in(folder: Path) -> list[Path]:
+    return [page for page in sorted(folder.rglob("*.*")) if page.name.endswith((".prom", ".openmetrics.txt"))]
+
+
+def ours() -> list[Path]:
+    return [page for page, engine in engine_pages(PAGES) if engine is VLLM_V1]
+
+
 MOONCAKE = {
     "vllm:mooncake_xfer_time_seconds": "histogram",
     "vllm:mooncake_num_failed_transfers_total": "counter",
@@ -71,8 +78,10 @@ def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
     return {use.name: use for use in uses}
 
 
-@pytest.mark.parametrize(("page", "engine"), PAIRS, ids=lambda one: one.name)
-def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path, engine: EngineTable) -> None:
+@pytest.mark.parametrize("page", pages_in(PAGES), ids=lambda one: one.name)
+def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path) -> None:
+    engine = engine_of(page)
+    assert engine is not None
     for use in explain_families(engine, families(page, engine)):
         assert use.use is not Use.UNKNOWN, use
         assert use.text
@@ -89,11 +98,11 @@ def test_so_is_every_family_of_every_engine_page_there_is() -> None:
 
 
 def test_every_engine_has_a_page() -> None:
-    assert {engine.name for _, engine in PAIRS} == {engine.name for engine in ENGINES}
+    assert {engine.name for _, engine in engine_pages(PAGES)} == {engine.name for engine in ENGINES}
 
 
 def test_every_row_of_the_table_is_met_on_some_page() -> None:
-    seen = [explain_families(VLLM_V1, families(page)) for page in OURS]
+    seen = [explain_families(VLLM_V1, families(page)) for page in ours()]
     seen += [explain_families(VLLM_V1, names) for names in (MOONCAKE, STORES, KVBM, DEPRECATED, JOBS)]
     met = {(use.name.replace(":", "_"), family) for uses in seen for use in uses for family in use.families}
     assert {(row.source, row.family) for row in VLLM_V1.rows} <= met
@@ -101,7 +110,7 @@ def test_every_row_of_the_table_is_met_on_some_page() -> None:
 
 def test_every_row_is_read_from_a_page_that_has_it() -> None:
     """What is called read is read: the families of the explanation and those of the snapshot agree, but for labels."""
-    for page in OURS:
+    for page in ours():
         reader = PageReader("vllm")
         found = reader.read(page.read_bytes(), START)
         said = {family for use in explain_families(VLLM_V1, reader.families) for family in use.families}
@@ -237,7 +246,7 @@ def test_names_of_between_two_scans_tell_that_gap() -> None:
 
 
 def test_every_page_of_a_release_has_the_names_that_every_release_prints() -> None:
-    for page, engine in PAIRS:
+    for page, engine in engine_pages(PAGES):
         if page.name.startswith(("vllm-", "sglang-")):
             plain = {name.replace(":", "_").removesuffix("_total") for name in families(page, engine)}
             assert {name.removesuffix("_total") for name in engine.always} <= plain, page.name
