@@ -1,29 +1,34 @@
-"""The utilization trap of one tier of two, found by role fleet in eight days of a real VictoriaMetrics."""
+"""The utilization trap of one tier of two, found by role fleet in a week: its last day is read from a real VictoriaMetrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from paths import TESTS
+from status_samples import window
 from store_servers import Sample, victoria_metrics
 
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, build_tier_contexts, parse_config, plan_versions
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
+from agent.history.write_buffer import MinuteRecord
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
 from agent.replay.back_fill_writer import fill_history
 from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext, bin_window
 from rules.verdicts.verdict import Status, Verdict
 
 PLANS = TESTS / "plans"
-DAY = 86_400.0
+HOUR, DAY = 3600.0, 86_400.0
 END = 1_790_000_000.0 // DAY * DAY
 BEGIN = END - 7 * DAY - 7200.0
+STORED = END - DAY
+"""From here on the store has it; the six days before are in the history already, an hour a window."""
 EVERY = 60.0
 """As far apart as scrapes may stand for a gauge to hold between them."""
 
@@ -36,8 +41,8 @@ def told() -> Iterator[Sample]:
     for tier, rps in LOADS.items():
         labels = {"tier": tier, "replica": f"{tier}-0", "pool": "mixed", "instance": "node:9095"}
         engine = {**labels, "model": "m"}
-        for place in range(int((END - BEGIN) / EVERY)):
-            t = BEGIN + place * EVERY
+        for place in range(int((END - STORED) / EVERY)):
+            t = STORED + place * EVERY
             requests = rps * place * EVERY
             yield "sizewatch_target_up", labels, t, 1.0
             yield "sizewatch_target_last_success_timestamp_seconds", labels, t, t - 1.0
@@ -51,6 +56,17 @@ def told() -> Iterator[Sample]:
                 ("kv_utilization_max_ratio", 0.1 * rps),
             ):
                 yield f"sizewatch_{name}", engine, t, value
+
+
+def days_before(contexts: Mapping[str, TierContext], versions: Mapping[str, str]) -> Iterator[MinuteRecord]:
+    """What was booked of the same load in the days before."""
+    for tier, rps in LOADS.items():
+        for place in range(int((STORED - BEGIN) / HOUR)):
+            hour = window(BEGIN + (place + 1) * HOUR, HOUR, rps=rps, running=4 * rps, kv=0.1 * rps)
+            tokens = {"prompt_tokens": 128.1 * rps * HOUR, "generation_tokens": 64 * rps * HOUR}
+            hour = replace(hour, counters={**hour.counters, **tokens})
+            slices = bin_window(hour, contexts[tier].curve, f"{tier}-0")
+            yield MinuteRecord(tier=tier, plan_version=versions[tier], slice=slices)
 
 
 @pytest.mark.server
@@ -68,7 +84,8 @@ def test_the_tier_that_idles_is_in_the_trap_and_its_neighbour_is_not(tmp_path: P
     with victoria_metrics(tmp_path) as there, HistoryStore(tmp_path / "history.db") as store:
         there.write(told())
         api = StoreApi(StoreOptions(url=there.url, timeout_seconds=30.0))
-        filled = fill_history(loaded, api, store, (BEGIN, END))
+        store.book(days_before(build_tier_contexts(loaded), plan_versions(loaded)))
+        filled = fill_history(loaded, api, store, (STORED, END))
         assert not filled.error
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
     results = keeping.long_answers(build_tier_contexts(loaded), plan_versions(loaded), END + 60)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from building import build_once
 from paths import ROOT, TESTS
 from test_surfaces_agree import TIER, at_now, slower, surfaces
 
@@ -58,7 +60,10 @@ def json_keys(value: Any, place: str = "") -> Iterator[str]:
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The keys of what each command prints about a fleet whose benchmark production refutes."""
-    folder = tmp_path_factory.mktemp("surface")
+    return build_once(tmp_path_factory, "surface", keys_by_command)
+
+
+def keys_by_command(folder: Path) -> dict[str, set[str]]:
     told = surfaces(folder, slower).status
     asked = {name: ("-c", str(folder / "sizewatch.yaml"), *words) for name, words in HISTORY_COMMANDS.items()}
     found = {"/api/status": set(json_keys(json.loads(json.dumps(status_json(told)))))}

@@ -7,16 +7,19 @@ page of metrics and the status page of a daemon that stands on the same history.
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from building import build_once
 from paths import TESTS
 from report_samples import DAY, START, hour
 
@@ -58,8 +61,9 @@ def slower(number: int) -> Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surfaces:
-    """What every surface says of one fleet; `whatif` asks for a number of replicas at a load."""
+    """What every surface says of one fleet."""
 
+    config: Path
     plan: Plan
     prewarm: Json
     check: Json
@@ -68,7 +72,6 @@ class Surfaces:
     shown: str
     status: AgentStatus
     page: str
-    whatif: Callable[[float], Json]
 
     @property
     def recommendation(self) -> Json:
@@ -78,6 +81,12 @@ class Surfaces:
     @property
     def capacity(self) -> float:
         found: float = self.recommendation["usable_rps"]
+        return found
+
+    def whatif(self, rps: float) -> Json:
+        """13 replicas at this load."""
+        words = ("whatif", "-c", str(self.config), "--tier", TIER, "--instances", "13", "--rps", repr(rps))
+        found: Json = json.loads(said(*words, "--format", "json"))
         return found
 
     def metric(self, name: str) -> float:
@@ -92,7 +101,16 @@ def at_now() -> Iterator[None]:
         yield
 
 
+def said(*words: str) -> str:
+    """The standard output of a command at that time."""
+    out = io.StringIO()
+    with redirect_stdout(out), at_now():
+        assert main(list(words)) in (0, 1), words
+    return out.getvalue()
+
+
 def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
+    folder.mkdir()
     plan = parse_plan(yaml.safe_load(GUIDE.read_text()))
     (folder / "plan.yaml").write_text(GUIDE.read_text())
     path = folder / "sizewatch.yaml"
@@ -107,18 +125,6 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
         store.book(
             MinuteRecord(tier=TIER, plan_version=version, slice=bin_window(one, curve, "all")) for one in windows
         )
-
-    def said(*words: str) -> str:
-        out = folder / "said.txt"
-        with out.open("w") as stream, pytest.MonkeyPatch.context() as patched, at_now():
-            patched.setattr("sys.stdout", stream)
-            assert main(list(words)) in (0, 1), words
-        return out.read_text()
-
-    def whatif(rps: float) -> Json:
-        words = ("whatif", "-c", str(path), "--tier", TIER, "--instances", "13", "--rps", repr(rps))
-        found: Json = json.loads(said(*words, "--format", "json"))
-        return found
 
     prewarm = json.loads(said("prewarm", "-c", str(path), "--tier", TIER, "--format", "json"))
     check = json.loads(said("check", "-c", str(path), "--format", "json"))
@@ -140,6 +146,7 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
             parts.close(NOW)
     proposed = folder / "weekly" / "plan.next.yaml"
     return Surfaces(
+        config=path,
         plan=plan,
         prewarm=prewarm,
         check=check["tiers"][0],
@@ -148,18 +155,17 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
         shown=said("plan", "show", str(proposed), "--tier", TIER),
         status=told,
         page=exposition.render(told, "text/plain")[0].decode(),
-        whatif=whatif,
     )
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Surfaces:
-    return surfaces(tmp_path_factory.mktemp("planned"), as_planned)
+    return build_once(tmp_path_factory, "planned", partial(surfaces, made=as_planned))
 
 
 @pytest.fixture(scope="module")
 def refuted(tmp_path_factory: pytest.TempPathFactory) -> Surfaces:
-    return surfaces(tmp_path_factory.mktemp("refuted"), slower)
+    return build_once(tmp_path_factory, "refuted", partial(surfaces, made=slower))
 
 
 @pytest.fixture(params=["planned", "refuted"])
