@@ -43,10 +43,9 @@ LEVELS = {KV: (KV,), IN_SYSTEM: ("requests_running", "requests_waiting")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBlock:
-    """Requests served at loads in [lowest, highest] of one replica; `rps` is their mean load."""
+    """Requests served at loads up to `highest` of one replica; `rps` is their mean load."""
 
     window: Window
-    lowest: float
     highest: float
     rps: float
     requests: float
@@ -202,13 +201,11 @@ def _nearest(binned: Iterable[BinnedWindow]) -> LoadBlock | None:
 
 
 def _pool(group: Sequence[BinnedWindow]) -> LoadBlock:
-    loads = [one.rps or 0.0 for one in group]
     requests = math.fsum(map(count_requests, group))
     seconds = math.fsum(count_requests(one) / (one.rps or 1.0) for one in group)
     return LoadBlock(
         window=windows.sum_windows(one.window for one in group),
-        lowest=min(loads),
-        highest=max(loads),
+        highest=max(one.rps or 0.0 for one in group),
         rps=requests / seconds,
         requests=requests,
     )

@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = f'{{"status": "error", "errorType": "x", "error": "{told}", "message": "{told}"}}'
             self._give(status, body.encode(), "application/json")
 
-    do_GET = do_POST = do_PUT = _answer  # noqa: N815 - the library's names
+    do_GET = do_POST = _answer  # noqa: N815 - the library's names
 
     def _said(self) -> str:
         words = [self.path, *(f"{name}: {value}" for name, value in self.headers.items())]
