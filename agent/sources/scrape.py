@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     # A node without discovery must not load the Kubernetes client.
     from agent.kubernetes.node_pods import PodSource
 
-NO_GPUS = GpuAssignment(gpus=())
-
 
 class ScrapeSource:
     """Targets and GPUs of one configuration.
