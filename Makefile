@@ -26,9 +26,9 @@ test: $(STAMP) tools
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 	@$(MAKE) --no-print-directory lint $(if $(CI),sbom audit site)
 
-# Rules, forecast and exporters alone, without servers and browsers: after every step of a change.
+# Rules, forecast and exporters alone, without what is marked as a server's or slow: after every step of a change.
 quick: $(STAMP)
-	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not server" tests/rules tests/forecast tests/exporters
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not server and not slow" tests/rules tests/forecast tests/exporters
 
 # What is read and judged today, in tests/goldens. WRITE=1 writes the files anew; PART="verdicts/steady" takes some.
 goldens: $(STAMP)

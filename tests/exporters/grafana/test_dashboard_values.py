@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from promtool import Case, differences
 
 from exporters.grafana import plan_panels
@@ -97,6 +98,7 @@ def only(expr: str, tier: str) -> str:
     return re.sub(r"\$(\w+)", lambda name: values[name[1]], expr)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_right(tmp_path: Path) -> None:
     values = [
         ("10m", f"abs(vector(scalar({only(expr, tier)})) - {value!r}) < bool {1e-9 * (value or 1.0)!r}", 1.0)
@@ -105,6 +107,7 @@ def test_the_numbers_are_right(tmp_path: Path) -> None:
     assert not differences(tmp_path, None, [Case(series=told(), values=values)])
 
 
+@pytest.mark.slow
 def test_unlike_releases_have_lines_of_their_own_and_no_cluster_is_no_label(tmp_path: Path) -> None:
     lines = f"count({only(q.quantile(W, 0.5, 'ttft_seconds'), 't')})"
     release = 'label_replace(vector(1), "engine_version", "1", "", "")'
@@ -113,6 +116,7 @@ def test_unlike_releases_have_lines_of_their_own_and_no_cluster_is_no_label(tmp_
     assert not differences(tmp_path, None, [Case(series=told(), values=cases)])
 
 
+@pytest.mark.slow
 def test_two_agents_that_name_unlike_releases_for_a_while_are_no_error(tmp_path: Path) -> None:
     """One agent sees an upgrade a scrape before the other."""
     late = series("replica_info", "t", "r1", agent="c", more=f'{MODEL},engine="e",engine_version="0"')
@@ -120,12 +124,14 @@ def test_two_agents_that_name_unlike_releases_for_a_while_are_no_error(tmp_path:
     assert not differences(tmp_path, None, [Case(series={**told(), late: "1x60"}, values=[("10m", lines, 2.0)])])
 
 
+@pytest.mark.slow
 def test_without_a_request_there_is_no_quantile_rather_than_no_number(tmp_path: Path) -> None:
     still = {name: "5x60" if "_bucket{" in name else values for name, values in told().items()}
     lines = f"vector(1) unless on () ({only(q.quantile(W, 0.99, 'ttft_seconds'), 't')})"
     assert not differences(tmp_path, None, [Case(series=still, values=[("10m", lines, 1.0)])])
 
 
+@pytest.mark.slow
 def test_a_tier_without_running_replicas_has_no_load_and_no_cost_rather_than_none(tmp_path: Path) -> None:
     cases = [
         ("10m", f"vector(1) unless on () ({only(expr, 'u')})", 1.0)

@@ -324,6 +324,7 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
         assert (checked.returncode, checked.stderr.decode()) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS], ids=["text", "OpenMetrics"])
 def test_a_page_takes_little_more_memory_than_its_bytes_twice_and_less_in_parts(accept: str) -> None:
     status = alone(full_replica())

@@ -124,6 +124,7 @@ def test_only_a_critical_verdict_pages() -> None:
         assert (int(asked[1]) == 2) == (level.loudness is Severity.PAGE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loudness", Severity)
 def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path, loudness: Severity) -> None:
     """Not just before its hold, at its hold, through a gap a little shorter than it is kept, and over after it."""
@@ -159,6 +160,7 @@ def incidents(values: str, told: str = "a:9095") -> dict[str, str]:
 CASCADE, EVICTION = (next(r for r in RULES if r.name == name) for name in ("KvCacheCascade", "KvEviction"))
 
 
+@pytest.mark.slow
 def test_an_agent_with_incidents_sends_one_alert_for_each_and_names_the_others(tmp_path: Path) -> None:
     found = {**verdict(CASCADE, "2x200"), **verdict(EVICTION, "2x200"), **incidents("1x200")}
     page = incident("KvCacheCascade", "page", "2x40 stale", replica="r1")
@@ -201,6 +203,7 @@ def alertmanager_route() -> dict[str, Any]:
     return route
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loudness", Severity)
 def test_what_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path, loudness: Severity) -> None:
     late = after(1800)
@@ -215,6 +218,7 @@ def test_what_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path, lo
     )
 
 
+@pytest.mark.slow
 def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_path: Path) -> None:
     rule = next(rule for rule in RULES if rule.loudness is Severity.TICKET)
     fire = count(rule, Severity.TICKET)
@@ -236,6 +240,7 @@ def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_pa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loudness", Severity)
 def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, loudness: Severity) -> None:
     cases = []
@@ -282,6 +287,7 @@ def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_an_alert_says_since_when_the_root_the_suspect_the_stage_the_queue_and_the_links(tmp_path: Path) -> None:
     rule = next(rule for rule in RULES if rule.name == "KvCacheCascade")
     level = LEVELS[rule.loudness][0]
@@ -319,6 +325,7 @@ def test_an_alert_says_since_when_the_root_the_suspect_the_stage_the_queue_and_t
     assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=[("30m", rule.name, given)])])
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_said_in_words_and_leaves_no_hole(tmp_path: Path) -> None:
     rule = next(rule for rule in RULES if rule.name == "TtftDivergence")
     (level,) = LEVELS[rule.loudness]
@@ -395,6 +402,7 @@ def test_a_rule_more_in_the_catalogue_is_an_alert_more() -> None:
     assert plain_groups(alert_groups()) == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
 
 
+@pytest.mark.slow
 def test_a_node_that_sees_only_its_own_replica_does_not_call_the_tier_down(tmp_path: Path) -> None:
     down = {
         'sizewatch_verdict{tier="t",replica="",rule="TierDown",instance="node-1"}': "2x80",

@@ -33,6 +33,7 @@ def rules(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_the_watchdog_always_fires(tmp_path: Path, rules: Path) -> None:
     values = [("0s", firing("SizewatchWatchdog"), 1.0), ("1h", firing("SizewatchWatchdog"), 1.0)]
     assert not differences(
@@ -40,6 +41,7 @@ def test_the_watchdog_always_fires(tmp_path: Path, rules: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_agent_at_all_is_told_after_five_minutes(tmp_path: Path, rules: Path) -> None:
     absent = firing("AgentDown", reason="absent")
     assert not differences(
@@ -53,6 +55,7 @@ def test_no_agent_at_all_is_told_after_five_minutes(tmp_path: Path, rules: Path)
     )
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_not_scraped_any_more_is_named_and_another_job_is_not(tmp_path: Path, rules: Path) -> None:
     down = firing("AgentDown", reason="not_scraped", instance="a:1")
     other = {BUILD: "1x100", 'up{job="vllm",instance="v:8000"}': "0x100", UP: "1x100"}
@@ -66,6 +69,7 @@ def test_an_agent_that_is_not_scraped_any_more_is_named_and_another_job_is_not(t
     )
 
 
+@pytest.mark.slow
 def test_a_tier_that_nobody_speaks_of_any_more_is_missed_for_an_hour(tmp_path: Path, rules: Path) -> None:
     missed = firing("AgentDown", reason="tier_not_judged", tier="t")
     seen = {of_tier("target_up", "t", ',replica="r",pool="mixed"'): "1x20 stale", BUILD: "1x400"}
@@ -81,6 +85,7 @@ def test_a_tier_that_nobody_speaks_of_any_more_is_missed_for_an_hour(tmp_path: P
     )
 
 
+@pytest.mark.slow
 def test_an_agent_without_turns_or_with_a_broken_part_is_told(tmp_path: Path, rules: Path) -> None:
     stuck, degraded = firing("AgentDown", reason="no_turns"), "SizewatchDegraded"
     turns = 'sizewatch_last_turn_timestamp_seconds{job="s",instance="a:1"}'
@@ -106,6 +111,7 @@ def test_an_agent_without_turns_or_with_a_broken_part_is_told(tmp_path: Path, ru
     )
 
 
+@pytest.mark.slow
 def test_turns_that_meet_errors_are_told_after_five_minutes_and_old_errors_are_not(tmp_path: Path, rules: Path) -> None:
     errors = 'sizewatch_turn_errors_total{job="s",instance="a:1"}'
     told, degraded = firing("SizewatchDegraded", reason="turn_errors", job="s", instance="a:1"), "SizewatchDegraded"
@@ -122,6 +128,7 @@ def test_turns_that_meet_errors_are_told_after_five_minutes_and_old_errors_are_n
     )
 
 
+@pytest.mark.slow
 def test_a_report_that_fails_or_does_not_arrive_is_told_after_two_hours(tmp_path: Path, rules: Path) -> None:
     degraded = "SizewatchDegraded"
     delivery = 'sizewatch_report_delivery_up{instance="a:1",destination="%s"}'
@@ -139,6 +146,7 @@ def test_a_report_that_fails_or_does_not_arrive_is_told_after_two_hours(tmp_path
     assert not differences(tmp_path, rules, [Case(series=series, values=values)])
 
 
+@pytest.mark.slow
 def test_blindness_that_lasts_is_one_alert_a_tier_and_nothing_to_judge_is_none(tmp_path: Path, rules: Path) -> None:
     blind = {of_tier("unknown", "t", f',rule="R{n}",reason="scrape_failed"'): "1x200" for n in range(3)}
     idle = {of_tier("unknown", "t", f',rule="{gap}",reason="{gap}"'): "1x200" for gap in Gap if gap not in NOT_SEEING}

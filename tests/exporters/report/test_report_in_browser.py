@@ -14,6 +14,8 @@ from waiting import CEILING_SECONDS
 
 from exporters.report.html import report_html
 
+pytestmark = pytest.mark.slow
+
 # Root needs --no-sandbox; the only page that is loaded is our own.
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=2000")
 MEASURE = "<script>parent.document.title = document.documentElement.scrollWidth + ' of ' + window.innerWidth</script>"

@@ -33,6 +33,8 @@ from exporters.report.records import report_schema
 from rules.plan.curve import Curve
 from rules.plan.schema import Plan, TierPlan, parse_plan
 
+pytestmark = pytest.mark.slow
+
 MIDNIGHT = END - 8 * HOUR
 CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
 TIERS = (CHAT, RAG, CODE)

@@ -14,6 +14,8 @@ from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from exporters.status.page import render_page
 
+pytestmark = pytest.mark.slow
+
 # Root needs --no-sandbox; the only page that is loaded is our own.
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=2000")
 MEASURE = (

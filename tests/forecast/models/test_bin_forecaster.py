@@ -139,6 +139,7 @@ def test_quality_looks_back_a_week_and_needs_twenty_bins_for_a_ratio() -> None:
     assert one.quality().forecasts == 7 * 24
 
 
+@pytest.mark.slow
 def test_coverage_holds_on_noise_of_counts() -> None:
     values = wave(40)
     one = begun(values, 10)
@@ -223,6 +224,7 @@ def test_days_after_a_break_forecasts_are_near_the_traffic_again(name: str, usua
     assert np.mean(error) < 25 * usual
 
 
+@pytest.mark.slow
 def test_seven_weeks_without_a_refit_are_no_trouble() -> None:
     values = wave(55)
     one = begun(values, 4)
@@ -298,6 +300,7 @@ def test_what_no_series_can_be_is_refused() -> None:
         one.step(-1.0)
 
 
+@pytest.mark.slow
 def test_refits_keep_memory_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "_lightgbm", lambda: "trees take time")
     values = wave(48)

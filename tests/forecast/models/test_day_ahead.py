@@ -122,6 +122,7 @@ def test_a_missing_day_is_not_learnt_from() -> None:
     assert weights[0] != weights[1]
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded_by_refits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "_lightgbm", lambda: "trees take time")
     live = Live(wave(4))
