@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 from html import unescape
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 from building import build_once
+from past_fleet import PastFleet
 from report_samples import hours, plan, reported
 from test_report_in_browser import count_pages, without_appendix
 from test_report_truth import Told, told_of
@@ -43,8 +45,8 @@ FACTS = {
 
 
 @pytest.fixture(scope="module", name="told")
-def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    return build_once(tmp_path_factory, "report-truth", told_of)
+def report_on_two_weeks(tmp_path_factory: pytest.TempPathFactory, past_fleet: PastFleet) -> Told:
+    return build_once(tmp_path_factory, "report-truth", partial(told_of, past_fleet))
 
 
 def texts_of(text: str) -> dict[str, str]:
@@ -74,6 +76,7 @@ def rounded_twice(text: str) -> Iterator[tuple[str, str, str]]:
                 yield unit, long, short
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_fact_has_one_value_wherever_it_stands(told: Told, fact: str) -> None:
     several = {name: values(FACTS[fact], text) for name, text in texts_of(told.texts["report.md"]).items()}
@@ -91,6 +94,7 @@ def plain(page: str) -> str:
     return unescape(re.sub(r"<[^>]+>", " | ", bare))
 
 
+@pytest.mark.slow
 def test_the_page_has_no_number_that_the_text_has_not(told: Told) -> None:
     assert numbers(plain(told.texts["report.html"])) - numbers(told.texts["report.md"]) == set()
 
@@ -101,8 +105,9 @@ def test_no_number_is_rounded_in_two_ways() -> None:
         assert set(rounded_twice(text)) == set()
 
 
+@pytest.mark.slow
 def test_the_data_has_one_value_for_a_fact(told: Told) -> None:
-    for tier in told.month["tiers"]:
+    for tier in told.both_weeks["tiers"]:
         rows = {one["key"]: one["observed"]["value"] for one in tier["monitoring"]}
         answers = {term["name"]: term["value"] for one in tier["questions"] for term in one["numbers"]}
         (measured,) = (one for one in tier["costs"] if one["name"] == "measured")
@@ -115,13 +120,15 @@ def test_the_data_has_one_value_for_a_fact(told: Told) -> None:
         assert answers["completed_rps"] == rows["completed_rps"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["report.md", "report.html"])
 def test_the_lengths_of_a_tier_stand_once(told: Told, form: str) -> None:
     text = told.texts[form]
-    assert text.count("All numbers at prompts P50 ") == len(told.month["tiers"])
+    assert text.count("All numbers at prompts P50 ") == len(told.both_weeks["tiers"])
     first = text.index("Plan against production")
     assert text.index("All numbers at prompts P50 ") < first
 
 
-def test_every_tier_of_a_month_prints_on_two_pages(told: Told, tmp_path: Path) -> None:
-    assert count_pages(tmp_path, without_appendix(told.texts["report.html"])) <= 2 * len(told.month["tiers"])
+@pytest.mark.slow
+def test_every_tier_prints_on_two_pages(told: Told, tmp_path: Path) -> None:
+    assert count_pages(tmp_path, without_appendix(told.texts["report.html"])) <= 2 * len(told.both_weeks["tiers"])
