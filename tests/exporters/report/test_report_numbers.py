@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from functools import partial
 from html import unescape
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 from building import build_once
-from past_fleet import PastFleet
 from report_samples import hours, plan, reported
 from test_report_in_browser import count_pages, without_appendix
 from test_report_truth import Told, told_of
@@ -45,8 +43,8 @@ FACTS = {
 
 
 @pytest.fixture(scope="module", name="told")
-def report_on_two_weeks(tmp_path_factory: pytest.TempPathFactory, past_fleet: PastFleet) -> Told:
-    return build_once(tmp_path_factory, "report-truth", partial(told_of, past_fleet))
+def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return build_once(tmp_path_factory, "report-truth", told_of)
 
 
 def texts_of(text: str) -> dict[str, str]:
@@ -107,7 +105,7 @@ def test_no_number_is_rounded_in_two_ways() -> None:
 
 @pytest.mark.slow
 def test_the_data_has_one_value_for_a_fact(told: Told) -> None:
-    for tier in told.both_weeks["tiers"]:
+    for tier in told.month["tiers"]:
         rows = {one["key"]: one["observed"]["value"] for one in tier["monitoring"]}
         answers = {term["name"]: term["value"] for one in tier["questions"] for term in one["numbers"]}
         (measured,) = (one for one in tier["costs"] if one["name"] == "measured")
@@ -124,11 +122,11 @@ def test_the_data_has_one_value_for_a_fact(told: Told) -> None:
 @pytest.mark.parametrize("form", ["report.md", "report.html"])
 def test_the_lengths_of_a_tier_stand_once(told: Told, form: str) -> None:
     text = told.texts[form]
-    assert text.count("All numbers at prompts P50 ") == len(told.both_weeks["tiers"])
+    assert text.count("All numbers at prompts P50 ") == len(told.month["tiers"])
     first = text.index("Plan against production")
     assert text.index("All numbers at prompts P50 ") < first
 
 
 @pytest.mark.slow
-def test_every_tier_prints_on_two_pages(told: Told, tmp_path: Path) -> None:
-    assert count_pages(tmp_path, without_appendix(told.texts["report.html"])) <= 2 * len(told.both_weeks["tiers"])
+def test_every_tier_of_a_month_prints_on_two_pages(told: Told, tmp_path: Path) -> None:
+    assert count_pages(tmp_path, without_appendix(told.texts["report.html"])) <= 2 * len(told.month["tiers"])
