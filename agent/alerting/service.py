@@ -48,10 +48,13 @@ _log = logging.getLogger(__name__)
 
 
 class ExternalAlertStore:
-    """External alerts by identity and start. `left_out` counts the alerts beyond MOST. For the cycle thread only."""
+    """External alerts by identity and start. `left_out` counts the alerts beyond MOST. For the cycle thread only.
+
+    `watched_since` is the time of the first update, when the agent began to watch (unix seconds)."""
 
     def __init__(self) -> None:
         self.left_out = 0
+        self.watched_since: float | None = None
         self._alerts: dict[Key, ExternalAlert] = {}
 
     def resume(self, kept: Iterable[ExternalAlert], now: float) -> None:
@@ -62,6 +65,7 @@ class ExternalAlertStore:
     def take_over(self, before: ExternalAlertStore) -> None:
         """Copy all alerts of another store."""
         self._alerts, self.left_out = dict(before._alerts), before.left_out
+        self.watched_since = before.watched_since
 
     @property
     def alerts(self) -> tuple[ExternalAlert, ...]:
@@ -76,6 +80,7 @@ class ExternalAlertStore:
         fleet: Callable[[], AlertTargets],
     ) -> tuple[ExternalAlert, ...]:
         """Add the received alerts and attach the finding that explains each. Return the new and changed alerts."""
+        self.watched_since = now if self.watched_since is None else self.watched_since
         if not (arrived or self._alerts):
             return ()
         before = dict(self._alerts)
@@ -84,7 +89,7 @@ class ExternalAlertStore:
             self._take(alert if known is None else assign_tier(alert, known))
         for key, alert in self._alerts.items():
             if alert.ended_at is None or now - alert.ended_at <= AFTERMATH_SECONDS:
-                self._alerts[key] = _end_if_silent(attach_finding(alert, findings, now), now)
+                self._alerts[key] = _end_if_silent(attach_finding(alert, findings, now, self.watched_since), now)
         changed = tuple(
             alert
             for key, alert in self._alerts.items()

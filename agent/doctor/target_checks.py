@@ -172,11 +172,18 @@ def check_plan_match(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResul
     found = [*_engine_and_model(check, snapshot, tier), *_kv_format(check, snapshot, tier)]
     found += [*_kv_budget(check, snapshot, tier), *_gpus(check, met, tier)]
     if not found:
-        said = [f"model {tier.model}"]
-        said += [f"KV cache {told}"] if (told := _kv_told(snapshot)) else []
-        said += [f"{len(met.owned)} x {tier.gpu.product}"] if met.owned else []
-        found = [ok(check, f"as planned: {', '.join(said)}")]
+        found = [ok(check, _describe_match(met, snapshot, tier))]
     yield from found
+
+
+def _describe_match(met: TargetContext, snapshot: Snapshot, tier: TierPlan) -> str:
+    """Return what was compared and is as planned, and that the model was not where the page tells none."""
+    told, known = _kv_told(snapshot), bool(snapshot.facts.get("model"))
+    said = [f"model {tier.model}"] if known else [f"engine {tier.engine}"]
+    said += [f"KV cache {told}"] if told else []
+    said += [f"{len(met.owned)} x {tier.gpu.product}"] if met.owned else []
+    text = f"as planned: {', '.join(said)}"
+    return text if known else f"{text}; the page tells no model, {tier.model} is the plan's alone"
 
 
 def _engine(snapshot: Snapshot | None) -> EngineTable | None:

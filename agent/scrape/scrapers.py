@@ -27,9 +27,9 @@ from agent.http_client.transport import TargetOptions
 from agent.scrape.exposition import ParsedPage, SeriesReader
 from agent.scrape.page_layout import ExpositionSeries
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.layout import SeriesLayout, compile_layout, is_mapped_name
+from rules.engines.layout import SeriesLayout, compile_layout, find_declared_engine, is_mapped_name
 from rules.engines.normalize import snapshot
-from rules.engines.registry import ENGINES, detect_engine, normalize_name
+from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
 from rules.engines.table import EngineTable
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
@@ -141,6 +141,10 @@ class PageReader:
         found = detect_engine(((normalize_name(name), labels) for name, labels in names), self._engines)
         if found is not None:
             return found
+        declared = find_declared_engine(families, self._engines)
+        if declared is not None and all(normalize_name(name) == PROCESS_START for name, _ in names):
+            text = f"{declared.title}, but no series yet: the page has HELP and TYPE lines without samples"
+            raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
         text = f"not a page of {self._configured}, which is configured for it"
         if self._configured is None:
             known = ", ".join(sorted({e.label for e in self._engines})) or "none"

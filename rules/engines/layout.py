@@ -6,7 +6,7 @@ way to read series: a record here and a field of the row in `rules.engines.table
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -14,6 +14,9 @@ from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, selec
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.families import FamilyKind
+
+LEAST_DECLARED = 2
+"""Names of an engine without samples that make a page its own. A single one may be of another program."""
 
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
@@ -101,6 +104,19 @@ def is_mapped_name(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> boo
     """Return whether a sample of this printed name feeds any family of any engine."""
     plain = normalize_name(name)
     return plain == PROCESS_START or any(strip_wrapper_prefix(plain, engine) in _sources(engine) for engine in engines)
+
+
+def find_declared_engine(families: Iterable[str], engines: tuple[EngineTable, ...] = ENGINES) -> EngineTable | None:
+    """Return the engine with two names among the HELP and TYPE lines of a page without samples, or None.
+
+    Generations of one engine differ in labels, which such lines do not have."""
+    names = [normalize_name(name) for name in families]
+    return next((engine for engine in engines if len(_declared(engine, names)) >= LEAST_DECLARED), None)
+
+
+def _declared(engine: EngineTable, names: Iterable[str]) -> set[str]:
+    plain = (strip_wrapper_prefix(name, engine) for name in names)
+    return {name for name in plain if any(name + end in _sources(engine) for end in ("", "_total", "_bucket"))}
 
 
 @cache

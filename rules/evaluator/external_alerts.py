@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,9 @@ from rules.verdicts.verdict import SEVERITY, Subject
 
 AFTERMATH_SECONDS = 900.0
 """Maximum seconds between a finding's end and an alert that it explains: rates over 5 to 15 minutes lag."""
+
+FIRST_LOOK_SECONDS = 900.0
+"""Seconds after the agent's start in which a rule's first verdict may be about something that began before it."""
 
 OURS = ("source", "sizewatch")
 """Label of alerts that sizewatch itself sent. Taking them in would be a loop."""
@@ -121,16 +125,19 @@ SYMPTOMS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
 """Symptom, words in an alert's name or summary that show it, and rules that can explain it."""
 
 
-def attach_finding(alert: ExternalAlert, findings: Iterable[Finding], now: float) -> ExternalAlert:
+def attach_finding(
+    alert: ExternalAlert, findings: Iterable[Finding], now: float, watched_since: float = -math.inf
+) -> ExternalAlert:
     """Attach the finding that explains an alert best: certain before likely, then the worst, then the first.
 
-    An earlier explanation stays if none is found now.
+    An earlier explanation stays if none is found now. A finding that began after the alert explains nothing. One that was
+    there when the agent began to watch, at unix seconds `watched_since`, may have begun earlier.
     """
     symptom = _symptom(alert)
     if alert.tier is None or symptom is None:
         return alert
     word, rules = symptom
-    found = [e for e in findings if e.rule in rules and _same_place(alert, e) and _meet(alert, e, now)]
+    found = [e for e in findings if e.rule in rules and _same_place(alert, e) and _meet(alert, e, now, watched_since)]
     if not found:
         return alert
     best = min(found, key=lambda e: (not _certain(e), -SEVERITY[e.worst.status], -(e.worst.stage or 0), e.started_at))
@@ -154,10 +161,12 @@ def _same_place(alert: ExternalAlert, finding: Finding) -> bool:
     return finding.subject.tier == alert.tier and (not both or alert.replica == finding.subject.replica)
 
 
-def _meet(alert: ExternalAlert, finding: Finding, now: float) -> bool:
+def _meet(alert: ExternalAlert, finding: Finding, now: float, watched_since: float) -> bool:
     alert_end = now if alert.ended_at is None else alert.ended_at
     episode_end = now if finding.ended_at is None else finding.ended_at
-    return finding.started_at <= alert_end and alert.started_at <= episode_end + AFTERMATH_SECONDS
+    since_start = finding.from_first_verdict and finding.started_at <= watched_since + FIRST_LOOK_SECONDS
+    latest = alert_end if since_start else alert.started_at
+    return finding.started_at <= latest and alert.started_at <= episode_end + AFTERMATH_SECONDS
 
 
 def _certain(finding: Finding) -> bool:
@@ -171,13 +180,13 @@ def _said(alert: ExternalAlert, finding: Finding) -> str:
     doubt = "" if _certain(finding) else " (likely)"
     over = finding.ended_at is not None and finding.ended_at < alert.started_at
     ended = f" and ended {_length(alert.started_at - (finding.ended_at or 0.0))} before it" if over else ""
-    return f"{what}{doubt}, began {_when(alert.started_at - finding.started_at)}{ended}"
+    return f"{what}{doubt}, {_began(alert.started_at - finding.started_at)}{ended}"
 
 
-def _when(lead_seconds: float) -> str:
-    if abs(lead_seconds) < 1:
-        return "at the same time"
-    return f"{_length(abs(lead_seconds))} {'earlier' if lead_seconds > 0 else 'later'}"
+def _began(lead_seconds: float) -> str:
+    if lead_seconds < 0:
+        return "there when sizewatch began to watch"
+    return "began at the same time" if lead_seconds < 1 else f"began {_length(lead_seconds)} earlier"
 
 
 def _length(seconds: float) -> str:

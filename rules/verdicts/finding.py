@@ -37,7 +37,10 @@ class Transition:
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Finding of a rule with its `worst` verdict (by status, certainty, stage); `ended_at` is None while it lasts."""
+    """Finding of a rule with its `worst` verdict (by status, certainty, stage); `ended_at` is None while it lasts.
+
+    `from_first_verdict`: it is the rule's first verdict about the subject, so that it may have begun earlier.
+    """
 
     rule: str
     subject: Subject
@@ -45,6 +48,7 @@ class Finding:
     ended_at: float | None
     worst: Verdict
     transitions: tuple[Transition, ...]
+    from_first_verdict: bool = False
 
     @property
     def end(self) -> float:
@@ -111,7 +115,8 @@ def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[Rul
     if unknown is not None:
         ended = (_ended(unknown, result.t),)
     if result.status in FIRING:
-        return RuleState(result=result, finding=_extend(finding, result), evaluated_at=result.t), ended
+        first = previous is None or previous.evaluated_at is None
+        return RuleState(result=result, finding=_extend(finding, result, first), evaluated_at=result.t), ended
     if finding is not None:
         last = Transition(t=result.t, status=result.status, stage=result.stage, certainty=result.certainty)
         closed = replace(finding, transitions=(*finding.transitions, last))
@@ -136,7 +141,7 @@ def _ended(span: T, t: float) -> T:
     return replace(span, ended_at=max(t, span.started_at))
 
 
-def _extend(finding: Finding | None, verdict: Verdict) -> Finding:
+def _extend(finding: Finding | None, verdict: Verdict, first: bool) -> Finding:
     change = Transition(t=verdict.t, status=verdict.status, stage=verdict.stage, certainty=verdict.certainty)
     if finding is None:
         return Finding(
@@ -146,6 +151,7 @@ def _extend(finding: Finding | None, verdict: Verdict) -> Finding:
             ended_at=None,
             worst=verdict,
             transitions=(change,),
+            from_first_verdict=first,
         )
     last = finding.transitions[-1]
     same = (last.status, last.stage, last.certainty) == (change.status, change.stage, change.certainty)

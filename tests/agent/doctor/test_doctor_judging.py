@@ -94,6 +94,22 @@ def test_another_model_or_engine_than_planned_fails(parts: Mapping[str, Any], te
     assert (found.level, found.text) == (CheckLevel.FAIL, text)
 
 
+@pytest.mark.parametrize(
+    ("page", "engine"), [("33-doctor-model/llamacpp.prom", "llamacpp"), ("33-doctor-model/tgi.prom", "tgi")]
+)
+def test_a_model_that_the_page_does_not_tell_is_not_told_as_planned(page: str, engine: str) -> None:
+    body = (TESTS / "cases" / page).read_bytes()
+    (found,) = planned(TargetContext(seen=seen(body), tier=tier(engine=engine, model="acme/giant-405b")))
+    text = f"as planned: engine {engine}; the page tells no model, acme/giant-405b is the plan's alone"
+    assert (found.level, found.text) == (CheckLevel.OK, text)
+
+
+def test_a_page_without_a_model_still_shows_another_engine() -> None:
+    body = (TESTS / "cases" / "33-doctor-model" / "tgi.prom").read_bytes()
+    (found,) = planned(TargetContext(seen=seen(body), tier=tier(model="acme/giant-405b")))
+    assert found.level is CheckLevel.FAIL
+
+
 @pytest.mark.parametrize("model", ["small-llama", "Small-Llama", "org/small-llama", "/models/small-llama/"])
 def test_a_model_is_the_same_with_or_without_what_stands_before_its_name(model: str) -> None:
     (found,) = planned(TargetContext(seen=seen(), tier=tier(model=model)))

@@ -27,9 +27,10 @@ from engine_server import (
     pages,
     redirects,
 )
+from paths import TESTS
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.errors import ScrapeFailure
+from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.connection import MOST_THREADS, FetchThreads, PageFetcher
 from agent.http_client.transport import TargetOptions
 from agent.scrape import scrapers as scrapers_module
@@ -159,6 +160,34 @@ def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
     assert error is not None
     assert "no page of an engine that sizewatch reads" in error.text
     assert "vLLM" in error.text
+
+
+@pytest.mark.parametrize(
+    ("page", "title"),
+    [
+        ((TESTS / "cases" / "10-empty" / "headers_only.prom").read_text(), "vLLM"),
+        ("# TYPE sglang:num_running_reqs gauge\n# TYPE sglang:time_to_first_token_seconds histogram\n", "SGLang"),
+        ("# TYPE tgi_queue_size gauge\n# TYPE tgi_batch_current_size gauge\nprocess_start_time_seconds 17\n", "TGI"),
+        ("# TYPE ray_vllm_num_requests_running gauge\n# HELP ray_vllm_num_requests_waiting x\nup 1\n", "vLLM"),
+    ],
+)
+def test_names_of_an_engine_without_samples_are_that_engine_without_series(page: str, title: str) -> None:
+    with pytest.raises(ScrapeError, match=f"inconsistent: {title}, but no series yet"):
+        PageReader().read(page.encode(), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("page", "engine"),
+    [
+        ((TESTS / "cases" / "10-empty" / "scalellm.prom").read_text(), None),
+        ("# TYPE request_success_total counter\nup 1\n", None),
+        ("# TYPE vllm:num_requests_running gauge\n# TYPE vllm:num_requests_waiting gauge\nup 1\n", "sglang"),
+        ('# TYPE vllm:num_requests_running gauge\nvllm:prompt_tokens_total{model_name="m"} 1\n', None),
+    ],
+)
+def test_names_of_nobody_known_or_not_as_configured_are_no_engine_without_series(page: str, engine: str | None) -> None:
+    with pytest.raises(ScrapeError, match=r"no page of an engine|not a page of sglang"):
+        PageReader(engine).read(page.encode(), 0.0)
 
 
 def test_a_target_that_is_down_is_left_alone_every_second_turn_and_taken_back_within_two(

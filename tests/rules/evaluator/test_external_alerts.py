@@ -113,7 +113,8 @@ def test_a_latency_alert_is_told_which_episode_began_before_it() -> None:
     [
         (-40, None, "began 40 seconds earlier"),
         (0, None, "began at the same time"),
-        (45, None, "began 45 seconds later"),
+        (0.9, None, None),
+        (45, None, None),
         (-7200, -60, "began 2 hours earlier and ended 1 minute before it"),
         (-2000, -AFTERMATH_SECONDS, "began 33 minutes earlier and ended 15 minutes before it"),
         (-2000, -AFTERMATH_SECONDS - 1, None),
@@ -125,6 +126,36 @@ def test_an_episode_that_overlaps_or_ended_shortly_before_explains(
 ) -> None:
     said = sentence(HERE, make_finding(began, ended))
     assert (said is None) if words is None else str(said).endswith(words)
+
+
+def test_a_finding_that_was_there_at_the_agents_start_may_have_begun_before_the_alert() -> None:
+    first, later = make_finding(300), replace(make_finding(300), from_first_verdict=False)
+    assert first.from_first_verdict
+
+    def text(found: Finding, watched_since: float) -> str | None:
+        done = attach_finding(HERE, [found], T + 600, watched_since)
+        return done.diagnosis.sentence if done.diagnosis else None
+
+    assert str(text(first, T + 290)).endswith("KV cache cascade of a0, there when sizewatch began to watch")
+    assert text(later, T + 290) is None
+    assert text(first, T - AFTERMATH_SECONDS) is None
+    assert text(make_finding(700), T + 690) is None
+
+
+def test_only_a_rules_first_verdict_about_a_subject_may_have_begun_before() -> None:
+    fine, _ = finding.step_rule_state(None, result(OK, CERTAIN, t=T))
+    begun, _ = finding.step_rule_state(fine, result(CRITICAL, CERTAIN, t=T + 15))
+    assert begun.finding is not None
+    assert not begun.finding.from_first_verdict
+
+
+def test_the_agent_watches_from_its_first_turn_and_a_reload_does_not_change_that() -> None:
+    seen, reloaded = Memory(), Memory()
+    seen.turn(after=0)
+    seen.turn(after=60)
+    reloaded.foreign.take_over(seen.foreign)
+    reloaded.turn(after=120)
+    assert reloaded.foreign.watched_since == T
 
 
 @pytest.mark.parametrize(
@@ -186,8 +217,8 @@ def test_an_alert_that_is_told_again_is_one_alert() -> None:
 def test_an_explanation_that_comes_later_is_a_change() -> None:
     seen = Memory()
     seen.turn(alert(instance="10.0.3.17:8000"))
-    assert seen.turn(after=30, found=[make_finding(20)]) == 1
-    assert seen.turn(after=45, found=[make_finding(20)]) == 0
+    assert seen.turn(after=30, found=[make_finding(-20)]) == 1
+    assert seen.turn(after=45, found=[make_finding(-20)]) == 0
     assert seen.one.diagnosis is not None
 
 
