@@ -6,6 +6,7 @@ Every metric is an object with a `unit`. An unknown unit is refused. Rules for a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,8 +39,9 @@ METRICS = ("request_throughput", "request_latency")
 
 
 def recognises(part: ResultFields) -> bool:
-    """Return whether the metrics are objects with a unit."""
-    blocks = [part.data.get(name) for name in METRICS]
+    """Return whether the metrics are objects with a unit, at the top or under `records` (the first releases)."""
+    records = part.data.get("records")
+    blocks = [place.get(name) for place in (part.data, records) if isinstance(place, dict) for name in METRICS]
     return any(isinstance(block, dict) and "unit" in block for block in blocks)
 
 
@@ -48,9 +50,10 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
 
     `inter_token_latency` is (last - first) / (n - 1) of a request, which is TPOT. `inter_chunk_latency` is per gap
     (PEERS 3.2, item 5a). Failures are `error_request_count`, or else the sum of `error_summary[].count`. That list has
-    an entry per kind of error, not per request (item 6). The load comes from `input_config.loadgen` (0.x),
-    `input_config.phases` (newer) or `run_info.variation_values` (sweep). Without any of them `loop` is None.
+    an entry per kind of error, not per request (item 6).
     """
+    if isinstance(records := part.data.get("records"), dict):
+        part = replace(part, data={**part.data, **records})
     if part.flag("was_cancelled"):
         raise part.bad("is of a run that was cancelled")
     loop, rate, clients, said = _load(part)
@@ -111,7 +114,11 @@ def _failed(part: ResultFields) -> int:
 
 
 def _load(part: ResultFields) -> tuple[Loop | None, float | None, float | None, tuple[str, ...]]:
-    """Return loop, requested rps, clients and remarks. With a rate, concurrency is only its cap."""
+    """Return loop, requested rps, clients and remarks. With a rate, concurrency is only its cap.
+
+    The load is in `input_config.phases`, `input_config.loadgen` (0.x) or `run_info.variation_values` (sweep). GenAI-Perf
+    has it in `input_config` (older) or its `perf_analyzer.stimulus`. Without any of them `loop` is None.
+    """
     phase = _profiling(part)
     pattern = phase.text("type") if phase else ""
     if pattern in PATTERNS and PATTERNS[pattern] is None:
@@ -121,6 +128,8 @@ def _load(part: ResultFields) -> tuple[Loop | None, float | None, float | None, 
     ways = (
         (phase, "rate", "concurrency"),
         (loadgen, "request_rate", "concurrency"),
+        (part.part("input_config", "perf_analyzer", "stimulus"), "request_rate", "concurrency"),
+        (part.part("input_config"), "request_rate", "concurrency"),
         (swept, "phases.profiling.rate", "phases.profiling.concurrency"),
         (swept, "phases.profiling.request_rate", "phases.profiling.concurrency"),
     )
@@ -158,9 +167,12 @@ def _time(part: ResultFields, key: str) -> float | None:
 
 def _model(part: ResultFields) -> str:
     """Return the model name if there is exactly one. An unknown shape returns "": the name is not a measurement."""
-    endpoint: Any = part.get("input_config", "endpoint")
-    names = endpoint.get("model_names") if isinstance(endpoint, dict) else None
-    return names[0] if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str) else ""
+    config: Any = part.get("input_config")
+    endpoint = config.get("endpoint") if isinstance(config, dict) else None
+    places = [place for place in (endpoint, config) if isinstance(place, dict)]
+    named = (place.get(key) for place in places for key in ("model_names", "model"))
+    lists = (names if isinstance(names, list) else [names] for names in named)
+    return next((names[0] for names in lists if len(names) == 1 and isinstance(names[0], str)), "")
 
 
 def _lengths(part: ResultFields, metric: str) -> LengthQuantiles:

@@ -1,4 +1,4 @@
-"""Formats of benchmark result files, detected by content: JSON object, JSON lines or YAML.
+"""Formats of benchmark result files, detected by content: JSON object, list of objects, JSON lines or YAML.
 
 A new tool is a module with `recognises` and `read`, and a row of FORMATS. Its name is the value of `--from`.
 """
@@ -6,6 +6,7 @@ A new tool is a module with `recognises` and `read`, and a row of FORMATS. Its n
 from __future__ import annotations
 
 import json
+import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from agent.benchmarks import aiperf, guidellm, inference_perf, vllm_bench
-from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks import aiperf, guidellm, inference_perf, sglang_bench, vllm_bench
+from agent.benchmarks.points import BenchmarkMeasurement, Loads
 from agent.benchmarks.typed_fields import ResultFields
 from agent.config import files
 from agent.errors import BenchmarkError, NotAResultError
@@ -31,7 +32,7 @@ _Numbered = tuple[tuple[str, Any], ...]
 
 
 def decode_file(path: Path) -> tuple[ResultFields, ...]:
-    """Return the objects of a file: one per file, or one per line for JSON lines with `line` set.
+    """Return the objects of a file: one per file, or one per line or list entry with `line` set.
 
     Raise BenchmarkError if the file is unreadable, too large or truncated, or holds anything but objects.
     """
@@ -40,6 +41,9 @@ def decode_file(path: Path) -> tuple[ResultFields, ...]:
         values = (_from_json if text.lstrip()[0] in "{[" else _from_yaml)(path, text)
     except RecursionError:
         raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None
+    # `vllm bench sweep` writes the runs of a setting as one list, summary.json.
+    if len(values) == 1 and isinstance(runs := values[0][1], list):
+        values = tuple((f"run {number}", run) for number, run in enumerate(runs, start=1))
     for line, value in values:
         if not isinstance(value, dict):
             raise NotAResultError(path, f"{line + ' ' if line else ''}holds no object of keys and values")
@@ -125,11 +129,12 @@ class BenchmarkFormat(NamedTuple):
     title: str
     article: str
     recognises: Callable[[ResultFields], bool]
-    read: Callable[[ResultFields], tuple[BenchmarkMeasurement, ...]]
+    read: Callable[[ResultFields], Loads]
 
 
 FORMATS = (
     BenchmarkFormat(vllm_bench.NAME, "vllm bench serve", "a", vllm_bench.recognises, vllm_bench.read),
+    BenchmarkFormat(sglang_bench.NAME, "sglang.bench_serving", "an", sglang_bench.recognises, sglang_bench.read),
     BenchmarkFormat(inference_perf.NAME, "inference-perf", "an", inference_perf.recognises, inference_perf.read),
     BenchmarkFormat(guidellm.NAME, "GuideLLM", "a", guidellm.recognises, guidellm.read),
     BenchmarkFormat(aiperf.NAME, "AIPerf", "an", aiperf.recognises, aiperf.read),
@@ -138,17 +143,29 @@ FORMATS = (
 NAMES = tuple(row.name for row in FORMATS)
 
 
+WARM_UP = re.compile(r"warm[-_ ]?up(?![a-z])", re.IGNORECASE)
+"""Begin of a name that a user gives a warm-up run (`--tag warmup`, `--label warm-up`)."""
+
+
 def read_all_results(
     paths: Sequence[Path], tool: str = AUTO
 ) -> tuple[list[BenchmarkMeasurement], list[NotAResultError]]:
-    """Return all loads of the files, and an error for each file that is no result. Raise it if none is one."""
+    """Return all loads of the files, and an error for each file or load without a place in a curve.
+
+    Raise the first such error if there is no load.
+    """
     found: list[BenchmarkMeasurement] = []
     others: list[NotAResultError] = []
     for path in paths:
         try:
-            found += read_results(path, tool)
+            loads = _read_loads(path, tool)
         except NotAResultError as error:
-            others.append(error)
+            loads = (error,)
+        for load in loads:
+            if isinstance(load, NotAResultError):
+                others.append(load)
+            else:
+                found.append(load)
     if not found:
         raise others[0]
     return found, others
@@ -160,10 +177,17 @@ def read_results(path: Path, tool: str = AUTO) -> tuple[BenchmarkMeasurement, ..
     Raise BenchmarkError with file, place and reason for an unreadable file, another or unknown tool, or impossible
     values. Raise ValueError for an unknown `tool`.
     """
+    found, others = read_all_results((path,), tool)
+    if others:
+        raise others[0]
+    return tuple(found)
+
+
+def _read_loads(path: Path, tool: str) -> Loads:
     wanted = next((row for row in FORMATS if row.name == tool), None)
     if wanted is None and tool != AUTO:
         raise ValueError(f"{tool} is no format: {', '.join(NAMES)}")
-    found: list[BenchmarkMeasurement] = []
+    found: list[BenchmarkMeasurement | NotAResultError] = []
     for part in decode_file(path):
         row = next((row for row in FORMATS if row.recognises(part)), None)
         if row is None:
@@ -171,7 +195,22 @@ def read_results(path: Path, tool: str = AUTO) -> tuple[BenchmarkMeasurement, ..
             raise part.bad(text, kind=NotAResultError)
         if wanted is not None and row is not wanted:
             raise part.bad(f"is {row.article} {row.title} report, not {wanted.title}'s")
-        found += row.read(part)
+        if mark := _warm_up_mark(part):
+            found.append(part.left_out(f"is a warm-up run ({mark})"))
+            continue
+        try:
+            found += row.read(part)
+        except NotAResultError as error:
+            found.append(error)
     if not found:
         raise BenchmarkError(path, "holds no benchmark")
     return tuple(found)
+
+
+def _warm_up_mark(part: ResultFields) -> str:
+    """Return the mark of a warm-up run, or "". `vllm bench sweep` numbers it -1; users name it by tag or label."""
+    number = part.data.get("run_number")
+    if isinstance(number, int) and number < 0:
+        return f"run_number {number}"
+    named = ((key, part.data.get(key)) for key in ("tag", "label", "phase"))
+    return next((f"{key} {value[:40]}" for key, value in named if isinstance(value, str) and WARM_UP.match(value)), "")

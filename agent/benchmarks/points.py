@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from agent.benchmarks.typed_fields import ResultFields
+from agent.errors import NotAResultError
 from rules.plan.checks import GENERATOR_LIMITED
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
@@ -125,6 +126,10 @@ class BenchmarkMeasurement:
     def location(self) -> str:
         """Return file and place for messages."""
         return f"{self.source}: {self.place}" if self.place else self.source
+
+
+Loads = tuple[BenchmarkMeasurement | NotAResultError, ...]
+"""Loads of a file in its order, and an error for each without a place in a curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.errors import BenchmarkError
+from agent.errors import BenchmarkError, NotAResultError
 
 MAX_COUNT = 2**53
 """Largest count: above it a float does not hold every whole number."""
@@ -44,6 +44,10 @@ class ResultFields:
         path = ".".join(part for part in (self.path, *keys) if part)
         words = f"{path} {text}" if path else text
         return kind(self.source, f"{self.line}: {words}" if self.line else words)
+
+    def left_out(self, text: str) -> NotAResultError:
+        """Return the error for a load without a place in a curve, beside which others may have one."""
+        return NotAResultError(f"{self.source}: {self.place}" if self.place else self.source, text)
 
     def get(self, *keys: str) -> Any:
         """Return the value under the keys, or None if any is absent or null."""

@@ -41,7 +41,12 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 }
 """Keys of the user's `--metadata`, by field of `Setup`."""
 
-ENGINES = {"sglang": "sglang", "tgi": "tgi", "tensorrt-llm": "trtllm", "trtllm": "trtllm", "llama.cpp": "llamacpp"}
+ENGINES = {
+    "sglang": "sglang",
+    "tgi": "tgi",
+    **dict.fromkeys(("tensorrt-llm", "trtllm", "trt"), "trtllm"),
+    "llama.cpp": "llamacpp",
+}
 """Engine names as used by people and backends."""
 
 

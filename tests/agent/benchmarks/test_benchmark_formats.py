@@ -23,6 +23,7 @@ TIMES = {"mean": 0.05, "median": 0.05, "p95": 0.08, "p99": 0.09, "max": 0.1}
 # The smallest document of each format, so that every format is tried without the files of others.
 SAMPLES: dict[str, dict[str, Any]] = {
     "vllm-bench": json.loads(RUN.read_text(encoding="utf-8")),
+    "sglang-bench": json.loads((BENCH / "forms" / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0]),
     "inference-perf": {
         "load_summary": {"count": 100, "requested_rate": 10.0, "achieved_rate": 10.0, "send_duration": 10.0},
         "successes": {
@@ -106,7 +107,7 @@ def test_a_guidellm_report_given_as_vllm_bench_is_said_to_be_one(tmp_path: Path)
 
 @pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', "model: llama\n", '{"benchmarks": []}'])
 def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path: Path, content: str) -> None:
-    said = "is no benchmark result that sizewatch reads (vllm-bench, inference-perf, guidellm, aiperf)"
+    said = "is no benchmark result that sizewatch reads (vllm-bench, sglang-bench, inference-perf, guidellm, aiperf)"
     assert refusal(written(tmp_path, content)) == said
     assert refusal(written(tmp_path, content), "aiperf") == said
 
@@ -116,7 +117,7 @@ def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path:
     [
         ("", "is empty"),
         (" \n", "is empty"),
-        ("[1, 2]", "holds no object of keys and values"),
+        ("[1, 2]", "run 1 holds no object of keys and values"),
         ("just words", "holds no object of keys and values"),
         ('{"a": 1', "ends in the middle of its JSON: was it cut off?"),
         ('{"a": tr', "ends in the middle of its JSON: was it cut off?"),
@@ -167,7 +168,7 @@ def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_an_unknown_tool_is_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="llm-bench is no format: vllm-bench, inference-perf, guidellm, aiperf"):
+    with pytest.raises(ValueError, match="llm-bench is no format: vllm-bench, sglang-bench, inference-perf, guidellm, aiperf"):
         read_results(RUN, "llm-bench")
 
 

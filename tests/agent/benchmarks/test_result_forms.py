@@ -1,0 +1,98 @@
+"""Forms of known tools that one tool wrote at different times, and runs that are no measurement by their own mark."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import TESTS
+
+from agent.benchmarks.formats import read_all_results, read_results
+from agent.errors import BenchmarkError, NotAResultError
+
+FORMS = TESTS / "bench" / "forms"
+
+
+def load(name: str) -> Any:
+    return json.loads((FORMS / name).read_text(encoding="utf-8"))
+
+
+def written(folder: Path, value: object, name: str = "run.json") -> Path:
+    path = folder / name
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["genai_perf_stimulus.json", "genai_perf_flat.json", "aiperf_records.json"])
+def test_each_generation_of_aiperf_is_a_closed_loop_of_ten(name: str) -> None:
+    (run,) = read_results(FORMS / name)
+    assert (run.tool, run.loop, run.point.concurrency, run.point.requests) == ("aiperf", "closed", 10, 480)
+    assert run.model == "qwen3-1.7b"
+    assert run.point.ttft_p99_seconds == pytest.approx(0.0481453)
+    assert run.generation_tokens.mean == pytest.approx(511.6)
+
+
+@pytest.mark.parametrize(
+    ("config", "load_of"),
+    [
+        ({"perf_analyzer": {"stimulus": {"request_rate": 1.5}}}, ("open", 1.5)),
+        ({"concurrency": None, "request_rate": 1.5}, ("open", 1.5)),
+        ({"perf_analyzer": {"stimulus": {}}}, (None, None)),
+    ],
+)
+def test_genai_perf_tells_a_rate_where_it_tells_a_concurrency(
+    tmp_path: Path, config: dict[str, Any], load_of: tuple[str | None, float | None]
+) -> None:
+    document = load("genai_perf_flat.json") | {"input_config": config}
+    (run,) = read_results(written(tmp_path, document))
+    assert (run.loop, run.point.requested_rps) == load_of
+
+
+def test_sglang_bench_serving_writes_a_load_a_line() -> None:
+    runs = read_results(FORMS / "sglang_bench.jsonl")
+    assert [run.point.requested_rps for run in runs] == [1, 2, 4]
+    assert {(run.tool, run.loop, run.setup.engine) for run in runs} == {("sglang-bench", "open", "sglang")}
+    assert runs[0].point.concurrency == pytest.approx(0.97 * 9.0)
+    assert (runs[0].point.e2e_p99_seconds, runs[0].generation_tokens.mean) == (20.0, 500.0)
+
+
+def test_sglang_tells_its_server_its_failures_and_its_infinite_rate(tmp_path: Path) -> None:
+    line = json.loads((FORMS / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    server = {"model_path": "meta/m", "version": "0.5.2", "tp_size": 4, "max_running_requests": 64}
+    errors = ["", "timeout", *("" for _ in range(299))]
+    closed = line | {"request_rate": float("inf"), "max_concurrency": 9, "server_info": server, "errors": errors}
+    (run,) = read_results(written(tmp_path, closed))
+    assert (run.loop, run.point.concurrency, run.model) == ("closed", 9, "meta/m")
+    assert (run.setup.engine_version, run.setup.tensor_parallel, run.setup.max_num_seqs) == ("0.5.2", 4, 64)
+    assert "1 of 301 requests did not succeed and are not in the latencies" in run.remarks
+    (traced,) = read_results(written(tmp_path, line | {"request_rate": "trace"}))
+    assert traced.loop is None
+
+
+def test_the_list_of_a_sweep_is_a_load_a_run_and_its_own_copy_counts_once(tmp_path: Path) -> None:
+    runs = read_results(FORMS / "sweep_summary.json")
+    assert [run.point.concurrency for run in runs] == [16, 32, 64]
+    assert [run.place for run in runs] == ["run 1", "run 2", "run 3"]
+    with pytest.raises(BenchmarkError, match="holds no benchmark"):
+        read_results(written(tmp_path, []))
+    with pytest.raises(NotAResultError, match="run 2 holds no object"):
+        read_results(written(tmp_path, [load("sweep_run.json"), 3]))
+
+
+@pytest.mark.parametrize("mark", [{"run_number": -1}, {"run_number": 0, "label": "warmup"}, {"tag": "Warm-up_c16"}])
+def test_a_warm_up_run_is_left_out_by_its_own_mark(tmp_path: Path, mark: dict[str, Any]) -> None:
+    path = written(tmp_path, [load("sweep_warmup.json") | {"run_number": 0} | mark, load("sweep_run.json")])
+    (run,), (left_out,) = read_all_results((path,))
+    assert run.point.ttft_p99_seconds == pytest.approx(0.140)
+    assert str(left_out).startswith(f"{path}: run 1: is a warm-up run (")
+
+
+@pytest.mark.parametrize("mark", [{"run_number": 0}, {"label": "after warmup"}, {"tag": "warmups=10"}, {"warmup": 5}])
+def test_a_measured_run_that_names_a_warm_up_stays(tmp_path: Path, mark: dict[str, Any]) -> None:
+    found, left_out = read_all_results((written(tmp_path, load("sweep_run.json") | mark),))
+    assert (len(found), left_out) == (1, [])
+
+
+def test_warm_up_runs_alone_are_refused() -> None:
+    with pytest.raises(NotAResultError, match=r"sweep_warmup.json: is a warm-up run \(run_number -1\)"):
+        read_results(FORMS / "sweep_warmup.json")
