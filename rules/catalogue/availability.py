@@ -5,6 +5,8 @@ from __future__ import annotations
 from rules.catalogue.thresholds import BEFORE_LOAD, FATAL, explain
 from rules.methods.availability import judge_stale, judge_target_down, judge_tier_down, judge_unknown_too_long
 from rules.methods.demand import judge_demand, judge_forecast
+from rules.methods.stalls import judge_stalled
+from rules.replicas.stalls import STALL_SECONDS, STEP_PARTS
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold
 
 ROWS: tuple[Rule, ...] = (
@@ -53,6 +55,34 @@ ROWS: tuple[Rule, ...] = (
         explained_by=explain(*FATAL, "TierDown"),
     ),
     Rule(
+        name="EngineStalled",
+        method=judge_stalled,
+        per_scrape=True,
+        scope=Scope.REPLICA,
+        loudness=Severity.PAGE,
+        window_seconds=0,
+        minimum_seconds=0,
+        thresholds={
+            "likely_seconds": Threshold(10, "seconds", "ours: longer than a usual step, one scrape or two"),
+            "seconds": Threshold(STALL_SECONDS, "seconds", "four default scrapes: no usual step takes as long"),
+            "steps": Threshold(STEP_PARTS, "steps", "ours: so many of the longest steps seen"),
+            "start_seconds": Threshold(
+                300, "seconds", "guide 9.2: a cold start takes 2 to 5 minutes, where the plan has none"
+            ),
+        },
+        signal="coverage",
+        unit="seconds",
+        title="Engine stalled",
+        meaning="Requests are in the engine, or in one of its data-parallel ranks, and it does no work: no step, no token, "
+        "no first token. They get no answer, although the page is served.",
+        actions=(
+            "Look at that engine or rank: its log, its processes and its GPUs",
+            "Send one request to it: an answer shows that it works again",
+            "If it stays, take the replica out of the routing and restart it; its requests are lost",
+        ),
+        explained_by=explain(*FATAL, "TierDown", "TargetDown"),
+    ),
+    Rule(
         name="TelemetryStale",
         method=judge_stale,
         per_scrape=True,
@@ -71,7 +101,7 @@ ROWS: tuple[Rule, ...] = (
             "After a mass cancel vLLM keeps its last gauges until the next step (issue 29928): then this is harmless",
             "If a GPU is named, check the driver or the exporter on that node",
         ),
-        explained_by=explain("TierDown", "TargetDown"),
+        explained_by=explain("TierDown", "TargetDown", "EngineStalled"),
     ),
     Rule(
         name="UnknownTooLong",
@@ -92,7 +122,7 @@ ROWS: tuple[Rule, ...] = (
             "Repair the cause in the sentence: the target's scrape, the restarting process, the stuck page",
             "Run `sizewatch doctor`: it reports which targets and signals are missing, and why",
         ),
-        explained_by=explain("TierDown", "TargetDown", "TelemetryStale"),
+        explained_by=explain("TierDown", "TargetDown", "EngineStalled", "TelemetryStale"),
     ),
     Rule(
         name="ForecastDegraded",

@@ -44,7 +44,7 @@ def explain(*rules: str) -> tuple[Explanation, ...]:
 # Groups from upstream to downstream: a rule is explained by groups before its own, and by earlier rules of its own.
 FATAL = ("GpuEccErrors", "GpuXid")
 FAULTS = (*FATAL, "GpuThrottling")
-OUTAGES = ("TierDown", "TargetDown", "ColdStartLate")
+OUTAGES = ("TierDown", "TargetDown", "EngineStalled", "ColdStartLate")
 WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
 ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
 ENGINE = (
@@ -74,7 +74,7 @@ SUSPECTED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("engine stopped", "client requests", "one replica"), ()),
     "hardware faults": FAULTS,
     "throttling": ("GpuThrottling",),
-    "restarts": OUTAGES,
+    "restarts": ("TierDown", "TargetDown", "ColdStartLate"),
     "routing": ("PrefixRoutingBroken",),
     "cold cache": HITS,
     "prefix hits": ("PrefixRoutingBroken", *HITS),

@@ -13,13 +13,16 @@ from functools import cache
 from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
 from rules.light_dataclass import light_dataclass
+from rules.replicas.stalls import RANK_GAUGES, WORK, WORK_EVENTS
 from rules.telemetry.families import FamilyKind
+from rules.telemetry.gauges import STEP_FAMILY
 
 LEAST_DECLARED = 2
 """Names of an engine without samples that make a page its own. A single one may be of another program."""
 
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
+RANK_FAMILIES = RANK_GAUGES.union(WORK, WORK_EVENTS)
 _LONGEST = 300
 _ByName = Mapping[str, Sequence[tuple[int, Mapping[str, str]]]]
 _Key = tuple[tuple[str, str], ...]
@@ -76,6 +79,16 @@ class HistogramSlots:
 
 
 @light_dataclass(frozen=True, slots=True)
+class RankSlots:
+    """Slots of one data-parallel rank: gauges of its requests by family, and its counters of work."""
+
+    name: str
+    gauges: tuple[tuple[str, tuple[int, ...]], ...]
+    work: tuple[int, ...]
+    counts_steps: bool
+
+
+@light_dataclass(frozen=True, slots=True)
 class FamilyFault:
     """Fault of a family. The family is not used unless the fault is only `doubtful`."""
 
@@ -93,6 +106,7 @@ class SeriesLayout:
     gauges: tuple[GaugeSlots, ...]
     names: tuple[NameSlots, ...]
     histograms: tuple[HistogramSlots, ...]
+    ranks: tuple[RankSlots, ...]
     start: int | None
     born: tuple[int, ...]
     facts: Mapping[str, str]
@@ -165,11 +179,36 @@ def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesL
         gauges=tuple(gauges),
         names=tuple(names),
         histograms=tuple(histograms),
+        ranks=_ranks(by_name, engine),
         start=start[0][0] if start else None,
         born=tuple(slot for slot, _ in by_name.get(engine.born, ())),
         facts=facts,
         fact_slots=tuple((fact, by_name[sample][0][0]) for fact, sample in engine.fact_gauges if sample in by_name),
         faults=tuple(faults),
+    )
+
+
+def _ranks(by_name: _ByName, engine: EngineTable) -> tuple[RankSlots, ...]:
+    """Return the data-parallel ranks of a page, none unless it has several."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for row in select_rows(engine.rows, lambda row: _on_page(row, by_name)) if engine.rank_label else ():
+        if row.family not in RANK_FAMILIES:
+            continue
+        counted = row.kind is FamilyKind.HISTOGRAM
+        for slot, labels in by_name.get(f"{row.source}_count", ()) if counted else _matching(row, by_name):
+            rank = labels.get(engine.rank_label, "")
+            if rank:
+                found.setdefault(rank, {}).setdefault(row.family, []).append(slot)
+    if len(found) < 2:
+        return ()
+    return tuple(
+        RankSlots(
+            rank,
+            tuple((family, tuple(slots)) for family, slots in families.items() if family in RANK_GAUGES),
+            tuple(slot for family, slots in families.items() if family not in RANK_GAUGES for slot in slots),
+            STEP_FAMILY in families,
+        )
+        for rank, families in sorted(found.items())
     )
 
 

@@ -12,7 +12,7 @@ from rules.engines.layout import FamilyFault, HistogramSlots, SeriesLayout
 from rules.engines.table import LabelAggregation
 from rules.telemetry.families import MOST_OF_GAUGE, PART_OF
 from rules.telemetry.histograms import NO_GRID, Cumulative, check_cumulative
-from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.snapshots import RankPage, Snapshot
 
 EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
 """Histogram before its first observation: its edges are still unknown."""
@@ -46,6 +46,19 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
         broken=frozenset(fault.family for fault in faults if not fault.doubtful),
         contradictory=contradictory,
         impossible=impossible,
+        ranks=_ranks(layout, values) if layout.ranks else (),
+    )
+
+
+def _ranks(layout: SeriesLayout, values: Sequence[float]) -> tuple[RankPage, ...]:
+    return tuple(
+        RankPage(
+            name=rank.name,
+            gauges={family: max([values[slot] for slot in slots]) for family, slots in rank.gauges},
+            work=math.fsum(values[slot] for slot in rank.work if math.isfinite(values[slot])),
+            counts_steps=rank.counts_steps,
+        )
+        for rank in layout.ranks
     )
 
 

@@ -262,6 +262,7 @@ HISTOGRAMS: tuple[SourceRow, ...] = (
 GAUGES: tuple[SourceRow, ...] = (
     SourceRow(G, "requests_running", "num_running_reqs", "0.4.1", matches=(ALL_PRIORITIES,)),
     SourceRow(G, "requests_waiting", "num_queue_reqs", "0.4.1", matches=(ALL_PRIORITIES,)),
+    SourceRow(G, "requests_paused", "num_paused_reqs", "0.5.3", note="while weights are updated"),
     SourceRow(
         G,
         "kv_utilization",
@@ -313,6 +314,7 @@ SGLANG = EngineTable(
     wrappers=("ray_", "kserve_"),
     rows=add_prefix("sglang_", (*COUNTERS, *HISTOGRAMS, *GAUGES)),
     repeats=("pid", "tp_rank", "pp_rank", "moe_ep_rank"),
+    rank_label="dp_rank",
     info=("sglang_cache_config_info",),
     fact_gauges=(
         ("kv_tokens", "sglang_max_total_num_tokens"),

@@ -25,7 +25,6 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("sglang_num_grammar_queue_reqs", "wait for their grammar to be compiled, not for capacity"),
     ("sglang_num_running_reqs_offline_batch", "a part of num_running_reqs"),
     ("sglang_num_retracted_reqs", "of the last batch only; the counter is used where there is one"),
-    ("sglang_num_paused_reqs", "paused while weights are updated"),
     ("sglang_num_retracted_input_tokens", "the tokens of the retractions that are counted"),
     ("sglang_num_retracted_output_tokens", "the tokens of the retractions that are counted"),
     ("sglang_num_retractions", "retractions by request; the counter is used"),

@@ -130,7 +130,8 @@ class EngineTable:
 
     `signatures` identify a page: one must be present with all `signature_labels` and none of `signature_without`.
     `wrappers`: prefixes that Ray or KServe add to names. `repeats`: labels whose series repeat one number (processes,
-    tensor-parallel ranks); the largest counts. `info`: info series whose labels become facts. `fact_gauges` (fact,
+    tensor-parallel ranks); the largest counts. `rank_label`:
+    label of data-parallel ranks, "" without. `info`: info series whose labels become facts. `fact_gauges` (fact,
     sample): gauges whose value becomes a fact. `born`: `_created` series that show when the engine was ready.
     `version_path`: path beside the page that returns {"version": "0.32.0"}; "" where there is none.
     `scanned`: releases behind the table, oldest first. `always`: names that every scanned release prints from its
@@ -146,6 +147,7 @@ class EngineTable:
     wrappers: tuple[str, ...] = ()
     rows: tuple[SourceRow, ...]
     repeats: tuple[str, ...] = ("pid",)
+    rank_label: str = ""
     info: tuple[str, ...] = ()
     fact_gauges: tuple[tuple[str, str], ...] = ()
     born: str = ""

@@ -312,6 +312,7 @@ VLLM_V1 = EngineTable(
     signature_labels=("engine",),
     wrappers=("ray_", "kserve_"),
     rows=ROWS,
+    rank_label="engine",
     info=("vllm_cache_config_info",),
     version_path="/version",
     born="vllm_prompt_tokens_created",

@@ -94,6 +94,7 @@ _FAILS = (
     "RequestsRefused",
     "TierDown",
     "TargetDown",
+    "EngineStalled",
     "TelemetryStale",
     "GpuXid",
     "GpuEccErrors",

@@ -16,7 +16,7 @@ from rules.verdicts.context import RuleContext
 from rules.verdicts.finding import RuleState
 from rules.verdicts.verdict import RuleResult, Verdict
 
-REPLICA_RULES = tuple(BY_NAME[name] for name in ("KvCacheCascade", "TargetDown", "TelemetryStale"))
+REPLICA_RULES = tuple(BY_NAME[name] for name in ("KvCacheCascade", "TargetDown", "EngineStalled", "TelemetryStale"))
 TIER_RULES = tuple(BY_NAME[name] for name in ("TierDown", "BenchmarkStale"))
 UNKNOWN_TOO_LONG = BY_NAME["UnknownTooLong"]
 
@@ -36,15 +36,23 @@ def evaluate_replica_rules(
     now: float,
     recent: Sequence[BinnedWindow] = (),
     others_answer: bool = False,
+    others_serve: bool = False,
 ) -> tuple[RuleResult, ...]:
     """Return the results of one replica at `now`. `recent` are its last minutes, to explain a cascade with.
 
-    `others_answer`: the tier is served, so a replica that never answered may be a new one.
+    `others_answer`: the tier is served, so a replica that never answered may be a new one. `others_serve`: some replica of the
+    tier can answer requests.
     """
     # Not `replace`, which costs three times as much: a fleet evaluates these rules thousands of times a turn.
     cases = (
         RuleContext(
-            rule=rule, catalogue=BY_NAME, context=context, now=now, replica=replica, others_answer=others_answer
+            rule=rule,
+            catalogue=BY_NAME,
+            context=context,
+            now=now,
+            replica=replica,
+            others_answer=others_answer,
+            others_serve=others_serve,
         )
         for rule in REPLICA_RULES
     )

@@ -32,6 +32,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas import track
 from rules.replicas.cascade import CascadeThresholds
+from rules.replicas.stalls import is_stopped
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows
@@ -202,14 +203,15 @@ class Evaluator:
         unavailable = observation.unavailable
         scraped = {one.key for one in observation.scrapes} if observation.partial else state.replicas.keys()
         results: list[RuleResult] = []
-        answering = {
-            replica.tier for replica in state.replicas.values() if replica.track.last and not replica.track.misses
-        }
+        pages = [(one, one.track.last) for one in state.replicas.values() if one.track.last and not one.track.misses]
+        answering = {replica.tier for replica, _ in pages}
+        serving = {replica.tier for replica, page in pages if not is_stopped(replica.stalls, page)}
         for replica_key, replica in state.replicas.items():
             if replica_key in scraped and replica.tier not in unavailable:
                 context = self.tier(replica.tier)
                 recent = _recent_windows(state, replica, context, now)
-                results.extend(evaluate_replica_rules(replica, context, now, recent, replica.tier in answering))
+                answers = replica.tier in answering, replica.tier in serving
+                results.extend(evaluate_replica_rules(replica, context, now, recent, *answers))
         results.extend(self._evaluate_availability(state, now, unavailable))
         results.extend(_unknown_results(state, now, unavailable))
         results.extend(self._evaluate_tiers(state, now, unavailable))

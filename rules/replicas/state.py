@@ -9,6 +9,7 @@ from rules.light_dataclass import light_dataclass
 from rules.replicas import starts
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
+from rules.replicas.stalls import NO_STALLS, StallTrack, step_stalls
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.track import ScrapeTrack, Spans, add_spans, is_unwatched, record_failure, record_success
 from rules.telemetry import histograms, windows
@@ -16,12 +17,16 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 
+CLAIMS = ("requests_running", "requests_waiting", "kv_utilization")
+"""Gauges by which a page claims work."""
+
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
     """State of one replica: scrape track, cascade, the windows of the `open` minute and its present `start`.
 
-    `stale_seconds` is how long the page did not move although it claims work. `error` is the error of the last
+    `stale_seconds` is how long the page did not move although it claims work. `stalls` are its ranks that hold requests and do no
+    work. `error` is the error of the last
     scrape, `gpu_problem` that of its GPUs. `slope_gap` is why the cascade has no slope. `seen_spans` are the spans already
     recorded before the clock jumped, `span_start` is when the clock's present run began.
     """
@@ -32,6 +37,7 @@ class ReplicaState:
     cascade: CascadeState = field(default_factory=CascadeState)
     open: tuple[Window, ...] = ()
     stale_seconds: float = 0.0
+    stalls: StallTrack = NO_STALLS
     error: str = ""
     gpu_problem: str = ""
     slope_gap: Gap = Gap.RESTARTED
@@ -47,16 +53,19 @@ def apply_snapshot(
 
     `extra` has other sources (GPUs) of the same time; it adds families and no coverage.
     """
-    before = replica.track.seen
+    before, last = replica.track.seen, replica.track.last
     start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
     track, window = record_success(replica.track, snapshot)
     if window is not None and extra is not None:
         window = _with(window, extra)
     if window is None:
         cascade, slope_gap, stale = interrupt_cascade(replica.cascade), replica.slope_gap, False
+        stalls = NO_STALLS
     else:
         cascade, slope_gap = _follow_cascade(replica, snapshot, window, limits)
-        stale = Gap.STALE in (window.gaps.get("requests_running"), window.gaps.get("kv_utilization"))
+        stale = any(window.gaps.get(family) is Gap.STALE for family in CLAIMS)
+        is_same = last is not None and window.gaps.get(windows.EVERYTHING) is not Gap.RESTARTED
+        stalls = step_stalls(replica.stalls, last, snapshot) if is_same and last is not None else NO_STALLS
     opened, closed = (replica.open, None) if window is None else _open_minute(replica.open, window)
     # Hot path: every page of every replica. `replace` takes three times as long.
     replica = ReplicaState(
@@ -66,6 +75,7 @@ def apply_snapshot(
         cascade=cascade,
         open=opened,
         stale_seconds=replica.stale_seconds + window.span if stale and window is not None else 0.0,
+        stalls=stalls,
         error="",
         gpu_problem=replica.gpu_problem,
         slope_gap=slope_gap,

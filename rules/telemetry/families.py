@@ -140,6 +140,7 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("requests_waiting", "Requests queued in the engine"),
     _gauge("requests_waiting_capacity", "Of these, waiting for KV or batch capacity"),
     _gauge("requests_waiting_deferred", "Of these, held back (adapter slots, KV load)"),
+    _gauge("requests_paused", "Requests paused while weights are updated"),
     _gauge(
         "requests_in_system", "Running and waiting requests by Little's law, where the gauges are unknown", export=""
     ),

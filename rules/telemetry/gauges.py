@@ -90,10 +90,11 @@ def sum_gauges(
     """Return the gauges between two pages of one process, and the gaps of gauges that both pages have.
 
     `counters` and `parts` are the increases between the pages. A gauge that holds is integrated by trapezoids. A
-    stalled engine keeps its last gauges, so only zeros are accepted for that time.
+    stalled engine keeps its last gauges, so only zeros are accepted for that time, and none beside a queue.
     """
     dt = later.t - earlier.t
     still = _is_still(counters, parts)
+    queued = still and later.gauges.get("requests_waiting", 0.0) > 0
     shown = [page.gauges.get(name, 0.0) for name in IN_SYSTEM for page in (earlier, later)]
     # Most scrapes need no estimate.
     finished = _estimate_in_system(earlier, later, parts) if dt > BURST_SECONDS or not any(shown) else None
@@ -106,7 +107,7 @@ def sum_gauges(
         if before is None:
             continue
         of_steps = family in STEP_GAUGES
-        if still and of_steps and value != 0:
+        if still and of_steps and (value != 0 or queued):
             gaps[family] = Gap.STALE
         elif not (holds or family in LASTING or (still and of_steps)):
             gaps[family] = Gap.NOT_SCRAPED

@@ -35,6 +35,19 @@ class PodTimes:
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
+class RankPage:
+    """Data-parallel rank on a page: gauges of its requests and the sum of its counters of work.
+
+    `counts_steps`: these would move during a long generation.
+    """
+
+    name: str
+    gauges: Mapping[str, float]
+    work: float
+    counts_steps: bool
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Page at one instant. Family names and units are those of `rules.telemetry.families`.
 
@@ -42,7 +55,7 @@ class Snapshot:
     made its metrics, which is when it became ready. `facts` are labels of info series. `pod` describes the page's pod,
     if it has one. `broken` are families that are absent because they were broken on this page. `contradictory` are
     families that are absent because they contradict each other, `impossible` because no engine can reach their values.
-    `problems` gives the details.
+    `problems` gives the details. `ranks` are the data-parallel ranks, of pages with several.
     """
 
     t: float
@@ -60,6 +73,7 @@ class Snapshot:
     impossible: frozenset[str] = frozenset()
     sampled: frozenset[str] = frozenset()
     pod: PodTimes | None = None
+    ranks: tuple[RankPage, ...] = ()
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class RuleContext:
 
     `fleet` has all tiers, this one included. `budget` reaches further back than the windows. `projection` is the tier's
     forecast, None without one. `starts` are those known of its replicas, oldest first. `others_answer`: some replica of the
-    tier answers.
+    tier answers scrapes. `others_serve`: some replica of it can answer requests.
     """
 
     rule: Rule
@@ -72,6 +72,7 @@ class RuleContext:
     replica: ReplicaState | None = None
     replicas: tuple[ReplicaState, ...] = ()
     others_answer: bool = False
+    others_serve: bool = False
     states: tuple[RuleState, ...] = ()
     _late: tuple[float, float] | None = field(init=False, repr=False, compare=False, default=None)
     """When the last quarter begins, and the newest period: asked for by every replica of a tier, by few rules."""

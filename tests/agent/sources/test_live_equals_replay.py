@@ -26,7 +26,7 @@ LAYINGS = range(0, 60, 5)
 
 SCRAPE_SECONDS = 5.0
 
-SILENCE = {"TargetDown", "TierDown", "TelemetryStale"}
+SILENCE = {"TargetDown", "TierDown", "EngineStalled", "TelemetryStale"}
 """Rules that say that nothing answers."""
 
 

@@ -67,8 +67,11 @@ def test_a_rule_over_windows_judges_from_a_part_of_them_on(rule: Rule) -> None:
     assert (rule.scope is Scope.TIER) == (rule.name not in OF_REPLICAS)
 
 
-PAGES = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "AvailabilityBurn", "TierDown")
-"""DESIGN 3.10: an objective that burns (latency, availability), a cascade, a whole tier down."""
+PAGES = (
+    *("KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "AvailabilityBurn"),
+    *("TierDown", "EngineStalled"),
+)
+"""DESIGN 3.10: an objective that burns (latency, availability), a cascade, a whole tier down or stalled."""
 
 
 @every

@@ -118,8 +118,8 @@ def test_a_partial_observation_evaluates_the_rules_of_the_scraped_replicas_only(
 def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=45)
-    of_scrapes = {"BenchmarkStale", "KvCacheCascade", "TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
-    assert {rule for rule, _ in watcher.rules} == of_scrapes
+    of_replicas = {"KvCacheCascade", "TargetDown", "EngineStalled", "TelemetryStale"}
+    assert {rule for rule, _ in watcher.rules} == of_replicas | {"BenchmarkStale", "TierDown", "UnknownTooLong"}
     watched(watcher, start=60, end=75)
     assert ("TtftDivergence", TIER) in watcher.rules
     assert watcher.rules["TtftDivergence", TIER].result.t == START + 75
@@ -260,6 +260,7 @@ def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None
     assert {(e.rule, type(e)) for e in ended if e.subject == gone} == {
         ("TargetDown", Finding),
         ("KvCacheCascade", UnknownSpan),
+        ("EngineStalled", UnknownSpan),
         ("TelemetryStale", UnknownSpan),
     }
     assert {e.ended_at for e in ended if e.subject == gone} == {START + 120}

@@ -49,7 +49,7 @@ def verdict(rule: str, one: ReplicaState, **more: Any) -> Verdict:
 
 def test_every_answer_is_about_the_replica_at_this_time() -> None:
     found = evaluate_replica_rules(replica(), VIEW, 77.0)
-    assert [a.rule for a in found] == ["KvCacheCascade", "TargetDown", "TelemetryStale"]
+    assert [a.rule for a in found] == ["KvCacheCascade", "TargetDown", "EngineStalled", "TelemetryStale"]
     assert {(a.t, a.subject) for a in found} == {(77.0, Subject(tier="t", replica="a"))}
 
 
@@ -59,6 +59,7 @@ def test_a_replica_that_answers_and_moves_is_fine() -> None:
     assert [v.sentence for v in found] == [
         "KV cache 30% full",
         "The metrics page answers",
+        "The engine works, or has no requests",
         "The page moves with the engine",
     ]
     assert {v.actions for v in found} == {()}
@@ -122,6 +123,7 @@ def test_before_the_first_scrape_nothing_is_known() -> None:
         (Gap.SCRAPE_FAILED, "no page from the replica"),
         (Gap.SCRAPE_FAILED, "not scraped yet"),
         (Gap.SCRAPE_FAILED, "no page from the replica"),
+        (Gap.SCRAPE_FAILED, "no page from the replica"),
     ]
 
 
@@ -145,7 +147,7 @@ def test_a_page_that_answers_again_ends_it() -> None:
     assert back.error == ""
 
 
-@pytest.mark.parametrize("rule", ["KvCacheCascade", "TelemetryStale"])
+@pytest.mark.parametrize("rule", ["KvCacheCascade", "EngineStalled", "TelemetryStale"])
 @pytest.mark.parametrize("one", [replica(misses=1), replica(pages=0, misses=1)])
 def test_without_a_page_the_other_rules_do_not_know(rule: str, one: ReplicaState) -> None:
     found = said(rule, one)

@@ -1,0 +1,147 @@
+"""Engines and data-parallel ranks that hold requests and do no work: since when, and the longest step that was seen.
+
+Counters of processes and of HTTP answers move while an engine core is dead, so only counters of its work count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rules.light_dataclass import light_dataclass
+from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, TOKEN_FAMILY
+from rules.telemetry.outcomes import ARRIVED, FINISHED, HTTP_FAILED, HTTP_OK, HTTP_REFUSED
+from rules.telemetry.snapshots import RankPage, Snapshot
+
+WORK = (
+    STEP_FAMILY,
+    "generation_tokens",
+    "prompt_tokens",
+    "prompt_tokens_computed",
+    "generation_seconds",
+    "preemptions",
+)
+"""Counters that move only if the engine works."""
+
+WORK_EVENTS = (TOKEN_FAMILY, "ttft_seconds")
+"""Histograms that grow only if the engine works."""
+
+RANK_GAUGES = frozenset(
+    {*IN_SYSTEM, "requests_waiting_capacity", "requests_waiting_deferred", "requests_paused", "engine_awake"}
+)
+"""Gauges that are read by rank."""
+
+STALL_SECONDS = 60.0
+"""Shortest time without work, in seconds, that is surely a stall."""
+
+STEP_PARTS = 5.0
+"""A stall is certain after so many of the longest steps seen."""
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class RankStall:
+    """Rank that holds requests and has done no work since `since` (unix seconds), on `pages` good pages.
+
+    `left` is the number of HTTP answers beyond the finished requests then, None if unknown. `left_before` is that of the page
+    before. `is_new`: it never worked.
+    """
+
+    name: str
+    since: float
+    pages: int
+    left: float | None
+    left_before: float | None
+    is_new: bool
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class StallTrack:
+    """Present stalls by rank, and the longest time in seconds after which a rank worked again.
+
+    `left` is the number of HTTP answers beyond the finished requests on the page before the last one.
+    """
+
+    ranks: tuple[RankStall, ...] = ()
+    longest_step: float = 0.0
+    left: float | None = None
+
+
+NO_STALLS = StallTrack()
+
+
+def list_ranks(page: Snapshot) -> tuple[RankPage, ...]:
+    """Return the data-parallel ranks of a page, or the whole page as its only rank."""
+    if page.ranks:
+        return page.ranks
+    told = [page.counters[family] for family in WORK if family in page.counters]
+    events = [page.histograms[family].counts[-1] for family in WORK_EVENTS if family in page.histograms]
+    whole = RankPage(
+        name="",
+        gauges=page.gauges,
+        work=math.fsum((*told, *events)),
+        # SGLang without a count of its passes keeps "1 running" after its last request, but no queue.
+        counts_steps=STEP_FAMILY in page.counters
+        or (TOKEN_FAMILY in page.histograms and page.gauges.get("requests_waiting", 0.0) > 0),
+    )
+    return (whole,)
+
+
+def has_answered_all(page: Snapshot) -> bool:
+    """Return whether the page counts arrivals and answers, and as many of both: its gauges are old then."""
+    counters = page.counters
+    if ARRIVED not in counters or HTTP_OK not in counters:
+        return False
+    answers = (HTTP_OK, HTTP_REFUSED, HTTP_FAILED)
+    return counters[ARRIVED] <= math.fsum(counters.get(family, 0.0) for family in answers)
+
+
+def count_requests(gauges: Mapping[str, float]) -> float:
+    """Return the requests that an engine holds and should serve: none while it is asleep or paused."""
+    if gauges.get("engine_awake", 1.0) < 1 or gauges.get("requests_paused"):
+        return 0.0
+    return math.fsum(gauges.get(name, 0.0) for name in IN_SYSTEM)
+
+
+def count_left(page: Snapshot) -> float | None:
+    """Return the HTTP answers that no finished request explains: their clients left. None if HTTP is not counted."""
+    counters = page.counters
+    if HTTP_OK not in counters:
+        return None
+    return counters[HTTP_OK] + counters.get(HTTP_FAILED, 0.0) - counters.get(FINISHED, 0.0)
+
+
+def step_stalls(track: StallTrack, before: Snapshot, page: Snapshot) -> StallTrack:
+    """Return the stalls after another page of the same process."""
+    if not (track.ranks or page.ranks) and page.counters.get(STEP_FAMILY) != before.counters.get(STEP_FAMILY):
+        # Hot path: most pages are of an engine that works.
+        return StallTrack(longest_step=track.longest_step, left=count_left(before))
+    if has_answered_all(page):
+        return StallTrack(longest_step=track.longest_step)
+    earlier = {rank.name: rank for rank in list_ranks(before)}
+    known = {stall.name: stall for stall in track.ranks}
+    stalls: list[RankStall] = []
+    longest = track.longest_step
+    for rank in list_ranks(page):
+        was, stall = earlier.get(rank.name), known.get(rank.name)
+        if was is None or rank.work != was.work:
+            seconds = page.t - stall.since if stall is not None else 0.0
+            if seconds < max(STALL_SECONDS, STEP_PARTS * longest):
+                longest = max(longest, seconds)
+        elif count_requests(rank.gauges):
+            first = before if count_requests(was.gauges) else page
+            stalls.append(
+                RankStall(
+                    name=rank.name,
+                    since=stall.since if stall is not None else first.t,
+                    pages=stall.pages + 1 if stall is not None else 1 + (first is before),
+                    left=stall.left if stall is not None else count_left(first),
+                    left_before=stall.left_before if stall is not None else track.left,
+                    is_new=not rank.work,
+                )
+            )
+    return StallTrack(ranks=tuple(stalls), longest_step=longest, left=count_left(before))
+
+
+def is_stopped(track: StallTrack, page: Snapshot) -> bool:
+    """Return whether every rank of a page holds requests, and has done no work for STALL_SECONDS."""
+    return len(track.ranks) == len(list_ranks(page)) and all(page.t - s.since >= STALL_SECONDS for s in track.ranks)

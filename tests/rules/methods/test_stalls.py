@@ -1,0 +1,248 @@
+"""Engines and ranks that hold requests and do no work: each kind, and what must stay quiet."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from evaluation_steps import EvaluationSteps
+from judging_samples import START, context
+from making import read
+
+from rules.confidence import Certainty
+from rules.methods.stalls import planned_prefill_seconds
+from rules.plan.load_bins import TierContext
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
+
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One data-parallel rank of vLLM: what it holds, and the steps that it has done."""
+
+    running: int = 0
+    waiting: int = 0
+    deferred: int = 0
+    kv: float = 0.0
+    steps: int = 1000
+    awake: int = 1
+
+    def lines(self, name: int) -> str:
+        label = f'engine="{name}",model_name="m"'
+        return "\n".join(
+            (
+                f"vllm:num_requests_running{{{label}}} {self.running}",
+                f"vllm:num_requests_waiting{{{label}}} {self.waiting}",
+                f'vllm:num_requests_waiting_by_reason{{{label},reason="capacity"}} {self.waiting - self.deferred}',
+                f'vllm:num_requests_waiting_by_reason{{{label},reason="deferred"}} {self.deferred}',
+                f"vllm:kv_cache_usage_perc{{{label}}} {self.kv}",
+                f'vllm:engine_sleep_state{{{label},sleep_state="awake"}} {self.awake}',
+                f"vllm:generation_tokens_total{{{label}}} {self.steps * 8}",
+                f"vllm:prompt_tokens_total{{{label}}} {self.steps}",
+                f"vllm:iteration_tokens_total_count{{{label}}} {self.steps}",
+                f'vllm:request_success_total{{{label},finished_reason="stop"}} {self.steps // 100}',
+            )
+        )
+
+
+def page(t: float, *ranks: Rank, answers: float = 500, started: float = START - 5000) -> Snapshot:
+    """A page of vLLM; counters of its process and of HTTP answers move with the clock or as `answers` tells."""
+    text = "\n".join(rank.lines(name) for name, rank in enumerate(ranks))
+    text += f"\nprocess_start_time_seconds {started}\nprocess_cpu_seconds_total {t - START + 900}"
+    text += f'\nhttp_requests_total{{handler="/v1/completions",method="POST",status="2xx"}} {answers}\n'
+    return read(text, t, "vllm")
+
+
+def stalled(steps: EvaluationSteps, replica: str = "a") -> RuleResult:
+    return steps.rules["EngineStalled", Subject(tier="t", replica=replica)].result
+
+
+def follow(
+    *pages: Snapshot, view: TierContext | None = None, beside: str = "", steps: EvaluationSteps | None = None
+) -> EvaluationSteps:
+    """The evaluation of replica a's pages. `beside` is another replica that is up and idle."""
+    steps = steps or EvaluationSteps({"t": view or context()})
+    for one in pages:
+        steps.apply_snapshot("t", "a", one)
+        if beside:
+            steps.apply_snapshot("t", beside, page(one.t, Rank(steps=5)))
+        steps.step(one.t)
+    return steps
+
+
+def served(until: int = 30) -> list[Snapshot]:
+    """Pages of an engine that works, up to so many seconds."""
+    return [page(START + t, Rank(running=2, steps=1000 + t, kv=0.1)) for t in range(0, until + 1, 10)]
+
+
+def frozen(seconds: int, *ranks: Rank, begin: int = 40) -> list[Snapshot]:
+    return [page(START + t, *ranks) for t in range(begin, begin + seconds + 1, 10)]
+
+
+def verdict(steps: EvaluationSteps) -> tuple[Status, Certainty]:
+    found = stalled(steps)
+    assert isinstance(found, Verdict), found
+    return found.status, found.certainty
+
+
+def gap(steps: EvaluationSteps) -> Gap:
+    found = stalled(steps)
+    assert isinstance(found, Unknown), found
+    return found.reason
+
+
+@pytest.mark.parametrize(
+    "dead", [Rank(waiting=3), Rank(waiting=139), Rank(running=4, waiting=9, kv=0.8), Rank(running=1)]
+)
+def test_a_dead_core_is_likely_at_once_and_certain_after_a_minute(dead: Rank) -> None:
+    steps = follow(*served(), *frozen(10, dead))
+    assert verdict(steps) == (Status.WARNING, LIKELY)
+    follow(*frozen(20, dead, begin=60), steps=steps)
+    follow(*frozen(1800, dead, begin=90), steps=steps)
+    assert verdict(steps) == (Status.CRITICAL, CERTAIN), "nobody else answers"
+    found = stalled(steps)
+    assert isinstance(found, Verdict)
+    assert f"it holds {dead.running} running and {dead.waiting} waiting requests" in found.sentence
+    assert not any("shed" in action.text for action in found.actions)
+
+
+def test_a_queue_that_grows_in_a_dead_core_is_the_same() -> None:
+    grown = [page(START + 40 + t, Rank(waiting=3 + t // 10)) for t in range(0, 200, 10)]
+    assert verdict(follow(*served(), *grown)) == (Status.CRITICAL, CERTAIN)
+
+
+def test_it_is_a_warning_beside_a_replica_that_answers_and_critical_beside_one_that_is_down() -> None:
+    pages = *served(), *frozen(120, Rank(waiting=14))
+    assert verdict(follow(*pages, beside="b")) == (Status.WARNING, CERTAIN)
+    steps = EvaluationSteps({"t": context()})
+    for one in pages:
+        steps.apply_failed_scrape("t", "b", one.t)
+        follow(one, steps=steps)
+    assert verdict(steps) == (Status.CRITICAL, CERTAIN)
+
+
+@pytest.mark.parametrize("dead", [Rank(waiting=14), Rank(running=5, kv=0.4)])
+def test_a_rank_that_is_frozen_beside_one_that_serves_is_named(dead: Rank) -> None:
+    pages = [
+        page(START + t, Rank(running=3, kv=0.2, steps=2000 + t), dead, answers=20 + t // 100) for t in range(0, 200, 10)
+    ]
+    steps = follow(*pages)
+    assert verdict(steps) == (Status.WARNING, CERTAIN)
+    found = stalled(steps)
+    assert isinstance(found, Verdict)
+    assert found.sentence.startswith("Rank 1 of 2 ranks has not stepped for 190 s")
+    both = [page(START + 200 + t, Rank(running=3, steps=2190), dead, answers=21) for t in range(0, 100, 10)]
+    assert verdict(follow(*both, steps=steps)) == (Status.CRITICAL, CERTAIN)
+
+
+def test_a_rank_without_requests_may_be_idle() -> None:
+    pages = [page(START + t, Rank(running=3, steps=2000 + t), Rank(kv=0.1)) for t in range(0, 200, 10)]
+    assert verdict(follow(*pages)) == (Status.OK, CERTAIN)
+
+
+def test_an_engine_that_steps_again_ends_it_and_its_steps_may_then_take_as_long() -> None:
+    dead = Rank(running=2, waiting=3, kv=0.3)
+    steps = follow(*served(), *frozen(40, dead, begin=40), page(START + 90, Rank(running=2, steps=2000)))
+    assert verdict(steps) == (Status.OK, CERTAIN)
+    slow = replace(dead, steps=2000)
+    assert verdict(follow(*frozen(100, slow, begin=100), steps=steps)) == (Status.CRITICAL, LIKELY)
+    assert verdict(follow(*frozen(100, slow, begin=210), steps=steps)) == (Status.CRITICAL, LIKELY)
+    assert verdict(follow(*frozen(100, slow, begin=320), steps=steps)) == (Status.CRITICAL, CERTAIN)
+
+
+def test_three_good_pages_are_needed() -> None:
+    dead = Rank(waiting=14)
+    steps = follow(*served(), page(START + 31, dead), page(START + 131, dead))
+    assert verdict(steps) == (Status.CRITICAL, LIKELY)
+    assert verdict(follow(page(START + 141, dead), steps=steps)) == (Status.CRITICAL, CERTAIN)
+
+
+def test_a_restart_begins_anew() -> None:
+    steps = follow(*served(), *frozen(120, Rank(waiting=14)))
+    new = [page(START + t, Rank(steps=t), started=START + 165) for t in (170, 180)]
+    assert verdict(follow(*new, steps=steps)) == (Status.OK, CERTAIN)
+
+
+def test_an_idle_engine_is_quiet() -> None:
+    assert verdict(follow(*served(), *frozen(600, Rank(kv=0.2)))) == (Status.OK, CERTAIN)
+
+
+def test_an_engine_that_sleeps_or_is_paused_is_quiet() -> None:
+    asleep = Rank(waiting=6, awake=0)
+    assert verdict(follow(*served(), *frozen(600, asleep))) == (Status.OK, CERTAIN)
+    paused = [
+        replace(one, gauges={**one.gauges, "requests_paused": 3.0}) for one in frozen(600, Rank(running=3, waiting=6))
+    ]
+    assert verdict(follow(*served(), *paused)) == (Status.OK, CERTAIN)
+
+
+@pytest.mark.parametrize("cold_start", [None, 400.0])
+def test_weights_that_load_and_graphs_that_are_captured_are_quiet_as_long_as_a_cold_start(
+    cold_start: float | None,
+) -> None:
+    view = context(cold_start_seconds=cold_start)
+    new = [page(START + t, Rank(running=1, waiting=6, steps=0), started=START - 40) for t in range(0, 500, 10)]
+    allowed = (cold_start or 300.0) - 40
+    early = [one for one in new if one.t < START + allowed]
+    steps = follow(*early, view=view)
+    assert gap(steps) is Gap.NO_TRAFFIC
+    assert verdict(follow(*new[len(early) :], steps=steps)) == (Status.CRITICAL, CERTAIN)
+
+
+def test_a_decode_pool_that_waits_for_kv_is_quiet() -> None:
+    view = replace(context(), pools={"a": "decode"})
+    waits = Rank(waiting=20, deferred=20)
+    assert gap(follow(*served(), *frozen(900, waits), view=view)) is Gap.NO_TRAFFIC
+    for dead in (Rank(waiting=20), Rank(running=3, waiting=20, deferred=20)):
+        steps = follow(*served(), *frozen(900, dead), view=view)
+        assert verdict(steps) == (Status.CRITICAL, CERTAIN), "it waits for room, or runs"
+
+
+def test_gauges_that_a_mass_cancel_left_are_never_certain() -> None:
+    """vLLM issue 29928: as many answers ended as requests were there."""
+    dead = Rank(running=4, kv=0.9)
+    ended = [page(START + t, dead, answers=504) for t in range(40, 600, 10)]
+    assert verdict(follow(*served(), *ended)) == (Status.CRITICAL, LIKELY)
+    before = page(START + 35, dead)
+    assert verdict(follow(*served(), before, *ended)) == (Status.CRITICAL, LIKELY)
+    some = [page(START + t, dead, answers=502) for t in range(40, 600, 10)]
+    assert verdict(follow(*served(), before, *some)) == (Status.CRITICAL, CERTAIN), "two of four still wait"
+    timeouts = [page(START + t, dead, answers=504 + t // 10) for t in range(600, 700, 10)]
+    assert verdict(follow(*served(), *ended, *timeouts)) == (Status.CRITICAL, CERTAIN), (
+        "new requests end without a step"
+    )
+
+
+def test_the_planned_prefill_of_the_longest_prompt_may_pass() -> None:
+    long = {"prompt_tokens": {"p50": 4000, "p95": 60_000, "p99": 100_000}}
+    alone = {"ttft_p50_seconds": 6.0, "ttft_p99_seconds": 9.0, "prompt_tokens_mean": 4000.0}
+    view = context(alone, workload=long)
+    assert planned_prefill_seconds(view.plan) == 150.0
+    steps = follow(*served(), *frozen(100, Rank(running=1, waiting=2, kv=0.5)), view=view)
+    assert verdict(steps) == (Status.OK, CERTAIN)
+    assert verdict(follow(*frozen(100, Rank(running=1, waiting=2, kv=0.5), begin=150), steps=steps))[1] is CERTAIN
+
+
+@pytest.mark.parametrize(("running", "waiting", "known"), [(1, 0, False), (1, 3, True), (0, 3, True)])
+def test_without_a_count_of_steps_only_a_queue_tells(running: int, waiting: int, known: bool) -> None:
+    """SGLang before it counted its passes keeps "1 running" after its last request."""
+    text = (
+        f"sglang:num_running_reqs {running}\nsglang:num_queue_reqs {waiting}\nsglang:token_usage 0.1\n"
+        "sglang:generation_tokens_total 900\nsglang:num_requests_total 30\nsglang:prompt_tokens_total 5\n"
+        'sglang:inter_token_latency_seconds_bucket{le="+Inf"} 800\nsglang:inter_token_latency_seconds_count 800\n'
+    )
+    steps = follow(*(read(text, START + t, "sglang") for t in range(0, 900, 10)))
+    if known:
+        assert verdict(steps) == (Status.CRITICAL, CERTAIN)
+    else:
+        assert gap(steps) is Gap.NOT_EXPOSED
+
+
+def test_an_engine_whose_requests_are_all_answered_is_idle() -> None:
+    """SGLang refreshes its gauges every 30 s when it is idle."""
+    counts = {"requests_arrived": 80.0, "http_requests_ok": 79.0, "http_requests_refused": 1.0}
+    pages = [replace(one, counters={**one.counters, **counts}) for one in frozen(600, Rank(running=1, kv=0.1))]
+    assert verdict(follow(*pages)) == (Status.OK, CERTAIN)
+    open_ones = [replace(one, counters={**one.counters, "http_requests_ok": 70.0}) for one in pages]
+    assert verdict(follow(*open_ones)) == (Status.CRITICAL, CERTAIN)
